@@ -1,0 +1,77 @@
+"""Making a symmetric matrix positive semidefinite, and proving that one is not."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+__all__ = ["Repair", "repair_psd", "worst_minor"]
+
+Repair = Literal["clip", "flip", "shift"]
+
+
+def repair_psd(kernel: npt.NDArray[Any], method: Repair) -> tuple[npt.NDArray[np.float64], float]:
+    """Replace the negative part of a symmetric matrix's spectrum.
+
+    With the eigendecomposition K = U diag(w) Uᵀ: "clip" sets negative w to zero (the nearest positive semidefinite
+    matrix in Frobenius norm), "flip" takes |w|, "shift" adds −min(w) to every eigenvalue when min(w) < 0.
+
+    Parameters
+    ----------
+    kernel
+        (m, m), symmetric, in memory.
+    method
+        "clip", "flip" or "shift".
+
+    Returns
+    -------
+    tuple
+        The repaired matrix in float64, and the most negative eigenvalue found (0 if there was none).
+    """
+    symmetric = np.array(kernel, dtype=np.float64)
+    symmetric += symmetric.T
+    symmetric *= 0.5
+    if method == "shift":
+        lowest = float(scipy.linalg.eigh(symmetric, eigvals_only=True, subset_by_index=[0, 0])[0])
+        if lowest < 0:
+            symmetric[np.diag_indices_from(symmetric)] -= lowest
+        return symmetric, min(lowest, 0.0)
+    values, vectors = scipy.linalg.eigh(symmetric)
+    lowest = float(values[0])
+    if lowest >= 0:
+        return symmetric, 0.0
+    mended = np.abs(values) if method == "flip" else np.maximum(values, 0.0)
+    repaired = (vectors * mended) @ vectors.T
+    return 0.5 * (repaired + repaired.T), lowest
+
+
+def worst_minor(
+    block: npt.NDArray[Any], diag_rows: npt.NDArray[Any], diag_cols: npt.NDArray[Any], tolerance: float
+) -> tuple[float, int, int] | None:
+    """Look for a 2 × 2 principal minor that proves a matrix indefinite: K_ij² > K_ii K_jj.
+
+    Parameters
+    ----------
+    block
+        (r, c): entries K_ij of the rows and columns whose diagonal entries are given.
+    diag_rows, diag_cols
+        (r,) and (c,).
+    tolerance
+        Relative excess that rounding explains.
+
+    Returns
+    -------
+    tuple or None
+        The lower eigenvalue of the worst such minor, an upper bound of the matrix's lowest eigenvalue, and its row
+        and column in the block.
+    """
+    limit = np.sqrt(np.maximum(diag_rows, 0.0))[:, None] * np.sqrt(np.maximum(diag_cols, 0.0))[None, :]
+    excess = np.abs(block) - (1.0 + tolerance) * limit
+    i, j = np.unravel_index(int(np.argmax(excess)), excess.shape)
+    if not excess[i, j] > tolerance * max(float(np.abs(diag_rows).max()), float(np.abs(diag_cols).max())):
+        return None
+    a, b, k = float(diag_rows[i]), float(diag_cols[j]), float(block[i, j])
+    return 0.5 * (a + b) - float(np.hypot(0.5 * (a - b), k)), int(i), int(j)

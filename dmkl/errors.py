@@ -1,0 +1,80 @@
+"""What dmkl raises and warns with: every message states the rule, what was found, what was expected, the way out."""
+
+from __future__ import annotations
+
+from sklearn.exceptions import ConvergenceWarning
+
+__all__ = [
+    "ConvergenceWarning",
+    "CorruptTileError",
+    "DiskFullError",
+    "DmklError",
+    "FormatVersionError",
+    "IncompleteStoreError",
+    "IndefiniteKernelError",
+    "IndefiniteKernelWarning",
+    "InputError",
+    "MemoryBudgetError",
+    "NoWorkersError",
+    "StoreError",
+    "StoreExistsError",
+    "StoreNotFoundError",
+    "WorkerLostError",
+]
+
+
+class DmklError(Exception):
+    """The root of everything that dmkl raises on purpose."""
+
+
+class InputError(DmklError, ValueError):
+    """An argument or a data file breaks a rule; nothing on disk was changed."""
+
+
+class StoreError(DmklError):
+    """A kernel set on disk cannot be used as asked."""
+
+
+class StoreNotFoundError(StoreError, FileNotFoundError):
+    """There is no kernel set at this place."""
+
+
+class StoreExistsError(StoreError, FileExistsError):
+    """A finished kernel set is in the way, and overwriting was not asked for."""
+
+
+class IncompleteStoreError(StoreError):
+    """The kernel set was never finished: its import or build was interrupted."""
+
+
+class FormatVersionError(StoreError):
+    """The kernel set is of a format that this version of dmkl does not read."""
+
+
+class CorruptTileError(StoreError):
+    """A stored tile is missing, truncated or fails its checksum."""
+
+
+class DiskFullError(StoreError, OSError):
+    """The disk ran full; what was written so far is kept, and the same command goes on from there."""
+
+
+class IndefiniteKernelError(DmklError, ValueError):
+    """A system that needs positive semidefinite kernels met one that is not."""
+
+
+class MemoryBudgetError(DmklError, MemoryError):
+    """The projected memory of a computation exceeds its budget; nothing was run."""
+
+
+class NoWorkersError(DmklError, TimeoutError):
+    """The cluster has given no worker within the time allowed."""
+
+
+class WorkerLostError(DmklError, RuntimeError):
+    """Workers died too often while running the same task, most often for want of memory."""
+
+
+class IndefiniteKernelWarning(UserWarning):
+    """A kernel is not positive semidefinite."""
+

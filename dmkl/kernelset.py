@@ -1,0 +1,557 @@
+"""The kernel set as its users see it: lazy, labelled, indexed like a NumPy array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from dask.base import tokenize
+from dask.delayed import Delayed, delayed
+
+from dmkl.blocks.chain import KINDS, ChainState, Fitted, Kind
+from dmkl.blocks.psd import Repair
+from dmkl.errors import InputError
+from dmkl.passes.elements import view_blocks
+from dmkl.passes.memory import persisted
+from dmkl.passes.product import GeometricMean
+from dmkl.passes.run import pass_graph
+from dmkl.passes.statistics import chain_statistics
+from dmkl.passes.sweep import Columns
+from dmkl.passes.view import View
+from dmkl.store.ingest import Labels, ingest
+from dmkl.store.reader import Location, StoreReader
+from dmkl.store.sources import as_source
+
+__all__ = ["KernelSet", "Split", "create", "open"]
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+Selector = int | slice | Sequence[int] | Sequence[bool] | Array
+
+
+class Split(NamedTuple):
+    """Positions of the samples in the parts of a predefined split."""
+
+    train: Index
+    validation: Index
+    test: Index
+
+
+class KernelSet:
+    """n kernel matrices over the same samples, on disk, with lazily applied steps.
+
+    Made by `dmkl.open` and `dmkl.create`. Nothing is read until a result is computed, and nothing is ever copied on
+    disk: indexing, `select`, `center` and `normalize` return new views of the same store.
+
+    ``K[rows, cols]`` takes integers, slices, boolean masks and integer arrays, and always keeps both axes:
+    ``K[train, train]`` is a square set, ``K[test, train]`` has the test samples as rows. Steps apply to the view at
+    hand: ``K[test, train].center()`` centres test rows by the training samples' means,
+    ``K.center()[test, train]`` by the means over all samples.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        *,
+        labels: Array | None = None,
+        tasks: Array | None = None,
+        splits: Array | None = None,
+        provenance: Sequence[dict[str, Any]] = (),
+        fitted: Fitted | None = None,
+    ) -> None:
+        self._view = view
+        self._labels, self._tasks, self._splits, self._provenance = labels, tasks, splits, provenance
+        self._fitted = fitted
+
+    # --- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kernels' names."""
+        return tuple(self._view.source.names[k] for k in self._view.kernels)
+
+    @property
+    def samples(self) -> Array:
+        """Names of the row samples."""
+        return self._view.source.samples[self._view.final_positions()[0]]
+
+    @property
+    def train_samples(self) -> Array:
+        """Names of the column samples."""
+        return self._view.source.train_samples[self._view.final_positions()[1]]
+
+    @property
+    def labels(self) -> Array | None:
+        """Labels of the row samples, (rows,) or (rows, tasks); None where the store has none."""
+        return None if self._labels is None else self._labels[self._view.final_positions()[0]]
+
+    @property
+    def tasks(self) -> Array | None:
+        """Names of the tasks of multilabel labels."""
+        return self._tasks
+
+    @property
+    def splits(self) -> Array | None:
+        """The predefined splits of the row samples, (split, rows): 0 train, 1 validation, 2 test, -1 in no part."""
+        return None if self._splits is None else self._splits[:, self._view.final_positions()[0]]
+
+    def split(self, number: int = 0) -> Split:
+        """Positions of the training, validation and test rows of one predefined split.
+
+        Raises
+        ------
+        InputError
+            If the store has no such split.
+        """
+        splits = self.splits
+        if splits is None or not 0 <= number < len(splits):
+            msg = f"there is no split {number}; this set has {0 if splits is None else len(splits)}"
+            raise InputError(msg)
+        return Split(*(np.flatnonzero(splits[number] == part) for part in (0, 1, 2)))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(kernels, rows, columns)"""
+        return self._view.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Precision in which the kernels are stored."""
+        return self._view.source.dtype
+
+    @property
+    def is_square(self) -> bool:
+        """Whether rows and columns are the same samples in the same order."""
+        return self._view.is_square
+
+    @property
+    def provenance(self) -> list[dict[str, Any]]:
+        """How each kernel was made."""
+        if len(self._provenance) != len(self._view.source.names):
+            return [{"name": name} for name in self.names]
+        return [self._provenance[k] for k in self._view.kernels]
+
+    @property
+    def content_id(self) -> str:
+        """Identifies the stored kernels, whatever the view."""
+        return self._view.source.content_id
+
+    @property
+    def bytes_per_pass(self) -> int:
+        """Bytes that one pass over this view reads."""
+        return self._view.bytes_per_pass
+
+    @property
+    def view(self) -> View:
+        """What a pass reads (for solvers)."""
+        return self._view
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        n, rows, cols = self.shape
+        steps = [step if isinstance(step, str) else "take" for step in self._view.steps]
+        more = f", {' → '.join(steps)}" if steps else ""
+        return f"<KernelSet {n} kernels, {rows} × {cols}, {self.dtype}{more}>"
+
+    def __dask_tokenize__(self) -> Any:
+        return self._view
+
+    # --- views ---------------------------------------------------------------------------------------------------
+
+    def _with(self, view: View, fitted: Fitted | None = None) -> KernelSet:
+        return KernelSet(
+            view,
+            labels=self._labels,
+            tasks=self._tasks,
+            splits=self._splits,
+            provenance=self._provenance,
+            fitted=fitted,
+        )
+
+    def __getitem__(self, key: Any) -> KernelSet:
+        if not isinstance(key, tuple) or len(key) != 2:
+            msg = "a kernel set is indexed by rows and columns, K[rows, cols]; choose kernels with select(names)"
+            raise InputError(msg)
+        _, n_rows, n_cols = self.shape
+        rows = _positions(key[0], n_rows, "row")
+        cols = rows if key[0] is key[1] and n_rows == n_cols else _positions(key[1], n_cols, "column")
+        return self._with(self._view.taking(rows, cols))
+
+    def select(self, names: str | int | slice | Iterable[str | int]) -> KernelSet:
+        """Some of the kernels, by name or position, in the order given.
+
+        Raises
+        ------
+        InputError
+            If there is no such kernel, or none is left.
+        """
+        n = self.shape[0]
+        if isinstance(names, slice):
+            chosen = np.arange(n)[names]
+        else:
+            asked = np.asarray(names)
+            if asked.dtype == bool:
+                chosen = _positions(asked, n, "kernel")
+            else:
+                single = isinstance(names, str | int | np.integer)
+                chosen = np.array([self._kernel(name) for name in ([names] if single else names)], dtype=np.int64)  # type: ignore[union-attr]
+        if not len(chosen):
+            msg = "select() must keep at least one kernel"
+            raise InputError(msg)
+        from dataclasses import replace
+
+        view = replace(self._view, kernels=self._view.kernels[chosen])
+        return self._with(view, None if self._fitted is None else self._fitted.select(chosen))
+
+    def _kernel(self, name: str | int) -> int:
+        n = self.shape[0]
+        if isinstance(name, int | np.integer):
+            if not -n <= name < n:
+                msg = f"there is no kernel {name}; this set has {n}"
+                raise InputError(msg)
+            return int(name) % n
+        if name not in self.names:
+            msg = f"there is no kernel named {name!r}; the names are {', '.join(map(repr, self.names[:10]))}{', …' if n > 10 else ''}"
+            raise InputError(msg)
+        return self.names.index(name)
+
+    def center(self) -> KernelSet:
+        """Centre in feature space: K ↦ (I − 11ᵀ/m) K (I − 11ᵀ/m), by the means over the column samples."""
+        return self._step("center")
+
+    def normalize(self, how: str = "trace") -> KernelSet:
+        """Bring the kernels to one scale, by statistics of the column samples.
+
+        Parameters
+        ----------
+        how
+            "trace": unit trace, K / tr K. "cosine": unit norm in feature space, K_ij / √(K_ii K_jj).
+            "multiplicative": unit variance in feature space, K / (tr K/m − 1ᵀK1/m²).
+
+        Raises
+        ------
+        InputError
+            If `how` is none of these. That a kernel cannot be normalised (it is constant, say) shows when a
+            result is computed.
+        """
+        if how not in KINDS or how == "center":
+            msg = f"normalize takes 'trace', 'cosine' or 'multiplicative', got {how!r}"
+            raise InputError(msg)
+        return self._step(how)  # type: ignore[arg-type]
+
+    def _step(self, kind: Kind) -> KernelSet:
+        from dataclasses import replace
+
+        return self._with(replace(self._view, steps=(*self._view.steps, kind)))
+
+    def product(self) -> KernelSet:
+        """One kernel: the entrywise geometric mean of all, (∏_j K_j)^(1/n), computed tile by tile as it is read.
+
+        It is defined for kernels without steps and with entries that are not negative; a negative entry is an error
+        when it is met.
+
+        Raises
+        ------
+        InputError
+            If the set was centred or normalised.
+        """
+        if self._view.steps:
+            msg = "product() multiplies the kernels as they are stored; call it before center() and normalize()"
+            raise InputError(msg)
+        source = GeometricMean(self._view.source, self._view.kernels)
+        view = View(source, np.array([0]), self._view.rows, self._view.cols)
+        return KernelSet(view, labels=self._labels, tasks=self._tasks, splits=self._splits)
+
+    def persist(self) -> KernelSet:
+        """Load the tiles of this view into memory (the workers' on a cluster); the same calls then read nothing."""
+        return self._with(persisted(self._view), self._fitted)
+
+    # --- statistics of the steps ---------------------------------------------------------------------------------
+
+    def statistics(self) -> Fitted:
+        """The statistics of the steps, computed on first use and kept (at most one pass for each centring)."""
+        if self._fitted is None:
+            found = self._lazy_statistics()
+            self._fitted = found.compute().fitted if isinstance(found, Delayed) else found.fitted
+        return self._fitted
+
+    def _lazy_statistics(self, *, elements: bool = False) -> ChainState | Delayed:
+        return chain_statistics(self._view, elements=elements)
+
+    def measured(self) -> tuple[KernelSet, int]:
+        """This view with its statistics at hand, and the passes that took."""
+        if self._fitted is not None:
+            return self, 0
+        from dmkl.passes.statistics import passes_needed
+
+        needed = passes_needed(self._view)
+        self.statistics()
+        return self, needed
+
+    # --- the primitive -------------------------------------------------------------------------------------------
+
+    def apply(self, V: npt.ArrayLike, *, dtype: npt.DTypeLike | None = None) -> da.Array:
+        """K_j V for every kernel: one pass over the stored tiles, lazy.
+
+        Parameters
+        ----------
+        V
+            (columns, b), or (columns,) for one vector.
+        dtype
+            Precision of the products; that of the kernels by default, float64 to lose nothing of their entries.
+
+        Returns
+        -------
+        dask.array.Array
+            (kernels, rows, b), or (kernels, rows). Computing it is few large tasks on the threads of this
+            process, or on the `distributed` client that is there.
+
+        Raises
+        ------
+        InputError
+            If V has another length than the kernels' columns, or holds NaN or infinity.
+        MemoryBudgetError
+            If the projected memory exceeds the budget; nothing is run.
+        """
+        block, single = self._block(V)
+        graph, token = self._graph(block, "each", dtype, "apply-pass")
+        chunks = [
+            da.from_delayed(part, (size, self.shape[1], block.shape[1]), dtype=graph.columns[0].dtype, name=f"apply-{k}-{token}")
+            for k, (part, size) in enumerate(zip(graph.total(0), graph.group_sizes(), strict=True))
+        ]
+        result = da.concatenate(chunks)
+        return result[:, :, 0] if single else result
+
+    def project(self, V: npt.ArrayLike, *, dtype: npt.DTypeLike | None = None) -> da.Array:
+        """VᵀK_jV for every kernel of a square set: one pass, half the arithmetic of `apply`, lazy.
+
+        Parameters
+        ----------
+        V
+            (columns, b), or (columns,) for one vector.
+        dtype
+            Precision of the products, as in `apply`.
+
+        Returns
+        -------
+        dask.array.Array
+            (kernels, b, b) in float64, or (kernels,).
+
+        Raises
+        ------
+        InputError
+            If the view is not square, or V does not fit.
+        MemoryBudgetError
+            If the projected memory exceeds the budget; nothing is run.
+        """
+        block, single = self._block(V)
+        width = block.shape[1]
+        graph, token = self._graph(block, "project", dtype, "project-pass")
+        chunks = [
+            da.from_delayed(part, (size, width, width), dtype=np.float64, name=f"project-{k}-{token}")
+            for k, (part, size) in enumerate(zip(graph.total(0), graph.group_sizes(), strict=True))
+        ]
+        result = da.concatenate(chunks)
+        return result[:, 0, 0] if single else result
+
+    def _block(self, V: npt.ArrayLike) -> tuple[Array, bool]:
+        block = np.asarray(V)
+        if block.dtype.kind not in "fiub":
+            msg = f"V must hold real numbers, got {block.dtype}"
+            raise InputError(msg)
+        single = block.ndim == 1
+        block = block[:, None] if single else block
+        if block.ndim != 2 or block.shape[0] != self.shape[2]:
+            msg = f"V has shape {np.shape(V)}, expected ({self.shape[2]}, b): one row for each column of the kernels"
+            raise InputError(msg)
+        if not np.isfinite(block).all():
+            msg = f"V holds {np.count_nonzero(~np.isfinite(block))} entries that are NaN or infinite"
+            raise InputError(msg)
+        return block, single
+
+    def _graph(self, block: Array, want: Any, dtype: npt.DTypeLike | None, name: str) -> Any:
+        precision = self.compute_dtype(dtype)
+        fitted: Any = self._fitted
+        if fitted is None:
+            state = self._lazy_statistics()
+            fitted = delayed(_products, pure=True)(state) if isinstance(state, Delayed) else state.fitted
+        token = tokenize(self._view, block, want, precision.str)
+        return pass_graph(self._view, fitted, [Columns(block, want, None, precision)], name, token), token
+
+    def compute_dtype(self, dtype: npt.DTypeLike | None = None) -> np.dtype[Any]:
+        """The precision of products for an asked `dtype`: never less than that of the kernels."""
+        return self.dtype if dtype is None else np.result_type(self.dtype, np.dtype(dtype))
+
+    # --- the matrices themselves ---------------------------------------------------------------------------------
+
+    def to_dask(self, chunk: int | None = None) -> da.Array:
+        """The transformed matrices as a lazy array (kernels, rows, columns), float64 where there are steps.
+
+        Parameters
+        ----------
+        chunk
+            Side of a chunk in samples; the stored tile by default.
+        """
+        state: Any = self._lazy_statistics(elements=True)
+        return view_blocks(self._view, state, chunk)
+
+    def to_xarray(self, chunk: int | None = None) -> xr.DataArray:
+        """`to_dask` with the names of kernels and samples."""
+        return xr.DataArray(
+            self.to_dask(chunk),
+            dims=("kernel", "sample", "train_sample"),
+            coords={
+                "kernel": np.array(self.names, dtype=str),
+                "sample": self.samples.astype(str),
+                "train_sample": self.train_samples.astype(str),
+            },
+            name="gram",
+        )
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.to_dask().compute(), dtype=dtype)
+
+
+def _products(state: ChainState) -> Fitted:
+    return state.fitted.for_products()
+
+
+def _positions(key: Any, length: int, what: str) -> Index:
+    """Positions that a NumPy-like index means."""
+    if isinstance(key, slice):
+        return np.arange(length)[key]
+    index = np.asarray(key)
+    if index.dtype == bool:
+        if index.shape != (length,):
+            msg = f"a boolean {what} mask must have shape ({length},), got {index.shape}"
+            raise InputError(msg)
+        return np.flatnonzero(index)
+    if index.size == 0:
+        index = index.astype(np.int64)
+    if index.dtype.kind not in "iu" or index.ndim > 1:
+        msg = f"{what}s are chosen by an integer, a slice, a boolean mask or a vector of integers, got {key!r}"
+        raise InputError(msg)
+    index = np.atleast_1d(index).astype(np.int64)
+    outside = index[(index < -length) | (index >= length)]
+    if len(outside):
+        msg = f"{what} {outside[0]} is outside the {length} {what}s of this set"
+        raise InputError(msg)
+    return np.where(index < 0, index + length, index)
+
+
+def open(path: Location) -> KernelSet:
+    """Open a stored kernel set; nothing but its labels is read.
+
+    Parameters
+    ----------
+    path
+        A folder, a URL or a Zarr store.
+
+    Raises
+    ------
+    StoreNotFoundError, IncompleteStoreError, FormatVersionError, StoreError
+        If there is no finished kernel set of a known format version.
+    """
+    reader = StoreReader(path)
+    _, n_rows, n_cols = reader.shape
+    rows = np.arange(n_rows)
+    view = View(reader, np.arange(reader.shape[0]), rows, rows if reader.symmetric else np.arange(n_cols))
+    return KernelSet(
+        view, labels=reader.labels, tasks=reader.tasks, splits=reader.splits, provenance=reader.provenance
+    )
+
+
+def create(
+    path: Location,
+    kernels: Any,
+    *,
+    names: Sequence[str] | None = None,
+    samples: Sequence[Any] | Array | None = None,
+    labels: Sequence[Any] | Array | None = None,
+    splits: Sequence[Any] | Array | None = None,
+    tile: int | None = None,
+    dtype: npt.DTypeLike | None = None,
+    train_samples: Sequence[Any] | Array | None = None,
+    tasks: Sequence[Any] | Array | None = None,
+    symmetric: bool | None = None,
+    full: bool = False,
+    diagonal: npt.ArrayLike | None = None,
+    repair: Repair | None = None,
+    symmetry_tol: float | None = None,
+    overwrite: bool = False,
+) -> KernelSet:
+    """Store kernel matrices as a kernel set, reading them one at a time and a tile at a time.
+
+    Interrupted at any moment, the same call goes on with the first kernel that is not whole yet (matrices from a
+    generator, which cannot be identified, are taken in anew).
+
+    Parameters
+    ----------
+    path
+        Where to write: a folder, a URL or a Zarr store.
+    kernels
+        An array (n, m, m), an iterable of (m, m) arrays read one at a time, a mapping from names to such arrays,
+        a Dask array or a Zarr array. Rectangular kernels (n, rows, columns) are new samples against training samples.
+    names
+        The kernels' names, unique; ``kernel_0``, ``kernel_1`` … where missing.
+    samples, train_samples
+        Names of the row and column samples, unique; numbers where missing.
+    labels
+        (rows,) classes, or (rows, tasks) of 0 and 1.
+    splits
+        (splits, rows): 0 train, 1 validation, 2 test, -1 in no part.
+    tile
+        Side of a tile in samples; the setting ``dmkl.tile`` by default.
+    dtype
+        float32 or float64; by default that of `kernels` (float64 for integers).
+    tasks
+        Names of the tasks of multilabel labels.
+    symmetric
+        Whether the kernels are symmetric; square ones are taken to be.
+    full
+        Store both halves of symmetric kernels, for readers other than dmkl.
+    diagonal
+        (n, rows), k(x, x) of the row samples of rectangular kernels: cosine normalisation needs it.
+    repair
+        "clip", "flip" or "shift" negative eigenvalues of each kernel (see `dmkl.blocks.psd.repair_psd`); takes one
+        kernel whole into memory.
+    symmetry_tol
+        How far two mirrored entries may differ, relative to the largest entry; 1e-5 for float32, 1e-8 for float64.
+    overwrite
+        Replace a finished set; it stays in its place until the new one is complete.
+
+    Returns
+    -------
+    KernelSet
+        The stored set, opened.
+
+    Raises
+    ------
+    InputError
+        If a kernel holds NaN or infinity, is not symmetric, or has another shape than the first; if names are
+        not unique; if a length does not fit. What was at `path` is as it was.
+    StoreExistsError
+        If a finished set is there and `overwrite` was not given.
+    DiskFullError
+        If the disk ran full; the same call goes on from there.
+    """
+    written = ingest(
+        path,
+        as_source(kernels, names),
+        Labels(samples, train_samples, labels, tasks, splits),
+        tile=tile,
+        dtype=dtype,
+        symmetric=symmetric,
+        full=full,
+        diagonal=None if diagonal is None else np.asarray(diagonal),
+        repair=repair,
+        symmetry_tol=symmetry_tol,
+        overwrite=overwrite,
+    )
+    return open(written)

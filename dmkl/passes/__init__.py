@@ -1,0 +1,1 @@
+"""One pass over the stored kernels as a few large Dask tasks."""

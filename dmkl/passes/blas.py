@@ -1,0 +1,50 @@
+"""Keeping BLAS threads × tasks within the cores of a machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from threadpoolctl import ThreadpoolController
+
+from dmkl import settings
+
+__all__ = ["blas_threads", "pinned_blas"]
+
+_LOCK = threading.Lock()
+_INSIDE = 0
+_LIMIT: Any = None
+_CONTROLLER: ThreadpoolController | None = None
+
+
+def blas_threads(tasks_per_machine: int) -> int:
+    """BLAS threads for one of the tasks that run side by side on this machine."""
+    asked = settings.get("blas-threads")
+    return max(1, settings.available_cores() // max(1, tasks_per_machine)) if asked == "auto" else int(asked)
+
+
+@contextmanager
+def pinned_blas(threads: int) -> Iterator[None]:
+    """Limit BLAS to `threads` threads while any task of this process is inside.
+
+    The limit is a setting of the whole process, so tasks in several threads share it: the first one in sets it, the
+    last one out puts back what was there. Setting and resetting it in each task would let one task's exit lift the
+    limit under another.
+    """
+    global _INSIDE, _LIMIT, _CONTROLLER
+    with _LOCK:
+        if _INSIDE == 0:
+            if _CONTROLLER is None:
+                _CONTROLLER = ThreadpoolController()  # looks through the loaded libraries once: some milliseconds
+            _LIMIT = _CONTROLLER.limit(limits=threads, user_api="blas")
+        _INSIDE += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _INSIDE -= 1
+            if _INSIDE == 0:
+                _LIMIT.restore_original_limits()
+                _LIMIT = None

@@ -1,0 +1,81 @@
+"""The transformed matrices themselves, block by block: for looking, for exporting, for the tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+from dask.base import tokenize
+from dask.delayed import Delayed, delayed
+
+from dmkl.blocks.chain import ChainState, Fitted
+from dmkl.passes.execute import share
+from dmkl.passes.view import View
+
+__all__ = ["entries", "view_blocks"]
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+
+
+def raw_block(view: View, k: int, rows: Index, cols: Index) -> Array:
+    """Entries of stored kernel k (its position in the source) at these positions of the source."""
+    source, tiling = view.source, view.source.tiling
+    side = tiling.tile
+    block = np.empty((len(rows), len(cols)), dtype=source.dtype)
+    tile_rows, tile_cols = rows // side, cols // side
+    wanted: dict[tuple[int, int], list[tuple[Index, Index, bool]]] = {}
+    for i in np.unique(tile_rows):
+        for j in np.unique(tile_cols):
+            swap = bool(tiling.upper and i > j)
+            key = (int(j), int(i)) if swap else (int(i), int(j))
+            wanted.setdefault(key, []).append((np.flatnonzero(tile_rows == i), np.flatnonzero(tile_cols == j), swap))
+    keys = [(k, i, j) for i, j in wanted]
+    for (_, i, j), tile in source.stream(keys):
+        for at_rows, at_cols, swap in wanted[i, j]:
+            whole = tile.T if swap else tile
+            inside = np.ix_(rows[at_rows] % side, cols[at_cols] % side)
+            block[np.ix_(at_rows, at_cols)] = whole[inside]
+    return block
+
+
+def entries(view: View, fitted: Fitted, kernel: int, rows: Index, cols: Index) -> Array:
+    """A block of the view's kernel at position `kernel`, after all steps."""
+    trail = fitted.positions(rows, cols)
+    base_rows, base_cols = trail[0]
+    raw = raw_block(view, int(view.kernels[kernel]), view.rows[base_rows], view.cols[base_cols])
+    return raw if not fitted.steps else fitted.elementwise(kernel, raw, trail)
+
+
+def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> da.Array:
+    """The whole view as a lazy array, a block a task."""
+    n, n_rows, n_cols = view.shape
+    side = view.source.tiling.tile if chunk is None else chunk
+    dtype = np.dtype(np.float64) if view.steps else view.source.dtype
+    token = tokenize(view, side)
+    shared = share(view, f"block-view-{token}")
+    held: Any = share(state, f"block-statistics-{token}") if isinstance(state, ChainState) else state
+    block = delayed(_block, pure=False)
+    rows = [np.arange(start, min(start + side, n_rows)) for start in range(0, n_rows, side)]
+    cols = [np.arange(start, min(start + side, n_cols)) for start in range(0, n_cols, side)]
+    layers = [
+        [
+            [
+                da.from_delayed(
+                    block(shared, held, j, r, c, dask_key_name=f"block-{j}-{a}-{b}-{token}"),
+                    (1, len(r), len(c)),
+                    dtype=dtype,
+                )
+                for b, c in enumerate(cols)
+            ]
+            for a, r in enumerate(rows)
+        ]
+        for j in range(n)
+    ]
+    return da.block(layers)
+
+
+def _block(view: View, state: ChainState, kernel: int, rows: Index, cols: Index) -> Array:
+    return entries(view, state.fitted, kernel, rows, cols)[None]

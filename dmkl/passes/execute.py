@@ -1,0 +1,176 @@
+"""Running the tasks of a pass wherever Dask runs: this process's threads, or a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dask
+from dask.base import get_scheduler
+from dask.callbacks import Callback
+from dask.delayed import Delayed, delayed
+from distributed import Client, as_completed
+from distributed.scheduler import KilledWorker
+
+from dmkl import progress, settings
+from dmkl.errors import MemoryBudgetError, NoWorkersError, WorkerLostError
+
+__all__ = ["Machine", "active_client", "check_memory", "execute", "machine", "share"]
+
+
+class Machine:
+    """Where tasks run, as far as a pass has to know.
+
+    Parameters
+    ----------
+    slots
+        Tasks that run at once, everywhere together.
+    slots_per_host
+        The most that run at once on one machine.
+    task_bytes
+        Memory that one task may take.
+    total_bytes
+        Memory that a task which runs alone may take.
+    """
+
+    def __init__(self, slots: int, slots_per_host: int, task_bytes: int, total_bytes: int) -> None:
+        self.slots, self.slots_per_host = slots, slots_per_host
+        self.task_bytes, self.total_bytes = task_bytes, total_bytes
+
+
+def active_client() -> Client | None:
+    """The `distributed` client that a computation would go to now, if any."""
+    owner = getattr(get_scheduler(), "__self__", None)
+    return owner if isinstance(owner, Client) else None
+
+
+def machine() -> Machine:
+    """Look at the cluster or at this machine.
+
+    Raises
+    ------
+    NoWorkersError
+        If a cluster has no worker within the setting ``dmkl.workers-timeout``.
+    """
+    budget = settings.memory_budget_bytes()
+    client = active_client()
+    if client is None:
+        slots = _local_slots()
+        return Machine(slots, slots, budget // slots, budget)
+    workers = _workers(client)
+    per_host: dict[str, int] = {}
+    for worker in workers.values():
+        per_host[worker["host"]] = per_host.get(worker["host"], 0) + worker["nthreads"]
+    limits = [(w["memory_limit"] or budget, w["nthreads"], per_host[w["host"]]) for w in workers.values()]
+    # The budget is one machine's: its workers share it, and none may pass its own limit.
+    task = min(min(limit // threads, budget // on_host) for limit, threads, on_host in limits)
+    total = min(min(limit, budget) for limit, _, _ in limits)
+    return Machine(sum(per_host.values()), max(per_host.values()), task, total)
+
+
+def _local_slots() -> int:
+    scheduler = dask.config.get("scheduler", None)
+    if scheduler in ("sync", "synchronous", "single-threaded"):
+        return 1
+    asked = dask.config.get("num_workers", None)
+    return settings.available_cores() if asked is None else int(asked)
+
+
+def _workers(client: Client) -> Mapping[str, Any]:
+    deadline = time.monotonic() + float(settings.get("workers-timeout"))
+    while not (workers := client.scheduler_info(n_workers=-1)["workers"]):
+        if time.monotonic() > deadline:
+            msg = (
+                f"the cluster at {client.scheduler.address} has given no worker within "
+                f"{settings.get('workers-timeout')} s; look at its logs or its queue, or allow more time with the "
+                "setting dmkl.workers-timeout"
+            )
+            raise NoWorkersError(msg)
+        time.sleep(0.1)
+    return workers  # type: ignore[no-any-return]
+
+
+def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str) -> None:
+    """Refuse work whose projected memory does not fit.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the parts of `needed`, in bytes, add up to more than `allowed`.
+    """
+    total = sum(needed.values())
+    if total <= allowed:
+        return
+    parts = ", ".join(f"{name} {_size(n)}" for name, n in needed.items())
+    msg = f"{what} would take {_size(total)} of memory in one task ({parts}), and {_size(allowed)} are allowed. {way_out}"
+    raise MemoryBudgetError(msg)
+
+
+def _size(n_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n_bytes < 1024 or unit == "GiB":
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1024
+    raise AssertionError
+
+
+def share(value: Any, name: str) -> Any:
+    """A value that many tasks take, as something to give them: sent to a cluster's workers once, a node of the graph
+    otherwise.
+    """
+    client = active_client()
+    if client is None:
+        return delayed(value, name=name, traverse=False)
+    # In a list of its own: scatter would take a list apart.
+    return client.scatter([value], broadcast=True, hash=False)[0]
+
+
+def execute(results: Sequence[Delayed], units: Sequence[tuple[Delayed, int]], what: str) -> list[Any]:
+    """Compute `results`; `units` are the tasks among them whose bytes are told to the watch as they end.
+
+    Raises
+    ------
+    WorkerLostError
+        If workers died again and again under one task.
+    """
+    watch = progress.current()
+    watch.begin(what, sum(n_bytes for _, n_bytes in units))
+    try:
+        client = active_client()
+        sizes = {unit.key: n_bytes for unit, n_bytes in units}
+        if client is None:
+            with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
+                return list(dask.compute(*results, optimize_graph=False))
+        return _on_cluster(client, results, units, sizes, watch)
+    finally:
+        watch.end()
+
+
+def _on_cluster(
+    client: Client,
+    results: Sequence[Delayed],
+    units: Sequence[tuple[Delayed, int]],
+    sizes: dict[str, int],
+    watch: progress.Watch,
+) -> list[Any]:
+    futures = client.compute([*results, *(unit for unit, _ in units)], optimize_graph=False)
+    wanted, watched = futures[: len(results)], futures[len(results) :]
+    del futures
+    ended = as_completed(watched)
+    del watched
+    try:
+        for future in ended:
+            watch.advance(sizes.get(future.key, 0))
+            if future.status == "error":
+                break
+            future.release()  # a worker need not keep what its dependents have taken in
+            del future
+        return list(client.gather(wanted))
+    except KilledWorker as error:
+        msg = (
+            f"workers died {error.allowed_failures + 1} times while running {error.task!r}, the last one at "
+            f"{error.last_worker.address if error.last_worker else 'an unknown address'}: most often for want of "
+            "memory. Give the workers more memory, or set dmkl.memory or dmkl.block-width lower"
+        )
+        raise WorkerLostError(msg) from error

@@ -1,0 +1,192 @@
+"""A pass as a Dask graph: which tasks there are, what they are called, how their results are put together."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dask.delayed import Delayed, delayed
+
+from dmkl import settings
+from dmkl.blocks.chain import Fitted
+from dmkl.errors import InputError
+from dmkl.passes.execute import Machine, check_memory, execute, machine, share
+from dmkl.passes.memory import HeldTiles
+from dmkl.passes.sweep import Columns, merge, sweep
+from dmkl.passes.units import Unit, units_of
+from dmkl.passes.view import View
+
+__all__ = ["PassGraph", "pass_graph", "run_pass"]
+
+Array = npt.NDArray[Any]
+
+_FAN_IN = 8
+"""Results added by one task: few enough to bound its memory, many enough to keep the tree flat."""
+
+
+@dataclass(frozen=True)
+class PassGraph:
+    """The tasks of one pass, none of them run.
+
+    Parameters
+    ----------
+    units
+        Each with the kernels it covers and the bytes it reads.
+    parts
+        For each unit and each of the columns, that unit's part of the result.
+    """
+
+    units: list[tuple[Unit, Delayed, int]]
+    parts: list[list[Delayed]]
+    columns: list[Columns]
+    name: str
+
+    def total(self, position: int) -> list[Delayed]:
+        """The results for the columns at `position`: one Delayed for a sum, one for each group of kernels otherwise."""
+        if self.columns[position].want == "sum":
+            return [self._tree([parts[position] for parts in self.parts], position)]
+        groups: dict[int, list[Delayed]] = {}
+        for (unit, _, _), parts in zip(self.units, self.parts, strict=True):
+            groups.setdefault(int(unit.kernels[0]), []).append(parts[position])
+        return [self._tree(group, position) for group in groups.values()]
+
+    def group_sizes(self) -> list[int]:
+        """Kernels in each group of `total`."""
+        return [len(unit.kernels) for unit, _, _ in self.units if unit.first]
+
+    def _tree(self, parts: list[Delayed], position: int) -> Delayed:
+        level = 0
+        while len(parts) > 1:
+            parts = [
+                chunk[0]
+                if len(chunk) == 1
+                else delayed(merge, pure=False)(chunk, dask_key_name=f"{self.name}-add-{position}.{level}-{chunk[0].key}")
+                for chunk in (parts[k : k + _FAN_IN] for k in range(0, len(parts), _FAN_IN))
+            ]
+            level += 1
+        return parts[0]
+
+
+def pass_graph(view: View, fitted: Any, columns: Sequence[Columns], name: str, token: str | None = None) -> PassGraph:
+    """Build the tasks of one pass; nothing is computed.
+
+    Parameters
+    ----------
+    fitted
+        The chain's statistics, or a Delayed of them.
+    name
+        Prefix of every key, such as ``apply-pass-3``.
+    token
+        End of every key; a new one each time where it is missing.
+    """
+    where = machine()
+    _check_pass(view, columns, where)
+    token = uuid.uuid4().hex if token is None else token
+    # One node each for what every task takes: the graph holds it once, a worker receives it once.
+    shared_view = share(view, f"{name}-view-{token}")
+    shared_columns = share(list(columns), f"{name}-vectors-{token}")
+    shared_fitted = share(fitted.for_products(), f"{name}-statistics-{token}") if isinstance(fitted, Fitted) else fitted
+    bytes_per_tile = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
+    units, parts = [], []
+    for number, (unit, held) in enumerate(_units(view, where)):
+        task = delayed(sweep, pure=False, nout=len(columns))(
+            shared_view,
+            shared_fitted,
+            unit,
+            shared_columns,
+            where.slots_per_host,
+            held,
+            dask_key_name=f"{name}-{number}-{token}",
+        )
+        units.append((unit, task, len(unit.kernels) * len(unit.tiles) * bytes_per_tile))
+        parts.append(list(task))
+    return PassGraph(units, parts, list(columns), name)
+
+
+def _units(view: View, where: Machine) -> list[tuple[Unit, Any]]:
+    """The tasks, each with its tiles where they are held in memory."""
+    if isinstance(view.source, HeldTiles):
+        return view.source.units(view)
+    return [(unit, None) for unit in units_of(view, where.slots)]
+
+
+def _check_pass(view: View, columns: Sequence[Columns], where: Machine) -> None:
+    n, n_rows, n_cols = view.shape
+    for c in columns:
+        if c.block.ndim != 2 or c.block.shape[0] != n_cols:
+            msg = f"V has shape {c.block.shape}, expected ({n_cols}, b): one row for each column of the kernels"
+            raise InputError(msg)
+        if c.want == "project" and not view.is_square:
+            msg = f"project needs the same samples as rows and columns, got {n_rows} rows and {n_cols} columns; take K[rows, rows] first"
+            raise InputError(msg)
+    tiling = view.source.tiling
+    width, tile_bytes = sum(c.width for c in columns), tiling.tile**2 * view.source.dtype.itemsize
+    group = max(len(unit.kernels) for unit, _ in _units(view, where))
+    each = sum(c.width * c.dtype.itemsize for c in columns if c.want == "each")
+    check_memory(
+        "this pass",
+        {
+            "tiles": (2 + 2 * any(c.dtype != view.source.dtype for c in columns)) * tile_bytes,
+            "vectors": tiling.cols * width * 16,
+            "products": tiling.rows * width * 8 * 2,
+            "results": group * n_rows * each,
+        },
+        where.task_bytes,
+        "Set dmkl.memory higher or dmkl.block-width lower, give the workers more memory, or store the set with smaller tiles",
+    )
+
+
+_COUNTER = itertools.count(1)
+
+
+def run_pass(view: View, fitted: Fitted, columns: Sequence[Columns], verb: str = "apply") -> tuple[list[Array], int]:
+    """Run one pass and bring its results here.
+
+    Columns beyond the setting ``dmkl.block-width`` ride further passes.
+
+    Returns
+    -------
+    tuple
+        For each of the columns (kernels, rows, b), (rows, b) or (kernels, b, b); and the number of passes run.
+    """
+    results: list[list[Array]] = [[] for _ in columns]
+    loads = _loads(columns)
+    for load in loads:
+        number = next(_COUNTER)
+        name = f"{verb}-pass-{number}"
+        graph = pass_graph(view, fitted, [c for _, c in load], name)
+        totals = [graph.total(position) for position in range(len(load))]
+        flat = execute([d for total in totals for d in total], [(task, size) for _, task, size in graph.units], name)
+        found = iter(flat)
+        for (owner, c), total in zip(load, totals, strict=True):
+            pieces = [next(found) for _ in total]
+            results[owner].append(pieces[0] if c.want == "sum" else np.concatenate(pieces))
+    axis = {"each": 2, "sum": 1, "project": 0}
+    joined = [np.concatenate(r, axis=axis[c.want]) if len(r) > 1 else r[0] for r, c in zip(results, columns, strict=True)]
+    return joined, len(loads)
+
+
+def _loads(columns: Sequence[Columns]) -> list[list[tuple[int, Columns]]]:
+    """Distribute the columns over as few passes as the block width allows."""
+    width = settings.block_width()
+    pieces: list[tuple[int, Columns]] = []
+    for owner, c in enumerate(columns):
+        if c.want == "project" or c.width <= width:
+            pieces.append((owner, c))
+            continue
+        for start in range(0, c.width, width):
+            chosen = slice(start, start + width)
+            weights = None if c.weights is None else c.weights[:, chosen]
+            pieces.append((owner, replace(c, block=c.block[:, chosen], weights=weights)))
+    loads: list[list[tuple[int, Columns]]] = []
+    for piece in pieces:
+        if loads and sum(c.width for _, c in loads[-1]) + piece[1].width <= width:
+            loads[-1].append(piece)
+        else:
+            loads.append([piece])
+    return loads

@@ -1,0 +1,158 @@
+"""The work of one task of a pass: some kernels, some of their tiles, all the columns that ride the pass.
+
+Each tile is used as soon as it is read and never again. A tile above the diagonal of a symmetric kernel serves twice,
+
+    Y_i += K_ij V_j        Y_j += K_ijᵀ V_i,
+
+and for the small result VᵀKV once, since the mirrored tile contributes the transpose:
+
+    G += M + Mᵀ,   M = V_iᵀ (K_ij V_j).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.blocks.chain import Fitted
+from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.units import Unit
+from dmkl.passes.view import TileKey, View
+
+__all__ = ["Columns", "Partial", "Want", "merge", "sweep"]
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+
+Want = Literal["each", "sum", "project"]
+Stream = Iterator[tuple[TileKey, Array]]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A block of vectors that rides a pass.
+
+    Parameters
+    ----------
+    block
+        V, (cols, b), over the view's columns.
+    want
+        "each": K_j V for every kernel; "sum": Σ_j K_j V diag(w_j); "project": VᵀK_jV for every kernel.
+    weights
+        w, (kernels, b), for "sum".
+    dtype
+        The precision of the products: that of the kernels, or float64 to lose nothing of a float32 set's entries.
+        Sums over tiles are in float64 either way.
+    """
+
+    block: Array
+    want: Want
+    weights: Array | None
+    dtype: np.dtype[Any]
+
+    @property
+    def width(self) -> int:
+        """b"""
+        return int(self.block.shape[1])
+
+
+Partial = list[Array]
+"""For each Columns: (kernels of the unit, rows, b), (rows, b) or (kernels of the unit, b, b)."""
+
+
+def merge(partials: list[Array]) -> Array:
+    """Add up the parts of one result."""
+    total = partials[0].copy()
+    for part in partials[1:]:
+        total += part
+    return total
+
+
+def sweep(
+    view: View,
+    fitted: Fitted,
+    unit: Unit,
+    columns: list[Columns],
+    tasks_per_machine: int,
+    held: dict[TileKey, Array] | None = None,
+) -> Partial:
+    """Go once through the tiles of a unit: those that are `held` in memory, or else as they are read."""
+    keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]
+    stream = view.source.stream(keys) if held is None else ((key, held[key]) for key in keys)
+    with pinned_blas(blas_threads(tasks_per_machine)):
+        return _sweep(view, fitted, unit, columns, stream)
+
+
+def _sweep(view: View, fitted: Fitted, unit: Unit, columns: list[Columns], stream: Stream) -> Partial:
+    n_rows = view.shape[1]
+    results: list[Any] = [
+        np.zeros((n_rows, c.width)) if c.want == "sum" else np.empty((len(unit.kernels), *_shape(c, n_rows)), _out(c))
+        for c in columns
+    ]
+    carried: list[tuple[Array, list[Array]]] = []
+    for place, k in enumerate(unit.kernels):
+        if not carried or not fitted.shared:
+            carried = [_carry(view, fitted, int(k), c) for c in columns]
+        sums = _through_tiles(view, unit, columns, [wide for wide, _ in carried], stream)
+        for position, (c, total, (_, kept)) in enumerate(zip(columns, sums, carried, strict=True)):
+            if c.want == "project":
+                results[position][place] = total * fitted.factor(int(k))
+                continue
+            product = fitted.left(int(k), total[view.rows], kept, offsets=unit.first)
+            if c.want == "sum":
+                assert c.weights is not None
+                results[position] += product * c.weights[k]
+            else:
+                results[position][place] = product
+    return results
+
+
+def _shape(c: Columns, n_rows: int) -> tuple[int, int]:
+    return (c.width, c.width) if c.want == "project" else (n_rows, c.width)
+
+
+def _out(c: Columns) -> np.dtype[Any]:
+    # The blocks K_j V are the one large result: kept in the precision of the products, not of the sums.
+    return c.dtype if c.want == "each" else np.dtype(np.float64)
+
+
+def _carry(view: View, fitted: Fitted, k: int, c: Columns) -> tuple[Array, list[Array]]:
+    """V over all columns of the source: zero where the view has no sample."""
+    carried, kept = fitted.right(k, c.block.astype(np.float64, copy=False))
+    wide = np.zeros((view.source.tiling.cols, c.width), dtype=np.float64)
+    np.add.at(wide, view.cols, carried)
+    return wide.astype(c.dtype, copy=False), kept
+
+
+def _through_tiles(view: View, unit: Unit, columns: list[Columns], wides: list[Array], stream: Stream) -> list[Array]:
+    """The raw products of one kernel, over all rows of the source."""
+    tiling = view.source.tiling
+    sums: list[Array] = [
+        np.zeros((c.width, c.width) if c.want == "project" else (tiling.rows, c.width)) for c in columns
+    ]
+    side = tiling.tile
+    scratch = [np.empty((side, c.width), dtype=c.dtype) for c in columns]
+    for tile_task in unit.tiles:
+        _, tile = next(stream)
+        cast: dict[np.dtype[Any], Array] = {tile.dtype: tile}
+        rows, cols = tiling.row_slice(tile_task.i), tiling.col_slice(tile_task.j)
+        for c, wide, total, out in zip(columns, wides, sums, scratch, strict=True):
+            if c.dtype not in cast:
+                cast[c.dtype] = tile.astype(c.dtype)
+            block = cast[c.dtype]
+            if tile_task.forward:
+                product = np.matmul(block, wide[cols], out=out[: block.shape[0]])
+                if c.want == "project":
+                    inner = wide[rows].T @ product
+                    total += inner
+                    if tile_task.transposed:
+                        total += inner.T
+                    continue
+                total[rows] += product
+            if tile_task.transposed:
+                total[cols] += np.matmul(block.T, wide[rows], out=out[: block.shape[1]])
+    return sums

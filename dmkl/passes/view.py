@@ -1,0 +1,148 @@
+"""What a pass reads: some kernels, rows and columns of a source of tiles, and the steps around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.blocks.chain import Step, Take
+from dmkl.blocks.tiling import Tiling
+
+__all__ = ["TileKey", "TileSource", "TileTask", "View"]
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+TileKey = tuple[int, int, int]
+"""(kernel, tile row, tile column)"""
+
+
+class TileSource(Protocol):
+    """Where tiles come from: a store, memory, or a function of another source's tiles."""
+
+    names: tuple[str, ...]
+    samples: Array
+    train_samples: Array
+    dtype: np.dtype[Any]
+    tiling: Tiling
+    symmetric: bool
+
+    @property
+    def content_id(self) -> str:
+        """Changes whenever a bit of the kernels does."""
+
+    @property
+    def reads_per_tile(self) -> int:
+        """Stored tiles that one tile costs to read."""
+
+    def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
+        """Yield the tiles (kernel, tile row, tile column) in this order."""
+
+    def diagonal(self, kernels: Index) -> Array | None:
+        """k(x, x) of every sample, where known."""
+
+    def row_sum(self, kernels: Index) -> Array | None:
+        """Sum of every row over all columns, where known without a pass."""
+
+
+@dataclass(frozen=True)
+class TileTask:
+    """One tile of a pass and what it is good for: K_ij V_j into rows i, K_ijᵀ V_i into rows j, or both."""
+
+    i: int
+    j: int
+    forward: bool
+    transposed: bool
+
+
+@dataclass(frozen=True)
+class View:
+    """Kernels, rows and columns of a source, then steps (see `dmkl.blocks.chain`) in order.
+
+    Parameters
+    ----------
+    source
+        Where tiles come from.
+    kernels
+        Positions of the kernels in the source.
+    rows, cols
+        Positions of the samples in the source, before any step; they may repeat and come in any order.
+    steps
+        Centring, normalising and further taking of rows and columns.
+    """
+
+    source: TileSource
+    kernels: Index
+    rows: Index
+    cols: Index
+    steps: tuple[Step, ...] = ()
+
+    @cached_property
+    def base_is_square(self) -> bool:
+        """Whether rows and columns are the same samples in the same order, before the steps."""
+        return self.source.symmetric and (self.rows is self.cols or np.array_equal(self.rows, self.cols))
+
+    @cached_property
+    def is_square(self) -> bool:
+        """Whether rows and columns are the same samples in the same order, after all steps."""
+        return self.base_is_square and all(
+            np.array_equal(step.rows, step.cols) for step in self.steps if isinstance(step, Take)
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(kernels, rows, columns) after all steps."""
+        n_rows, n_cols = len(self.rows), len(self.cols)
+        for step in self.steps:
+            if isinstance(step, Take):
+                n_rows, n_cols = len(step.rows), len(step.cols)
+        return len(self.kernels), n_rows, n_cols
+
+    def final_positions(self) -> tuple[Index, Index]:
+        """Positions in the source of the rows and columns after all steps."""
+        rows, cols = self.rows, self.cols
+        for step in self.steps:
+            if isinstance(step, Take):
+                rows, cols = rows[step.rows], cols[step.cols]
+        return rows, cols
+
+    def taking(self, row_positions: Index, col_positions: Index) -> View:
+        """These rows and columns of the view."""
+        if not self.steps:
+            square = self.base_is_square and np.array_equal(row_positions, col_positions)
+            rows = self.rows[row_positions]
+            return replace(self, rows=rows, cols=rows if square else self.cols[col_positions])
+        _, n_rows, n_cols = self.shape
+        return replace(self, steps=(*self.steps, Take(row_positions, col_positions, n_rows, n_cols)))
+
+    def training(self) -> View:
+        """The square view of the column samples, in which the steps take their statistics."""
+        steps = tuple(
+            Take(step.cols, step.cols, step.cols_before, step.cols_before) if isinstance(step, Take) else step
+            for step in self.steps
+        )
+        return replace(self, rows=self.cols, steps=steps)
+
+    def tile_tasks(self) -> list[TileTask]:
+        """The tiles that this view needs, row by row."""
+        tiling = self.source.tiling
+        side = tiling.tile
+        has_rows = np.bincount(self.rows // side, minlength=tiling.shape[0]) > 0
+        has_cols = np.bincount(self.cols // side, minlength=tiling.shape[1]) > 0
+        tasks = []
+        for i, j in tiling.pairs():
+            forward = bool(has_rows[i] and has_cols[j])
+            transposed = bool(tiling.upper and i != j and has_rows[j] and has_cols[i])
+            if forward or transposed:
+                tasks.append(TileTask(i, j, forward, transposed))
+        return tasks
+
+    @property
+    def bytes_per_pass(self) -> int:
+        """Bytes of stored tiles that one pass over this view reads."""
+        side, size = self.source.tiling.tile, self.source.dtype.itemsize
+        return len(self.kernels) * len(self.tile_tasks()) * side * side * size * self.source.reads_per_tile

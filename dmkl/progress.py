@@ -1,0 +1,130 @@
+"""Showing what long work is doing: which pass, bytes per second, what is certified so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+__all__ = ["ConsoleWatch", "Watch", "current", "watching"]
+
+
+class Watch:
+    """Is told what work is under way; this one keeps it to itself."""
+
+    def begin(self, what: str, total_bytes: int) -> None:
+        """A stage begins that will go through `total_bytes` of kernels."""
+
+    def advance(self, n_bytes: int) -> None:
+        """`n_bytes` more of the stage are done."""
+
+    def end(self) -> None:
+        """The stage is over, well or not."""
+
+    def note(self, text: str) -> None:
+        """A line on how far the whole work has come, such as the gap certified so far."""
+
+
+_CURRENT: ContextVar[Watch] = ContextVar("dmkl-watch", default=Watch())
+
+
+def current() -> Watch:
+    """The watch that work in this context reports to."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def watching(watch: Watch) -> Iterator[Watch]:
+    """Let the work inside this context report to `watch`."""
+    token = _CURRENT.set(watch)
+    try:
+        yield watch
+    finally:
+        _CURRENT.reset(token)
+
+
+class ConsoleWatch(Watch):
+    """A line on the terminal for work that takes longer than two seconds; silent before that.
+
+    Parameters
+    ----------
+    console
+        Where to draw; standard error by default, so that tables on standard output can be piped.
+    delay_seconds
+        Work shorter than this shows nothing.
+    """
+
+    def __init__(self, console: Console | None = None, delay_seconds: float = 2.0) -> None:
+        self.console = Console(stderr=True) if console is None else console
+        self.delay_seconds = delay_seconds
+        self._started = time.monotonic()
+        self._note = ""
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._stage: tuple[str, int, int] | None = None
+
+    def __enter__(self) -> Self:
+        self._token = _CURRENT.set(self)
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _CURRENT.reset(self._token)
+        if self._progress is not None:
+            self._progress.stop()
+
+    def begin(self, what: str, total_bytes: int) -> None:
+        """See `Watch.begin`."""
+        self._stage = (what, total_bytes, 0)
+        self._draw()
+
+    def advance(self, n_bytes: int) -> None:
+        """See `Watch.advance`."""
+        if self._stage is not None:
+            what, total, done = self._stage
+            self._stage = (what, total, done + n_bytes)
+            self._draw()
+
+    def end(self) -> None:
+        """See `Watch.end`."""
+        if self._progress is not None and self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
+        self._stage = None
+
+    def note(self, text: str) -> None:
+        """See `Watch.note`."""
+        self._note = text
+        self._draw()
+        # A terminal redraws its line; a log file gets the milestones one under another instead.
+        if not self.console.is_terminal and time.monotonic() - self._started > self.delay_seconds:
+            self.console.print(text, highlight=False)
+
+    def _draw(self) -> None:
+        if self._stage is None or time.monotonic() - self._started < self.delay_seconds:
+            return
+        if self._progress is None:
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                DownloadColumn(binary_units=True),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=self.console,
+                transient=True,
+                disable=not self.console.is_terminal,
+            )
+            self._progress.start()
+        what, total, done = self._stage
+        if self._task is None:
+            self._task = self._progress.add_task(what, total=total, note=self._note)
+        self._progress.update(self._task, description=what, total=total, completed=done, note=self._note)

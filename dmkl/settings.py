@@ -1,0 +1,90 @@
+"""Settings, kept in Dask's own configuration under the key ``dmkl``.
+
+So they are set the way a user of Dask sets anything: ``dask.config.set({"dmkl.memory": "2GiB"})``, a YAML file in
+Dask's configuration folder, or the environment (``DASK_DMKL__MEMORY=2GiB``).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import dask
+import psutil
+from dask.utils import parse_bytes
+
+from dmkl.errors import InputError
+
+__all__ = ["DEFAULTS", "available_cores", "block_width", "get", "memory_budget_bytes", "tile_size"]
+
+DEFAULTS: dict[str, Any] = {
+    # Bytes that the arrays of one computation may take on this machine, all its processes together. "auto" is 60 % of
+    # the memory that the machine has free at that moment.
+    "memory": "auto",
+    # Side of a tile in samples. "auto" is 1024, or 2048 for more than 32,768 samples: a float32 tile of 1024² (4 MiB)
+    # stays in a core's share of the cache between its two products, and larger sets want fewer files.
+    "tile": "auto",
+    # Columns that ride one pass. Beyond some 64 columns a pass is bound by arithmetic; beyond this many it is split,
+    # so that its memory stays bounded.
+    "block-width": 256,
+    # BLAS threads of one task. "auto": the cores of the machine divided by the tasks that run side by side.
+    "blas-threads": "auto",
+    # Seconds to wait for a cluster's first worker.
+    "workers-timeout": 60,
+    # Verify the checksum of a tile when a process first reads it ("first"), each time ("always") or "never".
+    "verify": "first",
+}
+
+dask.config.update_defaults({"dmkl": DEFAULTS})
+
+
+def get(key: str) -> Any:
+    """Return the setting `key` (one of `DEFAULTS`)."""
+    return dask.config.get(f"dmkl.{key}", DEFAULTS[key])
+
+
+def available_cores() -> int:
+    """Cores that this process may run on (a batch system or a container may grant fewer than the machine has)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def memory_budget_bytes() -> int:
+    """Bytes that the arrays of one computation may take on this machine.
+
+    Raises
+    ------
+    InputError
+        If the setting is neither "auto" nor a positive number of bytes ("2GiB", "500MB", 1e9).
+    """
+    value = get("memory")
+    if value == "auto":
+        return int(0.6 * psutil.virtual_memory().available)
+    try:
+        budget = parse_bytes(value)
+    except (ValueError, TypeError) as error:
+        msg = f"dmkl.memory must be 'auto' or a size such as '2GiB', got {value!r}"
+        raise InputError(msg) from error
+    if budget <= 0:
+        msg = f"dmkl.memory must be positive, got {value!r}"
+        raise InputError(msg)
+    return int(budget)
+
+
+def tile_size(n_samples: int, tile: int | None = None) -> int:
+    """Side of a tile for a set of `n_samples`; `tile` overrides the setting."""
+    value = get("tile") if tile is None else tile
+    if value == "auto":
+        value = 1024 if n_samples <= 32_768 else 2048
+    if isinstance(value, bool) or int(value) != value or int(value) < 1:
+        msg = f"tile must be a positive number of samples, got {value!r}"
+        raise InputError(msg)
+    return min(int(value), max(n_samples, 1))
+
+
+def block_width() -> int:
+    """Most columns that ride one pass."""
+    width = int(get("block-width"))
+    if width < 1:
+        msg = f"dmkl.block-width must be at least 1, got {width}"
+        raise InputError(msg)
+    return width

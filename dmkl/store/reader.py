@@ -1,0 +1,309 @@
+"""Reading a stored kernel set: its labels, and its tiles one after another with the next on its way."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.store import Store
+from zarr.codecs import BytesCodec, Crc32cCodec
+from zarr.storage import LocalStore
+
+from dmkl import settings
+from dmkl.blocks.tiling import Tiling
+from dmkl.errors import (
+    CorruptTileError,
+    FormatVersionError,
+    IncompleteStoreError,
+    StoreError,
+    StoreNotFoundError,
+)
+from dmkl.store.schema import FORMAT, FORMAT_VERSION
+
+__all__ = ["Location", "StoreReader", "partial_path"]
+
+Location = str | os.PathLike[str] | Store
+Array = npt.NDArray[Any]
+TileKey = tuple[int, int, int]
+"""(kernel, tile row, tile column)"""
+
+
+def partial_path(path: Path) -> Path:
+    """Where a local set is written until it is complete: beside its place, under a name of its own."""
+    return path.with_name(path.name + ".partial")
+
+
+def as_location(location: Location) -> str | Store:
+    """A local folder as an absolute path, anything else (a URL, a Zarr store) as it is."""
+    if isinstance(location, Store):
+        return location
+    text = os.fspath(location)
+    return text if "://" in text else str(Path(text).expanduser().absolute())
+
+
+def describe(location: str | Store) -> str:
+    """The location as it is named in messages."""
+    return location if isinstance(location, str) else str(location)
+
+
+class StoreReader:
+    """A stored kernel set, opened for reading. Cheap to pickle: a copy opens the set again where it arrives.
+
+    Parameters
+    ----------
+    location
+        A folder, a URL or a Zarr store.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is nothing at `location`.
+    IncompleteStoreError
+        If the set was never finished.
+    FormatVersionError
+        If it was written by a newer dmkl.
+    StoreError
+        If it is not a kernel set.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self.location = as_location(location)
+        self._group = _open_group(self.location)
+        attrs = dict(self._group.attrs)
+        _check_root(attrs, describe(self.location))
+        self.attrs: dict[str, Any] = attrs
+        self.symmetric = bool(attrs["symmetric"])
+        self.content_id = str(attrs["content_id"])
+        self._gram = self._group["gram_upper" if "gram_upper" in self._group else "gram"]
+        self.full = self._gram.basename == "gram"
+        self.dtype = np.dtype(self._gram.dtype)
+        n_kernels, rows, cols = self._gram.shape
+        self.shape: tuple[int, int, int] = (n_kernels, rows, cols)
+        # Of a symmetric set stored in full the tiles below the diagonal are never read: they repeat the upper ones.
+        self.tiling = Tiling(rows, cols, int(attrs["tile"]), upper=self.symmetric)
+        self.names: tuple[str, ...] = tuple(str(name) for name in self._group["kernel"][:])
+        self.samples: Array = _strings(self._group["sample"][:])
+        self.train_samples: Array = (
+            _strings(self._group["train_sample"][:]) if "train_sample" in self._group else self.samples
+        )
+        self.labels: Array | None = self._optional("label")
+        self.tasks: Array | None = self._optional("task")
+        self.splits: Array | None = self._optional("split")
+        self._files = self._plain_files()
+        self._verified: set[TileKey] = set()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.location, self.content_id)
+
+    def __dask_tokenize__(self) -> tuple[str, str, str]:
+        return type(self).__name__, describe(self.location), self.content_id
+
+    def _optional(self, name: str) -> Array | None:
+        if name not in self._group:
+            return None
+        values = np.asarray(self._group[name][:])
+        return _strings(values) if values.dtype.kind in "TOU" else values
+
+    @property
+    def provenance(self) -> list[dict[str, Any]]:
+        """How each kernel was made, one mapping a kernel."""
+        return list(self.attrs.get("kernels", []))
+
+    @property
+    def reads_per_tile(self) -> int:
+        """Stored tiles that one tile costs to read."""
+        return 1
+
+    @property
+    def bytes_stored(self) -> int:
+        """Bytes of the stored tiles, padding included, before any compression."""
+        n_tiles = sum(1 for _ in self.tiling.pairs())
+        return self.shape[0] * n_tiles * self.tiling.tile**2 * self.dtype.itemsize
+
+    def diagonal(self, kernels: npt.NDArray[np.int64]) -> Array | None:
+        """k(x, x) of every sample, (kernel, sample) in float64; None where a rectangular set has none."""
+        if "diagonal" not in self._group:
+            return None
+        return np.asarray(self._group["diagonal"].oindex[kernels, slice(None)], dtype=np.float64)
+
+    def row_sum(self, kernels: npt.NDArray[np.int64]) -> Array:
+        """Sum of every row over all columns, (kernel, sample) in float64."""
+        return np.asarray(self._group["row_sum"].oindex[kernels, slice(None)], dtype=np.float64)
+
+    def tile_crc32c(self) -> npt.NDArray[np.uint32]:
+        """CRC32C of every tile without its padding, (kernel, tile_row, tile_col)."""
+        return np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
+
+    # --- tiles ---------------------------------------------------------------------------------------------------
+
+    def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
+        """Yield each tile, without padding; the next one is fetched while the caller works on this one.
+
+        An uncompressed local tile is memory-mapped and never copied; the kernel is asked to read the next one ahead.
+        Any other is read and decoded by Zarr in a second thread.
+        """
+        if not keys:
+            return
+        upcoming = self._begin(keys[0])
+        for position, key in enumerate(keys):
+            current = upcoming
+            if position + 1 < len(keys):
+                upcoming = self._begin(keys[position + 1])
+            yield key, self._finish(key, current)
+
+    def tile(self, key: TileKey) -> Array:
+        """One tile, without padding."""
+        return self._finish(key, self._begin(key))
+
+    def _plain_files(self) -> Path | None:
+        """The folder of the chunks where a chunk's file is the tile's bytes and four bytes of checksum, else None."""
+        codecs = self._gram.metadata.codecs
+        plain = (
+            isinstance(self._gram.store, LocalStore)
+            and sys.byteorder == "little"
+            and len(codecs) == 2
+            and isinstance(codecs[0], BytesCodec)
+            and isinstance(codecs[1], Crc32cCodec)
+        )
+        if not plain:
+            return None
+        return Path(self._gram.store.root) / self._gram.path / "c"
+
+    def _begin(self, key: TileKey) -> Any:
+        if self._files is not None:
+            return self._map(key)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="dmkl-read-ahead")
+        return self._pool.submit(self._decode, key)
+
+    def _finish(self, key: TileKey, begun: Any) -> Array:
+        if self._files is None:
+            return begun.result()  # type: ignore[no-any-return]
+        side = self.tiling.tile
+        count = side * side
+        if self._must_verify(key):
+            view = memoryview(begun)
+            stored = int.from_bytes(view[-4:], "little")
+            found = google_crc32c.value(np.frombuffer(view[:-4], dtype=np.uint8))
+            if stored != found:
+                msg = (
+                    f"{self._name(key)} fails its checksum: stored {stored:08x}, computed {found:08x}. The file was "
+                    "damaged after it was written; import or build this kernel again"
+                )
+                raise CorruptTileError(msg)
+            self._verified.add(key)
+        rows, cols = self.tiling.tile_shape(key[1], key[2])
+        return np.frombuffer(begun, dtype=self.dtype, count=count).reshape(side, side)[:rows, :cols]
+
+    def _must_verify(self, key: TileKey) -> bool:
+        rule = settings.get("verify")
+        return bool(rule == "always" or (rule == "first" and key not in self._verified))
+
+    def _map(self, key: TileKey) -> mmap.mmap:
+        assert self._files is not None
+        path = self._files.joinpath(*map(str, key))
+        expected = self.tiling.tile**2 * self.dtype.itemsize + 4
+        try:
+            with open(path, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != expected:
+                    msg = (
+                        f"{self._name(key)} has {size} bytes, expected {expected}; import or build this kernel again"
+                    )
+                    raise CorruptTileError(msg)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError as error:
+            msg = f"{self._name(key)} is missing ({path}); import or build this kernel again"
+            raise CorruptTileError(msg) from error
+        if hasattr(mmap, "MADV_WILLNEED"):
+            mapped.madvise(mmap.MADV_WILLNEED)
+        return mapped
+
+    def _decode(self, key: TileKey) -> Array:
+        j, row, col = key
+        try:
+            tile = np.asarray(self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)])
+        except (ValueError, RuntimeError) as error:  # what zarr's codecs raise for a damaged chunk
+            msg = f"{self._name(key)} cannot be read: {error}"
+            raise CorruptTileError(msg) from error
+        # An absent chunk reads as the fill value, NaN, which no stored tile holds.
+        if np.isnan(tile.ravel()[0]):
+            msg = f"{self._name(key)} is missing; import or build this kernel again"
+            raise CorruptTileError(msg)
+        return tile
+
+    def _name(self, key: TileKey) -> str:
+        return f"tile ({key[1]}, {key[2]}) of kernel {self.names[key[0]]!r} in {describe(self.location)}"
+
+
+_OPENED: OrderedDict[tuple[str, str], StoreReader] = OrderedDict()
+_OPENED_LOCK = threading.Lock()
+
+
+def _reopen(location: str | Store, content_id: str) -> StoreReader:
+    """Open a set in a worker, once for all the tasks that read it there."""
+    if not isinstance(location, str):
+        return StoreReader(location)
+    key = (location, content_id)
+    with _OPENED_LOCK:
+        if key not in _OPENED:
+            reader = StoreReader(location)
+            if reader.content_id != content_id:
+                msg = (
+                    f"{location} holds another set now ({reader.content_id}) than when this computation began "
+                    f"({content_id}); open it again with dmkl.open"
+                )
+                raise StoreError(msg)
+            _OPENED[key] = reader
+            while len(_OPENED) > 8:
+                _OPENED.popitem(last=False)
+        return _OPENED[key]
+
+
+def _strings(values: Any) -> Array:
+    return np.array([str(value) for value in values], dtype=object) if len(values) else np.array([], dtype=object)
+
+
+def _open_group(location: str | Store) -> Any:
+    try:
+        return zarr.open_group(location, mode="r", zarr_format=3)
+    except FileNotFoundError as error:
+        if isinstance(location, str) and "://" not in location and partial_path(Path(location)).exists():
+            msg = (
+                f"{location} is not finished: an interrupted import or build of it stands at "
+                f"{partial_path(Path(location))}. Run the same command again and it goes on from there"
+            )
+            raise IncompleteStoreError(msg) from error
+        msg = f"there is no kernel set at {describe(location)}; make one with dmkl.create or `dmkl import`"
+        raise StoreNotFoundError(msg) from error
+
+
+def _check_root(attrs: dict[str, Any], where: str) -> None:
+    if attrs.get("format") != FORMAT:
+        msg = f"{where} is a Zarr group but not a kernel set: its attribute 'format' is {attrs.get('format')!r}, expected {FORMAT!r}"
+        raise StoreError(msg)
+    version = attrs.get("format_version")
+    if not isinstance(version, int) or version < 1:
+        msg = f"{where} has format_version {version!r}, expected an integer from 1 to {FORMAT_VERSION}"
+        raise StoreError(msg)
+    if version > FORMAT_VERSION:
+        msg = (
+            f"{where} has format version {version}, and this dmkl reads up to {FORMAT_VERSION}; install a newer dmkl "
+            "(pip install --upgrade dmkl)"
+        )
+        raise FormatVersionError(msg)
+    if attrs.get("complete") is not True:
+        msg = f"{where} is not finished: its import or build was interrupted. Run the same command again and it goes on"
+        raise IncompleteStoreError(msg)

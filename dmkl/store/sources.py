@@ -1,0 +1,217 @@
+"""Where the matrices of a new kernel set come from: one interface over arrays, iterables and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import zarr
+from dask.base import tokenize
+
+from dmkl.errors import InputError
+
+__all__ = ["ArraySource", "IterableSource", "KernelSource", "Matrix", "StripBuffer", "as_source", "kernel_axis"]
+
+
+class Matrix(Protocol):
+    """Anything two-dimensional that can be read in parts: NumPy, memory maps, h5py, Zarr."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, cols)."""
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the entries."""
+
+    def __getitem__(self, key: tuple[slice, slice]) -> Any:
+        """A block, as anything that `numpy.asarray` takes."""
+
+
+class KernelSource(Protocol):
+    """The matrices of a set, read one after another."""
+
+    names: Sequence[str] | None
+    """The kernels' names; None where the source has none."""
+    n_kernels: int | None
+    """How many; None where that shows only at the end."""
+
+    def matrices(self) -> Iterator[Matrix]:
+        """The matrices in order; each is read before the next is asked for."""
+
+    def identity(self, j: int) -> dict[str, Any] | None:
+        """What tells kernel j apart from any other content (a resumed import skips it by this); None if unknown."""
+
+
+def kernel_axis(shape: Sequence[int], where: str, *, last_when_cubic: bool = False) -> int:
+    """Which axis of a stack of square matrices counts the kernels: the one whose length differs from the two others.
+
+    Raises
+    ------
+    InputError
+        If no two of the three lengths agree.
+    """
+    a, b, c = shape
+    if a == b == c:
+        return 2 if last_when_cubic else 0
+    if b == c:
+        return 0
+    if a == b:
+        return 2
+    if a == c:
+        return 1
+    msg = (
+        f"{where} has shape {tuple(shape)}: expected n square kernels, (n, m, m), (m, m, n) or (m, n, m). For "
+        "rectangular kernels (new samples against training samples) give the axis that counts the kernels"
+    )
+    raise InputError(msg)
+
+
+class _Layer:
+    """One kernel of a three-dimensional array, read in blocks."""
+
+    def __init__(self, array: Any, axis: int, j: int, *, transposed: bool = False) -> None:
+        self._array, self._axis, self._j, self._transposed = array, axis, j, transposed
+        rest = [length for position, length in enumerate(array.shape) if position != axis]
+        self.shape: tuple[int, ...] = (rest[1], rest[0]) if transposed else (rest[0], rest[1])
+        self.dtype = np.dtype(array.dtype)
+
+    def __getitem__(self, key: tuple[slice, slice]) -> npt.NDArray[Any]:
+        rows, cols = key[::-1] if self._transposed else key
+        index: list[Any] = [rows, cols]
+        index.insert(self._axis, self._j)
+        block = np.asarray(self._array[tuple(index)])
+        return block.T if self._transposed else block
+
+
+class StripBuffer:
+    """Serve blocks of a matrix that is best read a strip of whole rows at a time (a Dask array, a text file)."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._matrix = matrix
+        self._rows: tuple[int, int] | None = None
+        self._strip: npt.NDArray[Any] = np.empty((0, 0))
+        self.shape = matrix.shape
+        self.dtype = matrix.dtype
+
+    def __getitem__(self, key: tuple[slice, slice]) -> npt.NDArray[Any]:
+        rows, cols = key
+        if self._rows != (rows.start, rows.stop):
+            self._strip = np.asarray(self._matrix[rows, slice(0, self.shape[1])])
+            self._rows = (rows.start, rows.stop)
+        return self._strip[:, cols]
+
+
+class ArraySource:
+    """A three-dimensional array: NumPy, a memory map, Dask, Zarr, h5py.
+
+    Parameters
+    ----------
+    array
+        n kernels along `axis`.
+    axis
+        The axis that counts the kernels.
+    transposed
+        Whether the two other axes stand in the order (columns, rows).
+    identity
+        What identifies the array (a file and its modification time, say); NumPy and Dask arrays identify themselves.
+    """
+
+    def __init__(
+        self,
+        array: Any,
+        *,
+        axis: int = 0,
+        transposed: bool = False,
+        names: Sequence[str] | None = None,
+        identity: dict[str, Any] | None = None,
+    ) -> None:
+        if len(array.shape) != 3:
+            msg = f"kernels must be three-dimensional, (kernel, row, column), got an array of shape {tuple(array.shape)}"
+            raise InputError(msg)
+        self._array, self._axis, self._transposed, self._identity = array, axis, transposed, identity
+        self.names = names
+        self.n_kernels: int | None = int(array.shape[axis])
+
+    def matrices(self) -> Iterator[Matrix]:
+        """See `KernelSource.matrices`."""
+        assert self.n_kernels is not None
+        for j in range(self.n_kernels):
+            layer = _Layer(self._array, self._axis, j, transposed=self._transposed)
+            # A Dask block costs the chunks that it touches: whole strips touch each chunk fewest times.
+            yield StripBuffer(layer) if isinstance(self._array, da.Array) else layer
+
+    def identity(self, j: int) -> dict[str, Any] | None:
+        """See `KernelSource.identity`."""
+        if self._identity is not None:
+            return {**self._identity, "index": j}
+        if isinstance(self._array, np.ndarray):
+            return {"array": tokenize(np.take(self._array, j, axis=self._axis))}
+        if isinstance(self._array, da.Array):
+            return {"dask": self._array.name, "index": j}
+        return None
+
+
+class IterableSource:
+    """Matrices that come one at a time; a list can be gone through again, a generator only once."""
+
+    def __init__(self, kernels: Iterable[Any], names: Sequence[str] | None = None) -> None:
+        self._kernels = kernels
+        self._sequence: Sequence[Any] | None = kernels if isinstance(kernels, Sequence) else None
+        self.names = names
+        self.n_kernels: int | None = None if self._sequence is None else len(self._sequence)
+
+    def matrices(self) -> Iterator[Matrix]:
+        """See `KernelSource.matrices`."""
+        for j, kernel in enumerate(self._kernels):
+            if isinstance(kernel, da.Array):
+                yield StripBuffer(kernel)
+                continue
+            matrix = kernel if hasattr(kernel, "shape") and hasattr(kernel, "dtype") else np.asarray(kernel)
+            if len(matrix.shape) != 2:
+                msg = f"kernel {j} must be a matrix, got an array of shape {tuple(matrix.shape)}"
+                raise InputError(msg)
+            yield matrix
+
+    def identity(self, j: int) -> dict[str, Any] | None:
+        """See `KernelSource.identity`."""
+        if self._sequence is None:
+            return None
+        kernel = self._sequence[j]
+        if isinstance(kernel, np.ndarray):
+            return {"array": tokenize(kernel)}
+        return {"dask": kernel.name} if isinstance(kernel, da.Array) else None
+
+
+def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
+    """Turn what `dmkl.create` accepts into a source.
+
+    Raises
+    ------
+    InputError
+        If `kernels` is no array and not iterable, or has no kernels.
+    """
+    if hasattr(kernels, "matrices") and hasattr(kernels, "identity"):
+        return kernels  # type: ignore[no-any-return]
+    source: KernelSource
+    if isinstance(kernels, Mapping):
+        source = IterableSource(list(kernels.values()), names=list(kernels) if names is None else names)
+    elif isinstance(kernels, np.ndarray | da.Array | zarr.Array) or (
+        hasattr(kernels, "shape") and hasattr(kernels, "dtype") and hasattr(kernels, "__getitem__")
+    ):
+        source = ArraySource(kernels, names=names)
+    elif isinstance(kernels, Iterable) and not isinstance(kernels, str | bytes):
+        source = IterableSource(kernels, names=names)
+    else:
+        msg = (
+            "kernels must be an array (n, m, m), an iterable of (m, m) arrays, a Dask array or a Zarr array, got "
+            f"{type(kernels).__name__}"
+        )
+        raise InputError(msg)
+    if source.n_kernels == 0:
+        msg = "a kernel set needs at least one kernel, got none"
+        raise InputError(msg)
+    return source
