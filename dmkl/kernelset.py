@@ -18,7 +18,7 @@ from dmkl.errors import InputError
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.product import GeometricMean
-from dmkl.passes.run import pass_graph
+from dmkl.passes.run import PassGraph, pass_graph
 from dmkl.passes.statistics import chain_statistics
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import View
@@ -320,9 +320,9 @@ class KernelSet:
             If the projected memory exceeds the budget; nothing is run.
         """
         block, single = self._block(V)
-        graph, token = self._graph(block, "each", dtype, "apply-pass")
+        graph = self._graph(block, "each", dtype, "apply-pass")
         chunks = [
-            da.from_delayed(part, (size, self.shape[1], block.shape[1]), dtype=graph.columns[0].dtype, name=f"apply-{k}-{token}")
+            da.from_delayed(part, (size, self.shape[1], block.shape[1]), dtype=graph.columns[0].dtype, name=f"apply-{k}-{graph.token}")
             for k, (part, size) in enumerate(zip(graph.total(0), graph.group_sizes(), strict=True))
         ]
         result = da.concatenate(chunks)
@@ -352,9 +352,9 @@ class KernelSet:
         """
         block, single = self._block(V)
         width = block.shape[1]
-        graph, token = self._graph(block, "project", dtype, "project-pass")
+        graph = self._graph(block, "project", dtype, "project-pass")
         chunks = [
-            da.from_delayed(part, (size, width, width), dtype=np.float64, name=f"project-{k}-{token}")
+            da.from_delayed(part, (size, width, width), dtype=np.float64, name=f"project-{k}-{graph.token}")
             for k, (part, size) in enumerate(zip(graph.total(0), graph.group_sizes(), strict=True))
         ]
         result = da.concatenate(chunks)
@@ -375,14 +375,14 @@ class KernelSet:
             raise InputError(msg)
         return block, single
 
-    def _graph(self, block: Array, want: Any, dtype: npt.DTypeLike | None, name: str) -> Any:
+    def _graph(self, block: Array, want: Any, dtype: npt.DTypeLike | None, name: str) -> PassGraph:
         precision = self.compute_dtype(dtype)
         fitted: Any = self._fitted
         if fitted is None:
             state = self._lazy_statistics()
             fitted = delayed(_products, pure=True)(state) if isinstance(state, Delayed) else state.fitted
-        token = tokenize(self._view, block, want, precision.str)
-        return pass_graph(self._view, fitted, [Columns(block, want, None, precision)], name, token), token
+        token = tokenize(self._view, self._fitted, block, want, precision.str)
+        return pass_graph(self._view, fitted, [Columns(block, want, None, precision)], name, token)
 
     def compute_dtype(self, dtype: npt.DTypeLike | None = None) -> np.dtype[Any]:
         """The precision of products for an asked `dtype`: never less than that of the kernels."""

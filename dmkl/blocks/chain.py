@@ -208,7 +208,9 @@ class ChainState:
     col_mean, row_mean
         (kernel, cols) and (kernel, rows): means over the column samples after the steps so far, where known.
     resolution
-        Relative size under which a centred trace is rounding noise: some multiple of the stored precision.
+        Relative size under which what centring leaves is rounding noise: some multiple of the stored precision.
+    removed
+        (kernel,): size of the entries that centring took away so far, in units of the kernels as they are now.
     """
 
     names: tuple[str, ...]
@@ -218,6 +220,7 @@ class ChainState:
     row_mean: Array | None
     square: bool
     resolution: float
+    removed: Array | float = 0.0
     fitted: Fitted = field(default_factory=Fitted)
 
     def _append(self, step: FittedStep, **changes: Any) -> ChainState:
@@ -266,9 +269,10 @@ class ChainState:
             diag_rows=diag_rows,
             col_mean=np.zeros_like(mean),
             row_mean=None if self.row_mean is None else np.zeros_like(self.row_mean),
+            removed=self.removed + np.abs(mean).mean(axis=1),
         )
 
-    def _scale(self, size: Array, what: str) -> ChainState:
+    def _scale(self, size: Array) -> ChainState:
         factor = 1.0 / size
         scaled = {
             name: value * factor[:, None]
@@ -277,32 +281,35 @@ class ChainState:
         }
         if self.square:
             scaled["diag_rows"], scaled["row_mean"] = scaled["diag_cols"], scaled.get("col_mean")
-        return self._append(FittedStep("scale", self.square, factor=factor), **scaled)
+        return self._append(
+            FittedStep("scale", self.square, factor=factor), removed=self.removed * factor, **scaled
+        )
 
     def _trace(self) -> ChainState:
         diagonal = self._need(self.diag_cols, "diagonal of the training kernels")
         size = diagonal.sum(axis=1)
-        self._check_positive(size, "trace")
-        return self._scale(size, "trace")
+        self._check_positive(size, self.removed * diagonal.shape[1], "trace")
+        return self._scale(size)
 
     def _multiplicative(self) -> ChainState:
         diagonal = self._need(self.diag_cols, "diagonal of the training kernels")
         mean = self._need(self.col_mean, "row means of the training samples")
         size = diagonal.mean(axis=1) - mean.mean(axis=1)
-        self._check_positive(size, "variance in feature space")
-        return self._scale(size, "variance")
+        self._check_positive(size, self.removed + np.abs(mean).mean(axis=1), "variance in feature space")
+        return self._scale(size)
 
     def _cosine(self) -> ChainState:
         diag_cols = self._need(self.diag_cols, "diagonal of the training kernels")
         diag_rows = diag_cols if self.square else self._need(self.diag_rows, "diagonal k(x, x) of the new samples")
+        floor = self.resolution * np.broadcast_to(self.removed, len(diag_cols))
         for diagonal in (diag_cols,) if self.square else (diag_cols, diag_rows):
-            bad = np.argwhere(~(diagonal > 0))
+            bad = np.argwhere(~(diagonal > floor[:, None]))
             if bad.size:
                 j, i = bad[0]
                 msg = (
-                    f"cosine normalisation needs k(x, x) > 0 for every sample, but kernel {self.names[j]!r} has "
-                    f"{diagonal[j, i]:.3g} at position {i}; use 'trace' or 'multiplicative', or leave out that kernel "
-                    "with select()"
+                    f"cosine normalisation needs a positive k(x, x) that its precision resolves for every sample, but "
+                    f"kernel {self.names[j]!r} has {diagonal[j, i]:.3g} at position {i}; use 'trace' or "
+                    "'multiplicative', or leave out that kernel with select()"
                 )
                 raise InputError(msg)
         step = FittedStep("cosine", self.square, row_scale=diag_rows**-0.5, col_scale=diag_cols**-0.5)
@@ -313,6 +320,7 @@ class ChainState:
             diag_rows=ones if self.square else np.ones_like(diag_rows),
             col_mean=None,
             row_mean=None,
+            removed=self.removed * (1.0 / diag_cols).mean(axis=1),
         )
 
     def _need(self, value: Array | None, what: str) -> Array:
@@ -325,16 +333,9 @@ class ChainState:
             raise InputError(msg)
         return value
 
-    def _check_positive(self, size: Array, what: str) -> None:
-        assert self.diag_cols is not None
-        centred = [step for step in self.fitted.steps if step.kind == "center"]
-        # What centring took away is the measure of what rounding left behind.
-        removed = np.zeros_like(size)
-        for step in centred:
-            assert step.col_mean is not None
-            removed += np.abs(step.col_mean).mean(axis=1)
-        floor = self.resolution * removed * (self.diag_cols.shape[1] if what == "trace" else 1)
-        bad = np.flatnonzero(~(size > floor))
+    def _check_positive(self, size: Array, removed: Array | float, what: str) -> None:
+        # What was taken away is the measure of what rounding left behind.
+        bad = np.flatnonzero(~(size > self.resolution * removed))
         if bad.size:
             j = bad[0]
             msg = (

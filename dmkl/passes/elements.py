@@ -7,11 +7,10 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
-from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
 from dmkl.blocks.chain import ChainState, Fitted
-from dmkl.passes.execute import share
+from dmkl.passes.execute import graph_token, machine, share
 from dmkl.passes.view import View
 
 __all__ = ["entries", "view_blocks"]
@@ -54,7 +53,9 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
     n, n_rows, n_cols = view.shape
     side = view.source.tiling.tile if chunk is None else chunk
     dtype = np.dtype(np.float64) if view.steps else view.source.dtype
-    token = tokenize(view, side)
+    if 0 in view.shape:
+        return da.empty(view.shape, dtype=dtype)
+    token = graph_token(machine(), view, side)
     shared = share(view, f"block-view-{token}")
     held: Any = share(state, f"block-statistics-{token}") if isinstance(state, ChainState) else state
     block = delayed(_block, pure=False)

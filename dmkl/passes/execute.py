@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
 
 import dask
-from dask.base import get_scheduler
+from dask.base import get_scheduler, tokenize
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
-from distributed import Client, as_completed
+from distributed import Client, as_completed, wait
 from distributed.scheduler import KilledWorker
 
 from dmkl import progress, settings
 from dmkl.errors import MemoryBudgetError, NoWorkersError, WorkerLostError
 
-__all__ = ["Machine", "active_client", "check_memory", "execute", "machine", "share"]
+__all__ = ["Machine", "active_client", "again", "check_memory", "execute", "graph_token", "machine", "share"]
+
+Result = TypeVar("Result")
 
 
 class Machine:
@@ -62,11 +66,18 @@ def machine() -> Machine:
     per_host: dict[str, int] = {}
     for worker in workers.values():
         per_host[worker["host"]] = per_host.get(worker["host"], 0) + worker["nthreads"]
-    limits = [(w["memory_limit"] or budget, w["nthreads"], per_host[w["host"]]) for w in workers.values()]
+    limits = [(_usable(w["memory_limit"]) or budget, w["nthreads"], per_host[w["host"]]) for w in workers.values()]
     # The budget is one machine's: its workers share it, and none may pass its own limit.
     task = min(min(limit // threads, budget // on_host) for limit, threads, on_host in limits)
     total = min(min(limit, budget) for limit, _, _ in limits)
     return Machine(sum(per_host.values()), max(per_host.values()), task, total)
+
+
+def _usable(memory_limit: int) -> int:
+    """Bytes of a worker's limit that arrays may take: Dask stops giving it tasks at 80 %, and the interpreter with its
+    libraries takes some 200 MiB before the first array. 0 where there is no limit.
+    """
+    return max(int(0.8 * memory_limit) - 200 * 2**20, 2**20) if memory_limit else 0
 
 
 def _local_slots() -> int:
@@ -126,8 +137,50 @@ def share(value: Any, name: str) -> Any:
     return client.scatter([value], broadcast=True, hash=False)[0]
 
 
-def execute(results: Sequence[Delayed], units: Sequence[tuple[Delayed, int]], what: str) -> list[Any]:
+def graph_token(where: Machine, *content: Any) -> str:
+    """The end of the keys of a graph of this content: equal for equal work, and only then.
+
+    How work is cut into tasks depends on where it runs, so that is part of it. What `share` sends to a cluster has a
+    key of its own each time, and tasks that take different inputs must not have equal keys: there every token is new.
+    """
+    if active_client() is not None:
+        return uuid.uuid4().hex
+    return str(tokenize(content, where.slots, where.slots_per_host))
+
+
+def again(run: Callable[[], Result], what: str) -> Result:
+    """Do `run`, which builds and executes a graph, and do it again where a cluster lost what `share` had sent there.
+
+    A lost task is computed again elsewhere, but what was sent is lost when all workers that hold it die at once.
+
+    Raises
+    ------
+    WorkerLostError
+        If that happens as often as Dask lets workers die under one task.
+    """
+    attempts = 1 + int(dask.config.get("distributed.scheduler.allowed-failures"))
+    lost: CancelledError | None = None
+    for _ in range(attempts):
+        try:
+            return run()
+        except CancelledError as error:
+            client = active_client()
+            if client is None or client.status != "running":
+                raise
+            lost = error
+    msg = (
+        f"all workers died at once, {attempts} times during {what}: most often for want of memory. Give the workers "
+        "more memory, or set dmkl.memory or dmkl.block-width lower"
+    )
+    raise WorkerLostError(msg) from lost
+
+
+def execute(
+    results: Sequence[Delayed], units: Sequence[tuple[Delayed, int]], what: str, *, keep: bool = False
+) -> list[Any]:
     """Compute `results`; `units` are the tasks among them whose bytes are told to the watch as they end.
+
+    With `keep`, results of a cluster stay on its workers and futures of them are returned.
 
     Raises
     ------
@@ -142,7 +195,7 @@ def execute(results: Sequence[Delayed], units: Sequence[tuple[Delayed, int]], wh
         if client is None:
             with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
                 return list(dask.compute(*results, optimize_graph=False))
-        return _on_cluster(client, results, units, sizes, watch)
+        return _on_cluster(client, results, units, sizes, watch, keep)
     finally:
         watch.end()
 
@@ -153,6 +206,7 @@ def _on_cluster(
     units: Sequence[tuple[Delayed, int]],
     sizes: dict[str, int],
     watch: progress.Watch,
+    keep: bool,
 ) -> list[Any]:
     futures = client.compute([*results, *(unit for unit, _ in units)], optimize_graph=False)
     wanted, watched = futures[: len(results)], futures[len(results) :]
@@ -166,6 +220,12 @@ def _on_cluster(
                 break
             future.release()  # a worker need not keep what its dependents have taken in
             del future
+        if keep:
+            wait(wanted)
+            for future in wanted:
+                if future.status == "error":
+                    future.result()
+            return list(wanted)
         return list(client.gather(wanted))
     except KilledWorker as error:
         msg = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from dask.delayed import delayed
+from distributed import Future
+from distributed.protocol.pickle import dumps, loads
 
-from dmkl.passes.execute import active_client, check_memory, execute, machine, share
+from dmkl.passes.execute import active_client, check_memory, execute, machine
 from dmkl.passes.units import Unit, units_of
 from dmkl.passes.view import TileKey, TileSource, View
 
@@ -33,6 +36,7 @@ class HeldTiles:
 
     def __init__(self, origin: TileSource, parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]]) -> None:
         self.origin, self.parts = origin, parts
+        self.token = uuid.uuid4().hex  # sets cut into other parts make other tasks
         self.names, self.samples, self.train_samples = origin.names, origin.samples, origin.train_samples
         self.dtype, self.tiling, self.symmetric = origin.dtype, origin.tiling, origin.symmetric
 
@@ -41,7 +45,7 @@ class HeldTiles:
         return {**self.__dict__, "parts": {}}
 
     def __dask_tokenize__(self) -> Any:
-        return type(self).__name__, self.content_id
+        return type(self).__name__, self.content_id, self.token
 
     @property
     def content_id(self) -> str:
@@ -66,21 +70,34 @@ class HeldTiles:
         return self.origin.row_sum(kernels)
 
     def units(self, view: View) -> list[tuple[Unit, Any]]:
-        """The tasks of a pass, cut as the tiles lie in memory, each with its tiles."""
+        """The tasks of a pass, cut as the tiles lie in memory, each with its tiles.
+
+        Tiles that are not held make a task that reads them: those of training samples among themselves, say, of which
+        only the rows of test samples were loaded.
+        """
         tasks = view.tile_tasks()
-        found = []
+        found: list[tuple[Unit, Any]] = []
         for place, kernel in enumerate(view.kernels):
-            first = True
-            for pairs, held in self.parts[int(kernel)]:
-                chosen = tuple(task for task in tasks if (task.i, task.j) in pairs)
-                if chosen or first:
-                    found.append((Unit(np.array([place]), chosen, first), held))
-                    first = False
+            parts = [(pairs, held) for pairs, held in self.parts[int(kernel)] if _usable(held)]
+            everywhere = frozenset().union(*(pairs for pairs, _ in parts))
+            missing = tuple(task for task in tasks if (task.i, task.j) not in everywhere)
+            cut = [(tuple(task for task in tasks if (task.i, task.j) in pairs), held) for pairs, held in parts]
+            wanted = [(chosen, held) for chosen, held in [*cut, (missing, None)] if chosen] or [((), None)]
+            found += [
+                (Unit(np.array([place]), chosen, first=position == 0), held)
+                for position, (chosen, held) in enumerate(wanted)
+            ]
         return found
 
 
-def _load(source: TileSource, keys: list[TileKey]) -> dict[TileKey, Array]:
-    return {key: np.array(tile) for key, tile in source.stream(keys)}
+def _load(source: TileSource | bytes, keys: list[TileKey]) -> dict[TileKey, Array]:
+    opened: TileSource = loads(source) if isinstance(source, bytes) else source
+    return {key: np.array(tile) for key, tile in opened.stream(keys)}
+
+
+def _usable(held: Any) -> bool:
+    """Whether tiles are still where they were loaded: not on the workers of a cluster that is no longer the one in use."""
+    return not isinstance(held, Future) or (held.client is active_client() and held.status != "cancelled")
 
 
 def persisted(view: View) -> View:
@@ -99,7 +116,11 @@ def persisted(view: View) -> View:
         "Leave out persist(), select fewer kernels or add workers",
     )
     client = active_client()
-    shared = share(view.source, f"load-source-{id(view)}")
+    # A node of the graph, and not sent ahead: what a worker takes along when it dies can then be loaded again. As bytes,
+    # so that the scheduler, which may not see the store, does not open it.
+    token = uuid.uuid4().hex
+    source = view.source if client is None else dumps(view.source)
+    shared = delayed(source, name=f"load-source-{token}", traverse=False)
     parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]] = {int(k): [] for k in view.kernels}
     tasks, owners = [], []
     side_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize
@@ -107,7 +128,8 @@ def persisted(view: View) -> View:
         # Kernel by kernel, whatever the number of workers: a later view may select any of them.
         for unit in units_of(replace(view, kernels=np.array([kernel])), max(1, where.slots // len(view.kernels))):
             keys = [(int(kernel), task.i, task.j) for task in unit.tiles]
-            tasks.append((delayed(_load, pure=False)(shared, keys), len(keys) * side_bytes))
+            task = delayed(_load, pure=False)(shared, keys, dask_key_name=f"load-tiles-{len(tasks)}-{token}")
+            tasks.append((task, len(keys) * side_bytes))
             owners.append((int(kernel), frozenset((task.i, task.j) for task in unit.tiles)))
     if client is None:
         loaded = execute([task for task, _ in tasks], tasks, "load-tiles")

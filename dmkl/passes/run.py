@@ -6,6 +6,7 @@ import itertools
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from dask.delayed import Delayed, delayed
 from dmkl import settings
 from dmkl.blocks.chain import Fitted
 from dmkl.errors import InputError
-from dmkl.passes.execute import Machine, check_memory, execute, machine, share
+from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, share
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import Columns, merge, sweep
 from dmkl.passes.units import Unit, units_of
@@ -39,12 +40,15 @@ class PassGraph:
         Each with the kernels it covers and the bytes it reads.
     parts
         For each unit and each of the columns, that unit's part of the result.
+    name, token
+        Prefix and end of every key.
     """
 
     units: list[tuple[Unit, Delayed, int]]
     parts: list[list[Delayed]]
     columns: list[Columns]
     name: str
+    token: str
 
     def total(self, position: int) -> list[Delayed]:
         """The results for the columns at `position`: one Delayed for a sum, one for each group of kernels otherwise."""
@@ -82,11 +86,11 @@ def pass_graph(view: View, fitted: Any, columns: Sequence[Columns], name: str, t
     name
         Prefix of every key, such as ``apply-pass-3``.
     token
-        End of every key; a new one each time where it is missing.
+        Identifies the work, for the end of every key; a new one each time where it is missing.
     """
     where = machine()
     _check_pass(view, columns, where)
-    token = uuid.uuid4().hex if token is None else token
+    token = uuid.uuid4().hex if token is None else graph_token(where, token)
     # One node each for what every task takes: the graph holds it once, a worker receives it once.
     shared_view = share(view, f"{name}-view-{token}")
     shared_columns = share(list(columns), f"{name}-vectors-{token}")
@@ -105,7 +109,7 @@ def pass_graph(view: View, fitted: Any, columns: Sequence[Columns], name: str, t
         )
         units.append((unit, task, len(unit.kernels) * len(unit.tiles) * bytes_per_tile))
         parts.append(list(task))
-    return PassGraph(units, parts, list(columns), name)
+    return PassGraph(units, parts, list(columns), name, token)
 
 
 def _units(view: View, where: Machine) -> list[tuple[Unit, Any]]:
@@ -122,7 +126,8 @@ def _check_pass(view: View, columns: Sequence[Columns], where: Machine) -> None:
             msg = f"V has shape {c.block.shape}, expected ({n_cols}, b): one row for each column of the kernels"
             raise InputError(msg)
         if c.want == "project" and not view.is_square:
-            msg = f"project needs the same samples as rows and columns, got {n_rows} rows and {n_cols} columns; take K[rows, rows] first"
+            way_out = "take K[rows, rows] first" if view.source.symmetric else "this set is rectangular; use apply"
+            msg = f"project needs the same samples as rows and columns, got {n_rows} rows and {n_cols} columns; {way_out}"
             raise InputError(msg)
     tiling = view.source.tiling
     width, tile_bytes = sum(c.width for c in columns), tiling.tile**2 * view.source.dtype.itemsize
@@ -157,18 +162,22 @@ def run_pass(view: View, fitted: Fitted, columns: Sequence[Columns], verb: str =
     results: list[list[Array]] = [[] for _ in columns]
     loads = _loads(columns)
     for load in loads:
-        number = next(_COUNTER)
-        name = f"{verb}-pass-{number}"
-        graph = pass_graph(view, fitted, [c for _, c in load], name)
-        totals = [graph.total(position) for position in range(len(load))]
-        flat = execute([d for total in totals for d in total], [(task, size) for _, task, size in graph.units], name)
-        found = iter(flat)
-        for (owner, c), total in zip(load, totals, strict=True):
-            pieces = [next(found) for _ in total]
-            results[owner].append(pieces[0] if c.want == "sum" else np.concatenate(pieces))
+        name = f"{verb}-pass-{next(_COUNTER)}"
+        found = again(partial(_run, view, fitted, [c for _, c in load], name), name)
+        for (owner, _), result in zip(load, found, strict=True):
+            results[owner].append(result)
     axis = {"each": 2, "sum": 1, "project": 0}
     joined = [np.concatenate(r, axis=axis[c.want]) if len(r) > 1 else r[0] for r, c in zip(results, columns, strict=True)]
     return joined, len(loads)
+
+
+def _run(view: View, fitted: Fitted, columns: Sequence[Columns], name: str) -> list[Array]:
+    graph = pass_graph(view, fitted, columns, name)
+    totals = [graph.total(position) for position in range(len(columns))]
+    flat = execute([d for total in totals for d in total], [(task, size) for _, task, size in graph.units], name)
+    found = iter(flat)
+    pieces = [[next(found) for _ in total] for total in totals]
+    return [p[0] if c.want == "sum" else np.concatenate(p) for c, p in zip(columns, pieces, strict=True)]
 
 
 def _loads(columns: Sequence[Columns]) -> list[list[tuple[int, Columns]]]:

@@ -86,6 +86,7 @@ def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Dela
             "carries those statistics"
         )
         raise InputError(msg)
+    _check_samples(view)
     state: Any = _begin(view)
     plan = _plan(view, elements=elements)
     for position, step in enumerate(view.steps):
@@ -97,6 +98,16 @@ def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Dela
         else:
             state = delayed(_advance, pure=True)(state, _Held(step), col_mean, row_mean)
     return state  # type: ignore[no-any-return]
+
+
+def _check_samples(view: View) -> None:
+    n_cols = len(view.cols)
+    for step in view.steps:
+        if isinstance(step, Take):
+            n_cols = len(step.cols)
+        elif n_cols == 0:
+            msg = f"{step!r} takes its statistics over the column samples, and this view has none; is a fold empty?"
+            raise InputError(msg)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dmkl import progress, settings
 from dmkl.blocks.psd import Repair, repair_psd, worst_minor
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.store.reader import Location
-from dmkl.store.sources import KernelSource, Matrix
+from dmkl.store.sources import KernelSource, Matrix, fingerprint
 from dmkl.store.writer import Header, StoreWriter
 
 __all__ = ["Labels", "ingest"]
@@ -38,6 +38,8 @@ class Labels:
         Names of the tasks of multilabel labels.
     splits
         (split, sample): 0 train, 1 validation, 2 test, -1 in no part.
+    diagonal
+        (kernel, sample), k(x, x) of the samples of rectangular kernels; symmetric ones have their own.
     """
 
     samples: Sequence[Any] | Array | None = None
@@ -45,6 +47,7 @@ class Labels:
     labels: Sequence[Any] | Array | None = None
     tasks: Sequence[Any] | Array | None = None
     splits: Sequence[Any] | Array | None = None
+    diagonal: Array | None = None
 
     def checked(self, rows: int, cols: int, *, rectangular: bool) -> dict[str, Array | None]:
         """The nodes to write, each checked against the shape of the kernels.
@@ -70,7 +73,11 @@ class Labels:
 def _names(values: Sequence[Any] | Array | None, length: int, what: str) -> Array:
     if values is None:
         return np.array([str(i) for i in range(length)], dtype=object)
-    names = [str(value) for value in np.asarray(values).tolist()]
+    given = np.asarray(values)
+    if given.ndim != 1:
+        msg = f"{what} names must be a list of {length}, got {values!r:.80}"
+        raise InputError(msg)
+    names = [_text(value) for value in given.tolist()]
     if len(names) != length:
         msg = f"{what} names: found {len(names)}, expected one for each of the {length} {what}s"
         raise InputError(msg)
@@ -83,6 +90,11 @@ def _names(values: Sequence[Any] | Array | None, length: int, what: str) -> Arra
     return np.array(names, dtype=object)
 
 
+def _text(value: Any) -> str:
+    # NumPy and HDF5 hold strings as bytes, whose str() is "b'...'".
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 def _checked_labels(labels: Array, rows: int) -> Array:
     if labels.ndim not in (1, 2) or labels.shape[0] != rows:
         msg = f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample"
@@ -93,13 +105,17 @@ def _checked_labels(labels: Array, rows: int) -> Array:
             raise InputError(msg)
         return labels.astype(np.int8)
     if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            i = int(np.flatnonzero(~np.isfinite(labels))[0])
+            msg = f"label {i} is {labels[i]}; every sample needs a class (give those without one a class of their own)"
+            raise InputError(msg)
         if not np.array_equal(labels, np.round(labels)):
             msg = "labels must be classes (integers or strings), found fractions; round or bin them first"
             raise InputError(msg)
         labels = labels.astype(np.int64)
     if labels.dtype.kind in "iub":
         return labels.astype(np.int64)
-    return np.array([str(value) for value in labels.tolist()], dtype=object)
+    return np.array([_text(value) for value in labels.tolist()], dtype=object)
 
 
 def _checked_splits(splits: Array, rows: int) -> Array:
@@ -137,44 +153,72 @@ def ingest(
     rows, cols = (int(length) for length in first.shape)
     if symmetric is None:
         symmetric = rows == cols
+    full = full and symmetric
     if symmetric and rows != cols:
         msg = f"a symmetric set needs square kernels, the first is {rows} × {cols}"
         raise InputError(msg)
     if rows == 0 or cols == 0:
         msg = f"kernels must have at least one row and one column, the first is {rows} × {cols}"
         raise InputError(msg)
-    header = Header(rows, cols, _stored_dtype(dtype, first).name, settings.tile_size(max(rows, cols), tile), symmetric, full)
+    header = Header(
+        rows,
+        cols,
+        _stored_dtype(dtype, first).name,
+        settings.tile_size(max(rows, cols), tile),
+        symmetric,
+        full,
+    )
     nodes = labels.checked(rows, cols, rectangular=not symmetric or full)
     if nodes["train_sample"] is not None and symmetric and labels.train_samples is None:
         nodes["train_sample"] = nodes["sample"]
     if source.names is not None:
         _names(source.names, len(source.names) if source.n_kernels is None else source.n_kernels, "kernel")
+    diagonal = labels.diagonal if diagonal is None else diagonal
+    if symmetric:
+        diagonal = None
     if diagonal is not None:
         diagonal = _checked_diagonal(diagonal, source.n_kernels, rows)
     writer = StoreWriter(location, header, source.n_kernels, overwrite=overwrite)
-    intake = _Intake(writer, repair, _symmetry_tolerance(symmetry_tol, header))
+    intake = _Intake(writer, repair, _symmetry_tolerance(symmetry_tol, header), asked_dtype=dtype is not None)
     watch = progress.current()
     kernel_bytes = sum(1 for _ in writer.tiling.pairs()) * header.tile**2 * np.dtype(header.dtype).itemsize
     watch.begin("import", kernel_bytes * (source.n_kernels or 0))
     names: list[str] = []
+    matrices = itertools.chain([first], iterator)
+    del first  # its source may hold it in memory for as long as it is referred to
     try:
-        for j, matrix in enumerate(itertools.chain([first], iterator)):
+        for j, matrix in enumerate(matrices):
             name = _name_of(source, j)
             names.append(name)
+            own_diagonal = _row_of(diagonal, j)
             identity = source.identity(j)
             if identity is not None and repair is not None:
                 identity = {**identity, "repair": repair}
+            if identity is not None and own_diagonal is not None:
+                identity = {**identity, "diagonal": fingerprint(own_diagonal[None, :])}
             if writer.is_done(j, identity):
                 watch.advance(kernel_bytes)
                 continue
-            intake.take(j, name, matrix, {"identity": identity}, None if diagonal is None else diagonal[j])
+            intake.take(j, name, matrix, {"identity": identity}, own_diagonal)
+        _names(names, len(names), "kernel")
+        if source.names is not None and len(names) != len(source.names):
+            msg = f"found {len(names)} kernels but {len(source.names)} names"
+            raise InputError(msg)
+    except InputError:
+        writer.abandon()
+        raise
     finally:
         watch.end()
-    _names(names, len(names), "kernel")
-    if source.names is not None and len(names) != len(source.names):
-        msg = f"found {len(names)} kernels but {len(source.names)} names"
-        raise InputError(msg)
     return writer.finish(names, nodes)
+
+
+def _row_of(diagonal: Array | None, j: int) -> Array | None:
+    if diagonal is None:
+        return None
+    if j >= len(diagonal):
+        msg = f"found more kernels than the {len(diagonal)} rows of the diagonal"
+        raise InputError(msg)
+    return np.asarray(diagonal[j])
 
 
 def _name_of(source: KernelSource, j: int) -> str:
@@ -187,16 +231,16 @@ def _name_of(source: KernelSource, j: int) -> str:
 
 
 def _stored_dtype(dtype: npt.DTypeLike | None, first: Matrix) -> np.dtype[Any]:
-    found = np.dtype(first.dtype) if dtype is None else np.dtype(dtype)
-    if dtype is None:
-        if found.kind not in "fiub":
-            msg = f"kernels must hold real numbers, found {found}"
-            raise InputError(msg)
-        found = np.dtype(np.float32 if found in (np.dtype(np.float32), np.dtype(np.float16)) else np.float64)
+    found = _narrowest(np.dtype(first.dtype)) if dtype is None else np.dtype(dtype)
     if found not in (np.dtype(np.float32), np.dtype(np.float64)):
         msg = f"kernels are stored as float32 or float64, not {found}"
         raise InputError(msg)
     return found
+
+
+def _narrowest(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The stored type that loses nothing of entries of this type."""
+    return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
 
 def _symmetry_tolerance(asked: float | None, header: Header) -> float:
@@ -208,8 +252,16 @@ def _symmetry_tolerance(asked: float | None, header: Header) -> float:
 
 def _checked_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
     diagonal = np.asarray(diagonal, dtype=np.float64)
-    if diagonal.ndim != 2 or diagonal.shape[1] != rows or (n_kernels is not None and diagonal.shape[0] != n_kernels):
+    if (
+        diagonal.ndim != 2
+        or diagonal.shape[1] != rows
+        or (n_kernels is not None and diagonal.shape[0] != n_kernels)
+    ):
         msg = f"diagonal has shape {diagonal.shape}, expected ({n_kernels or 'kernels'}, {rows}): k(x, x) of every sample"
+        raise InputError(msg)
+    if not np.isfinite(diagonal).all():
+        j, i = np.argwhere(~np.isfinite(diagonal))[0]
+        msg = f"diagonal: entry ({j}, {i}) is {diagonal[j, i]}, which is not finite"
         raise InputError(msg)
     return diagonal
 
@@ -217,8 +269,15 @@ def _checked_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Arra
 class _Intake:
     """Takes in one matrix after another."""
 
-    def __init__(self, writer: StoreWriter, repair: Repair | None, symmetry_tol: float) -> None:
-        self.writer, self.repair, self.symmetry_tol = writer, repair, symmetry_tol
+    def __init__(
+        self, writer: StoreWriter, repair: Repair | None, symmetry_tol: float, *, asked_dtype: bool
+    ) -> None:
+        self.writer, self.repair, self.symmetry_tol, self.asked_dtype = (
+            writer,
+            repair,
+            symmetry_tol,
+            asked_dtype,
+        )
         self.header = writer.header
 
     def take(
@@ -228,6 +287,18 @@ class _Intake:
         header = self.header
         if tuple(matrix.shape) != (header.rows, header.cols):
             msg = f"kernel {name!r} is {' × '.join(map(str, matrix.shape))}, expected {header.rows} × {header.cols} as the first"
+            raise InputError(msg)
+        found = np.dtype(matrix.dtype)
+        if found.kind not in "fiub":
+            msg = f"kernel {name!r} holds {found}, expected real numbers"
+            if found.kind == "c":
+                msg += "; take the real part if the imaginary one is rounding"
+            raise InputError(msg)
+        if not self.asked_dtype and _narrowest(found).itemsize > np.dtype(header.dtype).itemsize:
+            msg = (
+                f"kernel {name!r} is {found}, but the set would be stored as {header.dtype}, as its first kernel is; say "
+                "which one is meant, dtype='float32' or dtype='float64'"
+            )
             raise InputError(msg)
         if self.repair is not None:
             if not header.symmetric:
@@ -276,22 +347,22 @@ class _Intake:
         """
         tiling, watch = self.writer.tiling, progress.current()
         row_sum, diagonal = np.zeros(self.header.rows), np.zeros(self.header.rows)
-        largest, proof = 0.0, (0.0, 0, 0)
+        largest, proof, apart = 0.0, (0.0, 0, 0), _NONE_APART
         for row in range(tiling.shape[0]):
             rows = tiling.row_slice(row)
             # The diagonal tile first: the check for indefinite minors needs the diagonal of both samples.
             for col in (row, *range(row), *range(row + 1, tiling.shape[1])):
                 cols = tiling.col_slice(col)
                 block = self._block(name, matrix, rows, cols)
+                largest = max(largest, float(np.abs(block).max()))
                 if col < row:
                     above = self.writer.read_tile(j, col, row)
-                    self._check_symmetric(name, block, above.T, rows, cols, largest)
+                    apart = max(apart, _furthest_apart(block, above.T, rows, cols))
                     if self.header.full:
                         self.writer.write_tile(j, row, col, above.T)
                 else:
-                    largest = max(largest, float(np.abs(block).max()))
                     if row == col:
-                        self._check_symmetric(name, block, block.T, rows, cols, largest)
+                        apart = max(apart, _furthest_apart(block, block.T, rows, cols))
                         # The half above is the one that counts, in the diagonal tile too.
                         block = np.triu(block) + np.triu(block, 1).T
                         diagonal[rows] = block.diagonal()
@@ -302,30 +373,31 @@ class _Intake:
                     watch.advance(tiling.tile**2 * block.itemsize)
                 if col <= row:
                     minor = worst_minor(block, diagonal[rows], diagonal[cols], 1e-4)
-                    if minor is not None and minor[0] < proof[0]:
-                        proof = (minor[0], rows.start + minor[1], cols.start + minor[2])
+                    if minor is not None:
+                        a, b = rows.start + minor[1], cols.start + minor[2]
+                        # A negative diagonal entry is a minor of one sample, and bounds the eigenvalue itself.
+                        proof = min(proof, (diagonal[a] if a == b else minor[0], a, b))
+        # Only now is the largest entry known, which the tolerance is relative to.
+        self._check_symmetric(name, apart, largest)
         if proof[0] < 0:
+            bound, a, b = proof
+            witness = f"sample {a} alone proves" if a == b else f"samples {a} and {b} alone prove"
             warnings.warn(
-                f"kernel {name!r} is not positive semidefinite: samples {proof[1]} and {proof[2]} alone prove an "
-                f"eigenvalue of at most {proof[0]:.3g} (largest entry {largest:.3g}). Learners that need positive "
-                "semidefinite kernels may refuse it; repair='clip', 'flip' or 'shift' mends it while it is imported",
+                f"kernel {name!r} is not positive semidefinite: {witness} an eigenvalue of at most {bound:.3g} (largest "
+                f"entry {largest:.3g}). Learners that need positive semidefinite kernels may refuse it; repair='clip', "
+                "'flip' or 'shift' mends it while it is imported",
                 IndefiniteKernelWarning,
                 stacklevel=2,
             )
         return row_sum, diagonal
 
-    def _check_symmetric(
-        self, name: str, block: Array, mirrored: Array, rows: slice, cols: slice, largest: float
-    ) -> None:
-        difference = np.abs(block - mirrored)
-        scale = max(largest, float(np.abs(block).max()))
-        if float(difference.max()) <= self.symmetry_tol * scale:
+    def _check_symmetric(self, name: str, apart: _Apart, largest: float) -> None:
+        difference, a, b, value, mirrored = apart
+        if difference <= self.symmetry_tol * largest:
             return
-        i, k = np.unravel_index(int(difference.argmax()), difference.shape)
-        a, b = rows.start + int(i), cols.start + int(k)
         msg = (
-            f"kernel {name!r} is not symmetric: entry ({a}, {b}) is {block[i, k]:.8g} and entry ({b}, {a}) is "
-            f"{mirrored[i, k]:.8g}, further apart than {self.symmetry_tol:g} of the largest entry ({scale:.3g}). "
+            f"kernel {name!r} is not symmetric: entry ({a}, {b}) is {value:.8g} and entry ({b}, {a}) is "
+            f"{mirrored:.8g}, further apart than {self.symmetry_tol:g} of the largest entry ({largest:.3g}). "
             "Symmetrise it ((K + K.T)/2), or say symmetric=False if its rows and columns are different samples"
         )
         raise InputError(msg)
@@ -333,5 +405,20 @@ class _Intake:
     def _repaired(self, name: str, matrix: Matrix) -> tuple[Array, float]:
         assert self.repair is not None
         whole = self._block(name, matrix, slice(0, self.header.rows), slice(0, self.header.cols))
-        self._check_symmetric(name, whole, whole.T, slice(0, self.header.rows), slice(0, self.header.cols), 0.0)
+        everything = slice(0, self.header.rows)
+        apart = _furthest_apart(whole, whole.T, everything, everything)
+        self._check_symmetric(name, apart, float(np.abs(whole).max()))
         return repair_psd(whole, self.repair)
+
+
+_Apart = tuple[float, int, int, float, float]
+"""How far apart two mirrored entries are, their row and column, and their values."""
+
+_NONE_APART: _Apart = (-1.0, 0, 0, 0.0, 0.0)
+
+
+def _furthest_apart(block: Array, mirrored: Array, rows: slice, cols: slice) -> _Apart:
+    difference = np.abs(block - mirrored)
+    i, k = np.unravel_index(int(difference.argmax()), difference.shape)
+    a, b = rows.start + int(i), cols.start + int(k)
+    return float(difference[i, k]), a, b, float(block[i, k]), float(mirrored[i, k])

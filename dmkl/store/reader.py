@@ -83,6 +83,19 @@ class StoreReader:
         attrs = dict(self._group.attrs)
         _check_root(attrs, describe(self.location))
         self.attrs: dict[str, Any] = attrs
+        try:
+            self._open()
+        except KeyError as error:
+            msg = (
+                f"{describe(self.location)} is damaged: it has no {error.args[0]!r}; import or build it again"
+            )
+            raise StoreError(msg) from error
+        except ValueError as error:  # what zarr's codecs raise for damaged names or labels
+            msg = f"{describe(self.location)} is damaged: its names or labels cannot be read ({error}); import or build it again"
+            raise StoreError(msg) from error
+
+    def _open(self) -> None:
+        attrs = self.attrs
         self.symmetric = bool(attrs["symmetric"])
         self.content_id = str(attrs["content_id"])
         self._gram = self._group["gram_upper" if "gram_upper" in self._group else "gram"]
@@ -102,6 +115,7 @@ class StoreReader:
         self.splits: Array | None = self._optional("split")
         self._files = self._plain_files()
         self._verified: set[TileKey] = set()
+        self._table: npt.NDArray[np.uint32] | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -136,15 +150,34 @@ class StoreReader:
         """k(x, x) of every sample, (kernel, sample) in float64; None where a rectangular set has none."""
         if "diagonal" not in self._group:
             return None
-        return np.asarray(self._group["diagonal"].oindex[kernels, slice(None)], dtype=np.float64)
+        return self._statistic("diagonal", kernels)
 
     def row_sum(self, kernels: npt.NDArray[np.int64]) -> Array:
         """Sum of every row over all columns, (kernel, sample) in float64."""
-        return np.asarray(self._group["row_sum"].oindex[kernels, slice(None)], dtype=np.float64)
+        return self._statistic("row_sum", kernels)
+
+    def _statistic(self, name: str, kernels: npt.NDArray[np.int64]) -> Array:
+        where = f"{name!r} of {describe(self.location)}"
+        try:
+            values = np.asarray(self._group[name].oindex[kernels, slice(None)], dtype=np.float64)
+        except (KeyError, ValueError, RuntimeError) as error:
+            msg = f"{where} is damaged: {error}; import or build the set again"
+            raise StoreError(msg) from error
+        missing = np.flatnonzero(np.isnan(values).any(axis=1))  # an absent chunk reads as the fill value
+        if len(missing):
+            msg = f"{where} is missing for kernel {self.names[kernels[missing[0]]]!r}; import or build the set again"
+            raise StoreError(msg)
+        return values
 
     def tile_crc32c(self) -> npt.NDArray[np.uint32]:
         """CRC32C of every tile without its padding, (kernel, tile_row, tile_col)."""
-        return np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
+        if self._table is None:
+            try:
+                self._table = np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
+            except (KeyError, ValueError, RuntimeError) as error:
+                msg = f"'tile_crc32c' of {describe(self.location)} is damaged: {error}; import or build the set again"
+                raise StoreError(msg) from error
+        return self._table
 
     # --- tiles ---------------------------------------------------------------------------------------------------
 
@@ -190,9 +223,14 @@ class StoreReader:
 
     def _finish(self, key: TileKey, begun: Any) -> Array:
         if self._files is None:
-            return begun.result()  # type: ignore[no-any-return]
+            tile: Array = begun.result()
+            if self._must_verify(key):
+                self._compare(key, _crc32c(tile))
+                self._verified.add(key)
+            return tile
         side = self.tiling.tile
-        count = side * side
+        rows, cols = self.tiling.tile_shape(key[1], key[2])
+        tile = np.frombuffer(begun, dtype=self.dtype, count=side * side).reshape(side, side)[:rows, :cols]
         if self._must_verify(key):
             view = memoryview(begun)
             stored = int.from_bytes(view[-4:], "little")
@@ -203,9 +241,19 @@ class StoreReader:
                     "damaged after it was written; import or build this kernel again"
                 )
                 raise CorruptTileError(msg)
+            # The chunk's own checksum goes with the file: only the table knows a tile that was exchanged for another.
+            self._compare(key, found if (rows, cols) == (side, side) else _crc32c(tile))
             self._verified.add(key)
-        rows, cols = self.tiling.tile_shape(key[1], key[2])
-        return np.frombuffer(begun, dtype=self.dtype, count=count).reshape(side, side)[:rows, :cols]
+        return tile
+
+    def _compare(self, key: TileKey, found: int) -> None:
+        expected = int(self.tile_crc32c()[key])
+        if found != expected:
+            msg = (
+                f"{self._name(key)} is not the tile that was written there: its checksum is {found:08x}, the set's table "
+                f"says {expected:08x}. It was exchanged or replaced; import or build this kernel again"
+            )
+            raise CorruptTileError(msg)
 
     def _must_verify(self, key: TileKey) -> bool:
         rule = settings.get("verify")
@@ -219,9 +267,7 @@ class StoreReader:
             with open(path, "rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != expected:
-                    msg = (
-                        f"{self._name(key)} has {size} bytes, expected {expected}; import or build this kernel again"
-                    )
+                    msg = f"{self._name(key)} has {size} bytes, expected {expected}; import or build this kernel again"
                     raise CorruptTileError(msg)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
@@ -272,8 +318,16 @@ def _reopen(location: str | Store, content_id: str) -> StoreReader:
         return _OPENED[key]
 
 
+def _crc32c(tile: Array) -> int:
+    return int(google_crc32c.value(np.ascontiguousarray(tile).view(np.uint8).reshape(-1)))
+
+
 def _strings(values: Any) -> Array:
-    return np.array([str(value) for value in values], dtype=object) if len(values) else np.array([], dtype=object)
+    return (
+        np.array([str(value) for value in values], dtype=object)
+        if len(values)
+        else np.array([], dtype=object)
+    )
 
 
 def _open_group(location: str | Store) -> Any:
@@ -288,6 +342,9 @@ def _open_group(location: str | Store) -> Any:
             raise IncompleteStoreError(msg) from error
         msg = f"there is no kernel set at {describe(location)}; make one with dmkl.create or `dmkl import`"
         raise StoreNotFoundError(msg) from error
+    except ValueError as error:  # a Zarr array, or metadata that cannot be read
+        msg = f"{describe(location)} is no Zarr group, so no kernel set: {error}"
+        raise StoreError(msg) from error
 
 
 def _check_root(attrs: dict[str, Any], where: str) -> None:

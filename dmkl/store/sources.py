@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -9,11 +10,19 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import zarr
-from dask.base import tokenize
 
 from dmkl.errors import InputError
 
-__all__ = ["ArraySource", "IterableSource", "KernelSource", "Matrix", "StripBuffer", "as_source", "kernel_axis"]
+__all__ = [
+    "ArraySource",
+    "IterableSource",
+    "KernelSource",
+    "Matrix",
+    "StripBuffer",
+    "as_source",
+    "fingerprint",
+    "kernel_axis",
+]
 
 
 class Matrix(Protocol):
@@ -68,6 +77,16 @@ def kernel_axis(shape: Sequence[int], where: str, *, last_when_cubic: bool = Fal
         "rectangular kernels (new samples against training samples) give the axis that counts the kernels"
     )
     raise InputError(msg)
+
+
+def fingerprint(matrix: Matrix) -> str:
+    """What tells the content of a matrix at hand from any other: BLAKE2b over its type, shape and rows."""
+    digest = hashlib.blake2b(f"{np.dtype(matrix.dtype).str} {tuple(matrix.shape)}".encode(), digest_size=16)
+    rows, cols = matrix.shape
+    step = max(1, 2**20 // max(1, cols))  # a few megabytes at a time: the matrix may be a memory map
+    for start in range(0, rows, step):
+        digest.update(np.ascontiguousarray(matrix[start : min(start + step, rows), 0:cols]).tobytes())
+    return digest.hexdigest()
 
 
 class _Layer:
@@ -149,7 +168,7 @@ class ArraySource:
         if self._identity is not None:
             return {**self._identity, "index": j}
         if isinstance(self._array, np.ndarray):
-            return {"array": tokenize(np.take(self._array, j, axis=self._axis))}
+            return {"array": fingerprint(_Layer(self._array, self._axis, j, transposed=self._transposed))}
         if isinstance(self._array, da.Array):
             return {"dask": self._array.name, "index": j}
         return None
@@ -182,7 +201,7 @@ class IterableSource:
             return None
         kernel = self._sequence[j]
         if isinstance(kernel, np.ndarray):
-            return {"array": tokenize(kernel)}
+            return {"array": fingerprint(kernel)}
         return {"dask": kernel.name} if isinstance(kernel, da.Array) else None
 
 

@@ -2,7 +2,8 @@
 
 A local set is written beside its place, in `<name>.partial`, and renamed when it is complete: at its own name there is
 either a whole set or what was there before. A kernel counts as done when its row sums stand; they are written after
-all its tiles, so that an interrupted import goes on with the first kernel that has none.
+all its tiles, so that an interrupted import goes on with the first kernel that has none. The root attributes come
+before the arrays, and are what tells an unfinished set from anything else that may stand there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,20 @@ import zarr
 from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec
 from zarr.errors import ZarrUserWarning
+from zarr.storage import LocalStore
 
 from dmkl._version import __version__
 from dmkl.blocks.tiling import Tiling
 from dmkl.errors import DiskFullError, InputError, StoreExistsError
 from dmkl.store.reader import Location, as_location, describe, partial_path
-from dmkl.store.schema import FORMAT, NODES, attributes, content_id, gram_node
+from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
 
 __all__ = ["Header", "StoreWriter"]
 
 Array = npt.NDArray[Any]
+
+# The tiles last: room for a kernel there means room in the others.
+_PER_KERNEL = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,9 @@ class StoreWriter:
         If an unfinished set with another header is in the way.
     """
 
-    def __init__(self, location: Location, header: Header, n_kernels: int | None, *, overwrite: bool = False) -> None:
+    def __init__(
+        self, location: Location, header: Header, n_kernels: int | None, *, overwrite: bool = False
+    ) -> None:
         self.location = as_location(location)
         self.header = header
         self.tiling = header.tiling
@@ -92,11 +100,12 @@ class StoreWriter:
                 raise StoreExistsError(msg)
             final.parent.mkdir(parents=True, exist_ok=True)
             self._target = str(partial_path(final))
-        self._group = self._resume(overwrite) or self._begin(n_kernels)
+        self._group = self._resume(overwrite)
+        if self._group is None:
+            self._group = self._begin(n_kernels, overwrite)
         if n_kernels is not None and self.n_kernels != n_kernels:
             self._resize(n_kernels)
-        self._provenance: list[dict[str, Any] | None] = list(self._group.attrs["kernels"])
-        self._provenance += [None] * (self.n_kernels - len(self._provenance))
+        self._provenance = _provenance(self._group, self.n_kernels)
         self._crc = np.zeros(self.tiling.shape, dtype=np.uint32)
 
     @property
@@ -104,7 +113,7 @@ class StoreWriter:
         """Kernels that the arrays have room for at present."""
         return int(self._gram.shape[0])
 
-    @property
+    @cached_property
     def _gram(self) -> Any:
         return self._group[gram_node(symmetric=self.header.symmetric, full=self.header.full).name]
 
@@ -113,58 +122,94 @@ class StoreWriter:
     def _resume(self, overwrite: bool) -> Any:
         """The unfinished set that stands there, if it can be continued."""
         try:
-            group = zarr.open_group(self._target, mode="r+", zarr_format=3)
+            group: Any = zarr.open_group(self._target, mode="r+", zarr_format=3, use_consolidated=False)
             attrs = dict(group.attrs)
-        except (FileNotFoundError, ValueError, KeyError):
-            self._clear()
+        except (OSError, ValueError, KeyError):
+            attrs = {}
+        if attrs.get("format") != FORMAT or attrs.get("format_version") != FORMAT_VERSION:
+            # Anything else that stands there is not ours to replace unasked; `_begin` refuses it.
+            if self._local and _holds_only_strays(Path(str(self._target))):
+                shutil.rmtree(str(self._target))
             return None
-        if attrs.get("format") != FORMAT and (self._local or not list(group.keys())):
-            self._clear()  # killed before its header stood: no tile was written yet
+        complete = attrs.get("complete") is True
+        if complete and not self._local:
             return None
-        if attrs.get("complete") is True or attrs.get("format") != FORMAT:
-            if not overwrite:
-                msg = f"{describe(self.location)} holds a finished set; ask for it to be replaced (overwrite=True, --overwrite)"
-                raise StoreExistsError(msg)
-            self._clear()
+        found = _header_of(group)
+        if found != self.header:
+            if found is not None and not overwrite and _recoverable(group):
+                there, here = asdict(found), asdict(self.header)
+                differ = ", ".join(
+                    f"{key} {there[key]!r} there, {here[key]!r} here"
+                    for key in here
+                    if there[key] != here[key]
+                )
+                msg = (
+                    f"an unfinished set of another make stands at {describe(self._target)} ({differ}); run the command "
+                    "that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
+                )
+                raise InputError(msg)
+            self._clear(group)
             return None
-        found, wanted = attrs.get("header"), asdict(self.header)
-        if found != wanted:
-            if overwrite:
-                self._clear()
-                return None
-            differ = ", ".join(f"{k} {(found or {}).get(k)!r} there, {v!r} here" for k, v in wanted.items() if (found or {}).get(k) != v)
-            msg = (
-                f"an unfinished set of another make stands at {describe(self._target)} ({differ}); run the command that "
-                "began it, or ask for it to be replaced (overwrite=True, --overwrite)"
+        rooms = [int(group[name].shape[0]) for name in _PER_KERNEL if name in group]
+        if len(set(rooms)) > 1:  # killed while the arrays were resized
+            self._group = group
+            self._resize(min(rooms))
+        if complete:  # a local set that was killed when it was whole, just before it got its name
+            group.attrs.put(
+                {
+                    **{key: attrs[key] for key in attrs if key not in ("content_id", "created_by")},
+                    "complete": False,
+                }
             )
-            raise InputError(msg)
         return group
 
-    def _clear(self) -> None:
+    def _clear(self, group: Any) -> None:
+        """Remove an unfinished set of ours; the root, which tells that it is ours, last."""
+        for name in list(group.keys()):
+            del group[name]
         if self._local:
-            shutil.rmtree(str(self._target), ignore_errors=True)
+            shutil.rmtree(str(self._target))
+        else:
+            zarr.open_group(self._target, mode="w", zarr_format=3)
 
-    def _begin(self, n_kernels: int | None) -> Any:
+    def _begin(self, n_kernels: int | None, overwrite: bool) -> Any:
         n, header = n_kernels or 0, self.header
+        first = attributes(tile=header.tile, symmetric=header.symmetric, complete=False, kernels=[])
         with _full_disk(self.location):
-            group = zarr.open_group(self._target, mode="w", zarr_format=3)
+            try:
+                group = zarr.open_group(
+                    self._target, mode="w" if overwrite else "w-", zarr_format=3, attributes=first
+                )
+            except (FileExistsError, NotADirectoryError) as error:
+                msg = (
+                    f"{describe(self._target)} holds something already; choose another path, or ask for it to be "
+                    "replaced (overwrite=True, --overwrite)"
+                )
+                raise StoreExistsError(msg) from error
             node = gram_node(symmetric=header.symmetric, full=header.full)
-            _array(group, node.name, (n, header.rows, header.cols), (1, header.tile, header.tile), header.dtype, np.nan)
+            _array(
+                group,
+                node.name,
+                (n, header.rows, header.cols),
+                (1, header.tile, header.tile),
+                header.dtype,
+                np.nan,
+            )
             _array(group, "row_sum", (n, header.rows), (1, header.rows), "float64", np.nan)
             _array(group, "tile_crc32c", (n, *self.tiling.shape), (1, *self.tiling.shape), "uint32", 0)
-            # Last: where the attributes stand, so do the arrays.
-            group.update_attributes(
-                attributes(
-                    tile=header.tile, symmetric=header.symmetric, complete=False, header=asdict(header), kernels=[]
-                )
-            )
         return group
 
     def _resize(self, n: int) -> None:
-        for name in (self._gram.basename, "row_sum", "tile_crc32c", "diagonal"):
+        for name in _PER_KERNEL:
             if name in self._group:
                 array = self._group[name]
                 array.resize((n, *array.shape[1:]))
+        self.__dict__.pop("_gram", None)
+
+    def abandon(self) -> None:
+        """Give up after bad input: remove what was begun, unless an import that follows can go on from it."""
+        if self._local and not _recoverable(self._group):
+            shutil.rmtree(str(self._target), ignore_errors=True)
 
     # --- one kernel ----------------------------------------------------------------------------------------------
 
@@ -205,6 +250,9 @@ class StoreWriter:
                     shape = (self.n_kernels, self.header.rows)
                     _array(self._group, "diagonal", shape, (1, self.header.rows), "float64", np.nan)
                 self._group["diagonal"][j, :] = diagonal
+            elif "diagonal" in self._group:
+                # Of an import that had one: no kernel of this import has.
+                del self._group["diagonal"]
             self._group["tile_crc32c"][j] = self._crc
             self._group["row_sum"][j, :] = row_sum
 
@@ -213,28 +261,45 @@ class StoreWriter:
     def finish(self, names: Sequence[str], labels: dict[str, Array | None]) -> str | Store:
         """Write the labels, mark the set complete and move it to its place."""
         with _full_disk(self.location):
+            if self.n_kernels != len(
+                names
+            ):  # an earlier import of an unknown number of kernels had got further
+                self._resize(len(names))
+                del self._provenance[len(names) :]
             for name, values in {"kernel": np.array(names, dtype=object), **labels}.items():
                 if values is not None:
                     self._label(name, values)
-            group = self._group
-            table = group["tile_crc32c"]
+                elif name in self._group:
+                    del self._group[name]
+            table = self._group["tile_crc32c"]
             identity = content_id(names, (table[j] for j in range(self.n_kernels)))
-            attrs = dict(group.attrs)
-            attrs.pop("header", None)
+            attrs = dict(self._group.attrs)
             attrs |= {"content_id": identity, "created_by": f"dmkl {__version__}", "complete": True}
-            attrs["kernels"] = [{"name": n, **(p or {})} for n, p in zip(names, self._provenance, strict=True)]
-            if self._local:
-                # Left by a write that was killed between its temporary file and its rename.
-                for stray in Path(str(self._target)).rglob("*.partial"):
-                    stray.unlink()
-            group.attrs.put(attrs)
+            attrs["kernels"] = [
+                {"name": n} | {key: value for key, value in (p or {}).items() if key != "name"}
+                for n, p in zip(names, self._provenance, strict=True)
+            ]
+            self._remove_strays()
             with warnings.catch_warnings():
                 # Without consolidated metadata xarray.open_zarr warns; Zarr warns that its place in v3 is not settled.
                 warnings.simplefilter("ignore", ZarrUserWarning)
-                zarr.consolidate_metadata(self._target, zarr_format=3)
+                group: Any = zarr.consolidate_metadata(self._target, zarr_format=3)
+            # One write of the root makes the set complete, where there is no renaming too.
+            group.attrs.put(attrs)
         if self._local:
             self._move_into_place(Path(str(self._target)), Path(str(self.location)))
         return self.location
+
+    def _remove_strays(self) -> None:
+        """Remove what writes left that were killed between their temporary file and its renaming."""
+        root: str | Path | None = None
+        if isinstance(self._target, LocalStore):
+            root = self._target.root
+        elif self._local:
+            root = str(self._target)
+        if root is not None:
+            for stray in Path(root).rglob("*.partial"):
+                stray.unlink()
 
     @staticmethod
     def _move_into_place(written: Path, final: Path) -> None:
@@ -250,19 +315,64 @@ class StoreWriter:
             replaced.unlink()
 
     def _label(self, name: str, values: Array) -> None:
-        if name in self._group:
-            del self._group[name]
         dims = NODES[name].dims
         if name == "label" and values.ndim == 2:
             dims = ("sample", "task")
         if values.dtype.kind in "OUST":
             array = self._group.create_array(
-                name, shape=values.shape, chunks=values.shape, dtype=str, dimension_names=dims, compressors=None
+                name,
+                shape=values.shape,
+                chunks=values.shape,
+                dtype=str,
+                dimension_names=dims,
+                filters=None,
+                compressors=[Crc32cCodec()],
+                attributes={"comment": NODES[name].doc},
+                overwrite=True,
             )
-            array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(values.shape)
+            array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(
+                values.shape
+            )
         else:
             fill = -1 if values.dtype.kind == "i" else 0
-            _array(self._group, name, values.shape, values.shape, values.dtype.str, fill, dims)[...] = values
+            array = _array(
+                self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True
+            )
+            array[...] = values
+
+
+def _holds_only_strays(folder: Path) -> bool:
+    """Whether a folder holds nothing but what a killed first write leaves."""
+    return folder.is_dir() and all(
+        entry.name.endswith(".partial") and entry.is_file() for entry in folder.iterdir()
+    )
+
+
+def _header_of(group: Any) -> Header | None:
+    """What the kernels of an unfinished set share; None where it was killed before it could hold one."""
+    node = next((name for name in ("gram_upper", "gram") if name in group), None)
+    if node is None or "row_sum" not in group or "tile_crc32c" not in group:
+        return None
+    _, rows, cols = group[node].shape
+    symmetric = bool(group.attrs["symmetric"])
+    full = symmetric and node == "gram"
+    return Header(rows, cols, group[node].dtype.name, int(group.attrs["tile"]), symmetric, full)
+
+
+def _provenance(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:
+    found = [None if entry is None else dict(entry) for entry in group.attrs["kernels"][:n_kernels]]
+    for entry in found:
+        if entry is not None:
+            entry.pop("name", None)
+    return found + [None] * (n_kernels - len(found))
+
+
+def _recoverable(group: Any) -> bool:
+    """Whether an unfinished set holds a whole kernel that a later import can recognise."""
+    return any(
+        entry is not None and entry.get("identity") is not None and not np.isnan(group["row_sum"][j, 0])
+        for j, entry in enumerate(_provenance(group, int(group["row_sum"].shape[0])))
+    )
 
 
 def _array(
@@ -273,6 +383,8 @@ def _array(
     dtype: str,
     fill: float,
     dims: tuple[str, ...] | None = None,
+    *,
+    overwrite: bool = False,
 ) -> Any:
     return group.create_array(
         name,
@@ -287,6 +399,7 @@ def _array(
         # A tile of zeros is written like any other: a tile that is absent was never written.
         config={"write_empty_chunks": True},
         attributes={"comment": NODES[name].doc},
+        overwrite=overwrite,
     )
 
 

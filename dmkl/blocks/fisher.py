@@ -1,0 +1,263 @@
+"""ℓp-norm multiple kernel Fisher discriminant analysis: targets, objective, certificate.
+
+Notation (Yan, Kittler, Mikolajczyk, Tahir, JMLR 13, 2012): H (m, c) are the targets, α (m, c) the dual variables, β the
+kernel weights, λ the ridge. For one problem
+
+    S(α, β) = Σ_k [ ¼ α_kᵀα_k + (1/4λ) α_kᵀK(β)α_k − h_kᵀα_k ],   K(β) = Σ_j β_j K_j,
+
+is minimised over α and maximised over β ≥ 0, ‖β‖_p ≤ 1 (Eqs. 10 and 19).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import InputError
+
+__all__ = [
+    "Certificate",
+    "Targets",
+    "certify",
+    "dual_exponent",
+    "dual_norm",
+    "encode_targets",
+    "norm",
+    "onto_sphere",
+    "slopes",
+    "steepest",
+    "uniform_weights",
+]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+INFINITE_P = 1e6
+"""From here on p counts as infinite: every weight of the optimum is one to within 1e-5."""
+
+
+def as_exponent(p: float) -> float:
+    """The norm's exponent, with everything from 1e6 on taken as ∞.
+
+    Raises
+    ------
+    InputError
+        If p is below 1 or not a number.
+    """
+    value = float(p)
+    if not value >= 1:
+        msg = f"p must be at least 1 (from 1e6 on it counts as infinite), got {p!r}"
+        raise InputError(msg)
+    return np.inf if value >= INFINITE_P else value
+
+
+def dual_exponent(p: float) -> float:
+    """p* = p/(p − 1), the exponent of the dual norm."""
+    if p == 1:
+        return np.inf
+    return 1.0 if np.isinf(p) else p / (p - 1.0)
+
+
+def norm(x: Float, p: float) -> float:
+    """‖x‖_p, without overflow or underflow for large p."""
+    largest = float(np.abs(x).max(initial=0.0))
+    if largest == 0 or np.isinf(p):
+        return largest
+    return largest * float(np.sum(np.abs(x / largest) ** p) ** (1.0 / p))
+
+
+def dual_norm(q: Float, p: float) -> float:
+    """max of βᵀq over β ≥ 0, ‖β‖_p ≤ 1: the dual norm of the positive part of q."""
+    return norm(np.maximum(q, 0.0), dual_exponent(p))
+
+
+def uniform_weights(n: int, p: float) -> Float:
+    """β_j = n^(−1/p): equal weights on the unit sphere."""
+    return np.ones(n) if np.isinf(p) else np.full(n, n ** (-1.0 / p))
+
+
+def onto_sphere(beta: Float, p: float) -> Float:
+    """β with its negative part cut off, scaled to ‖β‖_p = 1 (S grows in β, so the optimum lies there)."""
+    positive = np.maximum(beta, 0.0)
+    size = norm(positive, p)
+    return uniform_weights(len(beta), p) if size == 0 else positive / size
+
+
+def steepest(q: Float, p: float) -> Float:
+    """The β of the ball that maximises βᵀq: β_j ∝ q_j^(1/(p−1)) for 1 < p < ∞."""
+    positive = np.maximum(q, 0.0)
+    if np.isinf(p) or not positive.any():
+        return uniform_weights(len(q), p)
+    if p == 1:
+        return np.eye(len(q))[int(np.argmax(positive))]
+    return onto_sphere((positive / positive.max()) ** (1.0 / (p - 1.0)), p)
+
+
+# --- targets -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What is to be learnt, as one or more independent problems over the same samples.
+
+    Parameters
+    ----------
+    kind
+        "binary" and "multiclass": one problem; "multilabel": one binary problem for each task.
+    classes
+        The labels, sorted; for a multilabel set (0, 1).
+    problems
+        H of each problem, (m, c): one column (binary) or one for each class (multiclass).
+    """
+
+    kind: Literal["binary", "multiclass", "multilabel"]
+    classes: Array
+    problems: tuple[Float, ...]
+
+
+def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None) -> Targets:
+    """Turn labels into the targets of Fisher discriminant analysis.
+
+    Binary: a_i = 1/m⁺ for the second of the two sorted classes, −1/m⁻ for the first (JMLR Eq. 4). Multiclass:
+    h_ik = √(m/m_k) − √(m_k/m) where y_i = k, −√(m_k/m) elsewhere (JMLR Eq. 18). Multilabel: each column of a 0/1 matrix
+    is a binary problem.
+
+    Parameters
+    ----------
+    y
+        (m,) labels that can be sorted and compared, or (m, tasks) of 0 and 1.
+    n_samples
+        m, to check the length.
+    tasks
+        Names of the tasks, for messages.
+
+    Raises
+    ------
+    InputError
+        If the length is wrong, there is one class only, a task has one class only, or a label is missing.
+    """
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim not in (1, 2) or labels.shape[0] != n_samples:
+        msg = f"y has shape {labels.shape}, expected ({n_samples},) or ({n_samples}, tasks): a label for each training sample"
+        raise InputError(msg)
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        msg = f"y holds {np.count_nonzero(~np.isfinite(labels))} labels that are NaN or infinite; leave those samples out"
+        raise InputError(msg)
+    if labels.ndim == 2:
+        if not np.isin(labels, (0, 1)).all():
+            msg = "a two-dimensional y holds one task a column, 0 or 1 each; for classes give a vector"
+            raise InputError(msg)
+        names = [str(k) for k in range(labels.shape[1])] if tasks is None else [str(task) for task in tasks]
+        problems = []
+        for k, column in enumerate(labels.T):
+            if column.min() == column.max():
+                msg = f"task {names[k]!r} has only the label {column[0]} in training, expected both 0 and 1"
+                raise InputError(msg)
+            problems.append(_binary(column == 1))
+        return Targets("multilabel", np.array([0, 1]), tuple(problems))
+    try:
+        classes, index = np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        msg = f"the labels in y cannot be sorted: {error}; use integers or strings throughout"
+        raise InputError(msg) from error
+    if len(classes) < 2:
+        msg = f"y holds a single class, {classes[0]!r}; a discriminant needs at least two"
+        raise InputError(msg)
+    if len(classes) == 2:
+        return Targets("binary", classes, (_binary(index == 1),))
+    m, sizes = float(n_samples), np.bincount(index).astype(np.float64)
+    h = np.tile(-np.sqrt(sizes / m), (n_samples, 1))
+    h[np.arange(n_samples), index] += np.sqrt(m / sizes[index])
+    return Targets("multiclass", classes, (h,))
+
+
+def _binary(positive: npt.NDArray[np.bool_]) -> Float:
+    n_positive = np.count_nonzero(positive)
+    return np.where(positive, 1.0 / n_positive, -1.0 / (len(positive) - n_positive))[:, None]
+
+
+# --- objective and certificate -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far a pair (α, β) can be from the optimum, proven from the pair alone.
+
+    For any α, F(α) = ¼‖α‖² − tr(Hᵀα) + ‖q(α)‖_p* bounds the optimum from above. For any β in the ball,
+    S(α, β) − ‖R‖² bounds it from below, where R = H − ½α − (1/2λ)K(β)α is the residual of the α-step: S is quadratic in
+    α with Hessian A = ½(I + K(β)/λ) and gradient −R, so its minimum over α lies ½ tr(RᵀA⁻¹R) below, and A ⪰ ½I because
+    the kernels are positive semidefinite. Hence the optimum lies in [S − ‖R‖², F].
+    """
+
+    objective: float
+    """S(α, β)"""
+    upper: float
+    """F(α)"""
+    residual_sq: float
+    """‖R‖², summed over all columns"""
+    slopes: Float
+    """q, (n,)"""
+
+    @property
+    def weights_gap(self) -> float:
+        """The part of the gap that better weights would close, relative to |S|."""
+        return max(self.upper - self.objective, 0.0) / self._scale
+
+    @property
+    def alpha_gap(self) -> float:
+        """The part of the gap that a better α-step would close, relative to |S|."""
+        return self.residual_sq / self._scale
+
+    @property
+    def gap(self) -> float:
+        """(F − S + ‖R‖²)/|S|: the relative gap."""
+        return self.weights_gap + self.alpha_gap
+
+    @property
+    def _scale(self) -> float:
+        return abs(self.objective) or np.finfo(np.float64).tiny
+
+
+def slopes(alpha: Float, products: Array, lam: float) -> Float:
+    """q_j = (1/4λ) Σ_k α_kᵀK_jα_k from the products K_jα, (n, m, c): the slope of S in β_j."""
+    return np.einsum("mc,nmc->n", alpha, products, dtype=np.float64) / (4.0 * lam)
+
+
+def certify(alpha: Float, products: Array, beta: Float, h: Float, lam: float, p: float) -> tuple[Certificate, Float]:
+    """Certify a pair (α, β).
+
+    Everything is computed from α itself and the products K_jα, in float64: quantities that an iteration carries
+    along can drift, and would certify values that the returned pair does not have.
+
+    Parameters
+    ----------
+    alpha
+        (m, c)
+    products
+        K_jα, (n, m, c)
+    beta
+        (n,), with β ≥ 0 and ‖β‖_p ≤ 1
+    h
+        H, (m, c)
+
+    Returns
+    -------
+    tuple
+        The certificate, and the residual R, (m, c).
+    """
+    q = slopes(alpha, products, lam)
+    linear = 0.25 * float(np.sum(alpha * alpha)) - float(np.sum(h * alpha))
+    combined = np.tensordot(beta, products, axes=1).astype(np.float64, copy=False)
+    residual = h - 0.5 * alpha - combined / (2.0 * lam)
+    certificate = Certificate(
+        objective=linear + float(beta @ q),
+        upper=linear + dual_norm(q, p),
+        residual_sq=float(np.sum(residual * residual)),
+        slopes=q,
+    )
+    return certificate, residual

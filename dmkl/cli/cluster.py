@@ -1,0 +1,125 @@
+"""Where a command computes: processes of this machine, threads of this process, or a running cluster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+from dmkl import settings
+from dmkl.errors import InputError, NoWorkersError
+
+__all__ = ["computing_on"]
+
+_PROCESS_BYTES = 300 * 2**20
+"""What a worker process takes before it holds any array: the interpreter and the libraries."""
+
+_CONNECT_SECONDS = 10
+
+
+@contextmanager
+def computing_on(
+    where: str = "local", *, workers: int | None = None, memory: str | None = None, quiet: bool = True
+) -> Iterator[Client | None]:
+    """Let computations inside this context run at `where`.
+
+    Parameters
+    ----------
+    where
+        "local": worker processes on this machine, which can be reached from this machine alone. "threads":
+        threads of this process. Otherwise the address of a running scheduler ("tcp://host:8786",
+        "host:8786"), or the file that it wrote (``dask scheduler --scheduler-file``).
+    workers
+        Processes or threads; one for each core that this process may use by default.
+    memory
+        Bytes that the arrays may take on one machine, such as "2GiB"; the setting ``dmkl.memory`` by default.
+    quiet
+        Leave the logs of a local cluster out.
+
+    Yields
+    ------
+    distributed.Client or None
+        The client; None for threads.
+
+    Raises
+    ------
+    InputError
+        If an argument is not as above.
+    NoWorkersError
+        If nothing answers at an address.
+    """
+    if workers is not None and workers < 1:
+        msg = f"--workers must be at least 1, got {workers}"
+        raise InputError(msg)
+    with dask.config.set({} if memory is None else {"dmkl.memory": memory}):
+        budget = settings.memory_budget_bytes()
+        n_workers = settings.available_cores() if workers is None else workers
+        if where == "threads":
+            with dask.config.set(scheduler="threads", num_workers=n_workers):
+                yield None
+        elif where == "local":
+            # Fixed here, so that all processes mean the same bytes by "auto".
+            with dask.config.set({"dmkl.memory": budget}), _local(n_workers, budget, quiet=quiet) as client:
+                yield client
+        else:
+            if workers is not None:
+                msg = (
+                    f"--workers is for --cluster local and threads; the cluster at {where} has the workers "
+                    "that it has"
+                )
+                raise InputError(msg)
+            with _connected(where) as client:
+                yield client
+
+
+@contextmanager
+def _local(n_workers: int, budget: int, *, quiet: bool) -> Iterator[Client]:
+    with (
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",  # scheduler and workers run whatever they are sent: never on another interface
+            dashboard_address="127.0.0.1:0",  # any free port: a second command must not fail for want of 8787
+            memory_limit=budget // n_workers + _PROCESS_BYTES,
+            silence_logs=logging.CRITICAL if quiet else False,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def _connected(where: str) -> Iterator[Client]:
+    arguments: dict[str, Any] = {"timeout": f"{_CONNECT_SECONDS}s"}
+    if Path(where).is_file():
+        arguments["scheduler_file"] = where
+    elif _looks_like_address(where):
+        arguments["address"] = where
+    else:
+        msg = (
+            "--cluster takes 'local', 'threads', the address of a scheduler such as tcp://host:8786, or the "
+            f"file that it wrote, got {where!r}"
+        )
+        raise InputError(msg)
+    try:
+        client = Client(**arguments)
+    except (OSError, TimeoutError, ValueError, KeyError) as error:
+        msg = (
+            f"no scheduler answers at {where} within {_CONNECT_SECONDS} s ({error or type(error).__name__}). "
+            "Start one with `dask scheduler`, mind its address and the firewall, or compute on this machine "
+            "with --cluster local"
+        )
+        raise NoWorkersError(msg) from error
+    with client:
+        yield client
+
+
+def _looks_like_address(text: str) -> bool:
+    _, colon, port = text.rpartition(":")
+    return bool(colon) and port.isdigit()

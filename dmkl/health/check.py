@@ -1,0 +1,190 @@
+"""Examining a whole kernel set, a Dask task a kernel, and reporting by name."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from dask.delayed import delayed
+
+from dmkl.blocks.likeness import proportional_groups
+from dmkl.errors import InputError
+from dmkl.health.examine import PROBES, Plan, Portrait, examine
+from dmkl.health.findings import (
+    SEVERITIES,
+    Finding,
+    findings_of_kernel,
+    findings_of_set,
+    negative_part,
+    resolution_of,
+)
+from dmkl.kernelset import KernelSet
+from dmkl.passes.execute import check_memory, execute, machine, share
+from dmkl.passes.memory import HeldTiles
+from dmkl.passes.view import TileSource, View
+
+__all__ = ["SEVERITIES", "check"]
+
+Array = npt.NDArray[Any]
+
+
+def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
+    """Examine the stored matrices of a set: read every tile, look for what breaks learning or misleads it.
+
+    Of every kernel: whether each tile is what was written (checksums), symmetric and finite; largest entry,
+    trace, centred trace tr K − 1ᵀK1/m; the ends of its spectrum by `n_steps` products of Lanczos' method;
+    whether it repeats another kernel, exactly or up to a positive factor. What is examined are the matrices
+    as they lie in the store, over all samples, whatever rows, columns and steps `K` has; `K.select(names)`
+    examines some of the kernels.
+
+    Parameters
+    ----------
+    K
+        The set.
+    n_steps
+        Products with each kernel for its spectrum. A negative eigenvalue that is reported is proven; a small
+        one may stay unseen, the less so the more products.
+    seed
+        Of the random vectors.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over `kernel`: tiles, damaged_tiles, not_finite, asymmetry, largest_entry, trace, mean_diagonal,
+        centered_trace, lowest_eigenvalue and highest_eigenvalue with their residuals (lowest_bound and
+        highest_bound), negative_part (|λ_min|/|λ|_max of a proven negative eigenvalue), repeats (name of an
+        earlier kernel) and factor. NaN where a figure does not apply: a rectangular set has no spectrum. Over
+        `finding`, the gravest first: severity ("error", "warning", "note"), subject (a kernel's name, or
+        empty for the set) and message.
+
+    Raises
+    ------
+    InputError
+        If `n_steps` is not positive.
+    MemoryBudgetError
+        If a tile and the vectors of the spectrum exceed the budget of one task.
+    """
+    if n_steps < 1:
+        msg = f"n_steps must be at least 1, got {n_steps}"
+        raise InputError(msg)
+    source = K.view.source.origin if isinstance(K.view.source, HeldTiles) else K.view.source
+    kernels = K.view.kernels
+    portraits = _examine_all(source, kernels, n_steps, seed)
+    resolution = resolution_of(source.dtype)
+    same, factor = _repetitions(source, kernels, portraits)
+    findings = [
+        f for name, p in zip(K.names, portraits, strict=True) for f in findings_of_kernel(name, p, resolution)
+    ]
+    findings += findings_of_set(K.names, portraits, resolution, same, factor)
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return _dataset(K.names, portraits, same, factor, findings)
+
+
+def _examine_all(
+    source: TileSource, kernels: npt.NDArray[np.int64], n_steps: int, seed: int
+) -> list[Portrait]:
+    where = machine()
+    tiling = source.tiling
+    rows = np.arange(tiling.rows)
+    view = View(source, kernels[:1], rows, rows if source.symmetric else np.arange(tiling.cols))
+    n_tiles = len(view.tile_tasks())
+    needed = {
+        "tiles in double precision": 6 * tiling.tile**2 * 8,
+        "vectors": (min(n_steps, tiling.rows) + 8 * PROBES) * tiling.rows * 8,
+    }
+    check_memory(
+        "examining this set", needed, where.task_bytes, "Set dmkl.memory higher, or ask for fewer n_steps"
+    )
+    whole = n_tiles * tiling.tile**2 * 8
+    hold = sum(needed.values()) + whole <= where.task_bytes
+    plan = Plan(n_steps, seed, hold, where.slots_per_host)
+    token = uuid.uuid4().hex
+    shared = share(source, f"check-source-{token}")
+    tasks = [
+        delayed(examine, pure=False)(
+            shared, int(kernel), plan, dask_key_name=f"check-kernel-{kernel}-{token}"
+        )
+        for kernel in kernels
+    ]
+    passes = 1 if hold or not source.symmetric else 2 + n_steps
+    n_bytes = passes * view.bytes_per_pass
+    found: list[Portrait] = execute(tasks, [(task, n_bytes) for task in tasks], "check")
+    return found
+
+
+def _repetitions(
+    source: TileSource, kernels: npt.NDArray[np.int64], portraits: Sequence[Portrait]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """For each kernel the first kernel that it repeats (itself if none) and the factor between them."""
+    same, factor = np.arange(len(kernels)), np.ones(len(kernels))
+    if hasattr(source, "tile_crc32c"):
+        tables = source.tile_crc32c()[kernels]
+        earlier: dict[bytes, int] = {}
+        for j, table in enumerate(tables):
+            same[j] = earlier.setdefault(table.tobytes(), j)
+    projections = np.stack([p.projections for p in portraits])
+    frobenius = np.array([p.frobenius for p in portraits])
+    # Below 1e-10 a difference tells nothing whatever the precision: sums over many entries round too.
+    noise = PROBES * max(4 * float(np.finfo(source.dtype).eps), 1e-10) * frobenius
+    size = np.linalg.norm(projections.reshape(len(kernels), -1), axis=1)
+    for group in proportional_groups(projections, noise):
+        first = int(same[group[0]])
+        for j in group[1:]:
+            if same[j] == j:
+                same[j], factor[j] = first, size[j] / size[first]
+    return same, factor
+
+
+def _dataset(
+    names: Sequence[str],
+    portraits: Sequence[Portrait],
+    same: npt.NDArray[np.int64],
+    factor: npt.NDArray[np.float64],
+    findings: Sequence[Finding],
+) -> xr.Dataset:
+    def column(values: Sequence[Any] | Array, about: str) -> tuple[str, Array, dict[str, str]]:
+        return "kernel", np.array(values), {"long_name": about}
+
+    spectra = [p.extremes for p in portraits]
+    missing = float("nan")
+    return xr.Dataset(
+        {
+            "tiles": column([p.n_tiles for p in portraits], "stored tiles"),
+            "damaged_tiles": column(
+                [len(p.damaged) for p in portraits], "tiles that are missing or fail a checksum"
+            ),
+            "not_finite": column([p.not_finite for p in portraits], "entries that are NaN or infinite"),
+            "asymmetry": column([p.asymmetry for p in portraits], "largest |K_ab − K_ba|"),
+            "largest_entry": column([p.largest for p in portraits], "largest |K_ab|"),
+            "trace": column([p.trace for p in portraits], "tr K"),
+            "mean_diagonal": column([p.mean_diagonal for p in portraits], "tr K/m"),
+            "centered_trace": column([p.centered_trace for p in portraits], "tr K − 1ᵀK1/m"),
+            "lowest_eigenvalue": column([e.lowest if e else missing for e in spectra], "lowest Ritz value"),
+            "lowest_bound": column(
+                [e.lowest_bound if e else missing for e in spectra], "residual of the lowest"
+            ),
+            "highest_eigenvalue": column(
+                [e.highest if e else missing for e in spectra], "highest Ritz value"
+            ),
+            "highest_bound": column(
+                [e.highest_bound if e else missing for e in spectra], "residual of the highest"
+            ),
+            "negative_part": column(
+                [negative_part(p) if p.extremes else missing for p in portraits],
+                "|λ_min|/|λ|_max where λ_min < 0",
+            ),
+            "repeats": column(
+                [names[first] if first != j else "" for j, first in enumerate(same)],
+                "earlier kernel that this repeats",
+            ),
+            "factor": column(factor, "K = factor · the kernel that it repeats"),
+            "severity": ("finding", np.array([f.severity for f in findings], dtype=str)),
+            "subject": ("finding", np.array([f.kernel for f in findings], dtype=str)),
+            "message": ("finding", np.array([f.message for f in findings], dtype=str)),
+        },
+        coords={"kernel": np.array(names, dtype=str)},
+    )

@@ -1,0 +1,220 @@
+"""The examination of one stored kernel: every entry once, then products for its spectrum's ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.blocks.chain import Fitted
+from dmkl.blocks.lanczos import Extremes, extreme_eigenvalues
+from dmkl.blocks.likeness import centered_probes
+from dmkl.errors import CorruptTileError
+from dmkl.passes.sweep import Columns, sweep
+from dmkl.passes.units import Unit
+from dmkl.passes.view import TileKey, TileSource, View
+
+__all__ = ["PROBES", "Plan", "Portrait", "examine"]
+
+Array = npt.NDArray[Any]
+
+PROBES = 4
+"""Random vectors by which kernels are compared: 10 different numbers a kernel."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to examine.
+
+    Parameters
+    ----------
+    n_steps
+        Products for the ends of the spectrum.
+    seed
+        Of the random vectors: the same probes for every kernel, a start vector of its own for each.
+    hold
+        Whether a task may keep its kernel in memory, in float64, from its first reading.
+    tasks_per_machine
+        Tasks that run side by side (they share the cores).
+    """
+
+    n_steps: int
+    seed: int
+    hold: bool
+    tasks_per_machine: int
+
+
+@dataclass
+class Portrait:
+    """What was found of one kernel; NaN where it does not apply or could not be computed."""
+
+    n_tiles: int = 0
+    damaged: list[str] = field(default_factory=list)
+    """One sentence for each tile that is missing or is not what was written."""
+    not_finite: int = 0
+    asymmetry: float = 0.0
+    """Largest |K_ab − K_ba|."""
+    largest: float = 0.0
+    frobenius: float = float("nan")
+    trace: float = float("nan")
+    mean_diagonal: float = float("nan")
+    centered_trace: float = float("nan")
+    zero_diagonal: int = 0
+    lowest_diagonal: float = float("nan")
+    row_sum_error: float = float("nan")
+    """Largest difference between a stored row sum and the sum of its row, relative to the sum of |K_ab|."""
+    diagonal_error: float = float("nan")
+    extremes: Extremes | None = None
+    projections: Array = field(default_factory=lambda: np.full((PROBES, PROBES), np.nan))
+
+
+def examine(source: TileSource, kernel: int, plan: Plan) -> Portrait:
+    """Read kernel `kernel` of a source and describe it."""
+    portrait = Portrait()
+    held: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
+    _read_entries(source, kernel, portrait, held)
+    if source.symmetric and not portrait.damaged and not portrait.not_finite:
+        _spectrum(source, kernel, plan, portrait, held)
+    return portrait
+
+
+# --- every entry once --------------------------------------------------------------------------------------
+
+
+def _read_entries(
+    source: TileSource, kernel: int, portrait: Portrait, held: dict[TileKey, Array] | None
+) -> None:
+    tiling = source.tiling
+    sums = np.zeros(tiling.rows)
+    sizes = np.zeros(tiling.rows)
+    diagonal = np.full(tiling.rows, np.nan)
+    squares = 0.0
+    table = source.tile_crc32c()[kernel] if hasattr(source, "tile_crc32c") else None
+    above: tuple[int, int, Array] | None = None
+    for (_, i, j), tile in _tiles(source, _keys(source, kernel), portrait):
+        portrait.n_tiles += 1
+        if table is not None and (found := _crc32c(tile)) != int(table[i, j]):
+            portrait.damaged.append(
+                f"tile ({i}, {j}) is not what was written: its checksum is {found:08x}, and "
+                f"{int(table[i, j]):08x} is on record"
+            )
+            continue
+        if tiling.upper and i > j:
+            # Of a symmetric set stored in full: it follows its mirror image, the one that passes read.
+            if above is not None and above[:2] == (j, i):
+                portrait.asymmetry = max(portrait.asymmetry, _largest(tile - above[2].T))
+            continue
+        bad = tile.size - int(np.count_nonzero(np.isfinite(tile)))
+        portrait.not_finite += bad
+        if bad:
+            continue
+        block = tile.astype(np.float64)
+        above = (i, j, block)
+        rows, cols = tiling.row_slice(i), tiling.col_slice(j)
+        magnitude = np.abs(block)
+        portrait.largest = max(portrait.largest, float(magnitude.max()))
+        square = float(np.vdot(block, block))
+        squares += square
+        sums[rows] += block.sum(axis=1)
+        sizes[rows] += magnitude.sum(axis=1)
+        if tiling.upper and i == j:
+            diagonal[rows] = block.diagonal()
+            portrait.asymmetry = max(portrait.asymmetry, _largest(block - block.T))
+        elif tiling.upper:
+            sums[cols] += block.sum(axis=0)
+            sizes[cols] += magnitude.sum(axis=0)
+            squares += square
+        if held is not None:
+            held[kernel, i, j] = block
+    if portrait.damaged or portrait.not_finite:
+        return
+    portrait.frobenius = float(np.sqrt(squares))
+    index = np.array([kernel])
+    stored = source.row_sum(index)
+    if stored is not None:
+        portrait.row_sum_error = _relative(stored[0] - sums, sizes)
+    if source.symmetric:
+        _read_diagonal(diagonal, sums, source.diagonal(index), portrait)
+
+
+def _read_diagonal(diagonal: Array, sums: Array, stored: Array | None, portrait: Portrait) -> None:
+    portrait.trace = float(diagonal.sum())
+    portrait.mean_diagonal = float(diagonal.mean())
+    portrait.centered_trace = portrait.trace - float(sums.sum()) / len(sums)
+    portrait.zero_diagonal = int(np.count_nonzero(diagonal == 0))
+    portrait.lowest_diagonal = float(diagonal.min())
+    if stored is not None:
+        portrait.diagonal_error = _relative(stored[0] - diagonal, np.abs(diagonal))
+
+
+def _keys(source: TileSource, kernel: int) -> list[TileKey]:
+    """The tiles that passes read and, of a symmetric set stored in full, each one's mirror image after it."""
+    both = bool(getattr(source, "full", False)) and source.tiling.upper
+    keys = []
+    for i, j in source.tiling.pairs():
+        keys.append((kernel, i, j))
+        if both and i != j:
+            keys.append((kernel, j, i))
+    return keys
+
+
+def _tiles(
+    source: TileSource, keys: Sequence[TileKey], portrait: Portrait
+) -> Iterator[tuple[TileKey, Array]]:
+    """The tiles that can be read; the others are noted."""
+    done = 0
+    while done < len(keys):
+        try:
+            for found in source.stream(keys[done:]):
+                done += 1
+                yield found
+        except CorruptTileError:
+            # Raised for the next tile or, while that was fetched ahead, the one after: ask for one alone.
+            try:
+                alone = list(source.stream(keys[done : done + 1]))
+            except CorruptTileError as error:
+                portrait.n_tiles += 1
+                portrait.damaged.append(str(error))
+                alone = []
+            done += 1
+            yield from alone
+
+
+def _crc32c(tile: Array) -> int:
+    return int(google_crc32c.value(np.ascontiguousarray(tile).view(np.uint8).reshape(-1)))
+
+
+def _largest(difference: Array) -> float:
+    return float(np.abs(difference).max())
+
+
+def _relative(difference: Array, size: Array) -> float:
+    scale = float(size.max())
+    return _largest(difference) / scale if scale > 0 else _largest(difference)
+
+
+# --- products ----------------------------------------------------------------------------------------------
+
+
+def _spectrum(
+    source: TileSource, kernel: int, plan: Plan, portrait: Portrait, held: dict[TileKey, Array] | None
+) -> None:
+    rows = np.arange(source.tiling.rows)
+    view = View(source, np.array([kernel]), rows, rows)
+    unit = Unit(np.array([0]), tuple(view.tile_tasks()), first=True)
+    double = np.dtype(np.float64)
+
+    def products(*columns: Columns) -> list[Array]:
+        return sweep(view, Fitted(), unit, list(columns), plan.tasks_per_machine, held)
+
+    def matvec(vector: Array) -> Array:
+        return np.asarray(products(Columns(vector[:, None], "each", None, double))[0][0, :, 0])
+
+    probes = centered_probes(len(rows), PROBES, np.random.default_rng(plan.seed))
+    portrait.projections = products(Columns(probes, "project", None, double))[0][0]
+    rng = np.random.default_rng([plan.seed, kernel + 1])
+    portrait.extremes = extreme_eigenvalues(matvec, len(rows), n_steps=plan.n_steps, rng=rng)

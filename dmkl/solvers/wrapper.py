@@ -1,0 +1,297 @@
+"""ℓp MK-FDA by the wrapper method: the α-step for fixed weights and a master for the weights in turn.
+
+JMLR Algorithms 1 and 2, with two changes. The stopping rule is the proven gap of `dmkl.blocks.fisher.Certificate`
+instead of the change between two steps. The default master is Newton's (see `dmkl.solvers.masters`): at p = 1 cutting
+planes need a hundred α-steps where it needs some five.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl import progress
+from dmkl.blocks.fisher import Certificate, certify, steepest, uniform_weights
+from dmkl.errors import IndefiniteKernelError
+from dmkl.passes.combine import FactorHandle
+from dmkl.solvers.block_cg import Directions, block_cg, side_by_side
+from dmkl.solvers.masters import Cut, exact_master, newton_master, taylor_master
+from dmkl.solvers.requests import Combined, Each, Factorized, Request
+
+__all__ = ["CGStep", "DirectStep", "Master", "Problem", "Solution", "Status", "wrapper"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+Master = Literal["newton", "taylor", "exact"]
+
+
+class Status(enum.Enum):
+    """How a solver ended; the value is what to do about it."""
+
+    CERTIFIED = "The gap is proven to be within the tolerance."
+    ITERATIONS = (
+        "The iteration cap was reached before the gap: raise max_iter, or accept the gap that is reported. With the "
+        "Taylor or exact master, try master='newton'."
+    )
+    STALLED = (
+        "The gap stopped shrinking above the tolerance: the arithmetic resolves no more. Take a larger λ or tol, or store "
+        "the kernels in float64."
+    )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem: its targets H (m, c), ridge and norm."""
+
+    h: Float
+    lam: float
+    p: float
+    name: str = ""
+
+
+@dataclass
+class Step:
+    """One α-step as it is recorded."""
+
+    objective: float
+    upper: float
+    gap: float
+    residual_sq: float
+    products: int
+    beta: Float
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver returns: the pair (α, β), its certificate, and how it came about."""
+
+    alpha: Float
+    beta: Float
+    certificate: Certificate
+    status: Status
+    steps: list[Step] = field(default_factory=list)
+
+
+class AlphaStep(Protocol):
+    """Solves ½(I + K(β)/λ) α = H for one β after another."""
+
+    def begin(self, beta: Float) -> Generator[Request, Any, Float]:
+        """α for a new β."""
+
+    def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
+        """A better α for the same β, from the true residual."""
+
+    def curvature(self, products: Array) -> Float:
+        """Σ_k W_ikᵀA⁻¹W_jk for the last β and W = K_jα_k, (n, m, c); a model of it where no factor is there."""
+
+    @property
+    def products(self) -> int:
+        """Products with the combined kernel so far."""
+
+
+class DirectStep:
+    """The α-step by a Cholesky factor of the combined kernel, which one pass adds up."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._factor: FactorHandle | None = None
+        self.products = 0
+
+    def begin(self, beta: Float) -> Generator[Request, Any, Float]:
+        """See `AlphaStep.begin`."""
+        self._factor = None  # the old factor's memory is free before the new one is asked for
+        self._factor = yield Factorized(beta, self._problem.lam)
+        self.products += 1
+        return self._solve(self._problem.h)
+
+    def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
+        """See `AlphaStep.refine`: one step of iterative refinement, which asks for nothing."""
+        return alpha + self._solve(residual)
+        yield
+
+    def curvature(self, products: Array) -> Float:
+        """See `AlphaStep.curvature`."""
+        n, m, c = products.shape
+        solved = self._solve(side_by_side(products)).reshape(m, n, c)
+        return np.tensordot(products, solved, axes=((1, 2), (0, 2)))
+
+    def _solve(self, b: Float) -> Float:
+        assert self._factor is not None
+        return self._factor.solve(b)
+
+
+class CGStep:
+    """The α-step by blocked conjugate gradients: a pass for each product, and no matrix in memory."""
+
+    def __init__(self, problem: Problem, tol: float, max_products: int = 500) -> None:
+        self._problem, self._tol, self._max = problem, tol, max_products
+        self._directions = Directions()
+        self._scale = float(np.sum(problem.h**2))
+        self.products = 0
+
+    def begin(self, beta: Float) -> Generator[Request, Any, Float]:
+        """See `AlphaStep.begin`."""
+        # Always from zero: the directions of a warm start would span too little to model A⁻¹ for the master.
+        self._directions = Directions()
+        # |S| = ½ tr(Hᵀα) at the solution, and is not known yet: this residual is small for λ that are not tiny, and
+        # the certificate asks for more where it must.
+        return (yield from self._iterate(beta, self._problem.h, 0.01 * self._tol * self._scale))
+
+    def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
+        """See `AlphaStep.refine`."""
+        return alpha + (yield from self._iterate(beta, residual, target))
+
+    def _iterate(self, beta: Float, b: Float, target: float) -> Generator[Request, Any, Float]:
+        solver = block_cg(b, target, self._max, self._directions)
+        answer: Any = None
+        while True:
+            try:
+                block = solver.send(answer)
+            except StopIteration as stop:
+                x, done = stop.value
+                self.products += done
+                return x  # type: ignore[no-any-return]
+            product = yield Combined(block, beta)
+            answer = 0.5 * block + product / (2.0 * self._problem.lam)
+
+    def curvature(self, products: Array) -> Float:
+        """See `AlphaStep.curvature`."""
+        return self._directions.curvature(products)
+
+
+def wrapper(
+    problem: Problem,
+    n_kernels: int,
+    alpha_step: AlphaStep,
+    *,
+    master: Master = "newton",
+    tol: float = 1e-4,
+    max_iter: int = 100,
+    names: tuple[str, ...] = (),
+) -> Generator[Request, Any, Solution]:
+    """Solve one problem; yields requests, returns a `Solution`.
+
+    Parameters
+    ----------
+    problem
+        Targets, ridge and norm.
+    n_kernels
+        n
+    alpha_step
+        How α is found for fixed weights.
+    master
+        How the weights are found.
+    tol
+        The relative gap to prove.
+    max_iter
+        Most weightings tried.
+    names
+        The kernels' names, for messages.
+
+    Raises
+    ------
+    IndefiniteKernelError
+        If a quadratic form αᵀK_jα comes out negative.
+    """
+    watch = progress.current()
+    beta = uniform_weights(n_kernels, problem.p)
+    fixed = n_kernels == 1 or np.isinf(problem.p)
+    best: Solution | None = None
+    steps: list[Step] = []
+    cuts: list[Cut] = []
+    candidate, ascent = beta, None
+    for _ in range(max_iter):
+        alpha, products, certificate = yield from _evaluate(problem, candidate, alpha_step, tol, names)
+        steps.append(
+            Step(
+                certificate.objective,
+                certificate.upper,
+                certificate.gap,
+                certificate.residual_sq,
+                alpha_step.products,
+                candidate,
+            )
+        )
+        certified = certificate.gap <= tol
+        if best is None or certificate.gap < best.certificate.gap:
+            status = Status.CERTIFIED if certified else Status.ITERATIONS
+            best = Solution(alpha, candidate, certificate, status, steps)
+        watch.note(f"{problem.name}α-step {len(steps)}: gap {certificate.gap:.2e}, aim {tol:.0e}")
+        if certified:
+            return best
+        if fixed or certificate.weights_gap <= 0.1 * tol:
+            # No other weights would help, and the α-step can do no better.
+            return Solution(best.alpha, best.beta, best.certificate, Status.STALLED, steps)
+        if master == "newton":
+            if ascent is None or ascent.accepts(candidate, certificate):
+                curvature = alpha_step.curvature(products) / (4.0 * problem.lam**2)
+                ascent = _Ascent(problem.p, candidate, certificate, curvature)
+            if (shorter := ascent.next()) is None:
+                return Solution(best.alpha, best.beta, best.certificate, Status.STALLED, steps)
+            candidate = shorter
+        else:
+            cuts.append(Cut(certificate.objective - float(candidate @ certificate.slopes), certificate.slopes))
+            candidate = exact_master(cuts, problem.p) if master == "exact" else taylor_master(cuts, candidate, problem.p)
+    assert best is not None
+    return best
+
+
+class _Ascent:
+    """Newton's step from one accepted point, shortened until the concave J rises enough."""
+
+    def __init__(self, p: float, beta: Float, certificate: Certificate, curvature: Float) -> None:
+        self._beta, self._value, self._q = beta, certificate.objective, certificate.slopes
+        self._slack = certificate.residual_sq
+        self._direction = newton_master(self._q, curvature, beta, p) - beta
+        if not self._q @ self._direction > 0:
+            # The model sees no way up though the gap is open (its solver's tolerance): go for the steepest corner.
+            self._direction = steepest(self._q, p) - beta
+        self._length = 2.0
+
+    def next(self) -> Float | None:
+        """The next point to try; None when the steps have become too short to matter."""
+        self._length *= 0.5
+        return None if self._length < 1e-6 else self._beta + self._length * self._direction
+
+    def accepts(self, beta: Float, certificate: Certificate) -> bool:
+        """Whether J has risen as a concave function should (Armijo's rule, up to the α-step's own error)."""
+        promised = float(self._q @ (beta - self._beta))
+        return certificate.objective >= self._value + 1e-3 * promised - self._slack - certificate.residual_sq
+
+
+def _evaluate(
+    problem: Problem, beta: Float, alpha_step: AlphaStep, tol: float, names: tuple[str, ...]
+) -> Generator[Request, Any, tuple[Float, Array, Certificate]]:
+    """α for these weights, accurate enough that its error does not hide what the weights still lack."""
+    alpha = yield from alpha_step.begin(beta)
+    products = yield Each(alpha)
+    certificate, residual = certify(alpha, products, beta, problem.h, problem.lam, problem.p)
+    for _ in range(5):
+        _check_slopes(certificate.slopes, names)
+        if certificate.alpha_gap <= max(0.1 * tol, 0.01 * certificate.weights_gap):
+            break
+        target = 0.01 * tol * abs(certificate.objective)
+        better = yield from alpha_step.refine(beta, alpha, residual, target)
+        better_products = yield Each(better)
+        refined, better_residual = certify(better, better_products, beta, problem.h, problem.lam, problem.p)
+        if not refined.residual_sq < 0.5 * certificate.residual_sq:
+            break  # as accurate as the arithmetic allows
+        alpha, products, certificate, residual = better, better_products, refined, better_residual
+    return alpha, products, certificate
+
+
+def _check_slopes(q: Float, names: tuple[str, ...]) -> None:
+    worst = int(np.argmin(q))
+    if q[worst] < -1e-6 * float(np.abs(q).max()):
+        name = repr(names[worst]) if names else f"number {worst}"
+        msg = (
+            f"kernel {name} is not positive semidefinite: αᵀKα is negative ({q[worst]:.3g}, the largest of all kernels "
+            f"is {q.max():.3g}). Run `dmkl check`; mend it with repair='clip', 'flip' or 'shift', or leave it out with "
+            "select()"
+        )
+        raise IndefiniteKernelError(msg)

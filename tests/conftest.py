@@ -1,0 +1,72 @@
+"""Fixtures: small kernel sets on disk, and every place where Dask can run."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from hypothesis import HealthCheck, settings
+
+import dmkl
+from references import psd
+
+settings.register_profile(
+    "fast", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("fast")
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Two worker processes on this machine."""
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster):
+    """A client of the two processes; computations go there while it lasts."""
+    with Client(cluster) as connected:
+        yield connected
+
+
+@pytest.fixture(params=["synchronous", "threads", "processes"])
+def scheduler(request):
+    """Every place where a pass can run: this thread, this process's threads, the processes of a cluster."""
+    if request.param == "processes":
+        request.getfixturevalue("client")
+        yield request.param
+        return
+    with dask.config.set(scheduler=request.param):
+        yield request.param
+
+
+@pytest.fixture
+def synchronous():
+    """This thread alone: fastest for small cases."""
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def dense():
+    """The kernels of `stored`: 4 kernels over 23 samples."""
+    return psd(4, 23)
+
+
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory, dense):
+    """A set with every label there is, in ragged tiles (23 = 4 × 5 + 3)."""
+    rng = np.random.default_rng(1)
+    return dmkl.create(
+        tmp_path_factory.mktemp("stored") / "set.zarr",
+        dense,
+        names=["rbf", "chi2", "linear", "string"],
+        samples=[f"s{i:02}" for i in range(23)],
+        labels=np.arange(23) % 3,
+        splits=rng.integers(-1, 3, (2, 23)),
+        tile=5,
+    )

@@ -1,0 +1,173 @@
+"""Slow, plain references in float64, and the scripted sources and schedulers that the tests share."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import dask
+import numpy as np
+
+from dmkl.kernelset import KernelSet
+from dmkl.passes.view import View
+
+
+def psd(n, m, seed=0, rank=None):
+    """n positive definite kernels over m samples, away from singular unless `rank` says otherwise."""
+    features = np.random.default_rng(seed).standard_normal((n, m, rank or m + 7))
+    return features @ features.transpose(0, 2, 1)
+
+
+def dense_view(K, rows=None, cols=None, steps=()):
+    """K[rows, cols] after `steps` ("center", a normalisation, or a pair of positions to take), by the definitions.
+
+    Every statistic is that of the column samples, as `dmkl.blocks.chain` defines it.
+    """
+    K = np.asarray(K, dtype=np.float64)
+    every = np.arange(K.shape[1])
+    rows, cols = (every if positions is None else np.asarray(positions) for positions in (rows, cols))
+    train, cross = K[:, cols][:, :, cols], K[:, rows][:, :, cols]
+    own = np.diagonal(K, axis1=1, axis2=2)[:, rows]  # k(x, x) of the rows
+    for step in steps:
+        if step == "center":
+            means, row_means = train.mean(axis=1), cross.mean(axis=2)
+            grand = means.mean(axis=1)[:, None]
+            own = own - 2 * row_means + grand
+            cross = cross - row_means[:, :, None] - means[:, None, :] + grand[:, :, None]
+            train = train - means[:, :, None] - means[:, None, :] + grand[:, :, None]
+        elif step in ("trace", "multiplicative"):
+            trace = np.trace(train, axis1=1, axis2=2)
+            size = trace if step == "trace" else trace / train.shape[1] - train.mean(axis=(1, 2))
+            train, cross, own = train / size[:, None, None], cross / size[:, None, None], own / size[:, None]
+        elif step == "cosine":
+            norm, own_norm = np.sqrt(np.diagonal(train, axis1=1, axis2=2)), np.sqrt(own)
+            cross = cross / (own_norm[:, :, None] * norm[:, None, :])
+            train = train / (norm[:, :, None] * norm[:, None, :])
+            own = np.ones_like(own)
+        else:
+            take_rows, take_cols = step
+            train, cross = train[:, take_cols][:, :, take_cols], cross[:, take_rows][:, :, take_cols]
+            own = own[:, take_rows]
+    return cross
+
+
+def stepped(K, steps):
+    """The same steps on a KernelSet."""
+    for step in steps:
+        if step == "center":
+            K = K.center()
+        elif isinstance(step, str):
+            K = K.normalize(step)
+        else:
+            K = K[step]
+    return K
+
+
+def error(found, expected):
+    """The largest relative error of a kernel, in the Frobenius norm."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape
+    axes = tuple(range(1, expected.ndim))
+    return float(np.max(np.linalg.norm(found - expected, axis=axes) / np.linalg.norm(expected, axis=axes)))
+
+
+@contextmanager
+def raise_if_computes():
+    """A scheduler that refuses to run anything, for calls that may only build a graph."""
+
+    def refuse(dsk, keys, **kwargs):
+        msg = "a graph was computed while it was built"
+        raise AssertionError(msg)
+
+    with dask.config.set(scheduler=refuse):
+        yield
+
+
+def unit_keys(result, prefix):
+    """Keys of the tasks that go through the tiles."""
+    return [key for key in dict(result.__dask_graph__()) if isinstance(key, str) and is_unit(key, prefix)]
+
+
+def is_unit(key, prefix):
+    """Whether a key names a task that goes through tiles: the prefix and a number."""
+    return key.startswith(f"{prefix}-") and key[len(prefix) + 1 :].split("-")[0].isdigit()
+
+
+# --- sources that watch or break what they wrap ----------------------------------------------------------------------
+
+
+class Wrapped:
+    """A source of tiles that passes everything on."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __getattr__(self, name):
+        if name.startswith("__") or name == "source":
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def __dask_tokenize__(self):
+        return type(self).__name__, self.source.content_id
+
+    def stream(self, keys):
+        for key, tile in self.source.stream(keys):
+            self.see(key)
+            yield key, tile
+
+    def see(self, key):
+        """Called for each tile before it is handed on."""
+
+
+class Counting(Wrapped):
+    """Counts how often each tile is read."""
+
+    def __init__(self, source):
+        super().__init__(source)
+        self.reads = Counter()
+
+    def see(self, key):
+        self.reads[key] += 1
+
+
+class Watching(Wrapped):
+    """Calls a function at each tile."""
+
+    def __init__(self, source, look):
+        super().__init__(source)
+        self.look = look
+
+    def see(self, key):
+        self.look()
+
+
+class Killing(Wrapped):
+    """Kills its own process at one tile, as often as there are marker files to take away (always without a folder)."""
+
+    def __init__(self, source, at, markers=None):
+        super().__init__(source)
+        self.at, self.markers = at, markers
+
+    def see(self, key):
+        if key == self.at and self._armed():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _armed(self):
+        if self.markers is None:
+            return True
+        for marker in sorted(Path(self.markers).iterdir()):
+            try:
+                marker.unlink()
+            except FileNotFoundError:
+                continue
+            return True
+        return False
+
+
+def over(K, wrap, *args):
+    """The same kernel set over a wrapped source, and the wrapper."""
+    source = wrap(K.view.source, *args)
+    return KernelSet(View(source, K.view.kernels, K.view.rows, K.view.cols, K.view.steps)), source
