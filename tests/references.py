@@ -10,7 +10,9 @@ from pathlib import Path
 
 import dask
 import numpy as np
+from dask.base import tokenize
 
+from dmkl.blocks.tiling import Tiling
 from dmkl.kernelset import KernelSet
 from dmkl.passes.view import View
 
@@ -171,3 +173,37 @@ def over(K, wrap, *args):
     """The same kernel set over a wrapped source, and the wrapper."""
     source = wrap(K.view.source, *args)
     return KernelSet(View(source, K.view.kernels, K.view.rows, K.view.cols, K.view.steps)), source
+
+
+class InMemory:
+    """A symmetric set that was never stored: for properties over many shapes and tiles."""
+
+    def __init__(self, K, tile):
+        n, m, _ = K.shape
+        self.K = K
+        self.names = tuple(f"kernel_{j}" for j in range(n))
+        self.samples = self.train_samples = np.array([str(i) for i in range(m)], dtype=object)
+        self.dtype, self.symmetric, self.reads_per_tile = K.dtype, True, 1
+        self.tiling = Tiling(m, m, tile, upper=True)
+        self.content_id = tokenize(K, tile)
+
+    def __dask_tokenize__(self):
+        return type(self).__name__, self.content_id
+
+    def stream(self, keys):
+        for key in keys:
+            k, i, j = key
+            yield key, self.K[k, self.tiling.row_slice(i), self.tiling.col_slice(j)]
+
+    def diagonal(self, kernels):
+        return np.diagonal(self.K, axis1=1, axis2=2)[kernels].astype(np.float64)
+
+    def row_sum(self, kernels):
+        return self.K[kernels].sum(axis=2, dtype=np.float64)
+
+
+def in_memory(K, tile):
+    """A KernelSet of matrices in memory."""
+    n, m, _ = K.shape
+    every = np.arange(m)
+    return KernelSet(View(InMemory(K, tile), np.arange(n), every, every))

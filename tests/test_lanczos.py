@@ -1,4 +1,4 @@
-"""The pure NumPy parts of `check`: both ends of a spectrum, and which matrices are the same up to a factor."""
+"""The NumPy parts of `check`: both ends of a spectrum, and which matrices are the same up to a factor."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_product_in_the_callers_buffer_is_not_written_to():
     assert (found.lowest, found.highest) == pytest.approx((1, 8))
 
 
-# --- likeness --------------------------------------------------------------------------------------------------------
+# --- likeness -----------------------------------------------------------------------------------------------
 
 
 def groups_of(matrices, eps=1e-12):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
@@ -96,30 +96,34 @@ def _local(n_workers: int, budget: int, *, quiet: bool) -> Iterator[Client]:
 
 @contextmanager
 def _connected(where: str) -> Iterator[Client]:
-    arguments: dict[str, Any] = {"timeout": f"{_CONNECT_SECONDS}s"}
-    if Path(where).is_file():
-        arguments["scheduler_file"] = where
-    elif _looks_like_address(where):
-        arguments["address"] = where
-    else:
-        msg = (
-            "--cluster takes 'local', 'threads', the address of a scheduler such as tcp://host:8786, or the "
-            f"file that it wrote, got {where!r}"
-        )
-        raise InputError(msg)
+    address = _address(where)
     try:
-        client = Client(**arguments)
-    except (OSError, TimeoutError, ValueError, KeyError) as error:
+        client = Client(address, timeout=f"{_CONNECT_SECONDS}s")
+    except (OSError, ValueError) as error:
         msg = (
-            f"no scheduler answers at {where} within {_CONNECT_SECONDS} s ({error or type(error).__name__}). "
-            "Start one with `dask scheduler`, mind its address and the firewall, or compute on this machine "
-            "with --cluster local"
+            f"no scheduler answers at {address} within {_CONNECT_SECONDS} s ({error}). Start one with `dask "
+            "scheduler`, mind its address and the firewall, or compute on this machine with --cluster local"
         )
         raise NoWorkersError(msg) from error
     with client:
         yield client
 
 
-def _looks_like_address(text: str) -> bool:
-    _, colon, port = text.rpartition(":")
-    return bool(colon) and port.isdigit()
+def _address(where: str) -> str:
+    if Path(where).is_file():
+        try:
+            return str(json.loads(Path(where).read_text())["address"])
+        except (ValueError, KeyError, TypeError) as error:
+            msg = (
+                f"--cluster {where}: this file is not one that a scheduler wrote (dask scheduler "
+                "--scheduler-file)"
+            )
+            raise InputError(msg) from error
+    _, colon, port = where.rpartition(":")
+    if not colon or not port.isdigit():
+        msg = (
+            "--cluster takes 'local', 'threads', the address of a scheduler such as tcp://host:8786, or the "
+            f"file that it wrote, got {where!r}"
+        )
+        raise InputError(msg)
+    return where

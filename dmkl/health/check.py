@@ -23,7 +23,7 @@ from dmkl.health.findings import (
     resolution_of,
 )
 from dmkl.kernelset import KernelSet
-from dmkl.passes.execute import check_memory, execute, machine, share
+from dmkl.passes.execute import again, check_memory, execute, machine, share
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import TileSource, View
 
@@ -102,18 +102,23 @@ def _examine_all(
     whole = n_tiles * tiling.tile**2 * 8
     hold = sum(needed.values()) + whole <= where.task_bytes
     plan = Plan(n_steps, seed, hold, where.slots_per_host)
+    passes = 1 if hold or not source.symmetric else 2 + n_steps
+    return again(lambda: _run(source, kernels, plan, passes * view.bytes_per_pass), "check")
+
+
+def _run(source: TileSource, kernels: npt.NDArray[np.int64], plan: Plan, n_bytes: int) -> list[Portrait]:
     token = uuid.uuid4().hex
     shared = share(source, f"check-source-{token}")
     tasks = [
         delayed(examine, pure=False)(
-            shared, int(kernel), plan, dask_key_name=f"check-kernel-{kernel}-{token}"
+            shared, int(kernel), plan, dask_key_name=f"check-kernel-{number}-{token}"
         )
-        for kernel in kernels
+        for number, kernel in enumerate(kernels)
     ]
-    passes = 1 if hold or not source.symmetric else 2 + n_steps
-    n_bytes = passes * view.bytes_per_pass
-    found: list[Portrait] = execute(tasks, [(task, n_bytes) for task in tasks], "check")
-    return found
+    # Gathered by a task of its own: what is watched as it ends is let go of then.
+    report = delayed(list, pure=False)(tasks, dask_key_name=f"check-report-{token}")
+    found: list[list[Portrait]] = execute([report], [(task, n_bytes) for task in tasks], "check")
+    return found[0]
 
 
 def _repetitions(

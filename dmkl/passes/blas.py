@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import threadpoolctl
 from threadpoolctl import ThreadpoolController
 
 from dmkl import settings
@@ -38,6 +39,7 @@ def pinned_blas(threads: int) -> Iterator[None]:
         if _INSIDE == 0:
             if _CONTROLLER is None:
                 _CONTROLLER = ThreadpoolController()  # looks through the loaded libraries once: some milliseconds
+            _free_control()
             _LIMIT = _CONTROLLER.limit(limits=threads, user_api="blas")
         _INSIDE += 1
     try:
@@ -46,5 +48,18 @@ def pinned_blas(threads: int) -> Iterator[None]:
         with _LOCK:
             _INSIDE -= 1
             if _INSIDE == 0:
+                _free_control()
                 _LIMIT.restore_original_limits()
+                _free_control()
                 _LIMIT = None
+
+
+def _free_control() -> None:
+    """Let this thread set the limit.
+
+    From 3.8 on threadpoolctl gives OpenBLAS to the first thread that sets a limit and silently ignores all others,
+    while here the first one in and the last one out may be two.
+    """
+    openblas = getattr(threadpoolctl, "OpenBLASController", None)
+    if hasattr(openblas, "clear_controlling_thread"):
+        openblas.clear_controlling_thread(force=True)

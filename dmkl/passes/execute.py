@@ -13,6 +13,7 @@ from dask.base import get_scheduler, tokenize
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
 from distributed import Client, as_completed, wait
+from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from dmkl import progress, settings
@@ -133,8 +134,15 @@ def share(value: Any, name: str) -> Any:
     client = active_client()
     if client is None:
         return delayed(value, name=name, traverse=False)
-    # In a list of its own: scatter would take a list apart.
-    return client.scatter([value], broadcast=True, hash=False)[0]
+    for pause_seconds in (0.2, 1.0, 5.0, None):
+        try:
+            # In a list of its own: scatter would take a list apart.
+            return client.scatter([value], broadcast=True, hash=False)[0]
+        except CommClosedError:  # a worker has died and the scheduler has yet to notice
+            if pause_seconds is None or client.status != "running":
+                raise
+            time.sleep(pause_seconds)
+    raise AssertionError
 
 
 def graph_token(where: Machine, *content: Any) -> str:

@@ -86,7 +86,7 @@ class AlphaStep(Protocol):
     def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
         """A better α for the same β, from the true residual."""
 
-    def curvature(self, products: Array) -> Float:
+    def curvature(self, beta: Float, products: Array) -> Generator[Request, Any, Float]:
         """Σ_k W_ikᵀA⁻¹W_jk for the last β and W = K_jα_k, (n, m, c); a model of it where no factor is there."""
 
     @property
@@ -114,15 +114,19 @@ class DirectStep:
         return alpha + self._solve(residual)
         yield
 
-    def curvature(self, products: Array) -> Float:
+    def curvature(self, beta: Float, products: Array) -> Generator[Request, Any, Float]:
         """See `AlphaStep.curvature`."""
         n, m, c = products.shape
         solved = self._solve(side_by_side(products)).reshape(m, n, c)
         return np.tensordot(products, solved, axes=((1, 2), (0, 2)))
+        yield
 
     def _solve(self, b: Float) -> Float:
         assert self._factor is not None
         return self._factor.solve(b)
+
+
+_COMPANIONS = 54
 
 
 class CGStep:
@@ -132,6 +136,7 @@ class CGStep:
         self._problem, self._tol, self._max = problem, tol, max_products
         self._directions = Directions()
         self._scale = float(np.sum(problem.h**2))
+        self._companions = np.zeros((len(problem.h), 0))
         self.products = 0
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
@@ -140,14 +145,20 @@ class CGStep:
         self._directions = Directions()
         # |S| = ½ tr(Hᵀα) at the solution, and is not known yet: this residual is small for λ that are not tiny, and
         # the certificate asks for more where it must.
-        return (yield from self._iterate(beta, self._problem.h, 0.01 * self._tol * self._scale))
+        h = self._problem.h
+        # Directions in which the model of A⁻¹ failed the master last time ride along: below some 64 columns a pass
+        # costs little more for them, and the common space grows by what the master needs.
+        size = np.sqrt(self._scale / h.shape[1])
+        together = np.concatenate([h, size * self._companions], axis=1)
+        x = yield from self._iterate(beta, together, 0.01 * self._tol * self._scale)
+        return x[:, : h.shape[1]]
 
     def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
         """See `AlphaStep.refine`."""
         return alpha + (yield from self._iterate(beta, residual, target))
 
     def _iterate(self, beta: Float, b: Float, target: float) -> Generator[Request, Any, Float]:
-        solver = block_cg(b, target, self._max, self._directions)
+        solver = block_cg(b, target, self._max, self._directions, self._problem.h.shape[1])
         answer: Any = None
         while True:
             try:
@@ -156,12 +167,19 @@ class CGStep:
                 x, done = stop.value
                 self.products += done
                 return x  # type: ignore[no-any-return]
-            product = yield Combined(block, beta)
-            answer = 0.5 * block + product / (2.0 * self._problem.lam)
+            answer = self._system(block, (yield Combined(block, beta)))
 
-    def curvature(self, products: Array) -> Float:
+    def curvature(self, beta: Float, products: Array) -> Generator[Request, Any, Float]:
         """See `AlphaStep.curvature`."""
+        missing = self._directions.outside(side_by_side(products), _COMPANIONS)
+        if missing.shape[1]:
+            self._directions.add(missing, self._system(missing, (yield Combined(missing, beta))))
+        self._companions = missing
         return self._directions.curvature(products)
+
+    def _system(self, block: Float, product: Array) -> Float:
+        """A S from S and K(β)S."""
+        return 0.5 * block + product.astype(np.float64, copy=False) / (2.0 * self._problem.lam)
 
 
 def wrapper(
@@ -229,8 +247,8 @@ def wrapper(
             return Solution(best.alpha, best.beta, best.certificate, Status.STALLED, steps)
         if master == "newton":
             if ascent is None or ascent.accepts(candidate, certificate):
-                curvature = alpha_step.curvature(products) / (4.0 * problem.lam**2)
-                ascent = _Ascent(problem.p, candidate, certificate, curvature)
+                curvature = yield from alpha_step.curvature(candidate, products)
+                ascent = _Ascent(problem.p, candidate, certificate, curvature / (4.0 * problem.lam**2))
             if (shorter := ascent.next()) is None:
                 return Solution(best.alpha, best.beta, best.certificate, Status.STALLED, steps)
             candidate = shorter

@@ -107,7 +107,10 @@ def _checked_labels(labels: Array, rows: int) -> Array:
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
             i = int(np.flatnonzero(~np.isfinite(labels))[0])
-            msg = f"label {i} is {labels[i]}; every sample needs a class (give those without one a class of their own)"
+            msg = (
+                f"label {i} is {labels[i]}; every sample needs a class (give those without one a class of "
+                "their own)"
+            )
             raise InputError(msg)
         if not np.array_equal(labels, np.round(labels)):
             msg = "labels must be classes (integers or strings), found fractions; round or bin them first"
@@ -124,7 +127,10 @@ def _checked_splits(splits: Array, rows: int) -> Array:
         msg = f"splits have shape {splits.shape}, expected (splits, {rows}): a part for each sample"
         raise InputError(msg)
     if not np.isin(splits, (-1, 0, 1, 2)).all():
-        msg = f"splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found {sorted(set(splits.ravel().tolist()))}"
+        msg = (
+            "splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found "
+            f"{sorted(set(splits.ravel().tolist()))}"
+        )
         raise InputError(msg)
     return splits.astype(np.int8)
 
@@ -257,7 +263,10 @@ def _checked_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Arra
         or diagonal.shape[1] != rows
         or (n_kernels is not None and diagonal.shape[0] != n_kernels)
     ):
-        msg = f"diagonal has shape {diagonal.shape}, expected ({n_kernels or 'kernels'}, {rows}): k(x, x) of every sample"
+        msg = (
+            f"diagonal has shape {diagonal.shape}, expected ({n_kernels or 'kernels'}, {rows}): k(x, x) of "
+            "every sample"
+        )
         raise InputError(msg)
     if not np.isfinite(diagonal).all():
         j, i = np.argwhere(~np.isfinite(diagonal))[0]
@@ -286,7 +295,10 @@ class _Intake:
         """Check matrix j and write it, a tile at a time."""
         header = self.header
         if tuple(matrix.shape) != (header.rows, header.cols):
-            msg = f"kernel {name!r} is {' × '.join(map(str, matrix.shape))}, expected {header.rows} × {header.cols} as the first"
+            msg = (
+                f"kernel {name!r} is {' × '.join(map(str, matrix.shape))}, expected {header.rows} × "
+                f"{header.cols} as the first"
+            )
             raise InputError(msg)
         found = np.dtype(matrix.dtype)
         if found.kind not in "fiub":
@@ -296,8 +308,8 @@ class _Intake:
             raise InputError(msg)
         if not self.asked_dtype and _narrowest(found).itemsize > np.dtype(header.dtype).itemsize:
             msg = (
-                f"kernel {name!r} is {found}, but the set would be stored as {header.dtype}, as its first kernel is; say "
-                "which one is meant, dtype='float32' or dtype='float64'"
+                f"kernel {name!r} is {found}, but the set would be stored as {header.dtype}, as its first "
+                "kernel is; say which one is meant, dtype='float32' or dtype='float64'"
             )
             raise InputError(msg)
         if self.repair is not None:
@@ -375,7 +387,8 @@ class _Intake:
                     minor = worst_minor(block, diagonal[rows], diagonal[cols], 1e-4)
                     if minor is not None:
                         a, b = rows.start + minor[1], cols.start + minor[2]
-                        # A negative diagonal entry is a minor of one sample, and bounds the eigenvalue itself.
+                        # A negative diagonal entry is a minor of one sample, and bounds the eigenvalue
+                        # itself.
                         proof = min(proof, (diagonal[a] if a == b else minor[0], a, b))
         # Only now is the largest entry known, which the tolerance is relative to.
         self._check_symmetric(name, apart, largest)
@@ -383,8 +396,9 @@ class _Intake:
             bound, a, b = proof
             witness = f"sample {a} alone proves" if a == b else f"samples {a} and {b} alone prove"
             warnings.warn(
-                f"kernel {name!r} is not positive semidefinite: {witness} an eigenvalue of at most {bound:.3g} (largest "
-                f"entry {largest:.3g}). Learners that need positive semidefinite kernels may refuse it; repair='clip', "
+                f"kernel {name!r} is not positive semidefinite: {witness} an eigenvalue of at most "
+                f"{bound:.3g} (largest entry {largest:.3g}). Learners that need positive semidefinite "
+                "kernels may refuse it; repair='clip', "
                 "'flip' or 'shift' mends it while it is imported",
                 IndefiniteKernelWarning,
                 stacklevel=2,
@@ -398,7 +412,8 @@ class _Intake:
         msg = (
             f"kernel {name!r} is not symmetric: entry ({a}, {b}) is {value:.8g} and entry ({b}, {a}) is "
             f"{mirrored:.8g}, further apart than {self.symmetry_tol:g} of the largest entry ({largest:.3g}). "
-            "Symmetrise it ((K + K.T)/2), or say symmetric=False if its rows and columns are different samples"
+            "Symmetrise it ((K + K.T)/2), or say symmetric=False if its rows and columns are different "
+            "samples"
         )
         raise InputError(msg)
 

@@ -91,7 +91,10 @@ class StoreReader:
             )
             raise StoreError(msg) from error
         except ValueError as error:  # what zarr's codecs raise for damaged names or labels
-            msg = f"{describe(self.location)} is damaged: its names or labels cannot be read ({error}); import or build it again"
+            msg = (
+                f"{describe(self.location)} is damaged: its names or labels cannot be read ({error}); import "
+                "or build it again"
+            )
             raise StoreError(msg) from error
 
     def _open(self) -> None:
@@ -103,7 +106,8 @@ class StoreReader:
         self.dtype = np.dtype(self._gram.dtype)
         n_kernels, rows, cols = self._gram.shape
         self.shape: tuple[int, int, int] = (n_kernels, rows, cols)
-        # Of a symmetric set stored in full the tiles below the diagonal are never read: they repeat the upper ones.
+        # Of a symmetric set stored in full the tiles below the diagonal are never read: they repeat the upper
+        # ones.
         self.tiling = Tiling(rows, cols, int(attrs["tile"]), upper=self.symmetric)
         self.names: tuple[str, ...] = tuple(str(name) for name in self._group["kernel"][:])
         self.samples: Array = _strings(self._group["sample"][:])
@@ -165,7 +169,10 @@ class StoreReader:
             raise StoreError(msg) from error
         missing = np.flatnonzero(np.isnan(values).any(axis=1))  # an absent chunk reads as the fill value
         if len(missing):
-            msg = f"{where} is missing for kernel {self.names[kernels[missing[0]]]!r}; import or build the set again"
+            msg = (
+                f"{where} is missing for kernel {self.names[kernels[missing[0]]]!r}; import or build the set "
+                "again"
+            )
             raise StoreError(msg)
         return values
 
@@ -175,17 +182,20 @@ class StoreReader:
             try:
                 self._table = np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
             except (KeyError, ValueError, RuntimeError) as error:
-                msg = f"'tile_crc32c' of {describe(self.location)} is damaged: {error}; import or build the set again"
+                msg = (
+                    f"'tile_crc32c' of {describe(self.location)} is damaged: {error}; import or build the "
+                    "set again"
+                )
                 raise StoreError(msg) from error
         return self._table
 
-    # --- tiles ---------------------------------------------------------------------------------------------------
+    # --- tiles ----------------------------------------------------------------------------------------------
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """Yield each tile, without padding; the next one is fetched while the caller works on this one.
 
-        An uncompressed local tile is memory-mapped and never copied; the kernel is asked to read the next one ahead.
-        Any other is read and decoded by Zarr in a second thread.
+        An uncompressed local tile is memory-mapped and never copied; the kernel is asked to read the next one
+        ahead. Any other is read and decoded by Zarr in a second thread.
         """
         if not keys:
             return
@@ -237,11 +247,12 @@ class StoreReader:
             found = google_crc32c.value(np.frombuffer(view[:-4], dtype=np.uint8))
             if stored != found:
                 msg = (
-                    f"{self._name(key)} fails its checksum: stored {stored:08x}, computed {found:08x}. The file was "
-                    "damaged after it was written; import or build this kernel again"
+                    f"{self._name(key)} fails its checksum: stored {stored:08x}, computed {found:08x}. The "
+                    "file was damaged after it was written; import or build this kernel again"
                 )
                 raise CorruptTileError(msg)
-            # The chunk's own checksum goes with the file: only the table knows a tile that was exchanged for another.
+            # The chunk's own checksum goes with the file: only the table knows a tile that was exchanged for
+            # another.
             self._compare(key, found if (rows, cols) == (side, side) else _crc32c(tile))
             self._verified.add(key)
         return tile
@@ -250,8 +261,9 @@ class StoreReader:
         expected = int(self.tile_crc32c()[key])
         if found != expected:
             msg = (
-                f"{self._name(key)} is not the tile that was written there: its checksum is {found:08x}, the set's table "
-                f"says {expected:08x}. It was exchanged or replaced; import or build this kernel again"
+                f"{self._name(key)} is not the tile that was written there: its checksum is {found:08x}, the "
+                f"set's table says {expected:08x}. It was exchanged or replaced; import or build this kernel "
+                "again"
             )
             raise CorruptTileError(msg)
 
@@ -267,7 +279,10 @@ class StoreReader:
             with open(path, "rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != expected:
-                    msg = f"{self._name(key)} has {size} bytes, expected {expected}; import or build this kernel again"
+                    msg = (
+                        f"{self._name(key)} has {size} bytes, expected {expected}; import or build this "
+                        "kernel again"
+                    )
                     raise CorruptTileError(msg)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
@@ -308,8 +323,8 @@ def _reopen(location: str | Store, content_id: str) -> StoreReader:
             reader = StoreReader(location)
             if reader.content_id != content_id:
                 msg = (
-                    f"{location} holds another set now ({reader.content_id}) than when this computation began "
-                    f"({content_id}); open it again with dmkl.open"
+                    f"{location} holds another set now ({reader.content_id}) than when this computation "
+                    f"began ({content_id}); open it again with dmkl.open"
                 )
                 raise StoreError(msg)
             _OPENED[key] = reader
@@ -349,7 +364,10 @@ def _open_group(location: str | Store) -> Any:
 
 def _check_root(attrs: dict[str, Any], where: str) -> None:
     if attrs.get("format") != FORMAT:
-        msg = f"{where} is a Zarr group but not a kernel set: its attribute 'format' is {attrs.get('format')!r}, expected {FORMAT!r}"
+        msg = (
+            f"{where} is a Zarr group but not a kernel set: its attribute 'format' is "
+            f"{attrs.get('format')!r}, expected {FORMAT!r}"
+        )
         raise StoreError(msg)
     version = attrs.get("format_version")
     if not isinstance(version, int) or version < 1:
@@ -357,10 +375,13 @@ def _check_root(attrs: dict[str, Any], where: str) -> None:
         raise StoreError(msg)
     if version > FORMAT_VERSION:
         msg = (
-            f"{where} has format version {version}, and this dmkl reads up to {FORMAT_VERSION}; install a newer dmkl "
-            "(pip install --upgrade dmkl)"
+            f"{where} has format version {version}, and this dmkl reads up to {FORMAT_VERSION}; install a "
+            "newer dmkl (pip install --upgrade dmkl)"
         )
         raise FormatVersionError(msg)
     if attrs.get("complete") is not True:
-        msg = f"{where} is not finished: its import or build was interrupted. Run the same command again and it goes on"
+        msg = (
+            f"{where} is not finished: its import or build was interrupted. Run the same command again and "
+            "it goes on"
+        )
         raise IncompleteStoreError(msg)

@@ -73,8 +73,9 @@ def kernel_axis(shape: Sequence[int], where: str, *, last_when_cubic: bool = Fal
     if a == c:
         return 1
     msg = (
-        f"{where} has shape {tuple(shape)}: expected n square kernels, (n, m, m), (m, m, n) or (m, n, m). For "
-        "rectangular kernels (new samples against training samples) give the axis that counts the kernels"
+        f"{where} has shape {tuple(shape)}: expected n square kernels, (n, m, m), (m, m, n) or (m, n, m). "
+        "For rectangular kernels (new samples against training samples) give the axis that counts the "
+        "kernels"
     )
     raise InputError(msg)
 
@@ -136,7 +137,8 @@ class ArraySource:
     transposed
         Whether the two other axes stand in the order (columns, rows).
     identity
-        What identifies the array (a file and its modification time, say); NumPy and Dask arrays identify themselves.
+        What identifies the array (a file and its modification time, say); NumPy and Dask arrays identify
+        themselves.
     """
 
     def __init__(
@@ -149,7 +151,10 @@ class ArraySource:
         identity: dict[str, Any] | None = None,
     ) -> None:
         if len(array.shape) != 3:
-            msg = f"kernels must be three-dimensional, (kernel, row, column), got an array of shape {tuple(array.shape)}"
+            msg = (
+                "kernels must be three-dimensional, (kernel, row, column), got an array of shape "
+                f"{tuple(array.shape)}"
+            )
             raise InputError(msg)
         self._array, self._axis, self._transposed, self._identity = array, axis, transposed, identity
         self.names = names
@@ -226,8 +231,8 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
         source = IterableSource(kernels, names=names)
     else:
         msg = (
-            "kernels must be an array (n, m, m), an iterable of (m, m) arrays, a Dask array or a Zarr array, got "
-            f"{type(kernels).__name__}"
+            "kernels must be an array (n, m, m), an iterable of (m, m) arrays, a Dask array or a Zarr "
+            f"array, got {type(kernels).__name__}"
         )
         raise InputError(msg)
     if source.n_kernels == 0:

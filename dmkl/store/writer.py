@@ -1,9 +1,10 @@
 """Writing a kernel set so that it can be killed at any moment: tiles first, then each kernel's record, `complete` last.
 
-A local set is written beside its place, in `<name>.partial`, and renamed when it is complete: at its own name there is
-either a whole set or what was there before. A kernel counts as done when its row sums stand; they are written after
-all its tiles, so that an interrupted import goes on with the first kernel that has none. The root attributes come
-before the arrays, and are what tells an unfinished set from anything else that may stand there.
+A local set is written beside its place, in `<name>.partial`, and renamed when it is complete: at its own name
+there is either a whole set or what was there before. A kernel counts as done when its row sums stand; they
+are written after all its tiles, so that an interrupted import goes on with the first kernel that has none.
+The root attributes come before the arrays, and are what tells an unfinished set from anything else that may
+stand there.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class StoreWriter:
     def _gram(self) -> Any:
         return self._group[gram_node(symmetric=self.header.symmetric, full=self.header.full).name]
 
-    # --- begin or go on ------------------------------------------------------------------------------------------
+    # --- begin or go on -------------------------------------------------------------------------------------
 
     def _resume(self, overwrite: bool) -> Any:
         """The unfinished set that stands there, if it can be continued."""
@@ -144,8 +145,8 @@ class StoreWriter:
                     if there[key] != here[key]
                 )
                 msg = (
-                    f"an unfinished set of another make stands at {describe(self._target)} ({differ}); run the command "
-                    "that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
+                    f"an unfinished set of another make stands at {describe(self._target)} ({differ}); run "
+                    "the command that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
                 )
                 raise InputError(msg)
             self._clear(group)
@@ -182,8 +183,8 @@ class StoreWriter:
                 )
             except (FileExistsError, NotADirectoryError) as error:
                 msg = (
-                    f"{describe(self._target)} holds something already; choose another path, or ask for it to be "
-                    "replaced (overwrite=True, --overwrite)"
+                    f"{describe(self._target)} holds something already; choose another path, or ask for it "
+                    "to be replaced (overwrite=True, --overwrite)"
                 )
                 raise StoreExistsError(msg) from error
             node = gram_node(symmetric=header.symmetric, full=header.full)
@@ -211,7 +212,7 @@ class StoreWriter:
         if self._local and not _recoverable(self._group):
             shutil.rmtree(str(self._target), ignore_errors=True)
 
-    # --- one kernel ----------------------------------------------------------------------------------------------
+    # --- one kernel -----------------------------------------------------------------------------------------
 
     def is_done(self, j: int, identity: dict[str, Any] | None) -> bool:
         """Whether kernel j stands whole, and was made from the same content."""
@@ -256,7 +257,7 @@ class StoreWriter:
             self._group["tile_crc32c"][j] = self._crc
             self._group["row_sum"][j, :] = row_sum
 
-    # --- the end -------------------------------------------------------------------------------------------------
+    # --- the end --------------------------------------------------------------------------------------------
 
     def finish(self, names: Sequence[str], labels: dict[str, Array | None]) -> str | Store:
         """Write the labels, mark the set complete and move it to its place."""
@@ -281,7 +282,8 @@ class StoreWriter:
             ]
             self._remove_strays()
             with warnings.catch_warnings():
-                # Without consolidated metadata xarray.open_zarr warns; Zarr warns that its place in v3 is not settled.
+                # Without consolidated metadata xarray.open_zarr warns; Zarr warns that its place in v3 is not
+                # settled.
                 warnings.simplefilter("ignore", ZarrUserWarning)
                 group: Any = zarr.consolidate_metadata(self._target, zarr_format=3)
             # One write of the root makes the set complete, where there is no renaming too.
@@ -393,7 +395,8 @@ def _array(
         dtype=dtype,
         fill_value=fill,
         dimension_names=NODES[name].dims if dims is None else dims,
-        # Kernel matrices hardly compress; stored as they are, a local tile can be memory-mapped instead of decoded.
+        # Kernel matrices hardly compress; stored as they are, a local tile can be memory-mapped instead of
+        # decoded.
         filters=None,
         compressors=[Crc32cCodec()],
         # A tile of zeros is written like any other: a tile that is absent was never written.
@@ -411,7 +414,7 @@ def _full_disk(location: str | Store) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         msg = (
-            f"no space left while writing {describe(location)}. What was written is kept: free some space and run the "
-            "same command again, and it goes on from there"
+            f"no space left while writing {describe(location)}. What was written is kept: free some space "
+            "and run the same command again, and it goes on from there"
         )
         raise DiskFullError(msg) from error

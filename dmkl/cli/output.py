@@ -1,0 +1,108 @@
+"""How commands speak: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning
+
+__all__ = ["bar", "console", "count", "plain_warnings", "print_json", "say_error", "size", "table"]
+
+
+def console() -> Console:
+    """Standard output; tables as wide as they need where it is no terminal (a file, a pipe)."""
+    out = Console(highlight=False)
+    if not out.is_terminal:
+        out = Console(highlight=False, width=max(out.width, 120))
+    return out
+
+
+def table(title: str | None = None) -> Table:
+    """A table in the style of all commands."""
+    return Table(
+        title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+
+
+def say_error(text: str) -> None:
+    """One message on standard error, whatever characters it has."""
+    _say("error", "bold red", text)
+
+
+def _say(what: str, style: str, text: str) -> None:
+    message = Text.assemble(("dmkl: ", "bold"), (f"{what}: ", style), text)
+    err = Console(stderr=True, soft_wrap=True, highlight=False)
+    err.print(message)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show dmkl's own warnings as one plain line, each once; those of others as Python does."""
+    shown: set[str] = set()
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, ConvergenceWarning | IndefiniteKernelWarning):
+            before(message, category, filename, lineno, file, line)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            _say("warning", "bold yellow", str(message))
+
+    with warnings.catch_warnings():
+        before, warnings.showwarning = warnings.showwarning, show
+        yield
+
+
+def print_json(value: Any) -> None:
+    """A result for other programs; NaN and infinity, which JSON lacks, as null and as text."""
+    sys.stdout.write(json.dumps(_jsonable(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def size(n_bytes: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if n_bytes < 1024 or unit == "TiB":
+            return f"{n_bytes:.0f} {unit}" if unit == "B" or n_bytes >= 100 else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    raise AssertionError
+
+
+def count(n: int, what: str, plural: str | None = None) -> str:
+    """A number and its noun."""
+    return f"{n:,} {what if n == 1 else plural or what + 's'}"
+
+
+def bar(part: float, width: int = 20) -> str:
+    """A bar that fills `part` of `width` characters, in eighths."""
+    eighths = round(8 * width * min(max(part, 0.0), 1.0))
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])

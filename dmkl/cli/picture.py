@@ -1,0 +1,50 @@
+"""Kernel weights as a picture: a panel of horizontal bars for each model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+__all__ = ["draw_weights"]
+
+Array = npt.NDArray[Any]
+
+
+def draw_weights(path: Path, names: list[str], weights: Mapping[str, Array], title: str) -> None:
+    """Draw one panel for each set of weights, kernels from top to bottom.
+
+    Parameters
+    ----------
+    names
+        The kernels.
+    weights
+        For each panel's title the weights of the kernels, not negative; drawn as shares of their sum, since models
+        of different norms have weights of different size.
+    """
+    # Without pyplot: no global figures, and no display is looked for.
+    figure = Figure(figsize=(2.2 + 2.1 * len(weights), 1.4 + 0.26 * len(names)), layout="constrained", dpi=150)
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(weights), sharey=True, sharex=True, squeeze=False)[0]
+    rows = np.arange(len(names))
+    for panel, (label, values) in zip(panels, weights.items(), strict=True):
+        shares = 100 * np.asarray(values) / np.sum(values)
+        panel.barh(rows, shares, height=0.72, color="#2f6f9f")
+        for row, share in zip(rows, shares, strict=True):
+            panel.text(share, row, f" {share:.0f}" if share >= 0.5 else " <1" if share > 0 else " 0", va="center", fontsize=7.5, color="#444444")
+        panel.set_title(label, fontsize=10)
+        panel.set_xlabel("share of the weights, %", fontsize=8)
+        panel.tick_params(axis="both", length=0, labelsize=8)
+        panel.spines[["top", "right", "bottom"]].set_visible(False)
+        panel.grid(axis="x", color="#e4e4e4", linewidth=0.7)
+        panel.set_axisbelow(True)
+        panel.margins(x=0.18)
+    panels[0].set_yticks(rows, names, fontsize=9)
+    panels[0].set_ylim(len(names) - 0.4, -0.6)
+    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    figure.savefig(path)

@@ -1,0 +1,270 @@
+"""`dmkl import` and `dmkl info`."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+import zarr
+from rich.console import Console
+from rich.text import Text
+
+from dmkl.cli.options import Json, Overwrite, Store
+from dmkl.cli.output import console, count, print_json, size, table
+from dmkl.errors import IncompleteStoreError
+from dmkl.kernelset import KernelSet
+from dmkl.kernelset import open as open_set
+from dmkl.progress import ConsoleWatch
+from dmkl.store.files import open_files, read_vector
+from dmkl.store.ingest import ingest
+from dmkl.store.reader import StoreReader, partial_path
+
+__all__ = ["import_", "info"]
+
+_LABELS = "What is known of the samples"
+_STORING = "How it is stored"
+
+
+def import_(
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The kernel set to write: a folder or a URL.")],
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(metavar="INPUTS…", help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .csv …"),
+    ],
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Class of each sample.", rich_help_panel=_LABELS)
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Name of each sample (row).", rich_help_panel=_LABELS)
+    ] = None,
+    train_samples: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Name of each training sample (column) of rectangular kernels.",
+            rich_help_panel=_LABELS,
+        ),
+    ] = None,
+    splits: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Part of each sample: 0 train, 1 validation, 2 test, -1 none.",
+            rich_help_panel=_LABELS,
+        ),
+    ] = None,
+    names: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="Names of the kernels, in the order read.")
+    ] = None,
+    variable: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Variable of the files that holds the kernels; may be given again."
+        ),
+    ] = None,
+    kernel_axis: Annotated[
+        int | None,
+        typer.Option(min=0, max=2, help="Axis that counts the kernels in three-dimensional arrays."),
+    ] = None,
+    rectangular: Annotated[
+        bool,
+        typer.Option("--rectangular", help="Square kernels are new samples against training samples too."),
+    ] = False,
+    tile: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Side of a tile in samples.", rich_help_panel=_STORING),
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "float64"] | None,
+        typer.Option(help="Precision; that of the files by default.", rich_help_panel=_STORING),
+    ] = None,
+    repair: Annotated[
+        Literal["clip", "flip", "shift"] | None,
+        typer.Option(
+            help="Mend negative eigenvalues: set them to zero, flip their sign, or shift all of them.",
+            rich_help_panel=_STORING,
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Turn kernel matrices in files into a kernel set, a tile at a time.
+
+    Interrupted, the same command goes on where it stopped; OUT holds a whole set or nothing at any moment.
+
+    Examples
+    --------
+        dmkl import kernels.zarr rbf.npy chi2.npy --labels classes.txt
+        dmkl import kernels.zarr kernels.mat --variable K --labels labels.csv --dtype float32
+        dmkl import new.zarr new_samples.h5 --rectangular --samples new.txt --train-samples train.txt
+    """
+    started = time.monotonic()
+    given = None if names is None else [name.strip() for name in names.split(",")]
+    source, known = open_files(inputs, kernel_axis=kernel_axis, variables=variable, names=given)
+    for field, file in (
+        ("labels", labels),
+        ("samples", samples),
+        ("train_samples", train_samples),
+        ("splits", splits),
+    ):
+        if file is not None:
+            setattr(known, field, read_vector(file))
+    with ConsoleWatch():
+        ingest(
+            out,
+            source,
+            known,
+            tile=tile,
+            dtype=dtype,
+            symmetric=False if rectangular else None,
+            repair=repair,
+            overwrite=overwrite,
+        )
+    K = open_set(out)
+    screen = console()
+    n, rows, cols = K.shape
+    what = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}"
+    screen.print(Text(f"{out}: {what}, in {time.monotonic() - started:.1f} s"))
+    screen.print(
+        Text(f"Look at it with: dmkl info {out}; look for problems with: dmkl check {out}", style="dim")
+    )
+
+
+def info(store: Store, as_json: Json = False) -> None:
+    """Say what a kernel set holds: kernels, samples, classes, splits, size on disk.
+
+    Examples
+    --------
+        dmkl info kernels.zarr
+        dmkl info kernels.zarr --json
+    """
+    try:
+        K = open_set(store)
+    except IncompleteStoreError as error:
+        msg = f"{error}. {_progress_of(store)}"
+        raise IncompleteStoreError(msg) from error
+    described = _describe(K, store)
+    if as_json:
+        print_json(described)
+    else:
+        _print(console(), described)
+
+
+def _progress_of(store: str) -> str:
+    """How much of an unfinished set is there: a kernel is whole when its row sums stand."""
+    begun = partial_path(Path(store)) if "://" not in store else None
+    try:
+        group: Any = zarr.open_group(str(begun) if begun and begun.exists() else store, mode="r")
+        row_sum = group["row_sum"]
+        whole = sum(not np.isnan(row_sum[j]).any() for j in range(row_sum.shape[0]))
+    except (OSError, KeyError, ValueError):
+        return "No kernel of it is whole yet"
+    n, rows = row_sum.shape
+    return f"{whole} of {count(n, 'kernel')} over {count(rows, 'sample')} are whole"
+
+
+def _describe(K: KernelSet, store: str) -> dict[str, Any]:
+    source = K.view.source
+    assert isinstance(source, StoreReader)
+    return {
+        "path": store,
+        "kernels": [
+            {"name": name, "made_by": _recipe(made)} for name, made in zip(K.names, K.provenance, strict=True)
+        ],
+        "shape": list(K.shape),
+        "dtype": str(K.dtype),
+        "tile": source.tiling.tile,
+        "symmetric": source.symmetric,
+        "stored": "full" if source.full else "upper tiles",
+        "bytes_per_pass": K.bytes_per_pass,
+        "bytes_on_disk": _bytes_on_disk(store),
+        "labels": _classes(K),
+        "splits": [
+            {
+                part: int(np.count_nonzero(split == number))
+                for number, part in enumerate(("train", "validation", "test"))
+            }
+            for split in (() if K.splits is None else K.splits)
+        ],
+        "content_id": K.content_id,
+        "created_by": source.attrs.get("created_by"),
+        "format_version": source.attrs.get("format_version"),
+    }
+
+
+def _bytes_on_disk(store: str) -> int | None:
+    """What the files of a local set take; None for others."""
+    if "://" in store:
+        return None
+    return sum(file.stat().st_size for file in Path(store).expanduser().rglob("*") if file.is_file())
+
+
+def _classes(K: KernelSet) -> dict[str, int] | None:
+    """Samples of each class, or positive samples of each task."""
+    if K.labels is None:
+        return None
+    if K.labels.ndim == 2:
+        tasks = range(K.labels.shape[1]) if K.tasks is None else K.tasks
+        return {str(task): int(column.sum()) for task, column in zip(tasks, K.labels.T, strict=True)}
+    classes, sizes = np.unique(K.labels, return_counts=True)
+    return {str(name): int(n) for name, n in zip(classes, sizes, strict=True)}
+
+
+def _recipe(made: dict[str, Any]) -> dict[str, Any]:
+    """How a kernel was made, as far as it means something to people: no hashes."""
+    flat: dict[str, Any] = {}
+    for key, value in made.items():
+        if isinstance(value, dict):
+            flat |= _recipe(value)
+        elif (
+            key != "name"
+            and value is not None
+            and not (isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32,}", value))
+        ):
+            flat[key] = value
+    return flat
+
+
+def _print(out: Console, described: dict[str, Any]) -> None:
+    n, rows, cols = described["shape"]
+    kind = "symmetric" if described["symmetric"] else "new samples × training samples"
+    facts = {
+        "kernels": f"{n:,} of {rows:,} × {cols:,}, {described['dtype']}, {kind}",
+        "tiles": f"{described['tile']:,} × {described['tile']:,}, {described['stored']}",
+        "one pass reads": size(described["bytes_per_pass"]),
+        "on disk": "" if described["bytes_on_disk"] is None else size(described["bytes_on_disk"]),
+        "classes": _listed(described["labels"]),
+        "splits": "; ".join(
+            f"{number}: " + ", ".join(f"{n:,} {part}" for part, n in split.items() if n)
+            for number, split in enumerate(described["splits"])
+        ),
+        "written by": f"{described['created_by']}, format version {described['format_version']}",
+        "content": described["content_id"],
+    }
+    about = table()
+    about.add_column(style="bold")
+    about.add_column(overflow="fold")
+    about.show_header = False
+    for fact, value in facts.items():
+        about.add_row(fact, Text(value or "none"))
+    out.print(Text(described["path"], style="bold"))
+    out.print(about)
+    out.print()
+    kernels = table()
+    kernels.add_column("kernel", overflow="fold")
+    kernels.add_column("how it was made", overflow="fold")
+    for kernel in described["kernels"]:
+        recipe = ", ".join(f"{key} {value}" for key, value in kernel["made_by"].items())
+        kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"))
+    out.print(kernels)
+
+
+def _listed(classes: dict[str, int] | None, most: int = 12) -> str:
+    if classes is None:
+        return ""
+    shown = [f"{name} ({n:,})" for name, n in list(classes.items())[:most]]
+    more = f", … {len(classes) - most} more" if len(classes) > most else ""
+    return f"{len(classes)}: {', '.join(shown)}{more}"

@@ -1,0 +1,235 @@
+"""Kernels in MATLAB's files: v5 one variable at a time through SciPy, v7.3 in parts through HDF5."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import scipy.io
+
+from dmkl.errors import InputError
+from dmkl.store.files.hdf5 import H5Array, opened
+from dmkl.store.files.variables import Readable, Variable
+
+__all__ = ["matlab_variables"]
+
+Array = npt.NDArray[Any]
+
+_NUMBERS = {
+    "double": "f8",
+    "single": "f4",
+    "logical": "u1",
+    **{
+        f"{kind}int{bits}": f"{code}{bits // 8}"
+        for kind, code in (("", "i"), ("u", "u"))
+        for bits in (8, 16, 32, 64)
+    },
+}
+_TEXT, _OBJECT = np.dtype("U1"), np.dtype(object)
+
+
+def matlab_variables(path: Path) -> list[Variable]:
+    """The variables of a MATLAB file of version 7.3 (HDF5) or earlier."""
+    try:
+        return _v73(path) if h5py.is_hdf5(path) else _v5(path)
+    except (ValueError, TypeError, NotImplementedError, KeyError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        msg = f"{path} is not a whole MATLAB file: {error}"
+        raise InputError(msg) from error
+
+
+# --- version 5 (and 4) -----------------------------------------------------------------------------------------------
+
+
+def _v5(path: Path) -> list[Variable]:
+    found = []
+    for name, shape, kind in scipy.io.whosmat(str(path)):
+        if name.startswith("__"):
+            continue
+        if kind in _NUMBERS:
+            lazy = _V5Array(path, name, shape, np.dtype(_NUMBERS[kind]))
+            found.append(Variable(path, name, shape, lazy.dtype, lazy.fresh, lazy.values, matlab=True))
+        elif kind == "char":
+            text = _V5Array(path, name, shape, _TEXT)
+            found.append(Variable(path, name, shape[:1], _TEXT, text.fresh, text.strings))
+        elif kind == "cell":
+            found.append(_v5_cell(path, name, shape))
+        else:
+            problem = {
+                "sparse": "sparse",
+                "struct": "a struct: save its fields as variables of their own",
+            }.get(kind, kind)
+            unread = _V5Array(path, name, shape, _OBJECT)
+            found.append(
+                Variable(path, name, shape, _OBJECT, unread.fresh, unread.values, problem, matlab=True)
+            )
+    return found
+
+
+def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> Variable:
+    """A cell array: of strings, of kernels, or of neither; only its content tells."""
+    lazy = _V5Array(path, name, shape, _OBJECT)
+    parts = [np.asarray(part) for part in lazy.values().ravel(order="F")]
+    if all(part.dtype.kind == "U" for part in parts):
+        return Variable(path, name, (len(parts),), _TEXT, lazy.fresh, lazy.strings)
+    stack = _stack(parts)
+    if stack is None:
+        return Variable(path, name, shape, _OBJECT, lazy.fresh, lazy.values, "a cell array of unlike parts")
+
+    def again() -> Readable:
+        held = _stack([np.asarray(part) for part in lazy.fresh().values().ravel(order="F")])
+        assert held is not None
+        return held
+
+    return Variable(path, name, stack.shape, stack.dtype, again, lazy.values, cell=True)
+
+
+class _V5Array:
+    """A variable of a version 5 file: the format can only be read a whole variable at a time."""
+
+    def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._path, self._name = path, name
+        self.shape, self.dtype = shape, dtype
+        self._values: Array | None = None
+
+    def fresh(self) -> _V5Array:
+        """The same variable with nothing in memory."""
+        return _V5Array(self._path, self._name, self.shape, self.dtype)
+
+    def __getitem__(self, key: Any) -> Array:
+        if self._values is None:
+            self._values = self.values()
+        return np.asarray(self._values[key])
+
+    def values(self) -> Array:
+        """All of the variable."""
+        try:
+            # MATLAB packs doubles that are small whole numbers into bytes; mat_dtype gives them back as doubles.
+            found = scipy.io.loadmat(str(self._path), variable_names=[self._name], mat_dtype=True)[self._name]
+        except (ValueError, TypeError, NotImplementedError, KeyError, OSError) as error:
+            msg = f"variable {self._name!r} of {self._path} is damaged: {error}"
+            raise InputError(msg) from error
+        if found.dtype.kind == "c":
+            msg = (
+                f"variable {self._name!r} of {self._path} is complex, expected real numbers; save real({self._name}) if "
+                "the imaginary part is rounding"
+            )
+            raise InputError(msg)
+        return np.asarray(found)
+
+    def strings(self) -> Array:
+        """A char matrix or a cell array as its strings; a char matrix pads them with blanks."""
+        parts = [np.asarray(part) for part in self.values().ravel(order="F")]
+        # A cell holds each string as an array of one row of characters, and '' as an array of none.
+        return np.array([str(part.item()).rstrip() if part.size == 1 else "" for part in parts], dtype=str)
+
+
+# --- version 7.3 -----------------------------------------------------------------------------------------------------
+
+
+def _v73(path: Path) -> list[Variable]:
+    found: list[Variable] = []
+    with opened(path) as file:
+
+        def visit(group: h5py.Group, prefix: str) -> None:
+            for key in group:
+                node, name = group[key], f"{prefix}{key}"
+                if key.startswith("#"):  # where MATLAB keeps what cells refer to
+                    continue
+                if isinstance(node, h5py.Group):
+                    if "MATLAB_sparse" in node.attrs:
+                        found.append(_v73_sparse(path, name, node))
+                    else:
+                        visit(node, f"{name}/")
+                elif isinstance(node, h5py.Dataset) and "MATLAB_empty" not in node.attrs:
+                    found.append(_v73_variable(path, name, node))
+
+        visit(file, "")
+    return found
+
+
+def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> Variable:
+    array = H5Array(path, name, reverse=True)
+    kind = node.attrs.get("MATLAB_class", b"")
+    kind = kind.decode() if isinstance(kind, bytes) else str(kind)
+    if kind == "char":
+        return Variable(path, name, array.shape[:1], _TEXT, lambda: array, lambda: _characters(array[...]))
+    if h5py.check_ref_dtype(node.dtype) is h5py.Reference:
+        return _v73_cell(path, name, node)
+    problem = ""
+    if array.dtype.kind == "c" or array.dtype.names == ("real", "imag"):
+        problem = "complex"
+    elif array.dtype.kind not in "fiub" or kind not in ("", *_NUMBERS):
+        problem = kind or "not numbers"
+    return Variable(
+        path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem, matlab=True
+    )
+
+
+def _v73_sparse(path: Path, name: str, group: h5py.Group) -> Variable:
+    n_rows = int(group.attrs["MATLAB_sparse"])
+    n_cols = len(group["jc"]) - 1 if "jc" in group else 0
+    array = H5Array(path, name + "/jc", reverse=True)
+    return Variable(path, name, (n_rows, n_cols), _OBJECT, array.fresh, array.fresh, "sparse", matlab=True)
+
+
+def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> Variable:
+    # Each part is a data set of its own, which the cell refers to; axes are reversed in the cell too.
+    targets = [node.file[reference] for reference in np.asarray(node[...]).T.ravel(order="F")]
+    kinds = {bytes(target.attrs.get("MATLAB_class", b"")).decode() for target in targets}
+    arrays = [
+        H5Array(path, target.name, reverse=True) for target in targets if isinstance(target, h5py.Dataset)
+    ]
+    # The data set of an empty part holds its lengths instead, and '' in a cell is such a part.
+    empty = ["MATLAB_empty" in target.attrs for target in targets]
+
+    def strings() -> Array:
+        texts = [
+            "" if none else "".join(_characters(part[...])) for part, none in zip(arrays, empty, strict=True)
+        ]
+        return np.array(texts, dtype=str)
+
+    if kinds <= {"char"}:
+        return Variable(path, name, (len(targets),), _TEXT, lambda: arrays[0], strings)
+    stack = _stack(arrays) if len(arrays) == len(targets) and not any(empty) else None
+    if stack is None:
+        whole = H5Array(path, name, reverse=True)
+        shape = whole.shape
+        return Variable(path, name, shape, _OBJECT, whole.fresh, whole.fresh, "a cell array of unlike parts")
+
+    def again() -> Readable:
+        held = _stack([array.fresh() for array in arrays])
+        assert held is not None
+        return held
+
+    return Variable(path, name, stack.shape, stack.dtype, again, strings, cell=True)
+
+
+def _characters(codes: Array) -> Array:
+    """A char matrix (rows, length) of UTF-16 codes as its strings."""
+    rows = np.atleast_2d(np.asarray(codes, dtype="<u2"))
+    return np.array([row.tobytes().decode("utf-16-le").rstrip() for row in rows], dtype=str)
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+class _Stack:
+    """A cell array of like matrices, seen as one array with the kernels along axis 0."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self._parts = parts
+        self.shape: tuple[int, ...] = (len(parts), *parts[0].shape)
+        self.dtype: np.dtype[Any] = np.result_type(*(part.dtype for part in parts))
+
+    def __getitem__(self, key: tuple[int, slice, slice]) -> Any:
+        return self._parts[key[0]][key[1:]]
+
+
+def _stack(parts: list[Any]) -> _Stack | None:
+    alike = parts and len({tuple(part.shape) for part in parts}) == 1 and len(parts[0].shape) == 2
+    return _Stack(parts) if alike and all(part.dtype.kind in "fiub" for part in parts) else None

@@ -1,0 +1,151 @@
+"""Kernels in NumPy's own files: .npy is memory-mapped, of an .npz one kernel at a time is in memory."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import InputError
+from dmkl.store.files.variables import Variable
+
+__all__ = ["npy_variables", "npz_variables"]
+
+Array = npt.NDArray[Any]
+
+
+def npy_variables(path: Path) -> list[Variable]:
+    """The array of an .npy file."""
+    try:
+        with path.open("rb") as file:
+            shape, _, dtype = _header(file)
+    except (ValueError, EOFError, OSError) as error:
+        msg = f"{path} is not a whole .npy file: {error}"
+        raise InputError(msg) from error
+
+    def mapped() -> Array:
+        if dtype.hasobject:
+            _refuse_objects(str(path))
+        try:
+            # An empty array cannot be mapped.
+            return np.load(path, mmap_mode="r" if np.prod(shape) else None, allow_pickle=False)  # type: ignore[no-any-return]
+        except (ValueError, OSError) as error:
+            msg = f"{path} is not a whole .npy file: {error}"
+            raise InputError(msg) from error
+
+    return [Variable(path, "", shape, dtype, mapped, mapped, _problem(dtype))]
+
+
+def npz_variables(path: Path) -> list[Variable]:
+    """The arrays of an .npz file, in the order in which they were saved."""
+    found = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                if member.endswith(".npy"):
+                    with archive.open(member) as file:
+                        shape, fortran, dtype = _header(file)
+                    array = _Member(path, member, shape, dtype, fortran=fortran)
+                    found.append(
+                        Variable(path, member[:-4], shape, dtype, array.fresh, array.whole, _problem(dtype))
+                    )
+    except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+        msg = f"{path} is not a whole .npz file: {error}"
+        raise InputError(msg) from error
+    return found
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in Fortran order, and type."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    else:
+        # 3.0 differs from 2.0 in allowing names of fields that are not Latin-1; kernels have no fields.
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+    return tuple(shape), bool(fortran), np.dtype(dtype)
+
+
+def _problem(dtype: np.dtype[Any]) -> str:
+    if dtype.hasobject:
+        return "Python objects"
+    if dtype.kind == "c":
+        return "complex"
+    return "" if dtype.kind in "fiubUS" else "not numbers"
+
+
+def _refuse_objects(where: str) -> None:
+    msg = (
+        f"{where} holds Python objects, which are never unpickled: they can run any code. Save numbers, or strings as "
+        "np.array(names, dtype=str)"
+    )
+    raise InputError(msg)
+
+
+class _Member:
+    """One array of an .npz file.
+
+    The part along the slowest axis that was asked for last stays in memory: one kernel, where the kernels lie one
+    after another.
+    """
+
+    def __init__(
+        self, path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool
+    ) -> None:
+        self._path, self._member, self._fortran = path, member, fortran
+        self.shape, self.dtype = shape, dtype
+        self._slowest = len(shape) - 1 if fortran else 0
+        self._held: tuple[int | None, Array] | None = None
+        self._file: IO[bytes] | None = None
+        self._start = 0
+
+    def fresh(self) -> _Member:
+        """The same array with nothing in memory."""
+        return _Member(self._path, self._member, self.shape, self.dtype, fortran=self._fortran)
+
+    def __getitem__(self, key: Any) -> Array:
+        index = key if isinstance(key, tuple) else (key,)
+        position = index[self._slowest] if len(self.shape) == 3 and len(index) == 3 else None
+        if not isinstance(position, int):
+            return self._part(None)[key]
+        rest = tuple(part for axis, part in enumerate(index) if axis != self._slowest)
+        return self._part(position)[rest]
+
+    def _part(self, position: int | None) -> Array:
+        if self._held is None or self._held[0] != position:
+            self._held = None  # let go of the last one before the next is read
+            self._held = (position, self.whole() if position is None else self._slab(position))
+        return self._held[1]
+
+    def whole(self) -> Array:
+        """All of the array."""
+        if self.dtype.hasobject:
+            _refuse_objects(f"variable {self._member[:-4]!r} of {self._path}")
+        try:
+            with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as file:
+                return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+            raise InputError(self._damaged(error)) from error
+
+    def _slab(self, position: int) -> Array:
+        rest = tuple(length for axis, length in enumerate(self.shape) if axis != self._slowest)
+        size = int(np.prod(rest)) * self.dtype.itemsize
+        try:
+            if self._file is None:
+                self._file = zipfile.ZipFile(self._path).open(self._member)
+                _header(self._file)
+                self._start = self._file.tell()
+            # Forward is reading on; back is from the beginning again, which only a second pass asks for.
+            self._file.seek(self._start + position * size)
+            data = self._file.read(size)
+        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+            raise InputError(self._damaged(error)) from error
+        if len(data) < size:
+            raise InputError(self._damaged("it ends too early"))
+        return np.frombuffer(data, dtype=self.dtype).reshape(rest, order="F" if self._fortran else "C")
+
+    def _damaged(self, error: Any) -> str:
+        return f"variable {self._member[:-4]!r} of {self._path} is damaged: {error}"

@@ -1,0 +1,170 @@
+"""What a data file holds: arrays that are kernels, and vectors that name and label them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import InputError
+
+__all__ = ["ROLES", "Readable", "Variable", "role_of", "stamp", "times", "vector", "where"]
+
+Array = npt.NDArray[Any]
+
+ROLES: Final = {
+    name: role
+    for role, names in {
+        "labels": ("label", "labels", "y", "target", "targets"),
+        "samples": (
+            "sample",
+            "samples",
+            "sample_name",
+            "sample_names",
+            "sample_id",
+            "sample_ids",
+            "id",
+            "ids",
+        ),
+        "train_samples": ("train_sample", "train_samples", "train_sample_names"),
+        "splits": ("split", "splits"),
+        "tasks": ("task", "tasks", "task_names"),
+        "names": ("name", "names", "kernel", "kernels", "kernel_name", "kernel_names"),
+        "diagonal": ("diagonal",),
+    }.items()
+    for name in names
+}
+"""What variables and files of these names are taken for."""
+
+
+class Readable(Protocol):
+    """An array of any number of dimensions that is read in parts."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the entries."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """A part, as anything that `numpy.asarray` takes."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One array of a file; nothing of it is read yet.
+
+    Parameters
+    ----------
+    path
+        The file.
+    name
+        Its name in the file; empty where the file holds one array alone.
+    shape
+        Its axes in the order in which the software that wrote the file shows them; -1 for a length that is costly
+        to find out.
+    dtype
+        Type of its entries; "U" for strings.
+    open
+        Gives the array to read parts of. What it holds in memory goes with it.
+    read
+        Gives the whole array, for vectors.
+    problem
+        Why it cannot be a kernel, whatever its shape.
+    matlab
+        Whether its axes are in MATLAB's order, the kernels along the last one.
+    cell
+        Whether it is a cell array of matrices, which `open` shows with the kernels along axis 0.
+    """
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    open: Callable[[], Readable]
+    read: Callable[[], Any]
+    problem: str = ""
+    matlab: bool = False
+    cell: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds strings."""
+        return self.dtype.kind in "UST"
+
+    @property
+    def looks_like_kernels(self) -> bool:
+        """Whether its shape is that of a kernel, or of several."""
+        if len(self.shape) == 3:
+            return min(self.shape) > 0
+        return len(self.shape) == 2 and self.shape[0] == self.shape[1] > 1
+
+    def __str__(self) -> str:
+        kind = "strings" if self.is_text else str(self.dtype)
+        lengths = f"{times(self.shape)} " if self.shape else "one "
+        return f"{self.name or self.path.name} ({lengths}{kind}{f', {self.problem}' if self.problem else ''})"
+
+
+def where(variable: Variable) -> str:
+    """The variable as it is named in messages."""
+    return f"variable {variable.name!r} of {variable.path}" if variable.name else str(variable.path)
+
+
+def times(shape: Sequence[int]) -> str:
+    """A shape as it is named in messages."""
+    return " × ".join("?" if length < 0 else str(length) for length in shape)
+
+
+def role_of(variable: Variable) -> str | None:
+    """What a variable is by its name: labels, samples …; None for anything else."""
+    role = ROLES.get(variable.name.rsplit("/", 1)[-1].casefold().replace("-", "_").replace(" ", "_"))
+    # Kernels are often called "kernels"; only strings of that name are names.
+    return None if role == "names" and not variable.is_text else role
+
+
+def stamp(path: Path) -> dict[str, Any]:
+    """What tells the content of a file or folder apart from what it was or will be: size and modification time."""
+    if not path.is_dir():
+        status = path.stat()
+        return {"path": str(path.absolute()), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+    found = [os.stat(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names]
+    return {
+        "path": str(path.absolute()),
+        "bytes": sum(status.st_size for status in found),
+        "mtime_ns": max((status.st_mtime_ns for status in found), default=0),
+    }
+
+
+def vector(values: Any, source: str) -> Array:
+    """Values as labels and names need them: one dimension where only one is longer than 1, whole numbers as integers.
+
+    Raises
+    ------
+    InputError
+        If they are neither real numbers nor strings.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind in "OST":
+        array = np.array([_text(value) for value in array.ravel().tolist()], dtype=object).reshape(
+            array.shape
+        )
+        array = array.astype(str) if array.size else array.astype("U1")
+    if array.dtype.kind not in "fiubU":
+        msg = f"{source} holds {array.dtype}, expected real numbers or strings"
+        raise InputError(msg)
+    if array.ndim != 1 and max(array.shape, default=1) == array.size:
+        array = array.reshape(-1)
+    if array.dtype.kind == "f" and array.size and np.array_equal(array, np.round(array)):
+        array = array.astype(np.int64)
+    return array
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

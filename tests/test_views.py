@@ -1,0 +1,477 @@
+"""Kernel sets as they are indexed, selected and transformed, against dense matrices."""
+
+from __future__ import annotations
+
+import itertools
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client
+from references import Counting, dense_view, error, over, psd, raise_if_computes, stepped
+
+import dmkl
+from dmkl.errors import InputError, MemoryBudgetError
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+KINDS = ("center", "trace", "multiplicative", "cosine")
+CHAINS = [chain for length in (1, 2, 3) for chain in itertools.product(KINDS, repeat=length)]
+M = 23
+MASK = np.arange(M) % 3 == 1
+TRAIN = np.array([20, 3, 7, 0, 15, 11, 8, 22, 4, 18, 13, 1])
+TEST = np.array([2, 5, 21, 9])
+
+
+def computed(build):
+    """What `build` makes, with the promise that nothing was computed before."""
+    with raise_if_computes():
+        lazy = build()
+    return np.asarray(lazy.compute())
+
+
+# --- indexing --------------------------------------------------------------------------------------------------------
+
+KEYS = {
+    "all": slice(None),
+    "slice": slice(2, 19, 3),
+    "backwards": slice(None, None, -1),
+    "backwards in steps": slice(20, 3, -4),
+    "beyond the end": slice(17, 99),
+    "mask": MASK,
+    "mask as a list": MASK.tolist(),
+    "positions": [4, 0, 22],
+    "negative positions": np.array([-1, -23, 5]),
+    "repeats": np.array([7, 7, 0, 7, 21, 0]),
+    "unsigned": np.array([3, 9], dtype=np.uint8),
+}
+
+
+@pytest.mark.parametrize("rows", KEYS)
+@pytest.mark.parametrize("cols", ["all", "backwards", "mask", "repeats"])
+def test_indexing_is_numpys(stored, dense, rows, cols):
+    view = stored[KEYS[rows], KEYS[cols]]
+    expected = dense[:, KEYS[rows]][:, :, KEYS[cols]]
+    assert view.shape == expected.shape
+    np.testing.assert_array_equal(computed(view.to_dask), expected)
+    np.testing.assert_array_equal(view.samples, stored.samples[KEYS[rows]])
+    np.testing.assert_array_equal(view.train_samples, stored.samples[KEYS[cols]])
+
+
+def test_an_integer_keeps_its_axis(stored, dense):
+    assert stored[4, -1].shape == (4, 1, 1)
+    np.testing.assert_array_equal(stored[np.int64(4), :].to_dask(), dense[:, [4], :])
+
+
+def test_indexing_again_takes_from_what_was_taken(stored, dense):
+    view = stored[::-1, MASK][TEST, 1:][[2, 0], ::-2]
+    expected = dense[:, ::-1][:, :, MASK][:, TEST][:, :, 1:][:, [2, 0]][:, :, ::-2]
+    np.testing.assert_array_equal(computed(view.to_dask), expected)
+
+
+@pytest.mark.parametrize(
+    "view_of",
+    [lambda K: K[[], []], lambda K: K[[], :], lambda K: K[5:5, np.zeros(M, bool)], lambda K: K[:, []]],
+)
+def test_empty_views_give_empty_results(stored, view_of):
+    view = view_of(stored)
+    n, rows, cols = view.shape
+    assert computed(view.to_dask).shape == (n, rows, cols)
+    np.testing.assert_array_equal(computed(lambda: view.apply(np.ones((cols, 2)))), np.zeros((n, rows, 2)))
+
+
+@pytest.mark.parametrize("step", KINDS)
+def test_statistics_over_no_samples_are_refused(stored, step):
+    with pytest.raises(InputError, match="column samples, and this view has none"):
+        stepped(stored[:, []], [step]).apply(np.ones((0, 1)))
+
+
+@pytest.mark.parametrize("key", [4, slice(3), (1,), (1, 2, 3), "rbf", None])
+def test_an_index_without_two_axes_is_refused(stored, key):
+    with pytest.raises(InputError, match=r"indexed by rows and columns, K\[rows, cols\]"):
+        stored[key]
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "message"),
+    [
+        (23, 0, "row 23 is outside the 23 rows"),
+        (0, [3, -24], "column -24 is outside the 23 columns"),
+        (MASK[:-1], 0, r"row mask must have shape \(23,\), got \(22,\)"),
+        (0, np.ones((23, 23), bool), r"column mask must have shape \(23,\), got \(23, 23\)"),
+        ([1.0], 0, "rows are chosen by"),
+        (0, [[1, 2]], "columns are chosen by"),
+        ("s01", 0, "rows are chosen by"),
+        (None, 0, "rows are chosen by"),
+        (..., 0, "rows are chosen by"),
+    ],
+)
+def test_impossible_positions_are_named(stored, rows, cols, message):
+    with pytest.raises(InputError, match=message):
+        stored[rows, cols]
+
+
+# --- kernels and labels ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "positions"),
+    [
+        ("linear", [2]),
+        (["string", "rbf"], [3, 0]),
+        (1, [1]),
+        (-1, [3]),
+        ([2, "rbf"], [2, 0]),
+        (slice(None, None, -2), [3, 1]),
+        (np.array([True, False, True, False]), [0, 2]),
+        (np.array(["chi2", "linear"]), [1, 2]),
+        ((name for name in ("chi2",)), [1]),
+    ],
+)
+def test_select_by_name_position_or_mask(stored, dense, asked, positions):
+    view = stored.select(asked)
+    assert view.names == tuple(np.array(stored.names)[positions])
+    assert [p["name"] for p in view.provenance] == list(view.names)
+    assert len(view) == len(positions)
+    np.testing.assert_array_equal(computed(view.to_dask), dense[positions])
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("gauss", r"no kernel named 'gauss'; the names are 'rbf', 'chi2', 'linear', 'string'"),
+        (["rbf", "gauss"], "no kernel named 'gauss'"),
+        (4, "no kernel 4; this set has 4"),
+        ([-5], "no kernel -5"),
+        ([], "at least one kernel"),
+        (slice(2, 2), "at least one kernel"),
+        ([True, False], r"kernel mask must have shape \(4,\)"),
+    ],
+)
+def test_select_names_what_is_not_there(stored, asked, message):
+    with pytest.raises(InputError, match=message):
+        stored.select(asked)
+
+
+def test_select_follows_the_names_of_the_view(stored, dense):
+    view = stored.select(["linear", "rbf"])
+    assert view.select(0).names == ("linear",)
+    with pytest.raises(InputError, match="no kernel named 'chi2'"):
+        view.select("chi2")
+    centred = stored[TRAIN, TRAIN].center().normalize("cosine")
+    centred.statistics()
+    expected = dense_view(dense, TRAIN, TRAIN, ["center", "cosine"])[[3, 0]]
+    assert error(centred.select(["string", "rbf"]).apply(np.eye(12)), expected) < 1e-12
+
+
+def test_labels_follow_the_rows(stored):
+    view = stored[TEST, TRAIN].center()[::-1, :5]
+    rows, cols = TEST[::-1], TRAIN[:5]
+    np.testing.assert_array_equal(view.samples, [f"s{i:02}" for i in rows])
+    np.testing.assert_array_equal(view.train_samples, [f"s{i:02}" for i in cols])
+    np.testing.assert_array_equal(view.labels, rows % 3)
+    np.testing.assert_array_equal(view.splits, stored.splits[:, rows])
+    assert view.tasks is None
+    assert view.content_id == stored.content_id
+
+
+def test_split_gives_positions_of_the_view(stored):
+    for view in (stored, stored[::-1, ::-1]):
+        for number in (0, 1):
+            for part, positions in enumerate(view.split(number)):
+                np.testing.assert_array_equal(positions, np.flatnonzero(view.splits[number] == part))
+    with pytest.raises(InputError, match="no split 2; this set has 2"):
+        stored.split(2)
+
+
+def test_a_set_without_labels_says_so(tmp_path):
+    K = dmkl.create(tmp_path / "bare.zarr", psd(1, 5))
+    assert K.labels is None
+    assert K.splits is None
+    assert K.samples.tolist() == ["0", "1", "2", "3", "4"]
+    with pytest.raises(InputError, match="no split 0; this set has 0"):
+        K.split()
+
+
+def test_multilabel_labels_follow(tmp_path):
+    labels = np.array([[1, 0], [0, 1], [1, 1]])
+    K = dmkl.create(tmp_path / "multi.zarr", psd(1, 3), labels=labels, tasks=["cat", "dog"])
+    np.testing.assert_array_equal(K[[2, 0], :].labels, labels[[2, 0]])
+    assert list(K[[2, 0], :].tasks) == ["cat", "dog"]
+
+
+def test_repr_tells_shape_and_steps(stored):
+    view = stored[:3, :].center()[:, :2].normalize()
+    assert repr(view) == "<KernelSet 4 kernels, 3 × 2, float64, center → take → trace>"
+
+
+def test_square_means_the_same_samples_in_the_same_order(stored):
+    assert stored.is_square
+    assert stored[TRAIN, TRAIN].is_square
+    assert stored[TRAIN, TRAIN].center()[MASK[:12], MASK[:12]].is_square
+    assert not stored[TRAIN, TRAIN[::-1]].is_square
+    assert not stored[TRAIN, TRAIN].center()[:5, 1:6].is_square
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids="-".join)
+def test_steps_in_any_order(stored, dense, chain):
+    """Training kernels, test rows by the training samples' statistics, and positions taken between the steps."""
+    rng = np.random.default_rng(0)
+    taken = [(TRAIN[::-1], TRAIN[::-1]), (np.array([1, 5, 5, 0]), np.array([0, 2, 4, 4, 9, 1, 7]))]
+    between = [s for step, take in itertools.zip_longest(chain, taken) for s in (step, take) if s is not None]
+    cases = [(TRAIN, TRAIN, chain), (TEST, TRAIN, chain), (None, None, between)]
+    for rows, cols, steps in cases:
+        view = stepped(stored if rows is None else stored[rows, cols], steps)
+        expected = dense_view(dense, rows, cols, steps)
+        V = rng.standard_normal((expected.shape[2], 3))
+        assert error(computed(lambda view=view, V=V: view.apply(V)), expected @ V) < 1e-12
+        if view.is_square:
+            assert error(computed(lambda view=view, V=V: view.project(V)), V.T @ expected @ V) < 1e-12
+        if len(chain) < 3:
+            assert error(computed(view.to_dask), expected) < 1e-12
+
+
+def test_test_rows_are_transformed_by_training_statistics(stored, dense):
+    """K[test, train].center() is not K.center()[test, train]."""
+    V = np.eye(12)
+    by_training = stored[TEST, TRAIN].center().normalize()
+    by_all = stored.center().normalize()[TEST, TRAIN]
+    assert error(by_training.apply(V), dense_view(dense, TEST, TRAIN, ["center", "trace"])) < 1e-12
+    assert error(by_all.apply(V), dense_view(dense, None, None, ["center", "trace", (TEST, TRAIN)])) < 1e-12
+    assert error(by_training.apply(V), by_all.to_dask()) > 1e-3
+
+
+@pytest.mark.parametrize("chain", [("center", "trace"), ("multiplicative", "cosine"), ("cosine", "center", "cosine")])
+def test_statistics_computed_first_change_nothing(stored, dense, chain):
+    for rows in (TRAIN, TEST):
+        view = stepped(stored[rows, TRAIN], chain)
+        view.statistics()
+        with_statistics, passes = view.measured()
+        assert passes == 0
+        assert error(with_statistics.apply(np.eye(12)), dense_view(dense, rows, TRAIN, chain)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "chain", "passes"),
+    [
+        (None, None, ("center", "trace", "center"), 0),
+        (None, None, ("cosine", "center"), 1),
+        (TRAIN, TRAIN, ("trace", "cosine"), 0),
+        (TRAIN, TRAIN, ("center", "trace", "multiplicative"), 1),
+        (TRAIN, TRAIN, ("center", "cosine", "center"), 2),
+        (TEST, TRAIN, ("center", "trace"), 1),
+        (TEST, TRAIN, ("center", "cosine"), 2),
+    ],
+)
+def test_statistics_take_no_more_passes_than_they_need(tmp_path, dense, rows, cols, chain, passes):
+    whole = dmkl.create(tmp_path / "one-tile.zarr", dense, tile=M)
+    K, source = over(whole if rows is None else whole[rows, cols], Counting)
+    _, told = stepped(K, chain).measured()
+    assert told == passes
+    assert sum(source.reads.values()) == passes * len(K)
+
+
+def test_normalize_takes_one_of_three(stored):
+    for how in ("center", "spherical", None):
+        with pytest.raises(InputError, match="'trace', 'cosine' or 'multiplicative', got"):
+            stored.normalize(how)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 1.0, 7.7e5])
+@pytest.mark.parametrize(
+    "chain", [("center", "trace"), ("center", "multiplicative"), ("multiplicative",), ("center", "cosine")]
+)
+def test_a_constant_kernel_is_named(tmp_path, dtype, value, chain):
+    """What rounding leaves of a constant kernel is not normalised to unit size."""
+    K = np.stack([psd(1, 13)[0], np.full((13, 13), value)])
+    view = dmkl.create(tmp_path / "constant.zarr", K, names=["good", "flat"], tile=5, dtype=dtype)
+    with raise_if_computes():
+        result = stepped(view[:11, :11], chain).apply(np.ones((11, 1)))
+    with pytest.raises(InputError, match=r"'flat'.*leave"):
+        result.compute()
+    stepped(view[:11, :11].select("good"), chain).apply(np.ones((11, 1))).compute()
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e13])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_normalising_does_not_depend_on_the_scale(tmp_path, scale, dtype):
+    K = (psd(2, 13) + 50) * scale
+    chain = ("center", "trace", "multiplicative", "cosine", "center", "trace")
+    view = stepped(dmkl.create(tmp_path / "scaled.zarr", K, tile=5, dtype=dtype), chain)
+    assert error(view.to_dask(), dense_view(K.astype(dtype), steps=chain)) < 1e-10
+
+
+def test_a_zero_diagonal_has_no_cosine(tmp_path):
+    K = psd(2, 7)
+    K[1, 3, :] = K[1, :, 3] = 0
+    view = dmkl.create(tmp_path / "zero.zarr", K, names=["good", "dead"], tile=3)
+    with pytest.raises(InputError, match=r"'dead' has 0 at position 3; use 'trace'"):
+        view.normalize("cosine").apply(np.ones(7)).compute()
+    rest = np.array([0, 1, 2, 4, 5, 6])
+    with pytest.raises(InputError, match="'dead' has 0 at position 0"):
+        view[[3, 1], rest].normalize("cosine").to_dask().compute()
+    expected = dense_view(K, rest, rest, ["cosine"])
+    assert error(view[rest, rest].normalize("cosine").to_dask(), expected) < 1e-12
+
+
+# --- the matrices themselves -----------------------------------------------------------------------------------------
+
+
+def test_to_dask_is_lazy_and_cut_as_asked(stored, dense):
+    with raise_if_computes():
+        plain, cut, centred = stored.to_dask(), stored[1:, :].to_dask(chunk=9), stored.center().to_dask()
+    assert plain.chunks == ((1,) * 4, (5, 5, 5, 5, 3), (5, 5, 5, 5, 3))
+    assert cut.chunks == ((1,) * 4, (9, 9, 4), (9, 9, 5))
+    np.testing.assert_array_equal(plain, dense)
+    np.testing.assert_array_equal(cut, dense[:, 1:])
+    np.testing.assert_array_equal(np.asarray(stored.center()), centred)
+
+
+def test_to_dask_keeps_the_stored_precision_without_steps(tmp_path):
+    K = dmkl.create(tmp_path / "single.zarr", psd(1, 5).astype("f4"), tile=2)
+    assert K.to_dask().dtype == K.to_dask().compute().dtype == np.float32
+    assert K.center().to_dask().dtype == K.center().to_dask().compute().dtype == np.float64
+
+
+def test_to_xarray_is_labelled(stored, dense):
+    with raise_if_computes():
+        array = stored.select(["string", "rbf"])[TEST, TRAIN].center().to_xarray()
+    assert array.dims == ("kernel", "sample", "train_sample")
+    assert array.kernel.values.tolist() == ["string", "rbf"]
+    expected = dense_view(dense, TEST, TRAIN, ["center"])
+    found = array.sel(kernel="rbf", sample="s05", train_sample=["s20", "s03"]).values
+    np.testing.assert_allclose(found, expected[0, 1, :2], rtol=1e-12)
+
+
+# --- rectangular sets ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rectangular(tmp_path, dense):
+    return dmkl.create(
+        tmp_path / "new.zarr",
+        dense[:, TEST][:, :, TRAIN],
+        samples=[f"s{i:02}" for i in TEST],
+        train_samples=[f"s{i:02}" for i in TRAIN],
+        diagonal=np.diagonal(dense, axis1=1, axis2=2)[:, TEST],
+        tile=5,
+    )
+
+
+def test_a_rectangular_set_is_used_as_it_is(rectangular, dense):
+    assert rectangular.shape == (4, 4, 12)
+    assert not rectangular.is_square
+    expected = dense[:, TEST][:, :, TRAIN]
+    V = np.random.default_rng(0).standard_normal((12, 3))
+    assert error(computed(lambda: rectangular.apply(V)), expected @ V) < 1e-12
+    assert error(computed(lambda: rectangular[::-1, ::2].apply(V[:6])), expected[:, ::-1, ::2] @ V[:6]) < 1e-12
+    np.testing.assert_array_equal(computed(rectangular[::-1, ::2].to_dask), expected[:, ::-1, ::2])
+    np.testing.assert_array_equal(rectangular.train_samples, [f"s{i:02}" for i in TRAIN])
+
+
+@pytest.mark.parametrize("step", KINDS)
+def test_a_rectangular_set_lacks_the_training_statistics(rectangular, step):
+    with raise_if_computes(), pytest.raises(InputError, match="through a fitted model|give it to a fitted model"):
+        stepped(rectangular, [step]).apply(np.ones((12, 1)))
+
+
+def test_a_rectangular_set_cannot_be_projected(rectangular):
+    with pytest.raises(InputError, match="got 4 rows and 12 columns; this set is rectangular"):
+        rectangular.project(np.ones((12, 1)))
+
+
+# --- the product -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def positive(tmp_path):
+    K = psd(3, 11) ** 2
+    K[1, 2, 5] = K[1, 5, 2] = 0
+    return K, dmkl.create(tmp_path / "positive.zarr", K, tile=4, names=["a", "b", "c"], labels=np.arange(11) % 2)
+
+
+def test_the_product_is_the_geometric_mean(positive):
+    K, stored = positive
+    mean = np.prod(K, axis=0, keepdims=True) ** (1 / 3)
+    V = np.random.default_rng(0).standard_normal((11, 2))
+    rows = np.array([9, 2, 5, 0, 1, 7])
+    with raise_if_computes():
+        product = stored.product()
+    assert product.names == ("product",)
+    np.testing.assert_array_equal(product.labels, stored.labels)
+    assert error(product.to_dask(), mean) < 1e-12
+    assert error(product.apply(V), mean @ V) < 1e-12
+    assert error(product.center().normalize().project(V), V.T @ dense_view(mean, steps=["center", "trace"]) @ V) < 1e-12
+    expected = dense_view(mean, rows[:2], rows[2:], ["cosine", "center"])
+    assert error(product[rows[:2], rows[2:]].normalize("cosine").center().apply(V[:4]), expected @ V[:4]) < 1e-12
+    two = stored.select(["c", "a"]).product()
+    assert error(two.to_dask(), np.sqrt(K[2] * K[0])[None]) < 1e-12
+    assert two.content_id != product.content_id
+    assert product.bytes_per_pass == stored.bytes_per_pass
+
+
+def test_the_product_refuses_what_it_is_not_defined_for(positive, stored):
+    with pytest.raises(InputError, match=r"call it before center\(\) and normalize\(\)"):
+        positive[1].center().product()
+    with pytest.raises(InputError, match=r"not negative, but kernel 'rbf' has -\d"):
+        stored.product().apply(np.ones(23)).compute()
+
+
+# --- in memory -------------------------------------------------------------------------------------------------------
+
+
+def test_a_persisted_set_reads_nothing(stored, dense):
+    K, source = over(stored, Counting)
+    held = K.persist()
+    assert set(source.reads.values()) == {1}
+    source.reads.clear()
+    V = np.random.default_rng(0).standard_normal((M, 3))
+    assert error(held.apply(V), dense @ V) < 1e-12
+    steps = ["center", "cosine"]
+    some = held.select(["string", "rbf"])[TEST, TRAIN]
+    expected = dense_view(dense, TEST, TRAIN, steps)[[3, 0]]
+    assert error(stepped(some, steps).apply(V[:12]), expected @ V[:12]) < 1e-12
+    square = stepped(held[TRAIN, TRAIN], steps)
+    assert error(square.project(V[:12]), V[:12].T @ dense_view(dense, TRAIN, TRAIN, steps) @ V[:12]) < 1e-12
+    assert not source.reads
+    assert error(square.to_dask(), dense_view(dense, TRAIN, TRAIN, steps)) < 1e-12
+
+
+def test_statistics_over_tiles_that_are_not_held_are_read(stored, dense):
+    """Test rows held in memory; their steps need the training samples' own kernels."""
+    rows, cols = np.arange(8), np.arange(10, 23)
+    K, source = over(stored[rows, cols], Counting)
+    held = K.persist()
+    loaded = set(source.reads)
+    source.reads.clear()
+    view = held.center().normalize("cosine")
+    expected = dense_view(dense, rows, cols, ["center", "cosine"])
+    assert error(view.apply(np.eye(13)), expected) < 1e-12
+    assert source.reads
+    assert not loaded & set(source.reads)
+
+
+def test_persist_refuses_what_does_not_fit(stored):
+    with dask.config.set({"dmkl.memory": "10kB"}), pytest.raises(MemoryBudgetError, match=r"9\.77 KiB are allowed"):
+        stored.persist()
+
+
+def test_a_persisted_product(positive):
+    K, stored = positive
+    held = stored.product().persist()
+    mean = np.prod(K, axis=0, keepdims=True) ** (1 / 3)
+    assert error(held.center().apply(np.eye(11)), dense_view(mean, steps=["center"])) < 1e-12
+
+
+def test_persisted_on_a_cluster(stored, dense, cluster):
+    expected = dense_view(dense, TEST, TRAIN, ["center", "cosine"])[[3, 0]]
+    with Client(cluster):
+        held = stored.select([3, 0]).persist()
+        view = held[TEST, TRAIN].center().normalize("cosine")
+        assert error(view.apply(np.eye(12)), expected) < 1e-12
+    # The workers' memory is out of reach now: the tiles are read instead.
+    assert error(view.apply(np.eye(12)), expected) < 1e-12
