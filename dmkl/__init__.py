@@ -1,6 +1,17 @@
-"""Distributed multiple kernel learning."""
+"""Distributed multiple kernel learning.
 
+Kernel matrices live on disk as one chunked Zarr group (`create`, `open`); a `KernelSet` is a lazy, labelled view of them;
+learners (`MKFDA` and the baselines) find weights with a proven gap, in passes over the tiles that run on Dask.
+"""
+
+from dmkl import errors as errors
 from dmkl._version import __version__ as __version__
+from dmkl.estimators.baselines import Product as Product
+from dmkl.estimators.baselines import SingleBest as SingleBest
+from dmkl.estimators.mkfda import MKFDA as MKFDA
+from dmkl.estimators.mkfda import Uniform as Uniform
+from dmkl.estimators.persistence import load as load
 from dmkl.kernelset import KernelSet as KernelSet
 from dmkl.kernelset import create as create
 from dmkl.kernelset import open as open
+from dmkl.progress import ConsoleWatch as ConsoleWatch

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
+from references import psd
 
 import dmkl
-from references import psd
 
 settings.register_profile(
     "fast", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]

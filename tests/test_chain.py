@@ -52,7 +52,8 @@ def kernels():
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("rows", [COLS, ROWS], ids=["square", "other rows"])
 @pytest.mark.parametrize(
-    "chain", [(), ("center",), ("trace", "center"), ("center", "cosine"), ("multiplicative", "center", "trace")]
+    "chain",
+    [(), ("center",), ("trace", "center"), ("center", "cosine"), ("multiplicative", "center", "trace")],
 )
 def test_right_and_left_make_the_product_of_the_view(kernels, chain, rows, parts):
     """Whole, and in parts of which one has the offsets."""
@@ -81,7 +82,13 @@ def test_entries_are_those_of_the_matrix(kernels, rows):
 
 
 def test_diagonals_and_means_are_kept_through_the_steps(kernels):
-    for chain in [("center",), ("cosine",), ("trace", "center"), ("center", "multiplicative"), ("center", "cosine")]:
+    for chain in [
+        ("center",),
+        ("cosine",),
+        ("trace", "center"),
+        ("center", "multiplicative"),
+        ("center", "cosine"),
+    ]:
         state = fit(state_of(kernels, ROWS, COLS), chain)
         train, cross = dense_view(kernels, COLS, COLS, chain), dense_view(kernels, ROWS, COLS, chain)
         own = dense_view(kernels, ROWS, ROWS, ["cosine"]) if chain == ("cosine",) else None
@@ -186,7 +193,12 @@ def test_a_kernel_without_size_is_named(kind):
 def test_rounding_noise_is_told_from_small_kernels(factor):
     """A kernel of which centring leaves 1e-9 is normalised, whatever its unit; one of which it leaves noise is not."""
     small, noise = psd(1, 7) * 1e-9 + 1, np.full((1, 7, 7), 0.1)
-    for chain in [("center", "trace"), ("center", "cosine"), ("multiplicative",), ("center", "trace", "cosine")]:
+    for chain in [
+        ("center", "trace"),
+        ("center", "cosine"),
+        ("multiplicative",),
+        ("center", "trace", "cosine"),
+    ]:
         fitted = fit(state_of(small * factor), chain).fitted
         found = through(fitted, 0, small[0] * factor, np.eye(7))
         assert error([found], dense_view(small, steps=chain)) < 1e-5

@@ -244,7 +244,9 @@ def test_test_rows_are_transformed_by_training_statistics(stored, dense):
     assert error(by_training.apply(V), by_all.to_dask()) > 1e-3
 
 
-@pytest.mark.parametrize("chain", [("center", "trace"), ("multiplicative", "cosine"), ("cosine", "center", "cosine")])
+@pytest.mark.parametrize(
+    "chain", [("center", "trace"), ("multiplicative", "cosine"), ("cosine", "center", "cosine")]
+)
 def test_statistics_computed_first_change_nothing(stored, dense, chain):
     for rows in (TRAIN, TEST):
         view = stepped(stored[rows, TRAIN], chain)
@@ -368,14 +370,19 @@ def test_a_rectangular_set_is_used_as_it_is(rectangular, dense):
     expected = dense[:, TEST][:, :, TRAIN]
     V = np.random.default_rng(0).standard_normal((12, 3))
     assert error(computed(lambda: rectangular.apply(V)), expected @ V) < 1e-12
-    assert error(computed(lambda: rectangular[::-1, ::2].apply(V[:6])), expected[:, ::-1, ::2] @ V[:6]) < 1e-12
+    assert (
+        error(computed(lambda: rectangular[::-1, ::2].apply(V[:6])), expected[:, ::-1, ::2] @ V[:6]) < 1e-12
+    )
     np.testing.assert_array_equal(computed(rectangular[::-1, ::2].to_dask), expected[:, ::-1, ::2])
     np.testing.assert_array_equal(rectangular.train_samples, [f"s{i:02}" for i in TRAIN])
 
 
 @pytest.mark.parametrize("step", KINDS)
 def test_a_rectangular_set_lacks_the_training_statistics(rectangular, step):
-    with raise_if_computes(), pytest.raises(InputError, match="through a fitted model|give it to a fitted model"):
+    with (
+        raise_if_computes(),
+        pytest.raises(InputError, match="through a fitted model|give it to a fitted model"),
+    ):
         stepped(rectangular, [step]).apply(np.ones((12, 1)))
 
 
@@ -391,7 +398,9 @@ def test_a_rectangular_set_cannot_be_projected(rectangular):
 def positive(tmp_path):
     K = psd(3, 11) ** 2
     K[1, 2, 5] = K[1, 5, 2] = 0
-    return K, dmkl.create(tmp_path / "positive.zarr", K, tile=4, names=["a", "b", "c"], labels=np.arange(11) % 2)
+    return K, dmkl.create(
+        tmp_path / "positive.zarr", K, tile=4, names=["a", "b", "c"], labels=np.arange(11) % 2
+    )
 
 
 def test_the_product_is_the_geometric_mean(positive):
@@ -405,9 +414,14 @@ def test_the_product_is_the_geometric_mean(positive):
     np.testing.assert_array_equal(product.labels, stored.labels)
     assert error(product.to_dask(), mean) < 1e-12
     assert error(product.apply(V), mean @ V) < 1e-12
-    assert error(product.center().normalize().project(V), V.T @ dense_view(mean, steps=["center", "trace"]) @ V) < 1e-12
+    assert (
+        error(product.center().normalize().project(V), V.T @ dense_view(mean, steps=["center", "trace"]) @ V)
+        < 1e-12
+    )
     expected = dense_view(mean, rows[:2], rows[2:], ["cosine", "center"])
-    assert error(product[rows[:2], rows[2:]].normalize("cosine").center().apply(V[:4]), expected @ V[:4]) < 1e-12
+    assert (
+        error(product[rows[:2], rows[2:]].normalize("cosine").center().apply(V[:4]), expected @ V[:4]) < 1e-12
+    )
     two = stored.select(["c", "a"]).product()
     assert error(two.to_dask(), np.sqrt(K[2] * K[0])[None]) < 1e-12
     assert two.content_id != product.content_id
@@ -456,7 +470,10 @@ def test_statistics_over_tiles_that_are_not_held_are_read(stored, dense):
 
 
 def test_persist_refuses_what_does_not_fit(stored):
-    with dask.config.set({"dmkl.memory": "10kB"}), pytest.raises(MemoryBudgetError, match=r"9\.77 KiB are allowed"):
+    with (
+        dask.config.set({"dmkl.memory": "10kB"}),
+        pytest.raises(MemoryBudgetError, match=r"9\.77 KiB are allowed"),
+    ):
         stored.persist()
 
 

@@ -239,6 +239,36 @@ class ChainState:
             return state._take(step)
         return getattr(state, f"_{step}")()  # type: ignore[no-any-return]
 
+    def advance(self, trained: FittedStep, row_mean: Array | None = None) -> ChainState:
+        """Append a step with the statistics of a training set, for rows that are other samples.
+
+        Parameters
+        ----------
+        trained
+            The step as it was fitted on the training samples, which are the columns here.
+        row_mean
+            (kernel, rows): means over the columns, where a cosine step follows.
+        """
+        step = replace(trained, square=False, row_mean=row_mean)
+        if trained.kind == "center":
+            mean = self._need(trained.col_mean, "row means of the training samples")
+            diag_rows = None
+            if self.diag_rows is not None and row_mean is not None:
+                diag_rows = self.diag_rows - 2 * row_mean + mean.mean(axis=1, keepdims=True)
+            removed = self.removed + np.abs(mean).mean(axis=1)
+            return self._append(step, diag_rows=diag_rows, row_mean=None, square=False, removed=removed)
+        if trained.kind == "scale":
+            assert trained.factor is not None
+            diag_rows = None if self.diag_rows is None else self.diag_rows * trained.factor[:, None]
+            removed = self.removed * trained.factor
+            return self._append(step, diag_rows=diag_rows, row_mean=None, square=False, removed=removed)
+        assert trained.col_scale is not None
+        diag_rows = self._need(self.diag_rows, "diagonal k(x, x) of the new samples")
+        self._check_diagonal(diag_rows)
+        step = replace(step, row_scale=diag_rows**-0.5)
+        removed = self.removed * (trained.col_scale**2).mean(axis=1)
+        return self._append(step, diag_rows=np.ones_like(diag_rows), row_mean=None, square=False, removed=removed)
+
     def _take(self, step: Take) -> ChainState:
         square = self.square and np.array_equal(step.rows, step.cols)
         diag_cols = None if self.diag_cols is None else self.diag_cols[:, step.cols]
@@ -301,17 +331,8 @@ class ChainState:
     def _cosine(self) -> ChainState:
         diag_cols = self._need(self.diag_cols, "diagonal of the training kernels")
         diag_rows = diag_cols if self.square else self._need(self.diag_rows, "diagonal k(x, x) of the new samples")
-        floor = self.resolution * np.broadcast_to(self.removed, len(diag_cols))
         for diagonal in (diag_cols,) if self.square else (diag_cols, diag_rows):
-            bad = np.argwhere(~(diagonal > floor[:, None]))
-            if bad.size:
-                j, i = bad[0]
-                msg = (
-                    f"cosine normalisation needs a positive k(x, x) that its precision resolves for every sample, but "
-                    f"kernel {self.names[j]!r} has {diagonal[j, i]:.3g} at position {i}; use 'trace' or "
-                    "'multiplicative', or leave out that kernel with select()"
-                )
-                raise InputError(msg)
+            self._check_diagonal(diagonal)
         step = FittedStep("cosine", self.square, row_scale=diag_rows**-0.5, col_scale=diag_cols**-0.5)
         ones = np.ones_like(diag_cols)
         return self._append(
@@ -322,6 +343,18 @@ class ChainState:
             row_mean=None,
             removed=self.removed * (1.0 / diag_cols).mean(axis=1),
         )
+
+    def _check_diagonal(self, diagonal: Array) -> None:
+        floor = self.resolution * np.broadcast_to(self.removed, len(diagonal))
+        bad = np.argwhere(~(diagonal > floor[:, None]))
+        if bad.size:
+            j, i = bad[0]
+            msg = (
+                "cosine normalisation needs a positive k(x, x) that its precision resolves for every sample, but "
+                f"kernel {self.names[j]!r} has {diagonal[j, i]:.3g} at position {i}; use 'trace' or "
+                "'multiplicative', or leave out that kernel with select()"
+            )
+            raise InputError(msg)
 
     def _need(self, value: Array | None, what: str) -> Array:
         if value is None:

@@ -71,9 +71,9 @@ def digits(seed: int = 0) -> Digits:
         "lower right": (_part(pixels[:, 4:, 4:]), 0.5),
         "row profile": (pixels.sum(axis=2), 0.5),
         "column profile": (pixels.sum(axis=1), 0.5),
-        **{f"noise {number}": (features, 0.5) for number, features in enumerate(noise, 1)},
+        **{f"noise {number}": (features, 1.0) for number, features in enumerate(noise, 1)},
     }
-    train, _ = train_test_split(np.arange(len(flat)), test_size=0.5, random_state=seed, stratify=labels)
+    train, _ = train_test_split(np.arange(len(flat)), train_size=0.25, random_state=seed, stratify=labels)
     split = np.full(len(flat), 2, dtype=np.int8)
     split[train] = 0
     return Digits(views, labels, split)

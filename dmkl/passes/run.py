@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -98,7 +99,7 @@ def pass_graph(view: View, fitted: Any, columns: Sequence[Columns], name: str, t
     bytes_per_tile = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
     units, parts = [], []
     for number, (unit, held) in enumerate(_units(view, where)):
-        task = delayed(sweep, pure=False, nout=len(columns))(
+        task = delayed(sweep, pure=False)(
             shared_view,
             shared_fitted,
             unit,
@@ -108,7 +109,12 @@ def pass_graph(view: View, fitted: Any, columns: Sequence[Columns], name: str, t
             dask_key_name=f"{name}-{number}-{token}",
         )
         units.append((unit, task, len(unit.kernels) * len(unit.tiles) * bytes_per_tile))
-        parts.append(list(task))
+        parts.append(
+            [
+                delayed(operator.getitem, pure=False)(task, k, dask_key_name=f"{name}-part-{number}.{k}-{token}")
+                for k in range(len(columns))
+            ]
+        )
     return PassGraph(units, parts, list(columns), name, token)
 
 

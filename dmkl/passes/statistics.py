@@ -16,11 +16,11 @@ from dask.delayed import Delayed, delayed
 
 from dmkl.blocks.chain import ChainState, Take
 from dmkl.errors import InputError
-from dmkl.passes.run import pass_graph
+from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import View
 
-__all__ = ["chain_statistics", "passes_needed"]
+__all__ = ["chain_statistics", "means_of", "passes_needed"]
 
 Array = npt.NDArray[Any]
 
@@ -178,4 +178,9 @@ def _stack(parts: list[Array]) -> Array:
     return np.concatenate(parts)[:, :, 0].astype(np.float64, copy=False)
 
 
-
+def means_of(view: View, state: ChainState) -> Array:
+    """Row means over the columns of a view whose steps are fitted in `state`, (kernel, rows): one pass, run now."""
+    n_cols = view.shape[2]
+    vector = np.full((n_cols, 1), 1.0 / n_cols)
+    (found,), _ = run_pass(view, state.fitted, [Columns(vector, "each", None, np.dtype(np.float64))], "center")
+    return found[:, :, 0]

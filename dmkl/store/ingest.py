@@ -149,7 +149,7 @@ def ingest(
     symmetry_tol: float | None = None,
     overwrite: bool = False,
 ) -> str | Store:
-    """Write a kernel set; an interrupted one goes on where it stopped. See `dmkl.create` for the parameters."""
+    """Write a kernel set, or go on with an interrupted one. See `dmkl.create` for the parameters."""
     iterator = iter(source.matrices())
     try:
         first = next(iterator)
@@ -354,8 +354,9 @@ class _Intake:
         return row_sum
 
     def _symmetric(self, j: int, name: str, matrix: Matrix) -> tuple[Array, Array]:
-        """Go down the matrix strip by strip, left to right, as it lies in most files: what is right of the diagonal
-        is written, what is left of it is compared with the tile written before.
+        """Write what is right of the diagonal, and compare what is left of it with the tile written before.
+
+        The matrix is gone through strip by strip, left to right, as it lies in most files.
         """
         tiling, watch = self.writer.tiling, progress.current()
         row_sum, diagonal = np.zeros(self.header.rows), np.zeros(self.header.rows)

@@ -148,7 +148,7 @@ class StoreReader:
     def bytes_stored(self) -> int:
         """Bytes of the stored tiles, padding included, before any compression."""
         n_tiles = sum(1 for _ in self.tiling.pairs())
-        return self.shape[0] * n_tiles * self.tiling.tile**2 * self.dtype.itemsize
+        return int(self.shape[0] * n_tiles * self.tiling.tile**2 * self.dtype.itemsize)
 
     def diagonal(self, kernels: npt.NDArray[np.int64]) -> Array | None:
         """k(x, x) of every sample, (kernel, sample) in float64; None where a rectangular set has none."""
@@ -211,18 +211,18 @@ class StoreReader:
         return self._finish(key, self._begin(key))
 
     def _plain_files(self) -> Path | None:
-        """The folder of the chunks where a chunk's file is the tile's bytes and four bytes of checksum, else None."""
-        codecs = self._gram.metadata.codecs
+        """The folder of the chunks, where a chunk's file is the tile's bytes and its checksum; else None."""
+        store, codecs = self._gram.store, self._gram.metadata.codecs
         plain = (
-            isinstance(self._gram.store, LocalStore)
-            and sys.byteorder == "little"
+            sys.byteorder == "little"
+            and self._gram.metadata.encode_chunk_key((0, 0, 0)) == "c/0/0/0"
             and len(codecs) == 2
             and isinstance(codecs[0], BytesCodec)
+            and codecs[0].endian is not None
+            and codecs[0].endian.value == "little"
             and isinstance(codecs[1], Crc32cCodec)
         )
-        if not plain:
-            return None
-        return Path(self._gram.store.root) / self._gram.path / "c"
+        return Path(store.root) / self._gram.path / "c" if plain and isinstance(store, LocalStore) else None
 
     def _begin(self, key: TileKey) -> Any:
         if self._files is not None:

@@ -1,4 +1,4 @@
-"""The names, dimensions and attributes of a stored kernel set: one declaration for writing, reading and labels.
+"""Names, dimensions and attributes of a stored kernel set: one declaration for writing, reading and labels.
 
 The format itself is described normatively in storage/FORMAT.md.
 """

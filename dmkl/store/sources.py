@@ -52,11 +52,11 @@ class KernelSource(Protocol):
         """The matrices in order; each is read before the next is asked for."""
 
     def identity(self, j: int) -> dict[str, Any] | None:
-        """What tells kernel j apart from any other content (a resumed import skips it by this); None if unknown."""
+        """What tells kernel j from any other content, so that a resumed import skips it; None if unknown."""
 
 
 def kernel_axis(shape: Sequence[int], where: str, *, last_when_cubic: bool = False) -> int:
-    """Which axis of a stack of square matrices counts the kernels: the one whose length differs from the two others.
+    """Which axis of a stack of square matrices counts the kernels: the one whose length differs.
 
     Raises
     ------
@@ -108,7 +108,7 @@ class _Layer:
 
 
 class StripBuffer:
-    """Serve blocks of a matrix that is best read a strip of whole rows at a time (a Dask array, a text file)."""
+    """Serve blocks of a matrix that is best read a strip of rows at a time (a Dask array, a text file)."""
 
     def __init__(self, matrix: Matrix) -> None:
         self._matrix = matrix

@@ -1,4 +1,4 @@
-"""Writing a kernel set so that it can be killed at any moment: tiles first, then each kernel's record, `complete` last.
+"""Writing a kernel set so that it can be killed at any moment: tiles, each kernel's record, `complete` last.
 
 A local set is written beside its place, in `<name>.partial`, and renamed when it is complete: at its own name
 there is either a whole set or what was there before. A kernel counts as done when its row sums stand; they

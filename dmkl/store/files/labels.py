@@ -1,4 +1,4 @@
-"""Labels, names and splits found beside kernels: which of them hold, and in the order of the kernels' samples."""
+"""Labels, names and splits found beside kernels, in the order of the kernels' samples."""
 
 from __future__ import annotations
 
@@ -135,7 +135,10 @@ def _fitting(where: str, table: Table, length: int, what: str) -> Array:
     # A table of samples has their names in its first column; what else it says of them is no name.
     values = np.array(table.row_names) if table.row_names is not None else table.values
     if values.shape != (length,):
-        msg = f"{where} has shape {values.shape}, expected a name for each of the {length} {what}s of the kernels"
+        msg = (
+            f"{where} has shape {values.shape}, expected a name for each of the {length} {what}s of the "
+            "kernels"
+        )
         raise InputError(msg)
     return values
 

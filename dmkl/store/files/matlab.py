@@ -42,7 +42,7 @@ def matlab_variables(path: Path) -> list[Variable]:
         raise InputError(msg) from error
 
 
-# --- version 5 (and 4) -----------------------------------------------------------------------------------------------
+# --- version 5 (and 4) --------------------------------------------------------------------------------------
 
 
 def _v5(path: Path) -> list[Variable]:
@@ -108,15 +108,16 @@ class _V5Array:
     def values(self) -> Array:
         """All of the variable."""
         try:
-            # MATLAB packs doubles that are small whole numbers into bytes; mat_dtype gives them back as doubles.
+            # MATLAB packs doubles that are small whole numbers into bytes; mat_dtype gives them back as
+            # doubles.
             found = scipy.io.loadmat(str(self._path), variable_names=[self._name], mat_dtype=True)[self._name]
         except (ValueError, TypeError, NotImplementedError, KeyError, OSError) as error:
             msg = f"variable {self._name!r} of {self._path} is damaged: {error}"
             raise InputError(msg) from error
         if found.dtype.kind == "c":
             msg = (
-                f"variable {self._name!r} of {self._path} is complex, expected real numbers; save real({self._name}) if "
-                "the imaginary part is rounding"
+                f"variable {self._name!r} of {self._path} is complex, expected real numbers; save "
+                f"real({self._name}) if the imaginary part is rounding"
             )
             raise InputError(msg)
         return np.asarray(found)
@@ -128,7 +129,7 @@ class _V5Array:
         return np.array([str(part.item()).rstrip() if part.size == 1 else "" for part in parts], dtype=str)
 
 
-# --- version 7.3 -----------------------------------------------------------------------------------------------------
+# --- version 7.3 --------------------------------------------------------------------------------------------
 
 
 def _v73(path: Path) -> list[Variable]:
@@ -215,7 +216,7 @@ def _characters(codes: Array) -> Array:
     return np.array([row.tobytes().decode("utf-16-le").rstrip() for row in rows], dtype=str)
 
 
-# --- both ------------------------------------------------------------------------------------------------------------
+# --- both ---------------------------------------------------------------------------------------------------
 
 
 class _Stack:

@@ -79,8 +79,8 @@ def _problem(dtype: np.dtype[Any]) -> str:
 
 def _refuse_objects(where: str) -> None:
     msg = (
-        f"{where} holds Python objects, which are never unpickled: they can run any code. Save numbers, or strings as "
-        "np.array(names, dtype=str)"
+        f"{where} holds Python objects, which are never unpickled: they can run any code. Save numbers, or "
+        "strings as np.array(names, dtype=str)"
     )
     raise InputError(msg)
 
@@ -88,8 +88,8 @@ def _refuse_objects(where: str) -> None:
 class _Member:
     """One array of an .npz file.
 
-    The part along the slowest axis that was asked for last stays in memory: one kernel, where the kernels lie one
-    after another.
+    The part along the slowest axis that was asked for last stays in memory: one kernel, where the kernels lie
+    one after another.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class _Member:
         index = key if isinstance(key, tuple) else (key,)
         position = index[self._slowest] if len(self.shape) == 3 and len(index) == 3 else None
         if not isinstance(position, int):
-            return self._part(None)[key]
+            return np.asarray(self._part(None)[key])
         rest = tuple(part for axis, part in enumerate(index) if axis != self._slowest)
-        return self._part(position)[rest]
+        return np.asarray(self._part(position)[rest])
 
     def _part(self, position: int | None) -> Array:
         if self._held is None or self._held[0] != position:

@@ -1,4 +1,4 @@
-"""Kernels and labels in text: delimiters, headers and names are found out; a matrix is read a strip at a time."""
+"""Kernels and labels in text: delimiters and headers are found out, matrices are read in strips."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import numpy.typing as npt
 from dmkl.errors import InputError
 from dmkl.store.files.variables import ROLES, Variable, vector
 
-__all__ = ["Table", "TextMatrix", "read_table", "text_variables"]
+__all__ = ["TEXT_SUFFIXES", "Table", "TextMatrix", "read_table", "text_variables"]
 
 Array = npt.NDArray[Any]
+
+TEXT_SUFFIXES = (".txt", ".csv", ".tsv", ".dat")
 
 _COMMENTS = ("#", "%")
 _CORNERS = {"", *(name for name, role in ROLES.items() if role == "samples")}
@@ -26,19 +28,15 @@ _CORNERS = {"", *(name for name, role in ROLES.items() if role == "samples")}
 def text_variables(path: Path) -> list[Variable]:
     """The matrix in a text file."""
     layout = _layout(path)
-    return [
-        Variable(
-            path,
-            "",
-            (-1, layout.n_cols),
-            np.dtype(np.float64),
-            lambda: TextMatrix(path, layout),
-            TextMatrix(path, layout).whole,
-        )
-    ]
+
+    def matrix() -> TextMatrix:
+        return TextMatrix(path, layout)
+
+    shape = (-1, layout.n_cols)
+    return [Variable(path, "", shape, np.dtype(np.float64), matrix, lambda: matrix().whole())]
 
 
-# --- how a text file is laid out -------------------------------------------------------------------------------------
+# --- how a text file is laid out ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -103,8 +101,8 @@ def _layout(path: Path) -> Layout:
     n_cols = len(second) - row_names
     if len(header) != n_cols:
         msg = (
-            f"{path}, line {lines[0][0]}: the header names {len(header)} columns, but line {lines[1][0]} has {n_cols} "
-            "numbers; every row of a matrix must be as long"
+            f"{path}, line {lines[0][0]}: the header names {len(header)} columns, but line {lines[1][0]} has "
+            f"{n_cols} numbers; every row of a matrix must be as long"
         )
         raise InputError(msg)
     return Layout(delimiter, comma, tuple(header), row_names, no_corner or has_corner, n_cols)
@@ -138,7 +136,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
 
 
 def _delimiter(line: str) -> tuple[str | None, bool]:
-    """What parts the cells of a line of numbers (None: white space), and whether its numbers are written 0,5."""
+    """What parts the cells of a line of numbers (None: white space), and whether numbers are written 0,5."""
     marks = [mark for mark in "\t;," if mark in line]
     for mark in (*marks, None):
         for comma in (False, True) if mark != "," else (False,):
@@ -169,11 +167,11 @@ def _is_number(cell: str, decimal_comma: bool) -> bool:
     return "_" not in cell  # which Python takes for a separator of thousands
 
 
-# --- matrices --------------------------------------------------------------------------------------------------------
+# --- matrices -----------------------------------------------------------------------------------------------
 
 
 class TextMatrix:
-    """A matrix in a text file: one pass finds where its lines begin, then each strip of rows is read by itself.
+    """A matrix in a text file: one pass finds where its lines begin, then strips of rows are read.
 
     Parameters
     ----------
@@ -184,7 +182,7 @@ class TextMatrix:
     """
 
     def __init__(self, path: Path, layout: Layout) -> None:
-        self._path, self.layout = path, layout
+        self.path, self.layout = path, layout
         starts, numbers, names = [], [], []
         for number, position, line in _lines(path):
             starts.append(position)
@@ -200,14 +198,14 @@ class TextMatrix:
         self._check_guesses(numbers[0])
 
     def _check_guesses(self, first_line: int) -> None:
-        """Refuse what may as well be a matrix with a cell that is no number: nothing may be left out unasked."""
+        """Refuse what may as well be a matrix with a bad cell: no row or column may be left out unasked."""
         header = self.layout.header or ()
         numeric = [self.layout.is_number(cell) for cell in header]
         if any(numeric) and not all(numeric) and not self.layout.told and self.shape[0] != self.shape[1]:
             column = numeric.index(False) + 1 + self.layout.row_names
             msg = (
-                f"{self._path}, line {first_line}, column {column}: {header[numeric.index(False)]!r:.60} is not a "
-                "number; if the line is a header, name the first column 'sample'"
+                f"{self.path}, line {first_line}, column {column}: {header[numeric.index(False)]!r:.60} is "
+                "not a number; if the line is a header, name the first column 'sample'"
             )
             raise InputError(msg)
         names = self.row_names or []
@@ -215,16 +213,16 @@ class TextMatrix:
         if any(numeric) and not self.layout.told:
             at = numeric.index(False) if False in numeric else 0
             msg = (
-                f"{self._path}, line {self._numbers[at]}, column 1: {names[at]!r:.60} is not a number, others in this "
-                "column are; if they are names, add a header that calls the column 'sample'"
+                f"{self.path}, line {self._numbers[at]}, column 1: {names[at]!r:.60} is not a number, others "
+                "in this column are; if they are names, add a header that calls the column 'sample'"
             )
             raise InputError(msg)
 
     def _counting_header(self, starts: Sequence[int]) -> int:
-        """1 where the first line counts the columns of a square matrix (0, 1, 2 …), as pandas writes it, else 0."""
+        """1 where the first line counts the columns of a square matrix (0, 1, 2 …), as in pandas, else 0."""
         if self.layout.row_names or len(starts) != self.layout.n_cols + 1:
             return 0
-        first = self.layout.cells(_first_lines(self._path, 1)[0][2])
+        first = self.layout.cells(_first_lines(self.path, 1)[0][2])
         return int(first == [str(position) for position in range(len(first))])
 
     def __getitem__(self, key: tuple[slice, slice]) -> Array:
@@ -248,7 +246,7 @@ class TextMatrix:
 
     def _raw(self, start: int, stop: int) -> Iterator[str]:
         wanted = set(self._numbers[start:stop])
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._starts[start])
             number = self._numbers[start]
             while wanted:
@@ -273,15 +271,15 @@ class TextMatrix:
             cells = self.layout.cells(line)
             if len(cells) != expected:
                 msg = (
-                    f"{self._path}, line {number}: found {len(cells)} cells, expected {expected} as in the first lines; "
-                    "every row of a matrix must be as long"
+                    f"{self.path}, line {number}: found {len(cells)} cells, expected {expected} as in the "
+                    "first lines; every row of a matrix must be as long"
                 )
                 raise InputError(msg) from error
             for column, cell in enumerate(cells, start=1):
                 if column > self.layout.row_names and not self.layout.is_number(cell):
-                    msg = f"{self._path}, line {number}, column {column}: {cell!r:.60} is not a number"
+                    msg = f"{self.path}, line {number}, column {column}: {cell!r:.60} is not a number"
                     raise InputError(msg) from error
-        msg = f"{self._path} cannot be read as numbers: {error}"
+        msg = f"{self.path} cannot be read as numbers: {error}"
         raise InputError(msg) from error
 
 
@@ -302,7 +300,7 @@ def _after_first_cell(line: str, delimiter: str | None) -> str:
     return parts[1].replace('"', "") if len(parts) == 2 else ""
 
 
-# --- labels, names and splits ----------------------------------------------------------------------------------------
+# --- labels, names and splits -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,8 @@ class Variable:
     name
         Its name in the file; empty where the file holds one array alone.
     shape
-        Its axes in the order in which the software that wrote the file shows them; -1 for a length that is costly
-        to find out.
+        Its axes in the order in which the software that wrote the file shows them; -1 for a length that is
+        costly to find out.
     dtype
         Type of its entries; "U" for strings.
     open
@@ -130,7 +130,7 @@ def role_of(variable: Variable) -> str | None:
 
 
 def stamp(path: Path) -> dict[str, Any]:
-    """What tells the content of a file or folder apart from what it was or will be: size and modification time."""
+    """What tells the content of a file or folder from what it was or will be: size and modification time."""
     if not path.is_dir():
         status = path.stat()
         return {"path": str(path.absolute()), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
@@ -143,7 +143,7 @@ def stamp(path: Path) -> dict[str, Any]:
 
 
 def vector(values: Any, source: str) -> Array:
-    """Values as labels and names need them: one dimension where only one is longer than 1, whole numbers as integers.
+    """Values as labels and names need them: vectors with one dimension, whole numbers as integers.
 
     Raises
     ------

@@ -1,0 +1,1 @@
+"""Learners with scikit-learn's conventions, on kernel sets."""

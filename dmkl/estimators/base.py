@@ -1,0 +1,240 @@
+"""What all learners share: the training statistics they carry, prediction, saving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from dask.delayed import Delayed
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score
+
+from dmkl.blocks.chain import ChainState, Fitted, FittedStep, Kind
+from dmkl.blocks.fisher import Targets, encode_targets
+from dmkl.errors import InputError
+from dmkl.kernelset import KernelSet
+from dmkl.passes.run import run_pass
+from dmkl.passes.statistics import chain_statistics, means_of
+from dmkl.passes.sweep import Columns
+
+__all__ = ["KernelClassifier", "TrainingSet"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Training kernels with the model's own steps applied and measured, and what is to be learnt from them."""
+
+    kernels: KernelSet
+    targets: Targets
+    own: tuple[FittedStep, ...]
+    """The statistics of the steps that the model added: they go with the model."""
+    n_passes: int
+
+
+class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier on a weighted sum of kernels.
+
+    Subclasses set `weights_`, `dual_coef_` and what else they learn in `fit`; prediction needs these two and the
+    training statistics. The score of a sample x for class k is Σ_j β_j Σ_i k_j(x, x_i) α_ik, with its row of kernel
+    values centred and normalised by the statistics of the training samples.
+    """
+
+    center: bool
+    normalize: str | None
+
+    # --- fitting -------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> tuple[Kind, ...]:
+        how = self.normalize
+        if how not in (None, "trace", "cosine", "multiplicative"):
+            msg = f"normalize must be 'trace', 'cosine', 'multiplicative' or None, got {how!r}"
+            raise InputError(msg)
+        return (*(("center",) if self.center else ()), *((how,) if how is not None else ()))  # type: ignore[return-value]
+
+    def _training(self, K: KernelSet, y: npt.ArrayLike | None) -> TrainingSet:
+        """Check the input, add the model's steps and measure them."""
+        _check_kernel_set(K, "fit")
+        if not K.is_square:
+            _, rows, cols = K.shape
+            msg = f"fit needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
+            raise InputError(msg)
+        labels = K.labels if y is None else y
+        if labels is None:
+            msg = "fit needs labels: give y, or store them with the kernels (labels=, --labels)"
+            raise InputError(msg)
+        tasks = K.tasks if y is None else None
+        targets = encode_targets(labels, K.shape[1], tasks)
+        steps, added = K, self._steps()
+        for step in added:
+            steps = steps.center() if step == "center" else steps.normalize(step)
+        measured, n_passes = steps.measured()
+        own = measured.statistics().steps[len(measured.statistics().steps) - len(added) :]
+        self.classes_ = targets.classes
+        self.kernel_names_ = K.names
+        self.train_samples_ = K.train_samples.astype(str)
+        self.n_features_in_ = K.shape[1]
+        self.kind_ = targets.kind
+        self.tasks_ = (
+            None
+            if targets.kind != "multilabel"
+            else np.array([str(t) for t in (range(len(targets.problems)) if tasks is None else tasks)])
+        )
+        self.statistics_ = own
+        return TrainingSet(measured, targets, own, n_passes)
+
+    def _label_results(self, alphas: list[Float], betas: list[Float]) -> None:
+        """Set `weights_` and `dual_coef_` from one pair for each problem."""
+        names = np.array(self.kernel_names_, dtype=str)
+        samples = self.train_samples_
+        if self.kind_ == "multilabel":
+            assert self.tasks_ is not None
+            self.weights_ = xr.DataArray(
+                np.stack(betas, axis=1), dims=("kernel", "task"), coords={"kernel": names, "task": self.tasks_}, name="weight"
+            )
+            self.dual_coef_ = xr.DataArray(
+                np.concatenate(alphas, axis=1), dims=("sample", "task"), coords={"sample": samples, "task": self.tasks_}
+            )
+            return
+        self.weights_ = xr.DataArray(betas[0], dims=("kernel",), coords={"kernel": names}, name="weight")
+        columns = self.classes_ if self.kind_ == "multiclass" else self.classes_[1:]
+        self.dual_coef_ = xr.DataArray(
+            alphas[0], dims=("sample", "class"), coords={"sample": samples, "class": columns}, name="dual_coef"
+        )
+
+    # --- predicting ----------------------------------------------------------------------------------------------
+
+    def decision_function(self, K: KernelSet) -> xr.DataArray:
+        """Scores Σ_j β_j K_j α of the row samples, (sample, class); (sample,) for two classes.
+
+        Parameters
+        ----------
+        K
+            ``K[test, train]``, or a rectangular set: new samples against the training samples in their order. Kernels
+            are matched by name; those of zero weight are not read.
+
+        Raises
+        ------
+        InputError
+            If the columns are not the training samples, or a kernel with weight is missing.
+        """
+        self._check_fitted()
+        _check_kernel_set(K, "prediction")
+        weights = self.weights_.values.reshape(len(self.kernel_names_), -1)
+        used = np.flatnonzero(np.any(weights != 0, axis=1))
+        chosen = self._matching(K, used)
+        alpha = np.asarray(self.dual_coef_.values, dtype=np.float64)
+        columns = np.repeat(weights, alpha.shape[1], axis=1) if weights.shape[1] == 1 else weights
+        fitted, extra = self._prediction_chain(chosen, used)
+        precision = chosen.compute_dtype(np.float64)
+        (scores,), passes = run_pass(
+            chosen.view, fitted, [Columns(alpha, "sum", columns[used], precision)], "predict"
+        )
+        self.n_prediction_passes_ = passes + extra
+        coords: dict[str, Any] = {"sample": chosen.samples.astype(str)}
+        dim = self.dual_coef_.dims[1]
+        if self.kind_ == "binary":
+            return xr.DataArray(scores[:, 0], dims=("sample",), coords=coords, name="score")
+        coords[str(dim)] = self.dual_coef_.coords[dim].values
+        return xr.DataArray(scores, dims=("sample", dim), coords=coords, name="score")
+
+    def predict(self, K: KernelSet) -> Array:
+        """Labels of the row samples: the class of the largest score, the second class where a binary score is
+        positive, 0 or 1 for each task of a multilabel problem.
+        """
+        scores = self.decision_function(K).values
+        if self.kind_ == "multilabel":
+            return (scores > 0).astype(np.int64)
+        index = (scores > 0).astype(np.int64) if self.kind_ == "binary" else np.argmax(scores, axis=1)
+        return cast(Array, self.classes_[index])
+
+    def score(self, K: KernelSet, y: npt.ArrayLike | None = None, sample_weight: npt.ArrayLike | None = None) -> float:
+        """Share of the row samples whose labels are predicted (all tasks right, for a multilabel problem).
+
+        Parameters
+        ----------
+        y
+            The true labels; those of `K` where missing.
+        """
+        truth = K.labels if y is None else y
+        if truth is None:
+            msg = "score needs labels: give y, or store them with the kernels"
+            raise InputError(msg)
+        return float(accuracy_score(truth, self.predict(K), sample_weight=sample_weight))
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "weights_"):
+            msg = f"this {type(self).__name__} is not fitted yet; call fit first"
+            raise NotFittedError(msg)
+
+    def _matching(self, K: KernelSet, used: npt.NDArray[np.int64]) -> KernelSet:
+        needed = [self.kernel_names_[j] for j in used]
+        missing = [name for name in needed if name not in K.names]
+        if missing:
+            msg = f"the model gives weight to kernel {missing[0]!r}, which this set does not have; its kernels are {', '.join(K.names[:10])}"
+            raise InputError(msg)
+        samples = K.train_samples.astype(str)
+        if not np.array_equal(samples, self.train_samples_):
+            same = len(samples) == len(self.train_samples_) and set(samples) == set(self.train_samples_)
+            found = "the same samples in another order" if same else f"{len(samples)} others"
+            msg = (
+                f"the columns must be the {len(self.train_samples_)} training samples in the order of training, found "
+                f"{found}; take K[test, train] with the train of fit"
+            )
+            raise InputError(msg)
+        return K.select(needed)
+
+    def _prediction_chain(self, K: KernelSet, used: npt.NDArray[np.int64]) -> tuple[Fitted, int]:
+        """The set's own steps, then the model's with the statistics of training."""
+        passes = 0
+        found = chain_statistics(K.view)
+        state: ChainState = found.compute() if isinstance(found, Delayed) else found
+        own = tuple(step.select(used) for step in self.statistics_)
+        for position, step in enumerate(own):
+            row_mean = None
+            if step.kind == "center" and any(later.kind == "cosine" for later in own[position + 1 :]):
+                row_mean = state.row_mean
+                if row_mean is None:
+                    row_mean, passes = means_of(K.view, state), passes + 1
+            state = state.advance(step, row_mean)
+        return state.fitted, passes
+
+    # --- saving --------------------------------------------------------------------------------------------------
+
+    def save(self, path: Any, *, overwrite: bool = False) -> None:
+        """Write the model as a Zarr group with JSON attributes: no pickle, readable by any Zarr or xarray.
+
+        Raises
+        ------
+        StoreExistsError
+            If something is at `path` and `overwrite` was not given.
+        """
+        from dmkl.estimators.persistence import save_model
+
+        self._check_fitted()
+        save_model(self, path, overwrite=overwrite)
+
+    def _more_state(self) -> dict[str, Any]:
+        """Fitted attributes beyond those that every classifier has, as plain JSON values."""
+        return {}
+
+    def _set_more_state(self, state: dict[str, Any]) -> Self:
+        for name, value in state.items():
+            setattr(self, name, value)
+        return self
+
+
+def _check_kernel_set(K: Any, what: str) -> None:
+    if not isinstance(K, KernelSet):
+        msg = (
+            f"{what} takes a kernel set, got {type(K).__name__}; store matrices with dmkl.create(path, kernels) and "
+            "open them with dmkl.open(path)"
+        )
+        raise InputError(msg)
+

@@ -1,0 +1,179 @@
+"""The baselines of the papers: the single best kernel, and the product of all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from sklearn.model_selection import check_cv
+
+from dmkl.blocks.fisher import encode_targets
+from dmkl.errors import InputError
+from dmkl.estimators.mkfda import MKFDA, SolverName, _FisherClassifier
+from dmkl.kernelset import KernelSet
+
+__all__ = ["Product", "SingleBest"]
+
+
+class SingleBest(_FisherClassifier):
+    """Fisher discriminant analysis on the one kernel that predicts best in cross-validation.
+
+    Parameters
+    ----------
+    lam
+        λ > 0, the ridge.
+    center, normalize, solver, tol, max_iter
+        As in `MKFDA`.
+    cv
+        Number of folds (stratified where the labels are classes), or a scikit-learn splitter.
+
+    Attributes
+    ----------
+    best_ : str
+        Name of the chosen kernel, the first of those that tie.
+    scores_ : DataArray
+        Accuracy of every kernel on every fold.
+    weights_, dual_coef_, gap_, ...
+        As in `MKFDA`; the weight of the chosen kernel is one, all others are zero.
+    """
+
+    def __init__(
+        self,
+        lam: float = 1e-2,
+        *,
+        center: bool = True,
+        normalize: str | None = "trace",
+        solver: SolverName = "auto",
+        tol: float = 1e-4,
+        max_iter: int = 200,
+        cv: Any = 3,
+    ) -> None:
+        self.lam = lam
+        self.center = center
+        self.normalize = normalize
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.cv = cv
+
+    def _exponent(self) -> float:
+        return 1.0
+
+    def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
+        """Choose a kernel and learn the discriminant on it; see `MKFDA.fit` for the parameters.
+
+        `n_passes_` counts what the choice cost too: going once through each kernel is one pass over the set.
+        """
+        self._check_parameters()
+        training = self._training(K, y)
+        labels = np.asarray(K.labels if y is None else y)
+        scores, kernel_passes = self._scores(K, labels)
+        best = int(np.argmax(scores.mean("fold").values))
+        self.best_ = self.kernel_names_[best]
+        self.scores_ = scores
+        chosen = training.__class__(training.kernels.select(best), training.targets, training.own, 0)
+        solutions, passes, self.solver_ = self._solve(chosen, 1.0)
+        self.n_passes_ = training.n_passes + math.ceil((kernel_passes + passes) / len(K))
+        weights = np.zeros(len(K))
+        weights[best] = 1.0
+        self._keep(solutions, [weights] * len(solutions))
+        return self
+
+    def _scores(self, K: KernelSet, labels: npt.NDArray[Any]) -> tuple[xr.DataArray, int]:
+        """Accuracy of each kernel alone on each fold, and how often a kernel was gone through."""
+        splitter = check_cv(self.cv, labels, classifier=labels.ndim == 1)
+        folds = list(splitter.split(np.zeros(len(labels)), labels))
+        scores, passes = np.empty((len(K), len(folds))), 0
+        for train, test in folds:
+            encode_targets(labels[train], len(train))  # a fold that lacks a class is told before anything runs
+            if not len(test):
+                msg = "a fold of cv has no test samples; use fewer folds"
+                raise InputError(msg)
+        for j in range(len(K)):
+            kernel = K.select(j)
+            for f, (train, test) in enumerate(folds):
+                model = MKFDA(
+                    1.0,
+                    self.lam,
+                    center=self.center,
+                    normalize=self.normalize,
+                    solver=self.solver,
+                    tol=self.tol,
+                    max_iter=self.max_iter,
+                ).fit(kernel[train, train], labels[train])
+                scores[j, f] = model.score(kernel[test, train], labels[test])
+                passes += model.n_passes_ + model.n_prediction_passes_
+        coords = {"kernel": np.array(K.names, dtype=str), "fold": np.arange(len(folds))}
+        return xr.DataArray(scores, dims=("kernel", "fold"), coords=coords, name="accuracy"), passes
+
+    def _more_state(self) -> dict[str, Any]:
+        return {**super()._more_state(), "best_": self.best_}
+
+
+class Product(_FisherClassifier):
+    """Fisher discriminant analysis on the entrywise geometric mean of all kernels, (∏_j K_j)^(1/n).
+
+    The kernels must have no negative entries (RBF, χ², histogram intersection …), and must not be centred or
+    normalised before. The product is computed tile by tile in each pass and never stored.
+
+    Parameters
+    ----------
+    lam
+        λ > 0, the ridge.
+    center, normalize, solver, tol, max_iter
+        As in `MKFDA`, applied to the product.
+
+    Attributes
+    ----------
+    factors_ : tuple of str
+        The kernels that were multiplied.
+    weights_, dual_coef_, gap_, ...
+        As in `MKFDA`, for a single kernel named "product".
+    """
+
+    def __init__(
+        self,
+        lam: float = 1e-2,
+        *,
+        center: bool = True,
+        normalize: str | None = "trace",
+        solver: SolverName = "auto",
+        tol: float = 1e-4,
+        max_iter: int = 200,
+    ) -> None:
+        self.lam = lam
+        self.center = center
+        self.normalize = normalize
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def _exponent(self) -> float:
+        return float(np.inf)
+
+    def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
+        """Learn the discriminant; see `MKFDA.fit`."""
+        self._fit(K.product() if isinstance(K, KernelSet) else K, y)
+        self.factors_ = K.names
+        return self
+
+    def decision_function(self, K: KernelSet) -> xr.DataArray:
+        """Scores of the row samples; see `MKFDA.decision_function`."""
+        self._check_fitted()
+        if isinstance(K, KernelSet) and K.names != ("product",):
+            missing = [name for name in self.factors_ if name not in K.names]
+            if missing:
+                msg = f"the product was learnt with kernel {missing[0]!r}, which this set does not have"
+                raise InputError(msg)
+            K = K.select(self.factors_).product()
+        return super().decision_function(K)
+
+    def _more_state(self) -> dict[str, Any]:
+        return {**super()._more_state(), "factors_": list(self.factors_)}
+
+    def _set_more_state(self, state: dict[str, Any]) -> Self:
+        state["factors_"] = tuple(state["factors_"])
+        return super()._set_more_state(state)

@@ -1,0 +1,167 @@
+"""Models on disk: a Zarr group of labelled arrays and JSON attributes, never pickle."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from dmkl._version import __version__
+from dmkl.blocks.chain import FittedStep
+from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
+from dmkl.estimators.base import KernelClassifier
+from dmkl.estimators.baselines import Product, SingleBest
+from dmkl.estimators.mkfda import MKFDA, Uniform
+
+__all__ = ["load", "save_model"]
+
+FORMAT, FORMAT_VERSION = "dmkl-model", 1
+MODELS: dict[str, type[KernelClassifier]] = {
+    cls.__name__: cls for cls in (MKFDA, Uniform, SingleBest, Product)
+}
+_ARRAYS = ("weights_", "dual_coef_", "scores_")
+_STATISTICS = ("col_mean", "factor", "col_scale")
+
+
+def save_model(model: KernelClassifier, path: Any, *, overwrite: bool = False) -> None:
+    """See `KernelClassifier.save`."""
+    final = Path(path).expanduser().absolute()
+    if final.exists() and not overwrite:
+        msg = f"{final} exists already; choose another path, or ask for it to be replaced (overwrite=True, --overwrite)"
+        raise StoreExistsError(msg)
+    written = final.with_name(f"{final.name}.{uuid.uuid4().hex}.partial")
+    written.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write(model, written)
+    except BaseException:
+        shutil.rmtree(written, ignore_errors=True)
+        raise
+    if final.is_dir():
+        shutil.rmtree(final)
+    elif final.exists():
+        final.unlink()
+    written.rename(final)
+
+
+def _write(model: KernelClassifier, path: Path) -> None:
+    arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
+    steps = []
+    for position, step in enumerate(model.statistics_):
+        steps.append({"kind": step.kind})
+        for name in _STATISTICS:
+            value = getattr(step, name)
+            if value is not None:
+                dims = ("model_kernel",) if value.ndim == 1 else ("model_kernel", "sample")
+                arrays[f"step_{position}_{name}"] = (dims, value)
+    parameters = {name: _encode(value) for name, value in model.get_params(deep=False).items()}
+    attrs = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "created_by": f"dmkl {__version__}",
+        "model": type(model).__name__,
+        "parameters": parameters,
+        "kind": model.kind_,
+        "classes": model.classes_.tolist(),
+        "kernel_names": list(model.kernel_names_),
+        "tasks": None if model.tasks_ is None else model.tasks_.tolist(),
+        "steps": steps,
+        "state": model._more_state(),
+    }
+    dataset = xr.Dataset(arrays, attrs=attrs).assign_coords(train_sample=("sample", model.train_samples_))
+    _to_zarr(dataset, path, "w-", None)
+    _to_zarr(model.history_, path, "a", "history")
+
+
+def _to_zarr(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
+    # Names as variable-length strings: Zarr warns of fixed-length ones that their v3 encoding is not settled.
+    plain = dataset.assign_coords(
+        {
+            name: (coord.dims, coord.values.astype(object))
+            for name, coord in dataset.coords.items()
+            if coord.dtype.kind == "U"
+        }
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
+        plain.to_zarr(path, mode=mode, group=group, zarr_format=3, consolidated=group is None)
+
+
+def _encode(value: Any) -> Any:
+    """A parameter as JSON; infinity as a word, since JSON has none; a splitter object by its text."""
+    if isinstance(value, float | np.floating) and not np.isfinite(value):
+        return {"float": str(float(value))}
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, str | int | float | bool | type(None)) else {"text": repr(value)}
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, dict):
+        return float(value["float"]) if "float" in value else value["text"]
+    return value
+
+
+def load(path: Any) -> Any:
+    """Read back a model that `save` wrote.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is nothing at `path`.
+    StoreError
+        If it is not a model of dmkl.
+    FormatVersionError
+        If a newer dmkl wrote it.
+    """
+    final = Path(path).expanduser().absolute()
+    try:
+        attrs = dict(zarr.open_group(final, mode="r", zarr_format=3).attrs)
+    except FileNotFoundError as error:
+        msg = f"there is no model at {final}"
+        raise StoreNotFoundError(msg) from error
+    if attrs.get("format") != FORMAT:
+        hint = "; it is a kernel set, open it with dmkl.open" if attrs.get("format") == "dmkl-kernel-set" else ""
+        msg = f"{final} is not a model: its attribute 'format' is {attrs.get('format')!r}, expected {FORMAT!r}{hint}"
+        raise StoreError(msg)
+    if attrs.get("format_version", 0) > FORMAT_VERSION:
+        msg = f"{final} has model format version {attrs['format_version']}, and this dmkl reads up to {FORMAT_VERSION}; install a newer dmkl"
+        raise FormatVersionError(msg)
+    if attrs.get("model") not in MODELS:
+        msg = f"{final} holds a model of the kind {attrs.get('model')!r}, which this dmkl does not know; expected one of {', '.join(MODELS)}"
+        raise StoreError(msg)
+    dataset = xr.open_zarr(final, chunks=None, consolidated=False).load()
+    history = xr.open_zarr(final, group="history", chunks=None, consolidated=False).load()
+    model = MODELS[attrs["model"]](**{name: _decode(value) for name, value in attrs["parameters"].items()})
+    model.kind_ = attrs["kind"]
+    model.classes_ = np.array(attrs["classes"])
+    model.kernel_names_ = tuple(attrs["kernel_names"])
+    model.tasks_ = None if attrs["tasks"] is None else np.array(attrs["tasks"])
+    model.train_samples_ = dataset["train_sample"].values.astype(object).astype(str)
+    model.n_features_in_ = len(model.train_samples_)
+    model.statistics_ = tuple(
+        FittedStep(
+            step["kind"],
+            True,
+            **{name: dataset[key].values for name in _STATISTICS if (key := f"step_{position}_{name}") in dataset},
+        )
+        for position, step in enumerate(attrs["steps"])
+    )
+    for name in _ARRAYS:
+        if name in dataset:
+            setattr(model, name, _named(dataset[name]))
+    model.history_ = history
+    return model._set_more_state(dict(attrs["state"]))
+
+
+def _named(array: xr.DataArray) -> xr.DataArray:
+    """With names as NumPy strings again, and without the coordinates of other arrays."""
+    array = array.drop_vars([name for name in array.coords if name not in array.dims])
+    return array.assign_coords(
+        {name: coord.values.astype(object).astype(str) for name, coord in array.coords.items() if coord.dtype.kind in "OT"}
+    )
