@@ -24,7 +24,7 @@ def psd(n, m, seed=0, rank=None):
 
 
 def dense_view(K, rows=None, cols=None, steps=()):
-    """K[rows, cols] after `steps` ("center", a normalisation, or a pair of positions to take), by the definitions.
+    """K[rows, cols] after `steps` (names, or pairs of positions to take), by the definitions.
 
     Every statistic is that of the column samples, as `dmkl.blocks.chain` defines it.
     """
@@ -98,7 +98,7 @@ def is_unit(key, prefix):
     return key.startswith(f"{prefix}-") and key[len(prefix) + 1 :].split("-")[0].isdigit()
 
 
-# --- sources that watch or break what they wrap ----------------------------------------------------------------------
+# --- sources that watch or break what they wrap -------------------------------------------------------------
 
 
 class Wrapped:
@@ -147,7 +147,7 @@ class Watching(Wrapped):
 
 
 class Killing(Wrapped):
-    """Kills its own process at one tile, as often as there are marker files to take away (always without a folder)."""
+    """Kills its process at one tile, once for each file in a folder (always without a folder)."""
 
     def __init__(self, source, at, markers=None):
         super().__init__(source)

@@ -121,6 +121,40 @@ def test_taking_forgets_means_and_keeps_diagonals(kernels):
     assert same.diag_rows is same.diag_cols
 
 
+@pytest.mark.parametrize(
+    "chain",
+    [
+        ("center", "trace"),
+        ("trace", "center", "cosine"),
+        ("cosine", "center"),
+        ("center", "cosine", "center", "cosine"),
+    ],
+)
+def test_new_samples_are_transformed_by_a_fitted_chain(kernels, chain):
+    """Of new samples only their kernels with the training samples and their own k(x, x) are known."""
+    trained = state_of(kernels, COLS, COLS)
+    state = ChainState(
+        names=trained.names,
+        diag_cols=None,
+        diag_rows=np.diagonal(kernels, axis1=1, axis2=2)[:, ROWS],
+        col_mean=None,
+        row_mean=None,
+        square=False,
+        resolution=trained.resolution,
+    )
+    for position, step in enumerate(chain):
+        # A mean that no step has kept has to be computed.
+        mean = dense_view(kernels, COLS, COLS, chain[:position]).mean(axis=2)
+        trained = trained.step(step, mean)
+        rows = dense_view(kernels, ROWS, COLS, chain[:position]).mean(axis=2)
+        state = state.advance(trained.fitted.steps[-1], rows if step == "center" else None)
+    np.testing.assert_allclose(state.removed, trained.removed, rtol=1e-12)
+    found = [
+        through(state.fitted, j, K[np.ix_(ROWS, COLS)], np.eye(len(COLS))) for j, K in enumerate(kernels)
+    ]
+    assert error(found, dense_view(kernels, ROWS, COLS, chain)) < 1e-12
+
+
 def test_scalar_factors_multiply(kernels):
     fitted = fit(state_of(kernels), ("trace", "center", "multiplicative")).fitted
     for j, K in enumerate(kernels):
@@ -191,7 +225,7 @@ def test_a_kernel_without_size_is_named(kind):
 
 @pytest.mark.parametrize("factor", [1e-30, 1.0, 1e30])
 def test_rounding_noise_is_told_from_small_kernels(factor):
-    """A kernel of which centring leaves 1e-9 is normalised, whatever its unit; one of which it leaves noise is not."""
+    """Centring leaves 1e-9 of one kernel, rounding noise of the other, whatever their unit."""
     small, noise = psd(1, 7) * 1e-9 + 1, np.full((1, 7, 7), 0.1)
     for chain in [
         ("center", "trace"),

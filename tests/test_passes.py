@@ -1,4 +1,4 @@
-"""Passes: the products against dense ones, the graphs they are, and what happens when something breaks under way."""
+"""Passes: products against dense ones, the graphs that they are, and what breaks under way."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make(folder, K, **options):
     return dmkl.create(folder / f"{len(list(folder.iterdir()))}.zarr", K, **options)
 
 
-# --- against dense products ------------------------------------------------------------------------------------------
+# --- against dense products ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=str)
@@ -139,7 +139,7 @@ def test_single_precision_is_not_asked_of_double_kernels(stored):
     assert stored.apply(block(1), dtype=np.float32).dtype == DOUBLE
 
 
-# --- laws, for any shape and any tile --------------------------------------------------------------------------------
+# --- laws, for any shape and any tile -----------------------------------------------------------------------
 
 STEPS = st.lists(st.sampled_from(["center", "trace", "multiplicative", "cosine"]), max_size=3)
 
@@ -211,7 +211,7 @@ def test_tiles_do_not_show(m, steps, seed):
         assert error(products(stepped(in_memory(K, tile)[rows, :], steps), V), expected) < 1e-11
 
 
-# --- the graph -------------------------------------------------------------------------------------------------------
+# --- the graph ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -232,13 +232,9 @@ def test_each_tile_is_read_once(tmp_path, dense):
     for full, scheduler in itertools.product([False, True], ["synchronous", "threads"]):
         K, source = over(make(tmp_path, dense, tile=5, full=full), Counting)
         upper = {(k, i, j): 1 for k in range(4) for i in range(5) for j in range(i, 5)}
-        for run in (
-            lambda: K.apply(block(3)),
-            lambda: K.project(block(3)),
-            lambda: K.center().apply(block(3)),
-        ):
+        for run in (K.apply, K.project, K.center().apply):
             source.reads.clear()
-            lazily(run).compute(scheduler=scheduler)
+            lazily(lambda run=run: run(block(3))).compute(scheduler=scheduler)
             assert source.reads == upper
 
 
@@ -318,7 +314,7 @@ def test_repeats_are_bit_identical(stored, scheduler):
         np.testing.assert_array_equal(view.apply(V).compute(), first)
 
 
-# --- several blocks in one pass --------------------------------------------------------------------------------------
+# --- several blocks in one pass -----------------------------------------------------------------------------
 
 
 def test_blocks_of_every_kind_ride_one_pass(stored, dense, scheduler):
@@ -387,7 +383,7 @@ def test_a_watch_is_told_every_byte(stored, scheduler):
     assert watch.ended == 1
 
 
-# --- reading ahead ---------------------------------------------------------------------------------------------------
+# --- reading ahead ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -422,7 +418,7 @@ def test_decoded_tiles_are_the_mapped_ones(stored, compressed, scheduler):
         assert any(thread.name.startswith("dmkl-read-ahead") for thread in threading.enumerate())
 
 
-# --- BLAS threads ----------------------------------------------------------------------------------------------------
+# --- BLAS threads -------------------------------------------------------------------------------------------
 
 
 def numpy_threads():
@@ -480,7 +476,7 @@ def test_tasks_times_threads_stay_within_the_cores(monkeypatch, cores, tasks, th
     assert blas_threads(tasks) == threads
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------------------
 
 
 def test_memory_is_refused_before_anything_runs(stored):
@@ -526,7 +522,7 @@ def test_project_needs_a_square_view(stored):
         lazily(lambda: stored[TRAIN, TRAIN[::-1]].project(block(1, 12)))
 
 
-# --- clusters --------------------------------------------------------------------------------------------------------
+# --- clusters -----------------------------------------------------------------------------------------------
 
 
 def test_a_client_that_is_there_is_used(stored, dense, client):

@@ -24,8 +24,8 @@ class Digits:
     Parameters
     ----------
     views
-        For each kernel: features (samples, features), and "linear", "polynomial" or the width of an RBF kernel as a
-        multiple of the features' median distance.
+        For each kernel: features (samples, features), and "linear", "polynomial" or the width of an RBF
+        kernel as a multiple of the features' median distance.
     labels
         The digits, 0 to 9.
     split

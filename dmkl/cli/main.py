@@ -11,6 +11,8 @@ import typer
 
 from dmkl._version import __version__
 from dmkl.cli.checking import check
+from dmkl.cli.demo import demo
+from dmkl.cli.models import fit, predict
 from dmkl.cli.output import plain_warnings, say_error
 from dmkl.cli.stores import import_, info
 from dmkl.errors import DmklError
@@ -52,9 +54,12 @@ def _root(
     """
 
 
+app.command("demo")(demo)
 app.command("import")(import_)
 app.command("info")(info)
 app.command("check")(check)
+app.command("fit")(fit)
+app.command("predict")(predict)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

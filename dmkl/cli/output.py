@@ -17,7 +17,17 @@ from rich.text import Text
 
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning
 
-__all__ = ["bar", "console", "count", "plain_warnings", "print_json", "say_error", "size", "table"]
+__all__ = [
+    "bar",
+    "console",
+    "count",
+    "plain_warnings",
+    "print_json",
+    "say_error",
+    "say_note",
+    "size",
+    "table",
+]
 
 
 def console() -> Console:
@@ -38,6 +48,11 @@ def table(title: str | None = None) -> Table:
 def say_error(text: str) -> None:
     """One message on standard error, whatever characters it has."""
     _say("error", "bold red", text)
+
+
+def say_note(text: str) -> None:
+    """Something to know on standard error."""
+    _say("note", "bold cyan", text)
 
 
 def _say(what: str, style: str, text: str) -> None:

@@ -24,11 +24,13 @@ def draw_weights(path: Path, names: list[str], weights: Mapping[str, Array], tit
     names
         The kernels.
     weights
-        For each panel's title the weights of the kernels, not negative; drawn as shares of their sum, since models
-        of different norms have weights of different size.
+        For each panel's title the weights of the kernels, not negative; drawn as shares of their sum, since
+        models of different norms have weights of different size.
     """
     # Without pyplot: no global figures, and no display is looked for.
-    figure = Figure(figsize=(2.2 + 2.1 * len(weights), 1.4 + 0.26 * len(names)), layout="constrained", dpi=150)
+    figure = Figure(
+        figsize=(2.2 + 2.1 * len(weights), 1.4 + 0.26 * len(names)), layout="constrained", dpi=150
+    )
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(weights), sharey=True, sharex=True, squeeze=False)[0]
     rows = np.arange(len(names))
@@ -36,7 +38,14 @@ def draw_weights(path: Path, names: list[str], weights: Mapping[str, Array], tit
         shares = 100 * np.asarray(values) / np.sum(values)
         panel.barh(rows, shares, height=0.72, color="#2f6f9f")
         for row, share in zip(rows, shares, strict=True):
-            panel.text(share, row, f" {share:.0f}" if share >= 0.5 else " <1" if share > 0 else " 0", va="center", fontsize=7.5, color="#444444")
+            panel.text(
+                share,
+                row,
+                f" {share:.0f}" if share >= 0.5 else " <1" if share > 0 else " 0",
+                va="center",
+                fontsize=7.5,
+                color="#444444",
+            )
         panel.set_title(label, fontsize=10)
         panel.set_xlabel("share of the weights, %", fontsize=8)
         panel.tick_params(axis="both", length=0, labelsize=8)

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.text import Text
 
 from dmkl.cli.options import Json, Overwrite, Store
-from dmkl.cli.output import console, count, print_json, size, table
+from dmkl.cli.output import console, count, print_json, say_note, size, table
 from dmkl.errors import IncompleteStoreError
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import open as open_set
 from dmkl.progress import ConsoleWatch
-from dmkl.store.files import open_files, read_vector
+from dmkl.store.files import open_files
 from dmkl.store.ingest import ingest
 from dmkl.store.reader import StoreReader, partial_path
 
@@ -54,6 +54,14 @@ def import_(
         typer.Option(
             metavar="FILE",
             help="Part of each sample: 0 train, 1 validation, 2 test, -1 none.",
+            rich_help_panel=_LABELS,
+        ),
+    ] = None,
+    diagonal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="k(x, x) of each new sample, for rectangular kernels: cosine normalisation needs it.",
             rich_help_panel=_LABELS,
         ),
     ] = None,
@@ -103,15 +111,19 @@ def import_(
     """
     started = time.monotonic()
     given = None if names is None else [name.strip() for name in names.split(",")]
-    source, known = open_files(inputs, kernel_axis=kernel_axis, variables=variable, names=given)
-    for field, file in (
-        ("labels", labels),
-        ("samples", samples),
-        ("train_samples", train_samples),
-        ("splits", splits),
-    ):
-        if file is not None:
-            setattr(known, field, read_vector(file))
+    source, known = open_files(
+        inputs,
+        kernel_axis=kernel_axis,
+        variables=variable,
+        names=given,
+        labels=labels,
+        samples=samples,
+        train_samples=train_samples,
+        splits=splits,
+        diagonal=diagonal,
+    )
+    for note in source.notes:
+        say_note(note)
     with ConsoleWatch():
         ingest(
             out,

@@ -102,7 +102,8 @@ def _sweep(view: View, fitted: Fitted, unit: Unit, columns: list[Columns], strea
             if c.want == "project":
                 results[position][place] = total * fitted.factor(int(k))
                 continue
-            product = fitted.left(int(k), total[view.rows], kept, offsets=unit.first)
+            rows = total if is_whole(view.rows, len(total)) else total[view.rows]
+            product = fitted.left(int(k), rows, kept, offsets=unit.first)
             if c.want == "sum":
                 assert c.weights is not None
                 results[position] += product * c.weights[k]
@@ -123,9 +124,18 @@ def _out(c: Columns) -> np.dtype[Any]:
 def _carry(view: View, fitted: Fitted, k: int, c: Columns) -> tuple[Array, list[Array]]:
     """V over all columns of the source: zero where the view has no sample."""
     carried, kept = fitted.right(k, c.block.astype(np.float64, copy=False))
-    wide = np.zeros((view.source.tiling.cols, c.width), dtype=np.float64)
-    np.add.at(wide, view.cols, carried)
-    return wide.astype(c.dtype, copy=False), kept
+    n_cols = view.source.tiling.cols
+    if is_whole(view.cols, n_cols):
+        wide = carried
+    else:
+        wide = np.zeros((n_cols, c.width), dtype=np.float64)
+        np.add.at(wide, view.cols, carried)  # samples may repeat
+    return np.ascontiguousarray(wide, dtype=c.dtype), kept
+
+
+def is_whole(positions: Index, length: int) -> bool:
+    """Whether the positions are all there are, in order: nothing has to be moved then."""
+    return len(positions) == length and bool(np.all(positions == np.arange(length)))
 
 
 def _through_tiles(view: View, unit: Unit, columns: list[Columns], wides: list[Array], stream: Stream) -> list[Array]:

@@ -1,0 +1,58 @@
+"""Tables of weights and of how models were found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from rich.table import Table
+from rich.text import Text
+
+from dmkl.cli.output import bar, table
+
+__all__ = ["summary_table", "weights_table"]
+
+
+def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
+    """A row for each kernel, a column for each model (and each task): the weight, and a bar of its share."""
+    columns: dict[str, xr.DataArray] = {}
+    for title, array in weights.items():
+        if array.ndim == 1:
+            columns[title] = array
+        else:
+            columns |= {str(task): array.sel(task=task) for task in array.task.values}
+    names = [str(name) for name in next(iter(weights.values())).kernel.values]
+    found = table()
+    found.add_column("kernel", overflow="fold")
+    for title in columns:
+        found.add_column("weight" if len(columns) == 1 else title, justify="left", overflow="fold")
+    width = 30 if len(columns) == 1 else 8
+    for name in names:
+        cells = []
+        for array in columns.values():
+            value = float(array.sel(kernel=name))
+            largest = float(array.max())
+            cells.append(
+                Text.assemble(f"{value:8.4f} ", (bar(value / largest if largest > 0 else 0, width), "cyan"))
+            )
+        found.add_row(Text(name), *cells)
+    return found
+
+
+def summary_table(
+    models: Mapping[str, Any], seconds: Mapping[str, float], accuracy: Mapping[str, float] | None = None
+) -> Table:
+    """A row for each model: accuracy where known, proven gap, passes, time."""
+    found = table()
+    found.add_column("model")
+    for name in (*(("accuracy",) if accuracy else ()), "proven gap", "passes", "solver", "seconds"):
+        found.add_column(name, justify="right")
+    for name, model in models.items():
+        correct = [f"{100 * accuracy[name]:.2f} %"] if accuracy else []
+        gap = float(np.max(np.asarray(model.gap_)))
+        found.add_row(
+            Text(name), *correct, f"{gap:.1e}", str(model.n_passes_), model.solver_, f"{seconds[name]:.2f}"
+        )
+    return found

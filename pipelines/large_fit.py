@@ -1,0 +1,97 @@
+"""Import and fit a set larger than its memory budget, and measure the memory of all its processes together.
+
+    python pipelines/large_fit.py                         # 24 kernels of 8,000 x 8,000 float32, budget 2 GiB
+    python pipelines/large_fit.py --keep /data/large      # keeps files and set there, and uses them again
+
+The kernels (half of informative features, half of noise) are written as one .npy file each. Then `dmkl import` and `dmkl fit`
+run as a user would run them, while this script samples the resident memory of their processes every 20 ms: once as it
+stands (a page that several processes map counts in each), once with shared pages counted once (PSS).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+
+def measured(command: list[str]) -> None:
+    """Run a command, and print its time and the peak memory of its processes together."""
+    print("$", " ".join(command), flush=True)
+    start = time.perf_counter()
+    child = subprocess.Popen(command)
+    rss = pss = 0
+    while child.poll() is None:
+        now_rss = now_pss = 0
+        try:
+            family = [psutil.Process(child.pid), *psutil.Process(child.pid).children(recursive=True)]
+        except psutil.Error:
+            break
+        for process in family:
+            try:
+                info = process.memory_full_info()
+            except psutil.Error:
+                continue  # it has just ended
+            now_rss += info.rss
+            now_pss += getattr(info, "pss", info.rss)
+        rss, pss = max(rss, now_rss), max(pss, now_pss)
+        time.sleep(0.02)
+    if child.wait():
+        sys.exit(child.returncode)
+    seconds = time.perf_counter() - start
+    print(f"{seconds:.0f} s, peak memory {rss / 2**30:.2f} GiB resident, {pss / 2**30:.2f} GiB with shared pages counted once\n", flush=True)
+
+
+def make_files(folder: Path, n: int, m: int) -> None:
+    """Gaussian kernels, one .npy file each, made strip by strip; and the labels."""
+    folder.mkdir(parents=True)
+    labels = np.random.default_rng(0).integers(0, 5, m)
+    np.save(folder / "labels.npy", labels)
+    rng = np.random.default_rng(1)
+    centers = rng.standard_normal((5, 20)).astype(np.float32)
+    for j in range(n):
+        noise = rng.standard_normal((m, 20)).astype(np.float32)
+        features = noise if j % 2 else noise + (0.3 + 0.05 * j) * centers[labels]
+        squares = (features**2).sum(axis=1)
+        kernel = np.lib.format.open_memmap(folder / f"kernel_{j:02d}.npy", "w+", np.float32, (m, m))
+        for start in range(0, m, 500):
+            rows = slice(start, start + 500)
+            distance = squares[rows, None] + squares[None, :] - 2 * features[rows] @ features.T
+            np.exp(-np.maximum(distance, 0) / 40, out=kernel[rows])
+        kernel.flush()
+        del kernel
+
+
+def main() -> None:
+    """Make the files, import, fit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", type=int, default=24)
+    parser.add_argument("-m", type=int, default=8000)
+    parser.add_argument("--memory", default="2GiB", help="the budget, for all processes together")
+    parser.add_argument("--solver", default="auto", choices=["auto", "direct", "cg"])
+    parser.add_argument("-p", default="2")
+    parser.add_argument("--lam", default="1e-2")
+    parser.add_argument("--cluster", default="local")
+    parser.add_argument("--keep", type=Path, help="folder that keeps the files and the set between runs")
+    options = parser.parse_args()
+    dmkl = [sys.executable, "-m", "dmkl"]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.keep or Path(scratch)
+        files, store, model = (folder / f"large-{options.n}-{options.m}{end}" for end in ("", ".zarr", ".model"))
+        if not files.exists():
+            make_files(files, options.n, options.m)
+        if not store.exists():
+            measured([*dmkl, "import", str(store), str(files)])
+        budget = ["--memory", options.memory, "--cluster", options.cluster]
+        fit = ["fit", str(store), str(model), "-p", options.p, "--lam", options.lam, "--solver", options.solver]
+        measured([*dmkl, *fit, "--overwrite", *budget])
+
+
+if __name__ == "__main__":
+    main()

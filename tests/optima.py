@@ -1,0 +1,63 @@
+"""Exact optima of multiple kernel Fisher discriminant analysis, dense and independent of the package's solvers."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+
+
+def norm(x, p):
+    """‖x‖_p as NumPy has it, scaled against overflow."""
+    size = np.abs(x).max()
+    return size * np.linalg.norm(x / size, p) if size else 0.0
+
+
+def conjugate(p):
+    """p* with 1/p + 1/p* = 1."""
+    return np.inf if p == 1 else 1.0 if np.isinf(p) else p / (p - 1)
+
+
+def value(kernels, alpha, beta, h, lam):
+    """S(α, β), entry by entry as it is defined."""
+    combined = np.tensordot(beta, kernels, axes=1)
+    return sum(
+        0.25 * a @ a + 0.25 / lam * a @ combined @ a - t @ a for a, t in zip(alpha.T, h.T, strict=True)
+    )
+
+
+def slopes(kernels, alpha, lam):
+    """q_j = (1/4λ) Σ_k α_kᵀK_jα_k."""
+    return np.array([np.trace(alpha.T @ kernel @ alpha) for kernel in kernels]) / (4 * lam)
+
+
+def system(kernels, beta, lam):
+    """A = ½(I + K(β)/λ)."""
+    return 0.5 * (np.eye(kernels.shape[1]) + np.tensordot(beta, kernels, axes=1) / lam)
+
+
+def bounds(kernels, alpha, beta, h, lam, p):
+    """S − ‖R‖² and F, which enclose the optimum for any α and any β of the ball."""
+    residual = h - system(kernels, beta, lam) @ alpha
+    upper = 0.25 * np.sum(alpha**2) - np.sum(h * alpha) + norm(slopes(kernels, alpha, lam), conjugate(p))
+    return value(kernels, alpha, beta, h, lam) - np.sum(residual**2), upper
+
+
+def solve(kernels, beta, h, lam):
+    """α and J(β) = min_α S(α, β) = −½ tr(Hᵀα)."""
+    alpha = np.linalg.solve(system(kernels, beta, lam), h)
+    return alpha, -0.5 * np.sum(h * alpha)
+
+
+def optimum(kernels, h, lam, p):
+    """The value of the problem, min over α of F(α), by Clarabel."""
+    alpha = cp.Variable(h.shape)
+    forms = []
+    for kernel in kernels:
+        values, vectors = np.linalg.eigh(kernel)
+        keep = values > 1e-13 * values[-1]
+        root = vectors[:, keep] * np.sqrt(values[keep] / (4 * lam))
+        forms.append(cp.sum_squares(root.T @ alpha))
+    forms = cp.hstack(forms)
+    bound = {1: cp.max, np.inf: cp.sum}.get(p, lambda q: cp.pnorm(q, conjugate(p), approx=False))(forms)
+    problem = cp.Problem(cp.Minimize(0.25 * cp.sum_squares(alpha) - cp.sum(cp.multiply(h, alpha)) + bound))
+    return problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-8, tol_gap_rel=1e-8, tol_feas=1e-8)
