@@ -77,4 +77,3 @@ class WorkerLostError(DmklError, RuntimeError):
 
 class IndefiniteKernelWarning(UserWarning):
     """A kernel is not positive semidefinite."""
-

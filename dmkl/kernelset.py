@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import dask.array as da
 import numpy as np
@@ -19,7 +20,7 @@ from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.product import GeometricMean
 from dmkl.passes.run import PassGraph, pass_graph
-from dmkl.passes.statistics import chain_statistics
+from dmkl.passes.statistics import chain_statistics, passes_needed
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import View
 from dmkl.store.ingest import Labels, ingest
@@ -115,7 +116,7 @@ class KernelSet:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(kernels, rows, columns)"""
+        """(kernels, rows, columns)."""
         return self._view.shape
 
     @property
@@ -195,17 +196,14 @@ class KernelSet:
         if isinstance(names, slice):
             chosen = np.arange(n)[names]
         else:
-            asked = np.asarray(names)
-            if asked.dtype == bool:
-                chosen = _positions(asked, n, "kernel")
+            asked: list[Any] = [names] if isinstance(names, str | int | np.integer) else list(names)
+            if asked and all(isinstance(name, bool | np.bool_) for name in asked):
+                chosen = _positions(np.array(asked, dtype=bool), n, "kernel")
             else:
-                single = isinstance(names, str | int | np.integer)
-                chosen = np.array([self._kernel(name) for name in ([names] if single else names)], dtype=np.int64)  # type: ignore[union-attr]
+                chosen = np.array([self._kernel(name) for name in asked], dtype=np.int64)
         if not len(chosen):
             msg = "select() must keep at least one kernel"
             raise InputError(msg)
-        from dataclasses import replace
-
         view = replace(self._view, kernels=self._view.kernels[chosen])
         return self._with(view, None if self._fitted is None else self._fitted.select(chosen))
 
@@ -217,7 +215,10 @@ class KernelSet:
                 raise InputError(msg)
             return int(name) % n
         if name not in self.names:
-            msg = f"there is no kernel named {name!r}; the names are {', '.join(map(repr, self.names[:10]))}{', …' if n > 10 else ''}"
+            msg = (
+                f"there is no kernel named {name!r}; the names are "
+                f"{', '.join(map(repr, self.names[:10]))}{', …' if n > 10 else ''}"
+            )
             raise InputError(msg)
         return self.names.index(name)
 
@@ -243,11 +244,9 @@ class KernelSet:
         if how not in KINDS or how == "center":
             msg = f"normalize takes 'trace', 'cosine' or 'multiplicative', got {how!r}"
             raise InputError(msg)
-        return self._step(how)  # type: ignore[arg-type]
+        return self._step(how)
 
     def _step(self, kind: Kind) -> KernelSet:
-        from dataclasses import replace
-
         return self._with(replace(self._view, steps=(*self._view.steps, kind)))
 
     def product(self) -> KernelSet:
@@ -285,11 +284,9 @@ class KernelSet:
         return chain_statistics(self._view, elements=elements)
 
     def measured(self) -> tuple[KernelSet, int]:
-        """This view with its statistics at hand, and the passes that took."""
+        """The same view with its statistics at hand, and the passes that took."""
         if self._fitted is not None:
             return self, 0
-        from dmkl.passes.statistics import passes_needed
-
         needed = passes_needed(self._view)
         self.statistics()
         return self, needed
@@ -322,11 +319,16 @@ class KernelSet:
         block, single = self._block(V)
         graph = self._graph(block, "each", dtype, "apply-pass")
         chunks = [
-            da.from_delayed(part, (size, self.shape[1], block.shape[1]), dtype=graph.columns[0].dtype, name=f"apply-{k}-{graph.token}")
+            da.from_delayed(
+                part,
+                (size, self.shape[1], block.shape[1]),
+                dtype=graph.columns[0].dtype,
+                name=f"apply-{k}-{graph.token}",
+            )
             for k, (part, size) in enumerate(zip(graph.total(0), graph.group_sizes(), strict=True))
         ]
-        result = da.concatenate(chunks)
-        return result[:, :, 0] if single else result
+        result: da.Array = da.concatenate(chunks)
+        return cast(da.Array, result[:, :, 0]) if single else result
 
     def project(self, V: npt.ArrayLike, *, dtype: npt.DTypeLike | None = None) -> da.Array:
         """VᵀK_jV for every kernel of a square set: one pass, half the arithmetic of `apply`, lazy.
@@ -357,8 +359,8 @@ class KernelSet:
             da.from_delayed(part, (size, width, width), dtype=np.float64, name=f"project-{k}-{graph.token}")
             for k, (part, size) in enumerate(zip(graph.total(0), graph.group_sizes(), strict=True))
         ]
-        result = da.concatenate(chunks)
-        return result[:, 0, 0] if single else result
+        result: da.Array = da.concatenate(chunks)
+        return cast(da.Array, result[:, 0, 0]) if single else result
 
     def _block(self, V: npt.ArrayLike) -> tuple[Array, bool]:
         block = np.asarray(V)
@@ -462,9 +464,7 @@ def open(path: Location) -> KernelSet:
     _, n_rows, n_cols = reader.shape
     rows = np.arange(n_rows)
     view = View(reader, np.arange(reader.shape[0]), rows, rows if reader.symmetric else np.arange(n_cols))
-    return KernelSet(
-        view, labels=reader.labels, tasks=reader.tasks, splits=reader.splits, provenance=reader.provenance
-    )
+    return KernelSet(view, labels=reader.labels, tasks=reader.tasks, splits=reader.splits, provenance=reader.provenance)
 
 
 def create(

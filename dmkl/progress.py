@@ -10,7 +10,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 __all__ = ["ConsoleWatch", "Watch", "current", "watching"]
 
@@ -31,7 +39,8 @@ class Watch:
         """A line on how far the whole work has come, such as the gap certified so far."""
 
 
-_CURRENT: ContextVar[Watch] = ContextVar("dmkl-watch", default=Watch())
+_SILENT = Watch()
+_CURRENT: ContextVar[Watch] = ContextVar("dmkl-watch", default=_SILENT)
 
 
 def current() -> Watch:

@@ -1,6 +1,7 @@
 """Measure one pass over a kernel set and its floor on this machine, in the same run.
 
-    python pipelines/bench_pass.py                      # n = 16, m = 8192, float32, b = 64: 2.4 GB in a temporary folder
+    python pipelines/bench_pass.py                      # n = 16, m = 8192, float32, b = 64: 2.4 GB in a temporary
+    folder
     python pipelines/bench_pass.py --keep /data/bench   # keeps the set there, and uses it again
 
 The floor of a pass is the larger of two times: reading the stored tiles at the bandwidth of this machine, and 2·n·m²·b
@@ -36,7 +37,7 @@ def best_of(runs: int, work: Callable[[], object]) -> list[float]:
 
 
 def make_set(path: Path, n: int, m: int) -> dmkl.KernelSet:
-    """n Gram matrices of random features, stored as float32."""
+    """Store n Gram matrices of random features, as float32."""
     rng = np.random.default_rng(0)
 
     def kernels() -> Iterator[np.ndarray]:

@@ -2,8 +2,10 @@
 
     python pipelines/flower17.py flower17.npz --output out/flower17
 
-The file holds views of L1-normalised histograms, (samples, bins) each, beside `label` and `split` (split, sample: 0 train,
-1 validation, 2 test). The kernel of a view is exp(−χ²/η) with χ²(x, y) = Σ (x − y)²/(x + y) and η its mean over pairs of
+The file holds views of L1-normalised histograms, (samples, bins) each, beside `label` and `split` (split, sample: 0
+train,
+1 validation, 2 test). The kernel of a view is exp(−χ²/η) with χ²(x, y) = Σ (x − y)²/(x + y) and η its mean over pairs
+of
 training samples of the first split. λ is chosen on the validation part of each split, the model trained on train alone.
 """
 

@@ -3,7 +3,8 @@
     python pipelines/large_fit.py                         # 24 kernels of 8,000 x 8,000 float32, budget 2 GiB
     python pipelines/large_fit.py --keep /data/large      # keeps files and set there, and uses them again
 
-The kernels (half of informative features, half of noise) are written as one .npy file each. Then `dmkl import` and `dmkl fit`
+The kernels (half of informative features, half of noise) are written as one .npy file each. Then `dmkl import` and
+`dmkl fit`
 run as a user would run them, while this script samples the resident memory of their processes every 20 ms: once as it
 stands (a page that several processes map counts in each), once with shared pages counted once (PSS).
 """
@@ -45,7 +46,11 @@ def measured(command: list[str]) -> None:
     if child.wait():
         sys.exit(child.returncode)
     seconds = time.perf_counter() - start
-    print(f"{seconds:.0f} s, peak memory {rss / 2**30:.2f} GiB resident, {pss / 2**30:.2f} GiB with shared pages counted once\n", flush=True)
+    print(
+        f"{seconds:.0f} s, peak memory {rss / 2**30:.2f} GiB resident, {pss / 2**30:.2f} GiB with shared pages "
+        "counted once\n",
+        flush=True,
+    )
 
 
 def make_files(folder: Path, n: int, m: int) -> None:
@@ -89,7 +94,17 @@ def main() -> None:
         if not store.exists():
             measured([*dmkl, "import", str(store), str(files)])
         budget = ["--memory", options.memory, "--cluster", options.cluster]
-        fit = ["fit", str(store), str(model), "-p", options.p, "--lam", options.lam, "--solver", options.solver]
+        fit = [
+            "fit",
+            str(store),
+            str(model),
+            "-p",
+            options.p,
+            "--lam",
+            options.lam,
+            "--solver",
+            options.solver,
+        ]
         measured([*dmkl, *fit, "--overwrite", *budget])
 
 

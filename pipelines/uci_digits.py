@@ -2,7 +2,8 @@
 
     python pipelines/uci_digits.py uci_digits.npz --output out/uci_digits
 
-The file holds views, (samples, features) each, and `label`. A view is standardised; its kernels are exp(−γ‖x − y‖²) with
+The file holds views, (samples, features) each, and `label`. A view is standardised; its kernels are exp(−γ‖x − y‖²)
+with
 1/γ from ¼ to 4 times the mean squared distance. The split into train and test is random and stratified.
 """
 
@@ -38,7 +39,9 @@ def main() -> None:
         scaled = StandardScaler().fit(view[train]).transform(view)
         distance = euclidean_distances(scaled, squared=True)
         for factor in (0.25, 0.5, 1.0, 2.0, 4.0):
-            kernels[f"{name} x{factor:g}"] = np.exp(-distance / (factor * distance[np.ix_(train, train)].mean())).astype(np.float32)
+            kernels[f"{name} x{factor:g}"] = np.exp(
+                -distance / (factor * distance[np.ix_(train, train)].mean())
+            ).astype(np.float32)
     store = options.output / "kernels.zarr"
     K = dmkl.create(store, kernels, labels=labels, splits=split, overwrite=True)
     train, _, test = K.split(0)
@@ -53,7 +56,10 @@ def main() -> None:
         seconds = time.perf_counter() - start
         used = int(np.count_nonzero(model.weights_ > 1e-4))
         note = model.best_ if isinstance(model, dmkl.SingleBest) else ""
-        print(f"{title:<24}{model.score(K[test, train]):8.4f}{model.gap_:10.1e}{model.n_passes_:8d}{seconds:9.1f}   {used} {note}")
+        print(
+            f"{title:<24}{model.score(K[test, train]):8.4f}{model.gap_:10.1e}{model.n_passes_:8d}{seconds:9.1f} "
+            f"  {used} {note}"
+        )
 
 
 if __name__ == "__main__":

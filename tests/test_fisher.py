@@ -126,8 +126,9 @@ def test_hoelder(q, p, seed):
 @given(slope_vectors, exponents, st.integers(0, 2**16))
 def test_negative_slopes_count_as_none(q, p, seed):
     mixed = np.where(np.random.default_rng(seed).random(len(q)) < 0.5, -q, q)
-    assert fisher.dual_norm(mixed, p) == fisher.dual_norm(np.maximum(mixed, 0), p)
-    assert fisher.steepest(mixed, p) @ mixed == pytest.approx(fisher.dual_norm(mixed, p), rel=1e-10)
+    positive = np.maximum(mixed, 0)
+    assert fisher.dual_norm(mixed, p) == fisher.dual_norm(positive, p)
+    np.testing.assert_array_equal(fisher.steepest(mixed, p), fisher.steepest(positive, p))
 
 
 @pytest.mark.parametrize("p", EXPONENTS)

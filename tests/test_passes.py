@@ -90,8 +90,9 @@ def test_products_agree_for_every_tile(tmp_path, tile, full):
     V = block(2, 11)
     assert error(K.apply(V), matrices @ V) < 1e-12
     assert error(K.project(V), V.T @ matrices @ V) < 1e-12
-    rows, cols = np.array([10, 3, 3, 0]), np.array([1, 9, 4])
-    assert error(K[rows, cols].apply(V[:3]), matrices[:, rows][:, :, cols] @ V[:3]) < 1e-12
+    rows, cols = np.array([10, 3, 3, 0]), np.array([1, 9, 4, 9, 9])
+    assert error(K[rows, cols].apply(V[:5]), matrices[:, rows][:, :, cols] @ V[:5]) < 1e-12
+    assert error(K[cols, cols].project(V[:5]), V[:5].T @ matrices[:, cols][:, :, cols] @ V[:5]) < 1e-12
 
 
 @pytest.mark.usefixtures("synchronous")
@@ -125,6 +126,17 @@ def test_one_vector_loses_its_axis(stored, dense):
     assert projected.shape == (4,)
     assert error(applied, dense @ v) < 1e-12
     np.testing.assert_allclose(projected, v @ dense @ v, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("chain", CHAINS)
+def test_kernels_that_share_a_task(chain):
+    matrices, V = psd(50, 6), block(2, 6)
+    view = stepped(in_memory(matrices, 4), chain)
+    expected = dense_view(matrices, steps=chain)
+    assert len(unit_keys(view.apply(V), "apply-pass")) < 50
+    assert error(view.apply(V), expected @ V) < 1e-12
+    assert error(view.project(V), V.T @ expected @ V) < 1e-12
 
 
 @pytest.mark.usefixtures("synchronous")
@@ -441,7 +453,7 @@ def test_blas_is_given_back_after_an_error(stored):
         raise OSError
 
     K, _ = over(stored, Watching, fail)
-    with threadpool_limits(3, "blas"), dask.config.set({"dmkl.blas-threads": 1, "scheduler": "threads"}):
+    with threadpool_limits(3, "blas"), dask.config.set({"dmkl.blas-threads": 1, "scheduler": "synchronous"}):
         with pytest.raises(OSError):  # noqa: PT011 (raised above, without a message)
             K.apply(block(2)).compute()
         assert numpy_threads() == {3}

@@ -311,9 +311,7 @@ class ChainState:
         }
         if self.square:
             scaled["diag_rows"], scaled["row_mean"] = scaled["diag_cols"], scaled.get("col_mean")
-        return self._append(
-            FittedStep("scale", self.square, factor=factor), removed=self.removed * factor, **scaled
-        )
+        return self._append(FittedStep("scale", self.square, factor=factor), removed=self.removed * factor, **scaled)
 
     def _trace(self) -> ChainState:
         diagonal = self._need(self.diag_cols, "diagonal of the training kernels")

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from dmkl.errors import InputError
 
@@ -51,7 +52,7 @@ def as_exponent(p: float) -> float:
     if not value >= 1:
         msg = f"p must be at least 1 (from 1e6 on it counts as infinite), got {p!r}"
         raise InputError(msg)
-    return np.inf if value >= INFINITE_P else value
+    return float(np.inf) if value >= INFINITE_P else value
 
 
 def dual_exponent(p: float) -> float:
@@ -70,7 +71,7 @@ def norm(x: Float, p: float) -> float:
 
 
 def dual_norm(q: Float, p: float) -> float:
-    """max of βᵀq over β ≥ 0, ‖β‖_p ≤ 1: the dual norm of the positive part of q."""
+    """The maximum of βᵀq over β ≥ 0, ‖β‖_p ≤ 1: the dual norm of the positive part of q."""
     return norm(np.maximum(q, 0.0), dual_exponent(p))
 
 
@@ -92,7 +93,7 @@ def steepest(q: Float, p: float) -> Float:
     if np.isinf(p) or not positive.any():
         return uniform_weights(len(q), p)
     if p == 1:
-        return np.eye(len(q))[int(np.argmax(positive))]
+        return np.asarray(np.eye(len(q))[int(np.argmax(positive))])
     return onto_sphere((positive / positive.max()) ** (1.0 / (p - 1.0)), p)
 
 
@@ -143,10 +144,11 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim not in (1, 2) or labels.shape[0] != n_samples:
-        msg = f"y has shape {labels.shape}, expected ({n_samples},) or ({n_samples}, tasks): a label for each training sample"
+        msg = f"y has shape {labels.shape}, expected ({n_samples},) or ({n_samples}, tasks): a label for each sample"
         raise InputError(msg)
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        msg = f"y holds {np.count_nonzero(~np.isfinite(labels))} labels that are NaN or infinite; leave those samples out"
+    missing = np.count_nonzero(~np.isfinite(labels) if labels.dtype.kind == "f" else pd.isna(labels))
+    if missing:
+        msg = f"y holds {missing} labels that are missing, NaN or infinite; leave those samples out"
         raise InputError(msg)
     if labels.ndim == 2:
         if not np.isin(labels, (0, 1)).all():
@@ -225,7 +227,7 @@ class Certificate:
 
 def slopes(alpha: Float, products: Array, lam: float) -> Float:
     """q_j = (1/4λ) Σ_k α_kᵀK_jα_k from the products K_jα, (n, m, c): the slope of S in β_j."""
-    return np.einsum("mc,nmc->n", alpha, products, dtype=np.float64) / (4.0 * lam)
+    return np.asarray(np.einsum("mc,nmc->n", alpha, products, dtype=np.float64) / (4.0 * lam))
 
 
 def certify(alpha: Float, products: Array, beta: Float, h: Float, lam: float, p: float) -> tuple[Certificate, Float]:

@@ -82,6 +82,4 @@ def extreme_eigenvalues(
         vector = product / beside[-1]
     values, vectors = scipy.linalg.eigh_tridiagonal(np.array(diagonal), np.array(beside[:-1]))
     residuals = beside[-1] * np.abs(vectors[-1])
-    return Extremes(
-        float(values[0]), float(residuals[0]), float(values[-1]), float(residuals[-1]), steps=len(diagonal)
-    )
+    return Extremes(float(values[0]), float(residuals[0]), float(values[-1]), float(residuals[-1]), steps=len(diagonal))

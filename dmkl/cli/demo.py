@@ -66,7 +66,7 @@ def demo(
             f"{size(K.bytes_per_pass)}."
         )
     )
-    with computing_on(cluster, workers=workers, memory=memory) as client, ConsoleWatch():
+    with computing_on(cluster, workers=workers, memory=memory) as client, _Watch():
         out.print(Text("Learning on " + ("threads of this process." if client is None else _place(client))))
         models, seconds, accuracy = _learn(K)
     out.print()
@@ -87,8 +87,18 @@ def demo(
         list(K.names),
         {name.removeprefix("MK-FDA, "): weights.values for name, weights in learnt.items()},
         "Which kernels tell handwritten digits apart: ℓp MK-FDA for four norms p",
+        muted=[name for name in K.names if name.startswith("noise")],
     )
     _say_where(out, store, saved, picture)
+
+
+class _Watch(ConsoleWatch):
+    """Progress on a terminal; the many small steps of the demo would only fill a log."""
+
+    def note(self, text: str) -> None:
+        """See `dmkl.progress.Watch.note`."""
+        if self.console.is_terminal:
+            super().note(text)
 
 
 def _place(client: Any) -> str:

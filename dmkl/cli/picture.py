@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ __all__ = ["draw_weights"]
 Array = npt.NDArray[Any]
 
 
-def draw_weights(path: Path, names: list[str], weights: Mapping[str, Array], title: str) -> None:
+def draw_weights(
+    path: Path, names: Sequence[str], weights: Mapping[str, Array], title: str, *, muted: Collection[str] = ()
+) -> None:
     """Draw one panel for each set of weights, kernels from top to bottom.
 
     Parameters
@@ -26,26 +28,24 @@ def draw_weights(path: Path, names: list[str], weights: Mapping[str, Array], tit
     weights
         For each panel's title the weights of the kernels, not negative; drawn as shares of their sum, since
         models of different norms have weights of different size.
+    muted
+        Kernels to draw in grey.
     """
     # Without pyplot: no global figures, and no display is looked for.
     figure = Figure(
         figsize=(2.2 + 2.1 * len(weights), 1.4 + 0.26 * len(names)), layout="constrained", dpi=150
     )
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08)  # inches around each panel
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(weights), sharey=True, sharex=True, squeeze=False)[0]
     rows = np.arange(len(names))
+    colors = ["#a9a9a9" if name in muted else "#2f6f9f" for name in names]
     for panel, (label, values) in zip(panels, weights.items(), strict=True):
         shares = 100 * np.asarray(values) / np.sum(values)
-        panel.barh(rows, shares, height=0.72, color="#2f6f9f")
+        panel.barh(rows, shares, height=0.72, color=colors)
         for row, share in zip(rows, shares, strict=True):
-            panel.text(
-                share,
-                row,
-                f" {share:.0f}" if share >= 0.5 else " <1" if share > 0 else " 0",
-                va="center",
-                fontsize=7.5,
-                color="#444444",
-            )
+            figure_at_bar = f" {share:.0f}" if share >= 0.5 else " <1" if share >= 0.05 else " 0"
+            panel.text(share, row, figure_at_bar, va="center", fontsize=8, color="#444444")
         panel.set_title(label, fontsize=10)
         panel.set_xlabel("share of the weights, %", fontsize=8)
         panel.tick_params(axis="both", length=0, labelsize=8)
@@ -54,6 +54,8 @@ def draw_weights(path: Path, names: list[str], weights: Mapping[str, Array], tit
         panel.set_axisbelow(True)
         panel.margins(x=0.18)
     panels[0].set_yticks(rows, names, fontsize=9)
+    for label, color in zip(panels[0].get_yticklabels(), colors, strict=True):
+        label.set_color("#777777" if color == "#a9a9a9" else "black")
     panels[0].set_ylim(len(names) - 0.4, -0.6)
-    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.008, ha="left")
     figure.savefig(path)

@@ -27,16 +27,15 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
     found = table()
     found.add_column("kernel", overflow="fold")
     for title in columns:
-        found.add_column("weight" if len(columns) == 1 else title, justify="left", overflow="fold")
-    width = 30 if len(columns) == 1 else 8
+        found.add_column("weight" if len(columns) == 1 else title, no_wrap=True)
+    # Four columns fit a terminal of 80 characters.
+    width = 30 if len(columns) == 1 else 6
     for name in names:
         cells = []
         for array in columns.values():
-            value = float(array.sel(kernel=name))
-            largest = float(array.max())
-            cells.append(
-                Text.assemble(f"{value:8.4f} ", (bar(value / largest if largest > 0 else 0, width), "cyan"))
-            )
+            value, largest = float(array.sel(kernel=name)), float(array.max())
+            share = value / largest if largest > 0 else 0.0
+            cells.append(Text.assemble(f"{value:.4f} ", (bar(share, width), "cyan")))
         found.add_row(Text(name), *cells)
     return found
 
@@ -53,6 +52,11 @@ def summary_table(
         correct = [f"{100 * accuracy[name]:.2f} %"] if accuracy else []
         gap = float(np.max(np.asarray(model.gap_)))
         found.add_row(
-            Text(name), *correct, f"{gap:.1e}", str(model.n_passes_), model.solver_, f"{seconds[name]:.2f}"
+            Text(name),
+            *correct,
+            "< 1e-12" if gap < 1e-12 else f"{gap:.1e}",
+            str(model.n_passes_),
+            model.solver_,
+            f"{seconds[name]:.2f}",
         )
     return found

@@ -21,7 +21,7 @@ from dmkl.passes.run import run_pass
 from dmkl.passes.statistics import chain_statistics, means_of
 from dmkl.passes.sweep import Columns
 
-__all__ = ["KernelClassifier", "TrainingSet"]
+__all__ = ["KernelClassifier", "TrainingSet", "check_kernel_set"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -56,11 +56,11 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if how not in (None, "trace", "cosine", "multiplicative"):
             msg = f"normalize must be 'trace', 'cosine', 'multiplicative' or None, got {how!r}"
             raise InputError(msg)
-        return (*(("center",) if self.center else ()), *((how,) if how is not None else ()))  # type: ignore[return-value]
+        return (*(("center",) if self.center else ()), *((how,) if how is not None else ()))
 
     def _training(self, K: KernelSet, y: npt.ArrayLike | None) -> TrainingSet:
         """Check the input, add the model's steps and measure them."""
-        _check_kernel_set(K, "fit")
+        check_kernel_set(K, "fit")
         if not K.is_square:
             _, rows, cols = K.shape
             msg = f"fit needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
@@ -96,16 +96,24 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.kind_ == "multilabel":
             assert self.tasks_ is not None
             self.weights_ = xr.DataArray(
-                np.stack(betas, axis=1), dims=("kernel", "task"), coords={"kernel": names, "task": self.tasks_}, name="weight"
+                np.stack(betas, axis=1),
+                dims=("kernel", "task"),
+                coords={"kernel": names, "task": self.tasks_},
+                name="weight",
             )
             self.dual_coef_ = xr.DataArray(
-                np.concatenate(alphas, axis=1), dims=("sample", "task"), coords={"sample": samples, "task": self.tasks_}
+                np.concatenate(alphas, axis=1),
+                dims=("sample", "task"),
+                coords={"sample": samples, "task": self.tasks_},
             )
             return
         self.weights_ = xr.DataArray(betas[0], dims=("kernel",), coords={"kernel": names}, name="weight")
         columns = self.classes_ if self.kind_ == "multiclass" else self.classes_[1:]
         self.dual_coef_ = xr.DataArray(
-            alphas[0], dims=("sample", "class"), coords={"sample": samples, "class": columns}, name="dual_coef"
+            alphas[0],
+            dims=("sample", "class"),
+            coords={"sample": samples, "class": columns},
+            name="dual_coef",
         )
 
     # --- predicting ----------------------------------------------------------------------------------------------
@@ -125,7 +133,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If the columns are not the training samples, or a kernel with weight is missing.
         """
         self._check_fitted()
-        _check_kernel_set(K, "prediction")
+        check_kernel_set(K, "prediction")
         weights = self.weights_.values.reshape(len(self.kernel_names_), -1)
         used = np.flatnonzero(np.any(weights != 0, axis=1))
         chosen = self._matching(K, used)
@@ -133,9 +141,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         columns = np.repeat(weights, alpha.shape[1], axis=1) if weights.shape[1] == 1 else weights
         fitted, extra = self._prediction_chain(chosen, used)
         precision = chosen.compute_dtype(np.float64)
-        (scores,), passes = run_pass(
-            chosen.view, fitted, [Columns(alpha, "sum", columns[used], precision)], "predict"
-        )
+        (scores,), passes = run_pass(chosen.view, fitted, [Columns(alpha, "sum", columns[used], precision)], "predict")
         self.n_prediction_passes_ = passes + extra
         coords: dict[str, Any] = {"sample": chosen.samples.astype(str)}
         dim = self.dual_coef_.dims[1]
@@ -145,8 +151,12 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return xr.DataArray(scores, dims=("sample", dim), coords=coords, name="score")
 
     def predict(self, K: KernelSet) -> Array:
-        """Labels of the row samples: the class of the largest score, the second class where a binary score is
-        positive, 0 or 1 for each task of a multilabel problem.
+        """Predict the labels of the row samples.
+
+        The class of the largest score; the second class where a binary score is positive; 0 or 1 for each task of a
+        multilabel problem, by the sign of its score. A binary score is zero where the estimated probability of the
+        second class equals its share in training: rare classes are found rather than missed. For another balance, put
+        a threshold of your own on `decision_function`.
         """
         scores = self.decision_function(K).values
         if self.kind_ == "multilabel":
@@ -177,7 +187,10 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         needed = [self.kernel_names_[j] for j in used]
         missing = [name for name in needed if name not in K.names]
         if missing:
-            msg = f"the model gives weight to kernel {missing[0]!r}, which this set does not have; its kernels are {', '.join(K.names[:10])}"
+            msg = (
+                f"the model gives weight to kernel {missing[0]!r}, which this set does not have; its kernels are "
+                f"{', '.join(K.names[:10])}"
+            )
             raise InputError(msg)
         samples = K.train_samples.astype(str)
         if not np.array_equal(samples, self.train_samples_):
@@ -230,11 +243,17 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
-def _check_kernel_set(K: Any, what: str) -> None:
+def check_kernel_set(K: Any, what: str) -> None:
+    """Refuse anything but a kernel set, saying how to make one.
+
+    Raises
+    ------
+    InputError
+        If `K` is something else.
+    """
     if not isinstance(K, KernelSet):
         msg = (
             f"{what} takes a kernel set, got {type(K).__name__}; store matrices with dmkl.create(path, kernels) and "
             "open them with dmkl.open(path)"
         )
         raise InputError(msg)
-

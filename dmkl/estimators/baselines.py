@@ -12,6 +12,7 @@ from sklearn.model_selection import check_cv
 
 from dmkl.blocks.fisher import encode_targets
 from dmkl.errors import InputError
+from dmkl.estimators.base import check_kernel_set
 from dmkl.estimators.mkfda import MKFDA, SolverName, _FisherClassifier
 from dmkl.kernelset import KernelSet
 
@@ -156,14 +157,16 @@ class Product(_FisherClassifier):
 
     def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
         """Learn the discriminant; see `MKFDA.fit`."""
-        self._fit(K.product() if isinstance(K, KernelSet) else K, y)
+        check_kernel_set(K, "fit")
+        self._fit(K.product(), y)
         self.factors_ = K.names
         return self
 
     def decision_function(self, K: KernelSet) -> xr.DataArray:
         """Scores of the row samples; see `MKFDA.decision_function`."""
         self._check_fitted()
-        if isinstance(K, KernelSet) and K.names != ("product",):
+        check_kernel_set(K, "prediction")
+        if K.names != ("product",):
             missing = [name for name in self.factors_ if name not in K.names]
             if missing:
                 msg = f"the product was learnt with kernel {missing[0]!r}, which this set does not have"

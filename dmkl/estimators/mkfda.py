@@ -76,7 +76,8 @@ class _FisherClassifier(KernelClassifier):
         if solver == "direct":
             if not fits_in_memory(view, 1, where):
                 msg = (
-                    f"solver='direct' holds the combined kernel in memory, {direct_bytes(view, 1) / 2**30:.3g} GiB, and "
+                    f"solver='direct' holds the combined kernel in memory, {direct_bytes(view, 1) / 2**30:.3g} "
+                    "GiB, and "
                     f"{where.total_bytes / 2**30:.3g} GiB are allowed; use solver='cg', or set dmkl.memory higher"
                 )
                 raise MemoryBudgetError(msg)
@@ -91,7 +92,13 @@ class _FisherClassifier(KernelClassifier):
             step: AlphaStep = DirectStep(problem) if solver == "direct" else CGStep(problem, self.tol)
             solvers.append(
                 wrapper(
-                    problem, len(K), step, master=self._master(), tol=self.tol, max_iter=self.max_iter, names=K.names
+                    problem,
+                    len(K),
+                    step,
+                    master=self._master(),
+                    tol=self.tol,
+                    max_iter=self.max_iter,
+                    names=K.names,
                 )
             )
         solutions, passes = drive(view, K.statistics(), solvers, lanes=lanes)
@@ -164,7 +171,8 @@ class MKFDA(_FisherClassifier):
         they are.
     solver
         How the α-step is done: "direct" (the combined kernel in memory, one Cholesky factor for each weighting), "cg"
-        (blocked conjugate gradients out of core), "auto" (direct where it fits the memory budget). `solver_` says which.
+        (blocked conjugate gradients out of core), "auto" (direct where it fits the memory budget). `solver_` says
+        which.
     tol
         The relative gap to prove.
     max_iter
@@ -200,7 +208,8 @@ class MKFDA(_FisherClassifier):
 
     Notes
     -----
-    Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10 to
+    Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10
+    to
     22, Algorithms 1 and 2.
 
     Examples
@@ -303,7 +312,8 @@ def _history(
     """One row a weighting; shorter histories of a multilabel problem end in NaN."""
     length = max(len(s.steps) for s in solutions)
     table: dict[str, Float] = {
-        name: np.full((len(solutions), length), np.nan) for name in ("objective", "upper", "gap", "residual_sq", "products")
+        name: np.full((len(solutions), length), np.nan)
+        for name in ("objective", "upper", "gap", "residual_sq", "products")
     }
     betas = np.full((len(solutions), length, len(kernels)), np.nan)
     for k, solution in enumerate(solutions):
@@ -322,7 +332,8 @@ def _history(
 def _check_resolution(K: KernelSet, lam: float) -> None:
     """Refuse a λ that drowns in the rounding of the stored kernels.
 
-    Entries rounded to u relative add a random symmetric matrix whose norm is about u √m times their size: below that, I +
+    Entries rounded to u relative add a random symmetric matrix whose norm is about u √m times their size: below that,
+    I +
     K/λ may have negative eigenvalues that no kernel has.
     """
     m = K.shape[1]

@@ -22,9 +22,7 @@ from dmkl.estimators.mkfda import MKFDA, Uniform
 __all__ = ["load", "save_model"]
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 1
-MODELS: dict[str, type[KernelClassifier]] = {
-    cls.__name__: cls for cls in (MKFDA, Uniform, SingleBest, Product)
-}
+MODELS: dict[str, type[KernelClassifier]] = {cls.__name__: cls for cls in (MKFDA, Uniform, SingleBest, Product)}
 _ARRAYS = ("weights_", "dual_coef_", "scores_")
 _STATISTICS = ("col_mean", "factor", "col_scale")
 
@@ -121,7 +119,7 @@ def load(path: Any) -> Any:
     """
     final = Path(path).expanduser().absolute()
     try:
-        attrs = dict(zarr.open_group(final, mode="r", zarr_format=3).attrs)
+        attrs: dict[str, Any] = dict(zarr.open_group(final, mode="r", zarr_format=3).attrs)
     except FileNotFoundError as error:
         msg = f"there is no model at {final}"
         raise StoreNotFoundError(msg) from error
@@ -130,10 +128,16 @@ def load(path: Any) -> Any:
         msg = f"{final} is not a model: its attribute 'format' is {attrs.get('format')!r}, expected {FORMAT!r}{hint}"
         raise StoreError(msg)
     if attrs.get("format_version", 0) > FORMAT_VERSION:
-        msg = f"{final} has model format version {attrs['format_version']}, and this dmkl reads up to {FORMAT_VERSION}; install a newer dmkl"
+        msg = (
+            f"{final} has model format version {attrs['format_version']}, and this dmkl reads up to "
+            f"{FORMAT_VERSION}; install a newer dmkl"
+        )
         raise FormatVersionError(msg)
     if attrs.get("model") not in MODELS:
-        msg = f"{final} holds a model of the kind {attrs.get('model')!r}, which this dmkl does not know; expected one of {', '.join(MODELS)}"
+        msg = (
+            f"{final} holds a model of the kind {attrs.get('model')!r}, which this dmkl does not know; expected one "
+            f"of {', '.join(MODELS)}"
+        )
         raise StoreError(msg)
     dataset = xr.open_zarr(final, chunks=None, consolidated=False).load()
     history = xr.open_zarr(final, group="history", chunks=None, consolidated=False).load()
@@ -163,5 +167,9 @@ def _named(array: xr.DataArray) -> xr.DataArray:
     """With names as NumPy strings again, and without the coordinates of other arrays."""
     array = array.drop_vars([name for name in array.coords if name not in array.dims])
     return array.assign_coords(
-        {name: coord.values.astype(object).astype(str) for name, coord in array.coords.items() if coord.dtype.kind in "OT"}
+        {
+            name: coord.values.astype(object).astype(str)
+            for name, coord in array.coords.items()
+            if coord.dtype.kind in "OT"
+        }
     )

@@ -46,7 +46,8 @@ def fits_in_memory(view: View, n_systems: int, where: Machine | None = None) -> 
 
 @dataclass(frozen=True)
 class _Strip:
-    """The upper tiles of the sum that one task adds up: positions of rows and columns, and a block for each weighting."""
+    """The upper tiles of the sum that one task adds up: positions of rows and columns, and a block for each "
+    "weighting."""
 
     blocks: list[tuple[Index, Index, list[Float]]]
 
@@ -124,7 +125,7 @@ class Factor:
 
     def solve(self, b: Array) -> Float:
         """A⁻¹B for B (m, c)."""
-        return scipy.linalg.cho_solve(self._factor, b, check_finite=False)  # type: ignore[no-any-return]
+        return scipy.linalg.cho_solve(self._factor, b, check_finite=False)
 
 
 def assemble(strips: list[_Strip], column: int, view: View, fitted: Fitted, lam: float) -> Factor:
@@ -175,9 +176,10 @@ class FactorHandle:
         """A⁻¹B for B (m, c)."""
         client = active_client()
         if client is None or isinstance(self._held, Factor):
-            return self._held.solve(b)  # type: ignore[no-any-return]
+            return np.asarray(self._held.solve(b))
         sent = client.scatter([b], hash=False)[0]
-        return client.submit(_solve, self._held, sent, pure=False, key=f"alpha-solve-{uuid.uuid4().hex}").result()  # type: ignore[no-any-return]
+        solved = client.submit(_solve, self._held, sent, pure=False, key=f"alpha-solve-{uuid.uuid4().hex}")
+        return np.asarray(solved.result())
 
 
 def _solve(factor: Factor, b: Float) -> Float:
@@ -203,7 +205,10 @@ def factor_pass(view: View, fitted: Fitted, weights: Float, lams: list[float]) -
     where = machine()
     name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
     statistics = fitted.for_products() if fitted.shared else fitted
-    shared_view, shared_fitted = share(view, f"{name}-view-{token}"), share(statistics, f"{name}-statistics-{token}")
+    shared_view, shared_fitted = (
+        share(view, f"{name}-view-{token}"),
+        share(statistics, f"{name}-statistics-{token}"),
+    )
     tiles = view.tile_tasks()
     cuts = [cut for cut in np.array_split(np.arange(len(tiles)), 4 * where.slots) if len(cut)]
     tile_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
@@ -228,7 +233,12 @@ def factor_pass(view: View, fitted: Fitted, weights: Float, lams: list[float]) -
         return [FactorHandle(assemble(found, k, view, statistics, lam)) for k, lam in enumerate(lams)]
     factors = [
         delayed(assemble, pure=False)(
-            [strip for strip, _ in strips], k, shared_view, shared_fitted, lam, dask_key_name=f"cholesky-{k}-{token}"
+            [strip for strip, _ in strips],
+            k,
+            shared_view,
+            shared_fitted,
+            lam,
+            dask_key_name=f"cholesky-{k}-{token}",
         )
         for k, lam in enumerate(lams)
     ]

@@ -45,7 +45,7 @@ def entries(view: View, fitted: Fitted, kernel: int, rows: Index, cols: Index) -
     trail = fitted.positions(rows, cols)
     base_rows, base_cols = trail[0]
     raw = raw_block(view, int(view.kernels[kernel]), view.rows[base_rows], view.cols[base_cols])
-    return raw if not fitted.steps else fitted.elementwise(kernel, raw, trail)
+    return fitted.elementwise(kernel, raw, trail) if fitted.steps else raw
 
 
 def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> da.Array:
@@ -54,7 +54,8 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
     side = view.source.tiling.tile if chunk is None else chunk
     dtype = np.dtype(np.float64) if view.steps else view.source.dtype
     if 0 in view.shape:
-        return da.empty(view.shape, dtype=dtype)
+        nothing: da.Array = da.empty(view.shape, dtype=dtype)
+        return nothing
     token = graph_token(machine(), view, side)
     shared = share(view, f"block-view-{token}")
     held: Any = share(state, f"block-statistics-{token}") if isinstance(state, ChainState) else state
@@ -75,7 +76,8 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
         ]
         for j in range(n)
     ]
-    return da.block(layers)
+    whole: da.Array = da.block(layers)
+    return whole
 
 
 def _block(view: View, state: ChainState, kernel: int, rows: Index, cols: Index) -> Array:

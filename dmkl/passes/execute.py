@@ -75,8 +75,10 @@ def machine() -> Machine:
 
 
 def _usable(memory_limit: int) -> int:
-    """Bytes of a worker's limit that arrays may take: Dask stops giving it tasks at 80 %, and the interpreter with its
-    libraries takes some 200 MiB before the first array. 0 where there is no limit.
+    """Bytes of a worker's limit that arrays may take; 0 where there is no limit.
+
+    Dask stops giving a worker tasks at 80 %, and the interpreter with its libraries takes some 200 MiB before the first
+    array.
     """
     return max(int(0.8 * memory_limit) - 200 * 2**20, 2**20) if memory_limit else 0
 
@@ -115,7 +117,9 @@ def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str) 
     if total <= allowed:
         return
     parts = ", ".join(f"{name} {_size(n)}" for name, n in needed.items())
-    msg = f"{what} would take {_size(total)} of memory in one task ({parts}), and {_size(allowed)} are allowed. {way_out}"
+    msg = (
+        f"{what} would take {_size(total)} of memory in one task ({parts}), and {_size(allowed)} are allowed. {way_out}"
+    )
     raise MemoryBudgetError(msg)
 
 
@@ -128,9 +132,7 @@ def _size(n_bytes: float) -> str:
 
 
 def share(value: Any, name: str) -> Any:
-    """A value that many tasks take, as something to give them: sent to a cluster's workers once, a node of the graph
-    otherwise.
-    """
+    """Wrap a value that many tasks take: sent to a cluster's workers once, a node of the graph otherwise."""
     client = active_client()
     if client is None:
         return delayed(value, name=name, traverse=False)

@@ -96,7 +96,8 @@ def _load(source: TileSource | bytes, keys: list[TileKey]) -> dict[TileKey, Arra
 
 
 def _usable(held: Any) -> bool:
-    """Whether tiles are still where they were loaded: not on the workers of a cluster that is no longer the one in use."""
+    """Whether tiles are still where they were loaded: not on the workers of a cluster that is no longer the "
+    "one in use."""
     return not isinstance(held, Future) or (held.client is active_client() and held.status != "cancelled")
 
 
@@ -116,7 +117,8 @@ def persisted(view: View) -> View:
         "Leave out persist(), select fewer kernels or add workers",
     )
     client = active_client()
-    # A node of the graph, and not sent ahead: what a worker takes along when it dies can then be loaded again. As bytes,
+    # A node of the graph, and not sent ahead: what a worker takes along when it dies can then be loaded again. As
+    # bytes,
     # so that the scheduler, which may not see the store, does not open it.
     token = uuid.uuid4().hex
     source = view.source if client is None else dumps(view.source)

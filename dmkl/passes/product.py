@@ -58,7 +58,8 @@ class GeometricMean:
     def _log(self, values: Array, k: int) -> Array:
         if float(values.min()) < 0:
             msg = (
-                f"the product (geometric mean) needs entries that are not negative, but kernel {self.source.names[k]!r} "
+                "the product (geometric mean) needs entries that are not negative, but kernel "
+                f"{self.source.names[k]!r} "
                 f"has {values.min():.3g}; leave it out with select()"
             )
             raise InputError(msg)

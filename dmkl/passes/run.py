@@ -70,7 +70,9 @@ class PassGraph:
             parts = [
                 chunk[0]
                 if len(chunk) == 1
-                else delayed(merge, pure=False)(chunk, dask_key_name=f"{self.name}-add-{position}.{level}-{chunk[0].key}")
+                else delayed(merge, pure=False)(
+                    chunk, dask_key_name=f"{self.name}-add-{position}.{level}-{chunk[0].key}"
+                )
                 for chunk in (parts[k : k + _FAN_IN] for k in range(0, len(parts), _FAN_IN))
             ]
             level += 1
@@ -126,14 +128,16 @@ def _units(view: View, where: Machine) -> list[tuple[Unit, Any]]:
 
 
 def _check_pass(view: View, columns: Sequence[Columns], where: Machine) -> None:
-    n, n_rows, n_cols = view.shape
+    _, n_rows, n_cols = view.shape
     for c in columns:
         if c.block.ndim != 2 or c.block.shape[0] != n_cols:
             msg = f"V has shape {c.block.shape}, expected ({n_cols}, b): one row for each column of the kernels"
             raise InputError(msg)
         if c.want == "project" and not view.is_square:
             way_out = "take K[rows, rows] first" if view.source.symmetric else "this set is rectangular; use apply"
-            msg = f"project needs the same samples as rows and columns, got {n_rows} rows and {n_cols} columns; {way_out}"
+            msg = (
+                f"project needs the same samples as rows and columns, got {n_rows} rows and {n_cols} columns; {way_out}"
+            )
             raise InputError(msg)
     tiling = view.source.tiling
     width, tile_bytes = sum(c.width for c in columns), tiling.tile**2 * view.source.dtype.itemsize
@@ -148,7 +152,8 @@ def _check_pass(view: View, columns: Sequence[Columns], where: Machine) -> None:
             "results": group * n_rows * each,
         },
         where.task_bytes,
-        "Set dmkl.memory higher or dmkl.block-width lower, give the workers more memory, or store the set with smaller tiles",
+        "Set dmkl.memory higher or dmkl.block-width lower, give the workers more memory, or store the set with "
+        "smaller tiles",
     )
 
 
@@ -173,7 +178,9 @@ def run_pass(view: View, fitted: Fitted, columns: Sequence[Columns], verb: str =
         for (owner, _), result in zip(load, found, strict=True):
             results[owner].append(result)
     axis = {"each": 2, "sum": 1, "project": 0}
-    joined = [np.concatenate(r, axis=axis[c.want]) if len(r) > 1 else r[0] for r, c in zip(results, columns, strict=True)]
+    joined = [
+        np.concatenate(r, axis=axis[c.want]) if len(r) > 1 else r[0] for r, c in zip(results, columns, strict=True)
+    ]
     return joined, len(loads)
 
 

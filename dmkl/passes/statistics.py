@@ -79,7 +79,11 @@ def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Dela
     ChainState or Delayed
         The state itself where no pass is needed, a Delayed of it otherwise; nothing is computed.
     """
-    if not view.source.symmetric and view.steps and any(step != "cosine" and not isinstance(step, Take) for step in view.steps):
+    if (
+        not view.source.symmetric
+        and view.steps
+        and any(step != "cosine" and not isinstance(step, Take) for step in view.steps)
+    ):
         msg = (
             "a rectangular set holds new samples against training samples, not the training kernels whose means and "
             "traces centring and normalising need: leave its kernels as they are and give it to a fitted model, which "
@@ -152,7 +156,8 @@ def _means(view: View, state: Any, name: str) -> Delayed:
     # In the training view every step is square; the statistics fitted so far are those of the columns.
     fitted = delayed(_training_chain if view.is_square else _chain, pure=True)(state)
     graph = pass_graph(view, fitted, [Columns(vector, "each", None, np.dtype(np.float64))], name, tokenize(view, name))
-    return delayed(_stack, pure=True)(graph.total(0))
+    stacked: Delayed = delayed(_stack, pure=True)(graph.total(0))
+    return stacked
 
 
 def _chain(state: ChainState) -> Any:

@@ -56,7 +56,7 @@ class Columns:
 
     @property
     def width(self) -> int:
-        """b"""
+        """Columns of the block."""
         return int(self.block.shape[1])
 
 

@@ -89,7 +89,7 @@ class Directions:
         images = scipy.linalg.solve_triangular(upper[:rank, :rank], t[:, pivots[:rank]].T, trans="T").T
         galerkin = basis.T @ images
         values, vectors = np.linalg.eigh(0.5 * (galerkin + galerkin.T))
-        return basis, values, vectors
+        return basis, np.asarray(values), np.asarray(vectors)
 
 
 def _dominant(w: Float, width: int) -> Float:
@@ -97,7 +97,8 @@ def _dominant(w: Float, width: int) -> Float:
     width = min(width, *w.shape)
     values, vectors = np.linalg.eigh(w.T @ w)
     keep = values[-width:] > 1e-12 * max(float(values[-1]), np.finfo(np.float64).tiny)
-    return (w @ vectors[:, -width:][:, keep]) / np.sqrt(values[-width:][keep])
+    leading: Float = (w @ vectors[:, -width:][:, keep]) / np.sqrt(values[-width:][keep])
+    return leading
 
 
 def side_by_side(products: Array) -> Float:

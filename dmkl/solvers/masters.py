@@ -54,7 +54,7 @@ class _Cone:
         self._cones: list[Any] = []
 
     def add(self, rows: Any, b: Float, cone: Any) -> None:
-        """b − rows x ∈ cone"""
+        """Demand b − rows x ∈ cone."""
         self._rows.append(sp.csc_array(rows))
         self._b.append(np.asarray(b, dtype=np.float64))
         self._cones.append(cone)
@@ -80,7 +80,11 @@ class _Cone:
         x = np.asarray(solution.x, dtype=np.float64)
         # Any status is good enough whose point is usable: the caller scales it onto the ball and certifies the
         # result by the full problem, not by the master.
-        if not np.isfinite(x).all() or str(solution.status) in ("PrimalInfeasible", "DualInfeasible", "Unsolved"):
+        if not np.isfinite(x).all() or str(solution.status) in (
+            "PrimalInfeasible",
+            "DualInfeasible",
+            "Unsolved",
+        ):
             msg = f"the restricted master ended without a solution (Clarabel: {solution.status})"
             raise MasterError(msg)
         return x
@@ -107,7 +111,9 @@ def _add_ball(cone: _Cone, n: int, p: float, spare: int) -> None:
         row = sp.csc_array((np.ones(n), (np.zeros(n, dtype=int), spare + np.arange(n))), shape=(1, width))
         cone.add(row, np.ones(1), clarabel.NonnegativeConeT(1))
         for j in range(n):
-            rows = sp.csc_array((np.array([-1.0, -1.0]), (np.array([0, 2]), np.array([spare + j, j]))), shape=(3, width))
+            rows = sp.csc_array(
+                (np.array([-1.0, -1.0]), (np.array([0, 2]), np.array([spare + j, j]))), shape=(3, width)
+            )
             cone.add(rows, np.array([0.0, 1.0, 0.0]), clarabel.PowerConeT(1.0 / p))
 
 

@@ -39,7 +39,8 @@ class Status(enum.Enum):
         "Taylor or exact master, try master='newton'."
     )
     STALLED = (
-        "The gap stopped shrinking above the tolerance: the arithmetic resolves no more. Take a larger λ or tol, or store "
+        "The gap stopped shrinking above the tolerance: the arithmetic resolves no more. Take a larger λ or "
+        "tol, or store "
         "the kernels in float64."
     )
 
@@ -111,15 +112,15 @@ class DirectStep:
 
     def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
         """See `AlphaStep.refine`: one step of iterative refinement, which asks for nothing."""
+        yield from ()
         return alpha + self._solve(residual)
-        yield
 
     def curvature(self, beta: Float, products: Array) -> Generator[Request, Any, Float]:
         """See `AlphaStep.curvature`."""
         n, m, c = products.shape
+        yield from ()
         solved = self._solve(side_by_side(products)).reshape(m, n, c)
         return np.tensordot(products, solved, axes=((1, 2), (0, 2)))
-        yield
 
     def _solve(self, b: Float) -> Float:
         assert self._factor is not None
@@ -254,7 +255,9 @@ def wrapper(
             candidate = shorter
         else:
             cuts.append(Cut(certificate.objective - float(candidate @ certificate.slopes), certificate.slopes))
-            candidate = exact_master(cuts, problem.p) if master == "exact" else taylor_master(cuts, candidate, problem.p)
+            candidate = (
+                exact_master(cuts, problem.p) if master == "exact" else taylor_master(cuts, candidate, problem.p)
+            )
     assert best is not None
     return best
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 import scipy.io
+import scipy.sparse
 
 from dmkl.errors import InputError
 from dmkl.store.files.hdf5 import H5Array, opened
@@ -76,6 +78,8 @@ def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> Variable:
     parts = [np.asarray(part) for part in lazy.values().ravel(order="F")]
     if all(part.dtype.kind == "U" for part in parts):
         return Variable(path, name, (len(parts),), _TEXT, lazy.fresh, lazy.strings)
+    if all(part.dtype.kind in "fiub" and part.size == 1 for part in parts):
+        return Variable(path, name, (len(parts),), np.dtype(np.float64), lazy.fresh, lambda: _scalars(parts))
     stack = _stack(parts)
     if stack is None:
         return Variable(path, name, shape, _OBJECT, lazy.fresh, lazy.values, "a cell array of unlike parts")
@@ -114,6 +118,10 @@ class _V5Array:
         except Exception as error:  # as above
             msg = f"variable {self._name!r} of {self._path} is damaged: {error}"
             raise InputError(msg) from error
+        if scipy.sparse.issparse(found):  # logical ones are told from dense ones only here
+            msg = f"variable {self._name!r} of {self._path} is sparse, but kernels are stored dense; "
+            msg += f"save full({self._name})"
+            raise InputError(msg)
         if found.dtype.kind == "c":
             msg = (
                 f"variable {self._name!r} of {self._path} is complex, expected real numbers; save "
@@ -196,11 +204,17 @@ def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> Variable:
 
     if kinds <= {"char"}:
         return Variable(path, name, (len(targets),), _TEXT, lambda: arrays[0], strings)
-    stack = _stack(arrays) if len(arrays) == len(targets) and not any(empty) else None
+    whole = len(arrays) == len(targets) and not any(empty)
+    if whole and all(array.dtype.kind in "fiub" and set(array.shape) == {1} for array in arrays):
+        number = np.dtype(np.float64)
+        read = partial(_scalars, arrays)
+        return Variable(path, name, (len(arrays),), number, lambda: arrays[0], read)
+    stack = _stack(arrays) if whole else None
     if stack is None:
-        whole = H5Array(path, name, reverse=True)
-        shape = whole.shape
-        return Variable(path, name, shape, _OBJECT, whole.fresh, whole.fresh, "a cell array of unlike parts")
+        cell = H5Array(path, name, reverse=True)
+        return Variable(
+            path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, "a cell array of unlike parts"
+        )
 
     def again() -> Readable:
         held = _stack([array.fresh() for array in arrays])
@@ -229,6 +243,10 @@ class _Stack:
 
     def __getitem__(self, key: tuple[int, slice, slice]) -> Any:
         return self._parts[key[0]][key[1:]]
+
+
+def _scalars(parts: list[Any]) -> Array:
+    return np.array([np.asarray(part[...]).item() for part in parts])
 
 
 def _stack(parts: list[Any]) -> _Stack | None:

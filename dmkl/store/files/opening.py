@@ -87,10 +87,12 @@ def open_files(
         else:
             chosen = named(path, held, variables)
         rest = [(v, role) for v, role in zip(held, roles, strict=True) if v not in chosen]
-        found += [
-            Found(role, where(variable), _reader(variable)) for variable, role in rest if role is not None
+        for variable, role in rest:
+            if role is not None and not variable.problem:
+                found.append(Found(role, where(variable), _reader(variable)))
+        left_out = [
+            str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)
         ]
-        left_out = [str(variable) for variable, role in rest if role is None and variable.shape]
         if left_out:
             notes.append(f"{path}: left out {', '.join(left_out)}")
         parts += [as_part(variable, kernel_axis, notes) for variable in chosen]

@@ -1,0 +1,462 @@
+"""Check that a folder is a kernel set as FORMAT.md (beside this file) describes it.
+
+    python check_store.py PATH [PATH …]
+
+prints each rule and whether it holds, and exits with 0 if all of them do, else with 1. It reads every tile once. This
+is a second implementation of the format: it shares no code with dmkl, and needs nothing but zarr and what zarr needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+FORMAT, FORMAT_VERSION = "dmkl-kernel-set", 1
+
+DIMENSIONS = {
+    "gram_upper": ("kernel", "sample", "sample_2"),
+    "gram": ("kernel", "sample", "train_sample"),
+    "kernel": ("kernel",),
+    "sample": ("sample",),
+    "train_sample": ("train_sample",),
+    "label": ("sample",),
+    "task": ("task",),
+    "split": ("split", "sample"),
+    "diagonal": ("kernel", "sample"),
+    "row_sum": ("kernel", "sample"),
+    "tile_crc32c": ("kernel", "tile_row", "tile_col"),
+}
+TYPES = {
+    "gram_upper": ("float32", "float64"),
+    "gram": ("float32", "float64"),
+    "kernel": ("string",),
+    "sample": ("string",),
+    "train_sample": ("string",),
+    "label": ("int64", "string", "int8"),
+    "task": ("string",),
+    "split": ("int8",),
+    "diagonal": ("float64",),
+    "row_sum": ("float64",),
+    "tile_crc32c": ("uint32",),
+}
+
+
+class Broken(Exception):
+    """A rule does not hold, and those that build on it cannot be checked."""
+
+
+# --- CRC32C ----------------------------------------------------------------------------------------------------------
+
+
+def _byte_table() -> np.ndarray:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1).astype(np.uint32)
+    return table
+
+
+TABLE = _byte_table()
+
+
+def _apply(operator: np.ndarray, states: np.ndarray) -> np.ndarray:
+    """Apply a linear map of 32 bits, given as the images of the bits, to each state."""
+    result = np.zeros_like(states)
+    for bit in range(32):
+        result ^= np.where((states >> np.uint32(bit)) & np.uint32(1), operator[bit], np.uint32(0))
+    return result
+
+
+def _zeros(count: int) -> np.ndarray:
+    """The linear map that `count` zero bytes are to the state."""
+    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    step = TABLE[bits & 255] ^ (bits >> np.uint32(8))
+    result = bits
+    while count:
+        if count & 1:
+            result = _apply(step, result)
+        step = _apply(step, step)
+        count >>= 1
+    return result
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli), as RFC 3720 defines it.
+
+    The data is cut into lanes that NumPy takes a byte further side by side. As the checksum is linear, two
+    neighbouring lanes join as the first one, taken through as many zero bytes as the second one has, plus the second.
+    """
+    length = len(data)
+    width = max(64, length >> 14)
+    lanes = 1
+    while lanes * width < length:
+        lanes *= 2
+    # Zero bytes in front change nothing in a state of zero.
+    padded = np.zeros(lanes * width, dtype=np.uint8)
+    padded[lanes * width - length :] = np.frombuffer(data, dtype=np.uint8)
+    columns = np.ascontiguousarray(padded.reshape(lanes, width).T)
+    states = np.zeros(lanes, dtype=np.uint32)
+    for column in columns:
+        states = TABLE[(states ^ column) & np.uint32(255)] ^ (states >> np.uint32(8))
+    operator = _zeros(width)
+    while len(states) > 1:
+        states = _apply(operator, states[0::2]) ^ states[1::2]
+        operator = _apply(operator, operator)
+    start = _apply(_zeros(length), np.array([0xFFFFFFFF], dtype=np.uint32))
+    return int(states[0] ^ start[0]) ^ 0xFFFFFFFF
+
+
+# --- the rules -------------------------------------------------------------------------------------------------------
+
+
+class Checker:
+    """Goes through the rules for one folder."""
+
+    def __init__(self, path: Path, say: Callable[[str], None] = print) -> None:
+        self.path, self.say = path, say
+        self.failed = 0
+
+    def run(self) -> bool:
+        """Check all rules; whether they all hold."""
+        rules = (
+            ("the folder is a Zarr v3 group", self.root),
+            ("the root attributes are there, of a known version, and say complete", self.attributes),
+            ("no temporary file of an interrupted write is left", self.strays),
+            ("one array holds the matrices, in chunks of one tile", self.matrices),
+            ("the other arrays are there, with their types, shapes and dimensions", self.nodes),
+            ("consolidated metadata, where there is any, agrees with the arrays", self.consolidated),
+            ("names are unique", self.names),
+            ("labels and splits hold what they may", self.labels),
+            ("the tiles that must be there are, and no others", self.tile_files),
+            ("tiles hold what was written there, finite and symmetric", self.tiles),
+            ("diagonal and row_sum are those of the matrices", self.statistics),
+            ("content_id is that of the names and tiles", self.content),
+        )
+        for name, rule in rules:
+            try:
+                found = list(rule())
+                stop = False
+            except Broken as error:
+                found, stop = [str(error)], True
+            self.say(f"{'FAIL' if found else 'ok  '} {name}")
+            for line in found[:20]:
+                self.say(f"       {line}")
+            if len(found) > 20:
+                self.say(f"       … and {len(found) - 20} more")
+            self.failed += bool(found)
+            if stop:
+                self.say("       what builds on this was not checked")
+                break
+        return not self.failed
+
+    def root(self) -> Iterator[str]:
+        """Zarr v3 group."""
+        if not self.path.exists():
+            beside = self.path.with_name(self.path.name + ".partial")
+            unfinished = f"; an unfinished set stands at {beside}" if beside.exists() else ""
+            raise Broken(f"there is nothing at {self.path}{unfinished}")
+        try:
+            metadata = json.loads((self.path / "zarr.json").read_text())
+            if metadata.get("zarr_format") != 3 or metadata.get("node_type") != "group":
+                raise Broken("zarr.json is not that of a Zarr v3 group")
+            # What each array says of itself counts, not the copy at the root.
+            self.group = zarr.open_group(str(self.path), mode="r", zarr_format=3, use_consolidated=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise Broken(f"it cannot be opened: {error}") from error
+        self.attrs, self.metadata = dict(self.group.attrs), metadata
+        return iter(())
+
+    def attributes(self) -> Iterator[str]:
+        """Root attributes."""
+        attrs = self.attrs
+        if attrs.get("format") != FORMAT:
+            raise Broken(f"format is {attrs.get('format')!r}, must be {FORMAT!r}")
+        version = attrs.get("format_version")
+        if version != FORMAT_VERSION or isinstance(version, bool):
+            raise Broken(f"format_version is {version!r}, must be {FORMAT_VERSION}")
+        if attrs.get("complete") is not True:
+            raise Broken(f"complete is {attrs.get('complete')!r}, must be true: the set was never finished")
+        if not isinstance(attrs.get("tile"), int) or isinstance(attrs["tile"], bool) or attrs["tile"] < 1:
+            raise Broken(f"tile is {attrs.get('tile')!r}, must be a positive integer")
+        if not isinstance(attrs.get("symmetric"), bool):
+            raise Broken(f"symmetric is {attrs.get('symmetric')!r}, must be true or false")
+        self.tile, self.symmetric = attrs["tile"], attrs["symmetric"]
+        kernels = attrs.get("kernels")
+        if not isinstance(kernels, list) or not all(isinstance(entry, dict) for entry in kernels):
+            yield "kernels must be a list of objects, one for each kernel"
+        for name in ("content_id", "created_by"):
+            if not isinstance(attrs.get(name), str):
+                yield f"{name} is {attrs.get(name)!r}, must be a string"
+
+    def strays(self) -> Iterator[str]:
+        """Leftovers of killed writes."""
+        for stray in sorted(self.path.rglob("*.partial")):
+            yield str(stray.relative_to(self.path))
+
+    def matrices(self) -> Iterator[str]:
+        """The array of matrices."""
+        there = [name for name in ("gram_upper", "gram") if name in self.group]
+        if len(there) != 1:
+            raise Broken(f"exactly one of gram_upper and gram must be there, found {there or 'neither'}")
+        self.upper = there[0] == "gram_upper"
+        if self.upper and not self.symmetric:
+            raise Broken("gram_upper holds symmetric matrices, but symmetric is false")
+        self.gram = self.group[there[0]]
+        shape = self.gram.shape
+        if len(shape) != 3 or min(shape) < 1:
+            raise Broken(f"{there[0]} has shape {shape}, must be (kernels, samples, samples) with at least one each")
+        if self.symmetric and shape[1] != shape[2]:
+            raise Broken(f"symmetric is true, but the matrices are {shape[1]} × {shape[2]}")
+        self.n, self.rows, self.cols = shape
+        self.grid = (-(-self.rows // self.tile), -(-self.cols // self.tile))
+        metadata = self.gram.metadata.to_dict()
+        if tuple(self.gram.chunks) != (1, self.tile, self.tile):
+            raise Broken(f"{there[0]} has chunks {self.gram.chunks}, must be (1, {self.tile}, {self.tile})")
+        if not np.isnan(self.gram.fill_value):
+            yield f"the fill value of {there[0]} is {self.gram.fill_value}, must be NaN"
+        if metadata["chunk_key_encoding"] != {"name": "default", "configuration": {"separator": "/"}}:
+            yield f"chunks of {there[0]} must be found by the default keys with '/'"
+        names = [codec["name"] for codec in metadata["codecs"]]
+        little = metadata["codecs"][0].get("configuration", {}).get("endian") == "little"
+        self.plain = names == ["bytes", "crc32c"] and little
+        if not self.plain:
+            self.say(f"note {there[0]} has the codecs {', '.join(names)}; bytes (little) and crc32c are usual")
+
+    def nodes(self) -> Iterator[str]:
+        """The other arrays."""
+        needed = {"kernel", "sample", "row_sum", "tile_crc32c"}
+        needed |= {"diagonal"} if self.symmetric else set()
+        needed |= set() if self.upper else {"train_sample"}
+        for name in sorted(needed - set(self.group.array_keys())):
+            yield f"{name} is missing"
+        lengths = {
+            "kernel": self.n,
+            "sample": self.rows,
+            "sample_2": self.rows,
+            "train_sample": self.cols,
+            "tile_row": self.grid[0],
+            "tile_col": self.grid[1],
+        }
+        self.broken = {name for name in needed if name not in self.group}
+        for name, array in self.group.arrays():
+            if name not in DIMENSIONS:
+                self.say(f"note {name} is no array of this format; readers leave it alone")
+                continue
+            dimensions = DIMENSIONS[name]
+            if name == "label" and array.ndim == 2:
+                dimensions = ("sample", "task")
+            found = array.metadata.dimension_names
+            problems = []
+            if found is None or tuple(found) != dimensions:
+                problems.append(f"{name} has the dimensions {found}, must be {dimensions}")
+            if array.metadata.to_dict()["data_type"] not in TYPES[name]:
+                data_type = array.metadata.to_dict()["data_type"]
+                problems.append(f"{name} is of type {data_type}, must be {' or '.join(TYPES[name])}")
+            expected = tuple(lengths.get(dimension, -1) for dimension in dimensions)
+            wrong = len(array.shape) != len(expected) or any(
+                -1 != length != there for there, length in zip(array.shape, expected, strict=False)
+            )
+            if wrong:
+                shape = ", ".join("any" if length < 0 else str(length) for length in expected)
+                problems.append(f"{name} has shape {array.shape}, must be ({shape})")
+            if problems:
+                self.broken.add(name)
+                yield from problems
+
+    def consolidated(self) -> Iterator[str]:
+        """The copy of all metadata at the root."""
+        copies = self.metadata.get("consolidated_metadata")
+        if copies is None:
+            return
+        for name, copy in copies["metadata"].items():
+            own = self.path / name / "zarr.json"
+            if not own.is_file():
+                yield f"{name} is in the consolidated metadata, but not in the folder"
+            elif json.loads(own.read_text()) != copy:
+                yield f"{name} is not as the consolidated metadata say"
+        for name in self.group.array_keys():
+            if name not in copies["metadata"]:
+                yield f"{name} is missing from the consolidated metadata"
+
+    def _read(self, name: str) -> Any:
+        """An array, or None where it is missing, not as it must be, or damaged."""
+        if name not in self.group or name in self.broken:
+            return None
+        try:
+            return self.group[name][...]
+        except (ValueError, RuntimeError, OSError) as error:
+            self.broken.add(name)
+            raise Broken(f"{name} cannot be read: {error}") from error
+
+    def names(self) -> Iterator[str]:
+        """Unique names."""
+        self.kernel_names: list[str] | None = None
+        for name in ("kernel", "sample", "train_sample", "task"):
+            values = self._read(name)
+            if values is None:
+                continue
+            texts = [str(value) for value in values]
+            if name == "kernel":
+                self.kernel_names = texts
+            for text, count in Counter(texts).items():
+                if count > 1:
+                    yield f"{name} {text!r} occurs {count} times"
+                if "\0" in text:
+                    yield f"{name} {text!r} holds a zero character"
+        listed = [entry.get("name") for entry in self.attrs.get("kernels") or () if isinstance(entry, dict)]
+        if self.kernel_names is not None and listed != self.kernel_names:
+            yield f"the attribute kernels lists {listed}, the array kernel {self.kernel_names}"
+
+    def labels(self) -> Iterator[str]:
+        """Labels and splits."""
+        label, split, task = self._read("label"), self._read("split"), self._read("task")
+        if label is not None and label.ndim == 2:
+            if not np.isin(label, (0, 1)).all():
+                yield "label (sample, task) must hold 0 and 1"
+            if task is None or len(task) != label.shape[1]:
+                yield f"task must name the {label.shape[1]} columns of label"
+        elif task is not None:
+            yield "task is there, but label has no tasks"
+        if split is not None and not np.isin(split, (-1, 0, 1, 2)).all():
+            yield "split must hold -1, 0, 1 and 2"
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        for row in range(self.grid[0]):
+            for col in range(row if self.upper else 0, self.grid[1]):
+                yield row, col
+
+    def tile_files(self) -> Iterator[str]:
+        """Which tiles there are."""
+        self.absent: set[tuple[int, int, int]] = set()
+        if not self.plain:
+            return  # with other codecs a chunk may hold several tiles
+        folder = self.path / self.gram.basename / "c"
+        wanted = {(j, row, col) for j in range(self.n) for row, col in self._pairs()}
+        size = self.tile**2 * self.gram.dtype.itemsize + 4
+        there = set()
+        for file in sorted(entry for entry in folder.rglob("*") if entry.is_file()):
+            parts = file.relative_to(folder).parts
+            key = tuple(int(part) if part.isdecimal() else -1 for part in parts)
+            if file.name.endswith(".partial"):
+                continue
+            if key not in wanted:
+                below = len(key) == 3 and self.upper and key[1] > key[2] >= 0
+                yield f"{'/'.join(parts)} must not be there{': it is below the diagonal' if below else ''}"
+                continue
+            there.add(key)
+            if file.stat().st_size != size:
+                yield f"tile {key[1:]} of kernel {key[0]} has {file.stat().st_size} bytes, must have {size}"
+        for key in sorted(wanted - there):
+            self.absent.add(key)
+            yield f"tile {key[1:]} of kernel {key[0]} is missing"
+
+    def tiles(self) -> Iterator[str]:
+        """What tiles hold; gathers the sums and checksums that the next rules compare."""
+        table = self._read("tile_crc32c")
+        self.row_sum = np.zeros((self.n, self.rows))
+        self.magnitude = np.zeros((self.n, self.rows))
+        self.own = np.full((self.n, self.rows), np.nan)
+        self.checksums = np.zeros((self.n, *self.grid), dtype="<u4")
+        for j in range(self.n):
+            for row, col in self._pairs():
+                if (j, row, col) not in self.absent:
+                    yield from self._tile(j, row, col, table)
+            if table is not None and self.upper:
+                below = np.tril(np.ones(self.grid, dtype=bool), -1)
+                if table[j][below].any():
+                    yield f"tile_crc32c of kernel {j} must be 0 below the diagonal, where there is no tile"
+
+    def _slices(self, row: int, col: int) -> tuple[slice, slice]:
+        return (
+            slice(row * self.tile, min((row + 1) * self.tile, self.rows)),
+            slice(col * self.tile, min((col + 1) * self.tile, self.cols)),
+        )
+
+    def _tile(self, j: int, row: int, col: int, table: Any) -> Iterator[str]:
+        where = f"tile ({row}, {col}) of kernel {j}"
+        rows, cols = self._slices(row, col)
+        try:
+            tile = np.asarray(self.gram[j, rows, cols])
+        except (ValueError, RuntimeError, OSError) as error:
+            yield f"{where} is damaged: {error}"
+            return
+        self.checksums[j, row, col] = crc32c(tile.astype(tile.dtype.newbyteorder("<")).tobytes())
+        if table is not None and self.checksums[j, row, col] != table[j, row, col]:
+            yield (
+                f"{where} has the checksum {self.checksums[j, row, col]:08x}, tile_crc32c says "
+                f"{table[j, row, col]:08x}: it is not what was written there"
+            )
+        if not np.isfinite(tile).all():
+            i, k = np.argwhere(~np.isfinite(tile))[0]
+            yield f"{where} holds {tile[i, k]} at ({rows.start + i}, {cols.start + k})"
+            return
+        self.row_sum[j, rows] += tile.sum(axis=1, dtype=np.float64)
+        self.magnitude[j, rows] += np.abs(tile).sum(axis=1, dtype=np.float64)
+        if self.upper and row != col:
+            self.row_sum[j, cols] += tile.sum(axis=0, dtype=np.float64)
+            self.magnitude[j, cols] += np.abs(tile).sum(axis=0, dtype=np.float64)
+        if not self.symmetric:
+            return
+        if row == col:
+            self.own[j, rows] = tile.diagonal()
+            if not np.array_equal(tile, tile.T):
+                yield f"{where} is not symmetric"
+        elif row > col and (j, col, row) not in self.absent:
+            try:
+                above = np.asarray(self.gram[j, cols, rows])
+            except (ValueError, RuntimeError, OSError):
+                return  # told where that tile is read
+            if not np.array_equal(tile, above.T):
+                yield f"{where} is not the transpose of tile ({col}, {row})"
+
+    def statistics(self) -> Iterator[str]:
+        """Diagonal and row sums."""
+        row_sum, diagonal = self._read("row_sum"), self._read("diagonal")
+        for j in range(self.n):
+            if row_sum is not None:
+                # The order of summation is free.
+                off = np.abs(row_sum[j] - self.row_sum[j]) > 1e-9 * self.magnitude[j]
+                if off.any() or np.isnan(row_sum[j]).any():
+                    i = int(np.argmax(off | np.isnan(row_sum[j])))
+                    yield f"row_sum of kernel {j} is {row_sum[j, i]} for sample {i}, must be {self.row_sum[j, i]}"
+            if diagonal is None:
+                continue
+            wrong = diagonal[j] != self.own[j] if self.symmetric else ~np.isfinite(diagonal[j])
+            if wrong.any():
+                i = int(np.argmax(wrong))
+                must = self.own[j, i] if self.symmetric else "finite"
+                yield f"diagonal of kernel {j} is {diagonal[j, i]} for sample {i}, must be {must}"
+
+    def content(self) -> Iterator[str]:
+        """The content id."""
+        if self.kernel_names is None:
+            return
+        digest = hashlib.sha256()
+        for name, table in zip(self.kernel_names, self.checksums, strict=True):
+            digest.update(name.encode("utf-8") + b"\0" + table.tobytes())
+        expected = f"sha256:{digest.hexdigest()}"
+        if self.attrs.get("content_id") != expected:
+            yield f"content_id is {self.attrs.get('content_id')}, must be {expected}"
+
+
+def main(arguments: list[str]) -> int:
+    """Check each path; 0 if all of them are kernel sets."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0 if arguments else 2
+    good = True
+    for argument in arguments:
+        print(argument)
+        good &= Checker(Path(argument)).run()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
