@@ -122,6 +122,7 @@ class Checker:
     def __init__(self, path: Path, say: Callable[[str], None] = print) -> None:
         self.path, self.say = path, say
         self.failed = 0
+        self.unreadable: list[str] = []
 
     def run(self) -> bool:
         """Check all rules; whether they all hold."""
@@ -145,6 +146,7 @@ class Checker:
                 stop = False
             except Broken as error:
                 found, stop = [str(error)], True
+            found, self.unreadable = self.unreadable + found, []
             self.say(f"{'FAIL' if found else 'ok  '} {name}")
             for line in found[:20]:
                 self.say(f"       {line}")
@@ -161,15 +163,18 @@ class Checker:
         if not self.path.exists():
             beside = self.path.with_name(self.path.name + ".partial")
             unfinished = f"; an unfinished set stands at {beside}" if beside.exists() else ""
-            raise Broken(f"there is nothing at {self.path}{unfinished}")
+            msg = f"there is nothing at {self.path}{unfinished}"
+            raise Broken(msg)
         try:
             metadata = json.loads((self.path / "zarr.json").read_text())
             if metadata.get("zarr_format") != 3 or metadata.get("node_type") != "group":
-                raise Broken("zarr.json is not that of a Zarr v3 group")
+                msg = "zarr.json is not that of a Zarr v3 group"
+                raise Broken(msg)
             # What each array says of itself counts, not the copy at the root.
             self.group = zarr.open_group(str(self.path), mode="r", zarr_format=3, use_consolidated=False)
         except (OSError, ValueError, KeyError) as error:
-            raise Broken(f"it cannot be opened: {error}") from error
+            msg = f"it cannot be opened: {error}"
+            raise Broken(msg) from error
         self.attrs, self.metadata = dict(self.group.attrs), metadata
         return iter(())
 
@@ -177,16 +182,21 @@ class Checker:
         """Root attributes."""
         attrs = self.attrs
         if attrs.get("format") != FORMAT:
-            raise Broken(f"format is {attrs.get('format')!r}, must be {FORMAT!r}")
+            msg = f"format is {attrs.get('format')!r}, must be {FORMAT!r}"
+            raise Broken(msg)
         version = attrs.get("format_version")
         if version != FORMAT_VERSION or isinstance(version, bool):
-            raise Broken(f"format_version is {version!r}, must be {FORMAT_VERSION}")
+            msg = f"format_version is {version!r}, must be {FORMAT_VERSION}"
+            raise Broken(msg)
         if attrs.get("complete") is not True:
-            raise Broken(f"complete is {attrs.get('complete')!r}, must be true: the set was never finished")
+            msg = f"complete is {attrs.get('complete')!r}, must be true: the set was never finished"
+            raise Broken(msg)
         if not isinstance(attrs.get("tile"), int) or isinstance(attrs["tile"], bool) or attrs["tile"] < 1:
-            raise Broken(f"tile is {attrs.get('tile')!r}, must be a positive integer")
+            msg = f"tile is {attrs.get('tile')!r}, must be a positive integer"
+            raise Broken(msg)
         if not isinstance(attrs.get("symmetric"), bool):
-            raise Broken(f"symmetric is {attrs.get('symmetric')!r}, must be true or false")
+            msg = f"symmetric is {attrs.get('symmetric')!r}, must be true or false"
+            raise Broken(msg)
         self.tile, self.symmetric = attrs["tile"], attrs["symmetric"]
         kernels = attrs.get("kernels")
         if not isinstance(kernels, list) or not all(isinstance(entry, dict) for entry in kernels):
@@ -204,21 +214,26 @@ class Checker:
         """The array of matrices."""
         there = [name for name in ("gram_upper", "gram") if name in self.group]
         if len(there) != 1:
-            raise Broken(f"exactly one of gram_upper and gram must be there, found {there or 'neither'}")
+            msg = f"exactly one of gram_upper and gram must be there, found {there or 'neither'}"
+            raise Broken(msg)
         self.upper = there[0] == "gram_upper"
         if self.upper and not self.symmetric:
-            raise Broken("gram_upper holds symmetric matrices, but symmetric is false")
+            msg = "gram_upper holds symmetric matrices, but symmetric is false"
+            raise Broken(msg)
         self.gram = self.group[there[0]]
         shape = self.gram.shape
         if len(shape) != 3 or min(shape) < 1:
-            raise Broken(f"{there[0]} has shape {shape}, must be (kernels, samples, samples) with at least one each")
+            msg = f"{there[0]} has shape {shape}, must be (kernels, samples, samples) with at least one each"
+            raise Broken(msg)
         if self.symmetric and shape[1] != shape[2]:
-            raise Broken(f"symmetric is true, but the matrices are {shape[1]} × {shape[2]}")
+            msg = f"symmetric is true, but the matrices are {shape[1]} × {shape[2]}"
+            raise Broken(msg)
         self.n, self.rows, self.cols = shape
         self.grid = (-(-self.rows // self.tile), -(-self.cols // self.tile))
         metadata = self.gram.metadata.to_dict()
         if tuple(self.gram.chunks) != (1, self.tile, self.tile):
-            raise Broken(f"{there[0]} has chunks {self.gram.chunks}, must be (1, {self.tile}, {self.tile})")
+            msg = f"{there[0]} has chunks {self.gram.chunks}, must be (1, {self.tile}, {self.tile})"
+            raise Broken(msg)
         if not np.isnan(self.gram.fill_value):
             yield f"the fill value of {there[0]} is {self.gram.fill_value}, must be NaN"
         if metadata["chunk_key_encoding"] != {"name": "default", "configuration": {"separator": "/"}}:
@@ -293,7 +308,8 @@ class Checker:
             return self.group[name][...]
         except (ValueError, RuntimeError, OSError) as error:
             self.broken.add(name)
-            raise Broken(f"{name} cannot be read: {error}") from error
+            self.unreadable.append(f"{name} cannot be read: {error}")
+            return None
 
     def names(self) -> Iterator[str]:
         """Unique names."""
@@ -317,6 +333,8 @@ class Checker:
     def labels(self) -> Iterator[str]:
         """Labels and splits."""
         label, split, task = self._read("label"), self._read("split"), self._read("task")
+        if label is not None and (label.dtype == np.int8) != (label.ndim == 2):
+            yield f"label is {label.dtype}, must be int64 or string for classes, int8 for (sample, task)"
         if label is not None and label.ndim == 2:
             if not np.isin(label, (0, 1)).all():
                 yield "label (sample, task) must hold 0 and 1"

@@ -149,9 +149,7 @@ def test_new_samples_are_transformed_by_a_fitted_chain(kernels, chain):
         rows = dense_view(kernels, ROWS, COLS, chain[:position]).mean(axis=2)
         state = state.advance(trained.fitted.steps[-1], rows if step == "center" else None)
     np.testing.assert_allclose(state.removed, trained.removed, rtol=1e-12)
-    found = [
-        through(state.fitted, j, K[np.ix_(ROWS, COLS)], np.eye(len(COLS))) for j, K in enumerate(kernels)
-    ]
+    found = [through(state.fitted, j, K[np.ix_(ROWS, COLS)], np.eye(len(COLS))) for j, K in enumerate(kernels)]
     assert error(found, dense_view(kernels, ROWS, COLS, chain)) < 1e-12
 
 

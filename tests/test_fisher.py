@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from optima import bounds, norm, optimum, slopes, solve, system, value
@@ -160,20 +159,37 @@ def problem(seed, m=7, n=3, classes=2):
     return rng, kernels, targets_of(rng.permutation(np.arange(m) % classes)).problems[0]
 
 
-@hypothesis_settings(max_examples=40)
-@given(st.integers(0, 2**16), st.sampled_from(EXPONENTS), st.sampled_from([1e-3, 0.1, 10.0]), st.integers(2, 3))
-def test_any_pair_encloses_the_optimum(seed, p, lam, classes):
+@given(st.integers(0, 2**16), exponents, st.floats(-4, 1), st.integers(2, 3))
+def test_bounds_of_any_pairs(seed, p, log_lam, classes):
+    """S − ‖R‖² ≤ J(β) for any α, and J(β) ≤ F(α) for any β of the ball: so they enclose the optimum."""
     rng, kernels, h = problem(seed, classes=classes)
-    beta = fisher.onto_sphere(rng.standard_normal(3), p) * rng.uniform(0, 1)
-    solution = solve(kernels, beta, h, lam)[0]
-    best = optimum(kernels, h, lam, p)
-    for alpha in (solution, solution + 0.1 * rng.standard_normal(h.shape) * np.abs(solution).max()):
+    lam = 10**log_lam
+    beta, other = (fisher.onto_sphere(rng.standard_normal(3), p) * rng.uniform(0, 1) for _ in range(2))
+    exact, j = solve(kernels, beta, h, lam)
+    rounding = 1e-10 * abs(j)
+    for alpha in (exact, rng.uniform(-2, 2) * exact + rng.uniform(0, 1) * rng.standard_normal(h.shape)):
         certificate, residual = fisher.certify(alpha, kernels @ alpha, beta, h, lam, p)
-        rounding = 1e-7 * abs(best)
-        assert certificate.objective - certificate.residual_sq <= best + rounding
-        assert certificate.upper >= best - rounding
-        assert abs(certificate.objective - best) <= certificate.gap * abs(certificate.objective) + rounding
-        np.testing.assert_allclose(residual, h - system(kernels, beta, lam) @ alpha, atol=1e-12 * np.abs(h).max())
+        assert certificate.objective - certificate.residual_sq <= j + rounding
+        assert certificate.upper >= max(j, solve(kernels, other, h, lam)[1]) - rounding
+        expected = h - system(kernels, beta, lam) @ alpha
+        np.testing.assert_allclose(residual, expected, atol=1e-12 * np.abs(alpha).max() / min(lam, 1))
+
+
+@pytest.mark.parametrize("lam", [1e-3, 0.1, 10.0])
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_any_pair_encloses_the_optimum(p, lam):
+    for seed in range(2):
+        rng, kernels, h = problem(seed, classes=2 + seed)
+        best = optimum(kernels, h, lam, p)
+        for closeness in (0.0, 0.01, 1.0):
+            beta = fisher.onto_sphere(rng.standard_normal(3), p) * rng.uniform(0.5, 1)
+            exact, _ = solve(kernels, beta, h, lam)
+            alpha = exact + closeness * np.abs(exact).max() * rng.standard_normal(h.shape)
+            certificate, _ = fisher.certify(alpha, kernels @ alpha, beta, h, lam, p)
+            rounding = 1e-6 * abs(best)
+            assert certificate.objective - certificate.residual_sq <= best + rounding
+            assert best <= certificate.upper + rounding
+            assert abs(certificate.objective - best) <= certificate.gap * abs(certificate.objective) + rounding
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -8,7 +8,7 @@ import pytest
 from optima import norm
 
 from dmkl.blocks.fisher import onto_sphere
-from dmkl.solvers.masters import Cut, MasterError, exact_master, newton_master, taylor_form, taylor_master
+from dmkl.solvers.masters import Cut, exact_master, newton_master, taylor_form, taylor_master
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 3.0, 8.0, np.inf]
 N = 6
@@ -19,9 +19,8 @@ def ball(beta, p):
     return [beta >= 0, cp.norm_inf(beta) <= 1 if np.isinf(p) else cp.pnorm(beta, p, approx=False) <= 1]
 
 
-def solved(objective, constraints, beta):
-    cp.Problem(cp.Maximize(objective), constraints).solve(solver=cp.CLARABEL)
-    return beta.value
+def solved(objective, constraints):
+    return cp.Problem(cp.Maximize(objective), constraints).solve(solver=cp.CLARABEL)
 
 
 def cuts_at(seed, rounds):
@@ -42,7 +41,7 @@ def lowest(cuts, beta):
 def best_under(cuts, constraints, beta):
     height = cp.Variable()
     planes = [cut.constant + cut.slopes @ beta >= height for cut in cuts]
-    return solved(height, planes + constraints, beta)
+    return solved(height, planes + constraints)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 9])
@@ -50,11 +49,10 @@ def best_under(cuts, constraints, beta):
 def test_exact_master(p, rounds):
     for seed in range(3):
         cuts, beta = cuts_at(seed, rounds), cp.Variable(N)
-        expected = best_under(cuts, ball(beta, p), beta)
         found = exact_master(cuts, p)
         assert (found >= 0).all()
         assert norm(found, p) == pytest.approx(1, rel=1e-12)
-        assert lowest(cuts, found) == pytest.approx(lowest(cuts, onto_sphere(expected, p)), rel=1e-7, abs=1e-8)
+        assert lowest(cuts, found) == pytest.approx(best_under(cuts, ball(beta, p), beta), rel=1e-7, abs=1e-8)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 9])
@@ -64,16 +62,16 @@ def test_taylor_master(p, rounds):
     for seed in range(3):
         cuts, beta = cuts_at(seed, rounds), cp.Variable(N)
         at = onto_sphere(np.random.default_rng(seed + 99).uniform(0.1, 1, N), p)
-        constraints = ball(beta, p)
-        if 1 < p < np.inf:
-            a, slope = p * (p - 1) / 2 * at ** (p - 2), -p * (p - 2) * at ** (p - 1)
-            form = cp.sum(cp.multiply(a, beta**2)) + slope @ beta + p * (p - 3) / 2 + 1
-            constraints = [beta >= 0, form <= 1]
-        expected = best_under(cuts, constraints, beta)
         found = taylor_master(cuts, at, p)
         assert (found >= 0).all()
         assert norm(found, p) == pytest.approx(1, rel=1e-12)
-        assert lowest(cuts, found) == pytest.approx(lowest(cuts, onto_sphere(expected, p)), rel=1e-7, abs=1e-8)
+        constraints = ball(beta, p)
+        if 1 < p < np.inf:
+            a, slope, constant = p * (p - 1) / 2 * at ** (p - 2), -p * (p - 2) * at ** (p - 1), p * (p - 3) / 2 + 1
+            constraints = [beta >= 0, cp.sum(cp.multiply(a, beta**2)) + slope @ beta + constant <= 1]
+            # The master's own point, before it was scaled onto the sphere: ν(s·found) = 1.
+            found = found * max(np.roots([a @ found**2, slope @ found, constant - 1]))
+        assert lowest(cuts, found) == pytest.approx(best_under(cuts, constraints, beta), rel=1e-7, abs=1e-8)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
@@ -87,15 +85,11 @@ def test_newton_master(p, scale):
         at = onto_sphere(rng.random(N), p)
         beta = cp.Variable(N)
         model = q @ (beta - at) - 0.5 * cp.quad_form(beta - at, cp.psd_wrap(curvature))
-        expected = onto_sphere(solved(model, ball(beta, p), beta), p)
+        highest = solved(model, ball(beta, p))
         found = newton_master(scale * q, scale * curvature, at, p)
         assert norm(found, p) == pytest.approx(1, rel=1e-12)
-        np.testing.assert_allclose(found, expected, atol=1e-4)
-
-        def height(b, q=q, curvature=curvature, at=at):
-            return q @ (b - at) - 0.5 * (b - at) @ curvature @ (b - at)
-
-        assert height(found) >= height(expected) - 1e-7
+        np.testing.assert_allclose(found, onto_sphere(beta.value, p), atol=1e-4)
+        assert q @ (found - at) - 0.5 * (found - at) @ curvature @ (found - at) == pytest.approx(highest, abs=1e-7)
 
 
 @pytest.mark.parametrize("p", EXPONENTS)
@@ -122,9 +116,9 @@ def test_taylor_form_agrees_to_second_order(p):
         b = at + length * step
         return abs(a @ b**2 + slope @ b + constant - np.sum(b**p))
 
-    assert left(0.0) < 1e-14
+    assert left(0.0) < 1e-13
     if p in (1, 2):
-        assert left(1.0) < 1e-14
+        assert left(1.0) < 1e-13
     else:
         assert left(0.5) / left(0.05) == pytest.approx(1000, rel=0.3)
 
@@ -137,9 +131,3 @@ def test_a_weight_of_zero_comes_back(p):
     found = taylor_master([Cut(0.0, np.array([0.1, 5.0, 0.1]))], at, p)
     assert norm(found, p) == pytest.approx(1, rel=1e-12)
     assert found[1] > 0
-
-
-@pytest.mark.parametrize("p", [1.0, 1.5, 2.0])
-def test_an_unsolvable_master_is_told(p):
-    with pytest.raises(MasterError, match="without a solution"):
-        newton_master(np.array([1.0, 2.0]), np.full((2, 2), np.nan), np.ones(2), p)

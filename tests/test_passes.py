@@ -314,9 +314,7 @@ def test_keys_read_like_the_algorithm(stored):
         result = stored[TRAIN, TRAIN].center().apply(block(1, 12))
     assert unit_keys(result, "apply-pass")
     assert unit_keys(result, "center-pass")
-    assert any(
-        key.startswith("apply-pass-add-") for key in dict(result.__dask_graph__()) if isinstance(key, str)
-    )
+    assert any(key.startswith("apply-pass-add-") for key in dict(result.__dask_graph__()) if isinstance(key, str))
 
 
 def test_repeats_are_bit_identical(stored, scheduler):
@@ -564,9 +562,7 @@ def test_results_built_one_after_another_do_not_meet_on_the_scheduler(stored, de
     assert error(again, expected @ V) < 1e-12
     assert error(small, V.T @ expected @ V) < 1e-12
     assert not [
-        r.getMessage()
-        for r in caplog.records
-        if "apply-pass" in r.getMessage() or "center-pass" in r.getMessage()
+        r.getMessage() for r in caplog.records if "apply-pass" in r.getMessage() or "center-pass" in r.getMessage()
     ]
 
 
@@ -644,16 +640,12 @@ def test_a_cluster_that_dies_whole_costs_one_pass(stored, dense, fragile, tmp_pa
     assert not list(tmp_path.iterdir())
 
     always, _ = over(stored, Killing, (2, 1, 3))
-    with pytest.raises(
-        WorkerLostError, match=r"all workers died at once, 2 times during apply-pass-\d+.*dmkl\.memory"
-    ):
+    with pytest.raises(WorkerLostError, match=r"all workers died at once, 2 times during apply-pass-\d+.*dmkl\.memory"):
         run_pass(always.view, always.statistics(), [Columns(block(2), "each", None, DOUBLE)])
 
 
 @pytest.mark.parametrize("fragile", [(2, 0)], indirect=True)
 def test_a_task_that_kills_its_worker_is_named(stored, fragile):
     K, _ = over(stored.select([2]), Killing, (2, 1, 3))
-    with pytest.raises(
-        WorkerLostError, match=r"died 1 times while running .*apply-pass.*Give the workers more memory"
-    ):
+    with pytest.raises(WorkerLostError, match=r"died 1 times while running .*apply-pass.*Give the workers more memory"):
         run_pass(K.view, K.statistics(), [Columns(block(2), "each", None, DOUBLE)])

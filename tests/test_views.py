@@ -244,9 +244,7 @@ def test_test_rows_are_transformed_by_training_statistics(stored, dense):
     assert error(by_training.apply(V), by_all.to_dask()) > 1e-3
 
 
-@pytest.mark.parametrize(
-    "chain", [("center", "trace"), ("multiplicative", "cosine"), ("cosine", "center", "cosine")]
-)
+@pytest.mark.parametrize("chain", [("center", "trace"), ("multiplicative", "cosine"), ("cosine", "center", "cosine")])
 def test_statistics_computed_first_change_nothing(stored, dense, chain):
     for rows in (TRAIN, TEST):
         view = stepped(stored[rows, TRAIN], chain)
@@ -370,9 +368,7 @@ def test_a_rectangular_set_is_used_as_it_is(rectangular, dense):
     expected = dense[:, TEST][:, :, TRAIN]
     V = np.random.default_rng(0).standard_normal((12, 3))
     assert error(computed(lambda: rectangular.apply(V)), expected @ V) < 1e-12
-    assert (
-        error(computed(lambda: rectangular[::-1, ::2].apply(V[:6])), expected[:, ::-1, ::2] @ V[:6]) < 1e-12
-    )
+    assert error(computed(lambda: rectangular[::-1, ::2].apply(V[:6])), expected[:, ::-1, ::2] @ V[:6]) < 1e-12
     np.testing.assert_array_equal(computed(rectangular[::-1, ::2].to_dask), expected[:, ::-1, ::2])
     np.testing.assert_array_equal(rectangular.train_samples, [f"s{i:02}" for i in TRAIN])
 
@@ -398,9 +394,7 @@ def test_a_rectangular_set_cannot_be_projected(rectangular):
 def positive(tmp_path):
     K = psd(3, 11) ** 2
     K[1, 2, 5] = K[1, 5, 2] = 0
-    return K, dmkl.create(
-        tmp_path / "positive.zarr", K, tile=4, names=["a", "b", "c"], labels=np.arange(11) % 2
-    )
+    return K, dmkl.create(tmp_path / "positive.zarr", K, tile=4, names=["a", "b", "c"], labels=np.arange(11) % 2)
 
 
 def test_the_product_is_the_geometric_mean(positive):
@@ -414,14 +408,9 @@ def test_the_product_is_the_geometric_mean(positive):
     np.testing.assert_array_equal(product.labels, stored.labels)
     assert error(product.to_dask(), mean) < 1e-12
     assert error(product.apply(V), mean @ V) < 1e-12
-    assert (
-        error(product.center().normalize().project(V), V.T @ dense_view(mean, steps=["center", "trace"]) @ V)
-        < 1e-12
-    )
+    assert error(product.center().normalize().project(V), V.T @ dense_view(mean, steps=["center", "trace"]) @ V) < 1e-12
     expected = dense_view(mean, rows[:2], rows[2:], ["cosine", "center"])
-    assert (
-        error(product[rows[:2], rows[2:]].normalize("cosine").center().apply(V[:4]), expected @ V[:4]) < 1e-12
-    )
+    assert error(product[rows[:2], rows[2:]].normalize("cosine").center().apply(V[:4]), expected @ V[:4]) < 1e-12
     two = stored.select(["c", "a"]).product()
     assert error(two.to_dask(), np.sqrt(K[2] * K[0])[None]) < 1e-12
     assert two.content_id != product.content_id

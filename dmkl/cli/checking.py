@@ -14,7 +14,7 @@ from rich.text import Text
 import dmkl.health
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Json, Memory, Store, Workers
-from dmkl.cli.output import console, count, print_json, table
+from dmkl.cli.output import console, count, print_json, say, table
 from dmkl.health import SEVERITIES
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import open as open_set
@@ -123,10 +123,10 @@ def _print(out: Console, K: KernelSet, report: xr.Dataset) -> None:
     out.print(figures)
     out.print()
     for severity, subject, message in _findings(report):
-        out.print(Text.assemble((severity, _STYLES[severity]), " ", (subject or "the set", "bold")))
+        say((severity, _STYLES[severity]), " ", (subject or "the set", "bold"))
         out.print(Padding(Text(message), (0, 0, 0, 2)))
     found = [count(int(np.count_nonzero(report.severity.values == kind)), kind) for kind in SEVERITIES]
-    out.print(Text(f"{count(len(K), 'kernel')} checked: {', '.join(found)}.", style="bold"))
+    say(f"{count(len(K), 'kernel')} checked: {', '.join(found)}.", style="bold")
 
 
 def _figure(value: float) -> str:

@@ -69,8 +69,7 @@ def computing_on(
         else:
             if workers is not None:
                 msg = (
-                    f"--workers is for --cluster local and threads; the cluster at {where} has the workers "
-                    "that it has"
+                    f"--workers is for --cluster local and threads; the cluster at {where} has the workers that it has"
                 )
                 raise InputError(msg)
             with _connected(where) as client:
@@ -114,10 +113,7 @@ def _address(where: str) -> str:
         try:
             return str(json.loads(Path(where).read_text())["address"])
         except (ValueError, KeyError, TypeError) as error:
-            msg = (
-                f"--cluster {where}: this file is not one that a scheduler wrote (dask scheduler "
-                "--scheduler-file)"
-            )
+            msg = f"--cluster {where}: this file is not one that a scheduler wrote (dask scheduler --scheduler-file)"
             raise InputError(msg) from error
     _, colon, port = where.rpartition(":")
     if not colon or not port.isdigit():

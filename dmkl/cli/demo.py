@@ -9,13 +9,12 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.text import Text
 
 import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.digits import digits
 from dmkl.cli.options import Cluster, Memory, Workers
-from dmkl.cli.output import console, count, size
+from dmkl.cli.output import console, count, say, size
 from dmkl.cli.picture import draw_weights
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.kernelset import KernelSet
@@ -59,27 +58,23 @@ def demo(
         overwrite=True,
     )
     split = K.split(0)
-    out.print(
-        Text(
-            f"{count(len(K), 'kernel')} over {count(K.shape[1], 'handwritten digit')}, 8 × 8 pixels each; "
-            f"{len(split.train):,} to learn from, {len(split.test):,} to test on. A pass reads "
-            f"{size(K.bytes_per_pass)}."
-        )
+    say(
+        f"{count(len(K), 'kernel')} over {count(K.shape[1], 'handwritten digit')}, 8 × 8 pixels each; "
+        f"{len(split.train):,} to learn from, {len(split.test):,} to test on. A pass reads "
+        f"{size(K.bytes_per_pass)}."
     )
     with computing_on(cluster, workers=workers, memory=memory) as client, _Watch():
-        out.print(Text("Learning on " + ("threads of this process." if client is None else _place(client))))
+        say("Learning on " + ("threads of this process." if client is None else _place(client)))
         models, seconds, accuracy = _learn(K)
     out.print()
     learnt = {name: model.weights_ for name, model in models.items() if name.startswith("MK-FDA")}
     out.print(weights_table({name.removeprefix("MK-FDA, "): weights for name, weights in learnt.items()}))
     out.print()
     out.print(summary_table(models, seconds, accuracy))
-    out.print(
-        Text(
-            "The proven gap bounds how far a result is from the best weights there are, relative to the "
-            f"objective. The single best kernel by cross-validation is {models['single best'].best_!r}.",
-            style="dim",
-        )
+    say(
+        "The proven gap bounds how far a result is from the best weights there are, relative to the "
+        f"objective. Cross-validation finds {models['single best'].best_!r} to be the best single kernel.",
+        style="dim",
     )
     models[_SAVED].save(saved, overwrite=True)
     draw_weights(
@@ -127,14 +122,12 @@ def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, fl
 def _say_where(out: Console, store: Path, saved: Path, picture: Path) -> None:
     out.print()
     for what, path in (("kernels", store), ("model", saved), ("picture", picture)):
-        out.print(
-            Text.assemble((f"{what:8}", "bold"), f" {path}", *([f" ({_SAVED})"] if path == saved else []))
-        )
+        say((f"{what:8}", "bold"), f" {path}", *([f" ({_SAVED})"] if path == saved else []))
     out.print()
-    out.print(Text("Next:"))
+    say("Next:")
     for command in (
         f"dmkl info {store}",
         f"dmkl check {store}",
         f"dmkl predict {saved} {store} --split 0 --out {saved.parent / 'predictions.csv'}",
     ):
-        out.print(Text(f"  {command}"))
+        say(f"  {command}")

@@ -42,9 +42,7 @@ def _root(
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option(
-            "--debug", help="Show where in the program an error arose (works after the command too)."
-        ),
+        typer.Option("--debug", help="Show where in the program an error arose (works after the command too)."),
     ] = False,
 ) -> None:
     """Learn how to weight kernel matrices that are too many for memory, with a certificate.

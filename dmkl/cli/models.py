@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import typer
 import xarray as xr
-from rich.text import Text
 
 import dmkl
 from dmkl.blocks.fisher import as_exponent
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Store, Workers
-from dmkl.cli.output import console, count, print_json
+from dmkl.cli.output import console, count, print_json, say
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.kernelset import KernelSet
@@ -73,9 +72,7 @@ def fit(
         ),
     ] = "2",
     lam: Annotated[float, typer.Option("--lam", metavar="λ", help="Ridge, positive.")] = 1e-2,
-    center: Annotated[
-        bool, typer.Option("--center/--no-center", help="Centre kernels in feature space.")
-    ] = True,
+    center: Annotated[bool, typer.Option("--center/--no-center", help="Centre kernels in feature space.")] = True,
     normalize: Annotated[
         Literal["trace", "cosine", "multiplicative", "none"],
         typer.Option(help="How kernels are brought to one scale."),
@@ -97,9 +94,7 @@ def fit(
             rich_help_panel=_SAMPLES,
         ),
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Train on all samples.", rich_help_panel=_SAMPLES)
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Train on all samples.", rich_help_panel=_SAMPLES)] = False,
     solver: Annotated[
         Literal["auto", "direct", "cg"],
         typer.Option(
@@ -112,9 +107,7 @@ def fit(
         typer.Option(help="How MK-FDA's weights are found.", rich_help_panel=_SOLVING),
     ] = "newton",
     tol: Annotated[float, typer.Option(help="Relative gap to prove.", rich_help_panel=_SOLVING)] = 1e-4,
-    max_iter: Annotated[
-        int, typer.Option(min=1, help="Most weightings tried.", rich_help_panel=_SOLVING)
-    ] = 200,
+    max_iter: Annotated[int, typer.Option(min=1, help="Most weightings tried.", rich_help_panel=_SOLVING)] = 200,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = "local",
@@ -160,8 +153,8 @@ def fit(
     screen.print(weights_table({str(estimator): estimator.weights_}))
     screen.print()
     screen.print(summary_table({model: estimator}, {model: seconds}))
-    screen.print(Text(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}"))
-    screen.print(Text(f"Saved in {model_out}; use it with: dmkl predict {model_out} {store}"))
+    say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
+    say(f"Saved in {model_out}; use it with: dmkl predict {model_out} {store}")
 
 
 def _estimator(name: str, p: float, master: str, **shared: Any) -> Any:
@@ -181,10 +174,7 @@ def _training_samples(K: KernelSet, split: int | None, train: Path | None, every
         return np.arange(K.shape[1]), "all"
     chosen = K.split(split or 0).train
     if not len(chosen):
-        msg = (
-            f"split {split or 0} has no training samples; choose another with --split, or give --train or "
-            "--all"
-        )
+        msg = f"split {split or 0} has no training samples; choose another with --split, or give --train or --all"
         raise InputError(msg)
     return chosen, f"the training part of split {split or 0}"
 
@@ -236,9 +226,7 @@ def predict(
     store: Store,
     split: Annotated[
         int | None,
-        typer.Option(
-            min=0, metavar="K", help="Predict a part of this stored split.", rich_help_panel=_SAMPLES
-        ),
+        typer.Option(min=0, metavar="K", help="Predict a part of this stored split.", rich_help_panel=_SAMPLES),
     ] = None,
     part: Annotated[
         Literal["test", "validation", "train"],
@@ -291,13 +279,13 @@ def predict(
     screen = console()
     what = f"{count(len(rows), 'sample')} of {store}"
     if accuracy is None:
-        screen.print(Text(f"Predicted {what}, whose labels are not known."))
+        say(f"Predicted {what}, whose labels are not known.")
     else:
-        screen.print(Text.assemble("Accuracy ", (f"{100 * accuracy:.2f} %", "bold"), f" on {what}."))
+        say("Accuracy ", (f"{100 * accuracy:.2f} %", "bold"), f" on {what}.")
     if out is not None:
-        screen.print(Text(f"Predictions are in {out}."))
+        say(f"Predictions are in {out}.")
     elif accuracy is None:
-        screen.print(Text("Write them to a file with --out FILE."))
+        say("Write them to a file with --out FILE.")
 
 
 def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:
@@ -311,10 +299,7 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:
         return np.arange(K.shape[1])
     rows = np.flatnonzero(~np.isin(K.samples.astype(str), estimator.train_samples_))
     if not len(rows):
-        msg = (
-            "the model was trained on all samples of this set; give a set of new samples, or --split K "
-            "--part train"
-        )
+        msg = "the model was trained on all samples of this set; give a set of new samples, or --split K --part train"
         raise InputError(msg)
     return rows
 
@@ -337,15 +322,11 @@ def _accuracy(truth: Array, labels: Array) -> float:
 def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any) -> None:
     values = scores.values.reshape(len(scores), -1)
     columns = (
-        [str(estimator.classes_[1])]
-        if scores.ndim == 1
-        else [str(c) for c in scores.coords[scores.dims[1]].values]
+        [str(estimator.classes_[1])] if scores.ndim == 1 else [str(c) for c in scores.coords[scores.dims[1]].values]
     )
     predicted = ["predicted"] if labels.ndim == 1 else [f"predicted {name}" for name in columns]
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["sample", *predicted, *(f"score {name}" for name in columns)])
-        for sample, label, row in zip(
-            scores.sample.values, labels.reshape(len(labels), -1), values, strict=True
-        ):
+        for sample, label, row in zip(scores.sample.values, labels.reshape(len(labels), -1), values, strict=True):
             table.writerow([sample, *label, *(f"{value:.9g}" for value in row)])

@@ -22,9 +22,7 @@ Cluster = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        "--workers", metavar="N", help="Processes or threads; all cores by default.", rich_help_panel=_WHERE
-    ),
+    typer.Option("--workers", metavar="N", help="Processes or threads; all cores by default.", rich_help_panel=_WHERE),
 ]
 Memory = Annotated[
     str | None,

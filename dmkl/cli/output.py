@@ -23,6 +23,7 @@ __all__ = [
     "count",
     "plain_warnings",
     "print_json",
+    "say",
     "say_error",
     "say_note",
     "size",
@@ -40,9 +41,12 @@ def console() -> Console:
 
 def table(title: str | None = None) -> Table:
     """A table in the style of all commands."""
-    return Table(
-        title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
-    )
+    return Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+
+
+def say(*parts: Any, style: str = "") -> None:
+    """A sentence on standard output, in one line however long; parts as `rich.text.Text.assemble` takes them."""
+    console().print(Text.assemble(*parts, style=style), soft_wrap=True)
 
 
 def say_error(text: str) -> None:

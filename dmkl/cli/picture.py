@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 __all__ = ["draw_weights"]
 
@@ -32,10 +33,9 @@ def draw_weights(
         Kernels to draw in grey.
     """
     # Without pyplot: no global figures, and no display is looked for.
-    figure = Figure(
-        figsize=(2.2 + 2.1 * len(weights), 1.4 + 0.26 * len(names)), layout="constrained", dpi=150
-    )
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08)  # inches around each panel
+    size = (2.2 + 2.1 * len(weights), 1.4 + 0.26 * len(names))
+    # Inches around each panel.
+    figure = Figure(figsize=size, dpi=150, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(weights), sharey=True, sharex=True, squeeze=False)[0]
     rows = np.arange(len(names))

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dmkl.cli.options import Json, Overwrite, Store
-from dmkl.cli.output import console, count, print_json, say_note, size, table
+from dmkl.cli.output import console, count, print_json, say, say_note, size, table
 from dmkl.errors import IncompleteStoreError
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import open as open_set
@@ -65,14 +65,10 @@ def import_(
             rich_help_panel=_LABELS,
         ),
     ] = None,
-    names: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="Names of the kernels, in the order read.")
-    ] = None,
+    names: Annotated[str | None, typer.Option(metavar="A,B,…", help="Names of the kernels, in the order read.")] = None,
     variable: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Variable of the files that holds the kernels; may be given again."
-        ),
+        typer.Option(metavar="NAME", help="Variable of the files that holds the kernels; may be given again."),
     ] = None,
     kernel_axis: Annotated[
         int | None,
@@ -139,10 +135,8 @@ def import_(
     screen = console()
     n, rows, cols = K.shape
     what = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}"
-    screen.print(Text(f"{out}: {what}, in {time.monotonic() - started:.1f} s"))
-    screen.print(
-        Text(f"Look at it with: dmkl info {out}; look for problems with: dmkl check {out}", style="dim")
-    )
+    say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
+    say(f"Look at it with: dmkl info {out}; look for problems with: dmkl check {out}", style="dim")
 
 
 def info(store: Store, as_json: Json = False) -> None:
@@ -183,9 +177,7 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
     assert isinstance(source, StoreReader)
     return {
         "path": store,
-        "kernels": [
-            {"name": name, "made_by": _recipe(made)} for name, made in zip(K.names, K.provenance, strict=True)
-        ],
+        "kernels": [{"name": name, "made_by": _recipe(made)} for name, made in zip(K.names, K.provenance, strict=True)],
         "shape": list(K.shape),
         "dtype": str(K.dtype),
         "tile": source.tiling.tile,
@@ -262,7 +254,7 @@ def _print(out: Console, described: dict[str, Any]) -> None:
     about.show_header = False
     for fact, value in facts.items():
         about.add_row(fact, Text(value or "none"))
-    out.print(Text(described["path"], style="bold"))
+    say(described["path"], style="bold")
     out.print(about)
     out.print()
     kernels = table()

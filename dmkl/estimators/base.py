@@ -158,7 +158,10 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         second class equals its share in training: rare classes are found rather than missed. For another balance, put
         a threshold of your own on `decision_function`.
         """
-        scores = self.decision_function(K).values
+        return self._decide(self.decision_function(K).values)
+
+    def _decide(self, scores: Array) -> Array:
+        """Labels for scores, (samples,) or (samples, classes or tasks)."""
         if self.kind_ == "multilabel":
             return (scores > 0).astype(np.int64)
         index = (scores > 0).astype(np.int64) if self.kind_ == "binary" else np.argmax(scores, axis=1)

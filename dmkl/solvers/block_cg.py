@@ -59,7 +59,9 @@ class Directions:
     def outside(self, w: Float, width: int) -> Float:
         """The dominant directions, at most `width`, of the part of W, (m, k), outside the span; orthonormal."""
         basis, _, _ = self._galerkin(len(w))
-        return _dominant(w - basis @ (basis.T @ w), width)
+        # What rounding leaves of a W inside the span is no direction, and would cost a product.
+        floor = 1e-20 * float(np.max(np.sum(w * w, axis=0), initial=0.0))
+        return _dominant(w - basis @ (basis.T @ w), width, floor)
 
     def curvature(self, products: Array) -> Float:
         """Σ_k W_ikᵀA⁻¹W_jk under the model, (n, n), for W = K_jα_k, (n, m, c)."""
@@ -92,11 +94,11 @@ class Directions:
         return basis, np.asarray(values), np.asarray(vectors)
 
 
-def _dominant(w: Float, width: int) -> Float:
-    """The leading left singular vectors of W, from the smaller of its two Gram matrices."""
+def _dominant(w: Float, width: int, floor: float) -> Float:
+    """The leading left singular vectors of W whose squared singular values exceed `floor`, from a Gram matrix."""
     width = min(width, *w.shape)
     values, vectors = np.linalg.eigh(w.T @ w)
-    keep = values[-width:] > 1e-12 * max(float(values[-1]), np.finfo(np.float64).tiny)
+    keep = values[-width:] > max(1e-12 * float(values[-1]), floor)
     leading: Float = (w @ vectors[:, -width:][:, keep]) / np.sqrt(values[-width:][keep])
     return leading
 

@@ -86,6 +86,9 @@ def _names(values: Sequence[Any] | Array | None, length: int, what: str) -> Arra
         if name in seen:
             msg = f"{what} names must be unique, but {name!r} occurs more than once"
             raise InputError(msg)
+        if "\0" in name:
+            msg = f"{what} name {name!r} holds a zero character"
+            raise InputError(msg)
         seen.add(name)
     return np.array(names, dtype=object)
 
