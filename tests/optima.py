@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 
 import cvxpy as cp
 import numpy as np
@@ -52,6 +53,8 @@ def solve(kernels, beta, h, lam):
 
 def optimum(kernels, h, lam, p):
     """The value of the problem, min over α of F(α), by Clarabel; to 1e-8, or what the arithmetic gives up to 1e-6."""
+    # F is homogeneous of degree 2 in (α, H): solved in units in which its value is near one.
+    unit = np.sqrt(-solve(kernels, np.full(len(kernels), 1 / len(kernels)), h, lam)[1])
     alpha = cp.Variable(h.shape)
     forms = []
     for kernel in kernels:
@@ -61,12 +64,13 @@ def optimum(kernels, h, lam, p):
         forms.append(cp.sum_squares(root.T @ alpha))
     forms = cp.hstack(forms)
     bound = {1: cp.max, np.inf: cp.sum}.get(p, lambda q: cp.pnorm(q, conjugate(p), approx=False))(forms)
-    problem = cp.Problem(cp.Minimize(0.25 * cp.sum_squares(alpha) - cp.sum(cp.multiply(h, alpha)) + bound))
+    problem = cp.Problem(cp.Minimize(0.25 * cp.sum_squares(alpha) - cp.sum(cp.multiply(h / unit, alpha)) + bound))
     for tolerance in (1e-8, 1e-7, 1e-6):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Solution may be inaccurate")
-            problem.solve(solver=cp.CLARABEL, tol_gap_abs=tolerance, tol_gap_rel=tolerance, tol_feas=tolerance)
+            with suppress(cp.error.SolverError):
+                problem.solve(solver=cp.CLARABEL, tol_gap_abs=tolerance, tol_gap_rel=tolerance, tol_feas=tolerance)
         if problem.status == cp.OPTIMAL:
-            return problem.value
+            return problem.value * unit**2
     msg = f"Clarabel ended with {problem.status} at p = {p}, λ = {lam}"
     raise AssertionError(msg)

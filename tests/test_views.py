@@ -458,6 +458,14 @@ def test_statistics_over_tiles_that_are_not_held_are_read(stored, dense):
     assert not loaded & set(source.reads)
 
 
+def test_sets_held_in_different_parts_make_different_tasks(stored):
+    one = stored.persist()
+    with dask.config.set(scheduler="threads", num_workers=4):
+        other = stored.persist()
+    V = np.ones((M, 1))
+    assert one.apply(V).name == one.apply(V).name != other.apply(V).name
+
+
 def test_persist_refuses_what_does_not_fit(stored):
     with (
         dask.config.set({"dmkl.memory": "10kB"}),
@@ -479,5 +487,7 @@ def test_persisted_on_a_cluster(stored, dense, cluster):
         held = stored.select([3, 0]).persist()
         view = held[TEST, TRAIN].center().normalize("cosine")
         assert error(view.apply(np.eye(12)), expected) < 1e-12
-    # The workers' memory is out of reach now: the tiles are read instead.
+        # Where the workers' memory is out of reach the tiles are read instead.
+        with dask.config.set(scheduler="synchronous"):
+            assert error(view.apply(np.eye(12)), expected) < 1e-12
     assert error(view.apply(np.eye(12)), expected) < 1e-12

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import dask
@@ -78,8 +81,8 @@ def computing_on(
 
 @contextmanager
 def _local(n_workers: int, budget: int, *, quiet: bool) -> Iterator[Client]:
-    with (
-        LocalCluster(
+    with _interrupts_held_back():
+        cluster = LocalCluster(
             n_workers=n_workers,
             threads_per_worker=1,
             processes=True,
@@ -87,10 +90,32 @@ def _local(n_workers: int, budget: int, *, quiet: bool) -> Iterator[Client]:
             dashboard_address="127.0.0.1:0",  # any free port: a second command must not fail for want of 8787
             memory_limit=budget // n_workers + _PROCESS_BYTES,
             silence_logs=logging.CRITICAL if quiet else False,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+        )
+    with cluster, Client(cluster) as client:
         yield client
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, and act on a Ctrl-C only afterwards.
+
+    A terminal sends it to every process of the group. Workers would each print a traceback; a cluster that is
+    half started cannot be closed. Processes inherit the signals that are blocked where they are started.
+    """
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    resource_tracker.ensure_running()  # it unblocks the signal when it is started, so not in between
+    seen: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if seen:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -125,9 +126,10 @@ def _say_where(out: Console, store: Path, saved: Path, picture: Path) -> None:
         say((f"{what:8}", "bold"), f" {path}", *([f" ({_SAVED})"] if path == saved else []))
     out.print()
     say("Next:")
+    predictions = saved.parent / "predictions.csv"
     for command in (
-        f"dmkl info {store}",
-        f"dmkl check {store}",
-        f"dmkl predict {saved} {store} --split 0 --out {saved.parent / 'predictions.csv'}",
+        ("info", store),
+        ("check", store),
+        ("predict", saved, store, "--split", "0", "--out", predictions),
     ):
-        say(f"  {command}")
+        say(f"  {shlex.join(['dmkl', *map(str, command)])}")

@@ -12,8 +12,9 @@ import typer
 from dmkl._version import __version__
 from dmkl.cli.checking import check
 from dmkl.cli.demo import demo
-from dmkl.cli.models import fit, predict
+from dmkl.cli.fitting import fit
 from dmkl.cli.output import plain_warnings, say_error
+from dmkl.cli.predicting import predict
 from dmkl.cli.stores import import_, info
 from dmkl.errors import DmklError
 

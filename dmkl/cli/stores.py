@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -132,11 +133,10 @@ def import_(
             overwrite=overwrite,
         )
     K = open_set(out)
-    screen = console()
     n, rows, cols = K.shape
     what = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}"
     say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
-    say(f"Look at it with: dmkl info {out}; look for problems with: dmkl check {out}", style="dim")
+    say(f"Look at it with dmkl info {shlex.quote(out)}, for problems with dmkl check {shlex.quote(out)}.")
 
 
 def info(store: Store, as_json: Json = False) -> None:

@@ -60,6 +60,6 @@ def _free_control() -> None:
     From 3.8 on threadpoolctl gives OpenBLAS to the first thread that sets a limit and silently ignores all others,
     while here the first one in and the last one out may be two.
     """
-    openblas = getattr(threadpoolctl, "OpenBLASController", None)
-    if hasattr(openblas, "clear_controlling_thread"):
-        openblas.clear_controlling_thread(force=True)
+    clear = getattr(getattr(threadpoolctl, "OpenBLASController", None), "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)

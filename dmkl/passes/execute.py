@@ -13,7 +13,7 @@ from dask.base import get_scheduler, tokenize
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
 from distributed import Client, as_completed, wait
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from dmkl import progress, settings

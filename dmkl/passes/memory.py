@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dask.delayed import delayed
+from dask.delayed import Delayed, delayed
 from distributed import Future
 from distributed.protocol.pickle import dumps, loads
 
@@ -124,7 +124,8 @@ def persisted(view: View) -> View:
     source = view.source if client is None else dumps(view.source)
     shared = delayed(source, name=f"load-source-{token}", traverse=False)
     parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]] = {int(k): [] for k in view.kernels}
-    tasks, owners = [], []
+    tasks: list[tuple[Delayed, int]] = []
+    owners: list[tuple[int, frozenset[tuple[int, int]]]] = []
     side_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize
     for kernel in view.kernels:
         # Kernel by kernel, whatever the number of workers: a later view may select any of them.

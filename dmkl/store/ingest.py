@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,8 +192,8 @@ def ingest(
     kernel_bytes = sum(1 for _ in writer.tiling.pairs()) * header.tile**2 * np.dtype(header.dtype).itemsize
     watch.begin("import", kernel_bytes * (source.n_kernels or 0))
     names: list[str] = []
-    matrices = itertools.chain([first], iterator)
-    del first  # its source may hold it in memory for as long as it is referred to
+    matrices = _all(first, iterator)
+    del first
     try:
         for j, matrix in enumerate(matrices):
             name = _name_of(source, j)
@@ -221,6 +220,12 @@ def ingest(
     return writer.finish(names, nodes)
 
 
+def _all(first: Matrix, others: Iterator[Matrix]) -> Iterator[Matrix]:
+    yield first
+    del first  # `itertools.chain` would hold it, and the kernel with it, as long as the others last
+    yield from others
+
+
 def _row_of(diagonal: Array | None, j: int) -> Array | None:
     if diagonal is None:
         return None
@@ -236,7 +241,7 @@ def _name_of(source: KernelSource, j: int) -> str:
     if j >= len(source.names):
         msg = f"found more kernels than the {len(source.names)} names"
         raise InputError(msg)
-    return str(source.names[j])
+    return _text(source.names[j])
 
 
 def _stored_dtype(dtype: npt.DTypeLike | None, first: Matrix) -> np.dtype[Any]:

@@ -357,7 +357,7 @@ def _open_group(location: str | Store) -> Any:
             raise IncompleteStoreError(msg) from error
         msg = f"there is no kernel set at {describe(location)}; make one with dmkl.create or `dmkl import`"
         raise StoreNotFoundError(msg) from error
-    except ValueError as error:  # a Zarr array, or metadata that cannot be read
+    except (ValueError, TypeError) as error:  # a Zarr array, or metadata that cannot be read
         msg = f"{describe(location)} is no Zarr group, so no kernel set: {error}"
         raise StoreError(msg) from error
 

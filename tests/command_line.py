@@ -1,0 +1,66 @@
+"""Fixtures of the command line's tests: a set, a model, and running a command in this process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dmkl
+from dmkl.cli.main import main
+
+M = 45
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command; its exit status, standard output and standard error."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def classes():
+    return np.array(["apple", "pear", "plum"])[np.arange(M) % 3]
+
+
+@pytest.fixture(scope="module")
+def kernels(classes):
+    """Three kernels that know the classes, more or less, and one of noise."""
+    rng = np.random.default_rng(0)
+    centers = rng.standard_normal((3, 4)) * 2
+    kernels = []
+    for noise in (0.5, 1.0, 2.0, 50.0):
+        features = centers[np.arange(M) % 3] + noise * rng.standard_normal((M, 4))
+        distances = ((features[:, None] - features[None]) ** 2).sum(axis=2)
+        kernels.append(np.exp(-distances / np.median(distances)))
+    return np.array(kernels)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, kernels, classes):
+    split = np.zeros((2, M), dtype=int)
+    split[0, 30:40], split[0, 40:] = 2, 1
+    split[1, ::4] = 2
+    return dmkl.create(
+        tmp_path_factory.mktemp("cli") / "set.zarr",
+        kernels,
+        names=["clear", "fair", "poor", "noise"],
+        samples=[f"s{i:02}" for i in range(M)],
+        labels=classes,
+        splits=split,
+        tile=16,
+    ).view.source.location
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, store):
+    """A model of split 0, made by the command."""
+    path = tmp_path_factory.mktemp("cli") / "model"
+    assert main(["fit", store, str(path), "--cluster", "threads", "--p", "1", "--split", "0"]) == 0
+    return path
