@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import psutil
@@ -294,6 +298,23 @@ def test_places_where_nothing_computes(run, tmp_path, store, monkeypatch):
     assert status == 1
     assert "dmkl.memory" in err
     assert run("check", store, "--workers", 0)[0] in (1, 2)
+
+
+def test_an_interrupt_waits_until_processes_are_started_and_does_not_reach_them():
+    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    reached = []
+
+    def start():
+        with cluster_module._interrupts_held_back():
+            os.kill(os.getpid(), signal.SIGINT)
+            started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            reached.append(started.stdout)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert reached == ["True\n"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_threads_are_as_many_as_asked():

@@ -20,9 +20,7 @@ def random_symmetric(size, seed, spread):
 
 
 def extremes(matrix, n_steps, seed=0):
-    return extreme_eigenvalues(
-        matrix.__matmul__, len(matrix), n_steps=n_steps, rng=np.random.default_rng(seed)
-    )
+    return extreme_eigenvalues(matrix.__matmul__, len(matrix), n_steps=n_steps, rng=np.random.default_rng(seed))
 
 
 @given(st.integers(1, 40), st.integers(0, 10**6), st.floats(0, 6))

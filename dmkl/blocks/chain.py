@@ -151,7 +151,7 @@ class Fitted:
                 y = y[step.take.rows]
             elif step.kind == "center":
                 if step.square:
-                    y = y - y.mean(axis=0, keepdims=True)
+                    y = y - y.mean(axis=0, keepdims=True, dtype=np.float64)
                 else:
                     centred = kept.pop()
                     if offsets:

@@ -217,18 +217,19 @@ def _classes(K: KernelSet) -> dict[str, int] | None:
     return {str(name): int(n) for name, n in zip(classes, sizes, strict=True)}
 
 
+_BOOKKEEPING = {"name", "bytes", "mtime_ns"}
+
+
 def _recipe(made: dict[str, Any]) -> dict[str, Any]:
-    """How a kernel was made, as far as it means something to people: no hashes."""
+    """How a kernel was made, as far as it means something to people: no hashes, no file stamps."""
     flat: dict[str, Any] = {}
     for key, value in made.items():
         if isinstance(value, dict):
             flat |= _recipe(value)
-        elif (
-            key != "name"
-            and value is not None
-            and not (isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32,}", value))
-        ):
+        elif value is not None and key not in _BOOKKEEPING and re.fullmatch(r"[0-9a-f]{32,}", str(value)) is None:
             flat[key] = value
+    if "method" in flat:  # of the repair, which is part of the identity too
+        flat["repair"] = flat.pop("method")
     return flat
 
 
@@ -239,7 +240,7 @@ def _print(out: Console, described: dict[str, Any]) -> None:
         "kernels": f"{n:,} of {rows:,} × {cols:,}, {described['dtype']}, {kind}",
         "tiles": f"{described['tile']:,} × {described['tile']:,}, {described['stored']}",
         "one pass reads": size(described["bytes_per_pass"]),
-        "on disk": "" if described["bytes_on_disk"] is None else size(described["bytes_on_disk"]),
+        "on disk": "unknown" if described["bytes_on_disk"] is None else size(described["bytes_on_disk"]),
         "classes": _listed(described["labels"]),
         "splits": "; ".join(
             f"{number}: " + ", ".join(f"{n:,} {part}" for part, n in split.items() if n)
@@ -261,7 +262,10 @@ def _print(out: Console, described: dict[str, Any]) -> None:
     kernels.add_column("kernel", overflow="fold")
     kernels.add_column("how it was made", overflow="fold")
     for kernel in described["kernels"]:
-        recipe = ", ".join(f"{key} {value}" for key, value in kernel["made_by"].items())
+        recipe = ", ".join(
+            f"{key.replace('_', ' ')} {value:.3g}" if isinstance(value, float) else f"{key.replace('_', ' ')} {value}"
+            for key, value in kernel["made_by"].items()
+        )
         kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"))
     out.print(kernels)
 

@@ -76,17 +76,13 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     portraits = _examine_all(source, kernels, n_steps, seed)
     resolution = resolution_of(source.dtype)
     same, factor = _repetitions(source, kernels, portraits)
-    findings = [
-        f for name, p in zip(K.names, portraits, strict=True) for f in findings_of_kernel(name, p, resolution)
-    ]
+    findings = [f for name, p in zip(K.names, portraits, strict=True) for f in findings_of_kernel(name, p, resolution)]
     findings += findings_of_set(K.names, portraits, resolution, same, factor)
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return _dataset(K.names, portraits, same, factor, findings)
 
 
-def _examine_all(
-    source: TileSource, kernels: npt.NDArray[np.int64], n_steps: int, seed: int
-) -> list[Portrait]:
+def _examine_all(source: TileSource, kernels: npt.NDArray[np.int64], n_steps: int, seed: int) -> list[Portrait]:
     where = machine()
     tiling = source.tiling
     rows = np.arange(tiling.rows)
@@ -96,9 +92,7 @@ def _examine_all(
         "tiles in double precision": 6 * tiling.tile**2 * 8,
         "vectors": (min(n_steps, tiling.rows) + 8 * PROBES) * tiling.rows * 8,
     }
-    check_memory(
-        "examining this set", needed, where.task_bytes, "Set dmkl.memory higher, or ask for fewer n_steps"
-    )
+    check_memory("examining this set", needed, where.task_bytes, "Set dmkl.memory higher, or ask for fewer n_steps")
     whole = n_tiles * tiling.tile**2 * 8
     hold = sum(needed.values()) + whole <= where.task_bytes
     plan = Plan(n_steps, seed, hold, where.slots_per_host)
@@ -110,9 +104,7 @@ def _run(source: TileSource, kernels: npt.NDArray[np.int64], plan: Plan, n_bytes
     token = uuid.uuid4().hex
     shared = share(source, f"check-source-{token}")
     tasks = [
-        delayed(examine, pure=False)(
-            shared, int(kernel), plan, dask_key_name=f"check-kernel-{number}-{token}"
-        )
+        delayed(examine, pure=False)(shared, int(kernel), plan, dask_key_name=f"check-kernel-{number}-{token}")
         for number, kernel in enumerate(kernels)
     ]
     # Gathered by a task of its own: what is watched as it ends is let go of then.
@@ -159,9 +151,7 @@ def _dataset(
     return xr.Dataset(
         {
             "tiles": column([p.n_tiles for p in portraits], "stored tiles"),
-            "damaged_tiles": column(
-                [len(p.damaged) for p in portraits], "tiles that are missing or fail a checksum"
-            ),
+            "damaged_tiles": column([len(p.damaged) for p in portraits], "tiles that are missing or fail a checksum"),
             "not_finite": column([p.not_finite for p in portraits], "entries that are NaN or infinite"),
             "asymmetry": column([p.asymmetry for p in portraits], "largest |K_ab − K_ba|"),
             "largest_entry": column([p.largest for p in portraits], "largest |K_ab|"),
@@ -169,15 +159,9 @@ def _dataset(
             "mean_diagonal": column([p.mean_diagonal for p in portraits], "tr K/m"),
             "centered_trace": column([p.centered_trace for p in portraits], "tr K − 1ᵀK1/m"),
             "lowest_eigenvalue": column([e.lowest if e else missing for e in spectra], "lowest Ritz value"),
-            "lowest_bound": column(
-                [e.lowest_bound if e else missing for e in spectra], "residual of the lowest"
-            ),
-            "highest_eigenvalue": column(
-                [e.highest if e else missing for e in spectra], "highest Ritz value"
-            ),
-            "highest_bound": column(
-                [e.highest_bound if e else missing for e in spectra], "residual of the highest"
-            ),
+            "lowest_bound": column([e.lowest_bound if e else missing for e in spectra], "residual of the lowest"),
+            "highest_eigenvalue": column([e.highest if e else missing for e in spectra], "highest Ritz value"),
+            "highest_bound": column([e.highest_bound if e else missing for e in spectra], "residual of the highest"),
             "negative_part": column(
                 [negative_part(p) if p.extremes else missing for p in portraits],
                 "|λ_min|/|λ|_max where λ_min < 0",

@@ -85,9 +85,7 @@ def examine(source: TileSource, kernel: int, plan: Plan) -> Portrait:
 # --- every entry once --------------------------------------------------------------------------------------
 
 
-def _read_entries(
-    source: TileSource, kernel: int, portrait: Portrait, held: dict[TileKey, Array] | None
-) -> None:
+def _read_entries(source: TileSource, kernel: int, portrait: Portrait, held: dict[TileKey, Array] | None) -> None:
     tiling = source.tiling
     sums = np.zeros(tiling.rows)
     sizes = np.zeros(tiling.rows)
@@ -162,9 +160,7 @@ def _keys(source: TileSource, kernel: int) -> list[TileKey]:
     return keys
 
 
-def _tiles(
-    source: TileSource, keys: Sequence[TileKey], portrait: Portrait
-) -> Iterator[tuple[TileKey, Array]]:
+def _tiles(source: TileSource, keys: Sequence[TileKey], portrait: Portrait) -> Iterator[tuple[TileKey, Array]]:
     """The tiles that can be read; the others are noted."""
     done = 0
     while done < len(keys):

@@ -159,9 +159,7 @@ def findings_of_set(
             "they please, so that neither weight can be read; leave one out with select()",
         )
     scales = np.array([p.centered_trace if p.extremes else np.nan for p in portraits])
-    usable = np.flatnonzero(
-        [s > 0 and not is_constant(p, resolution) for s, p in zip(scales, portraits, strict=True)]
-    )
+    usable = np.flatnonzero([s > 0 and not is_constant(p, resolution) for s, p in zip(scales, portraits, strict=True)])
     if not usable.size:
         return
     low, high = usable[scales[usable].argmin()], usable[scales[usable].argmax()]

@@ -20,7 +20,7 @@ from dmkl import settings
 from dmkl.blocks.chain import Fitted
 from dmkl.errors import IndefiniteKernelError
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import Machine, active_client, execute, machine, share
+from dmkl.passes.execute import Machine, active_client, again, execute, machine, share
 from dmkl.passes.view import TileTask, View
 
 __all__ = ["FactorHandle", "direct_bytes", "factor_pass", "fits_in_memory"]
@@ -46,8 +46,7 @@ def fits_in_memory(view: View, n_systems: int, where: Machine | None = None) -> 
 
 @dataclass(frozen=True)
 class _Strip:
-    """The upper tiles of the sum that one task adds up: positions of rows and columns, and a block for each "
-    "weighting."""
+    """The upper tiles of the sum that one task adds up: positions of rows and columns, a block for each weighting."""
 
     blocks: list[tuple[Index, Index, list[Float]]]
 
@@ -202,6 +201,10 @@ def factor_pass(view: View, fitted: Fitted, weights: Float, lams: list[float]) -
     lams
         λ of each system.
     """
+    return again(lambda: _factor_pass(view, fitted, weights, lams), "combine")
+
+
+def _factor_pass(view: View, fitted: Fitted, weights: Float, lams: list[float]) -> list[FactorHandle]:
     where = machine()
     name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
     statistics = fitted.for_products() if fitted.shared else fitted

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 import dask
-from dask.base import get_scheduler, tokenize
+from dask.base import compute, get_scheduler, tokenize
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
 from distributed import Client, as_completed, wait
@@ -96,7 +96,7 @@ def _workers(client: Client) -> Mapping[str, Any]:
     while not (workers := client.scheduler_info(n_workers=-1)["workers"]):
         if time.monotonic() > deadline:
             msg = (
-                f"the cluster at {client.scheduler.address} has given no worker within "
+                f"the cluster at {client.scheduler_info(n_workers=0)['address']} has given no worker within "
                 f"{settings.get('workers-timeout')} s; look at its logs or its queue, or allow more time with the "
                 "setting dmkl.workers-timeout"
             )
@@ -204,7 +204,7 @@ def execute(
         sizes = {unit.key: n_bytes for unit, n_bytes in units}
         if client is None:
             with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
-                return list(dask.compute(*results, optimize_graph=False))
+                return list(compute(*results, optimize_graph=False))
         return _on_cluster(client, results, units, sizes, watch, keep)
     finally:
         watch.end()
@@ -240,7 +240,7 @@ def _on_cluster(
     except KilledWorker as error:
         msg = (
             f"workers died {error.allowed_failures + 1} times while running {error.task!r}, the last one at "
-            f"{error.last_worker.address if error.last_worker else 'an unknown address'}: most often for want of "
+            f"{error.last_worker.address}: most often for want of "
             "memory. Give the workers more memory, or set dmkl.memory or dmkl.block-width lower"
         )
         raise WorkerLostError(msg) from error

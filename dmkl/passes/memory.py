@@ -96,8 +96,7 @@ def _load(source: TileSource | bytes, keys: list[TileKey]) -> dict[TileKey, Arra
 
 
 def _usable(held: Any) -> bool:
-    """Whether tiles are still where they were loaded: not on the workers of a cluster that is no longer the "
-    "one in use."""
+    """Whether tiles are still where they were loaded: not on the workers of a cluster that is no longer in use."""
     return not isinstance(held, Future) or (held.client is active_client() and held.status != "cancelled")
 
 

@@ -46,7 +46,6 @@ class Columns:
         w, (kernels, b), for "sum".
     dtype
         The precision of the products: that of the kernels, or float64 to lose nothing of a float32 set's entries.
-        Sums over tiles are in float64 either way.
     """
 
     block: Array
@@ -123,7 +122,9 @@ def _out(c: Columns) -> np.dtype[Any]:
 
 def _carry(view: View, fitted: Fitted, k: int, c: Columns) -> tuple[Array, list[Array]]:
     """V over all columns of the source: zero where the view has no sample."""
-    carried, kept = fitted.right(k, c.block.astype(np.float64, copy=False))
+    carried, kept = (
+        fitted.right(k, c.block.astype(np.float64, copy=False)) if fitted.steps else (c.block, list[Array]())
+    )
     n_cols = view.source.tiling.cols
     if is_whole(view.cols, n_cols):
         wide = carried
@@ -138,31 +139,60 @@ def is_whole(positions: Index, length: int) -> bool:
     return len(positions) == length and bool(np.all(positions == np.arange(length)))
 
 
+@dataclass
+class _Lane:
+    """Columns that go through each tile in one product: many narrow products would run far below the machine's rate."""
+
+    wide: Array
+    total: Array
+    scratch: Array
+    project: bool
+
+
+def _lanes(columns: list[Columns], wides: list[Array], n_rows: int, side: int) -> tuple[list[_Lane], list[Any]]:
+    """One lane for all columns of one precision, one for each projection; and where each of the columns ends up."""
+    lanes: list[_Lane] = []
+    places: list[Any] = [None] * len(columns)
+    groups: dict[tuple[np.dtype[Any], int], list[int]] = {}
+    for position, c in enumerate(columns):
+        groups.setdefault((c.dtype, position if c.want == "project" else -1), []).append(position)
+    for (dtype, projected), members in groups.items():
+        wide = wides[members[0]] if len(members) == 1 else np.concatenate([wides[k] for k in members], axis=1)
+        width = wide.shape[1]
+        project = projected >= 0
+        total = np.zeros((width, width)) if project else np.zeros((n_rows, width), dtype=dtype)
+        starts = np.cumsum([0, *(columns[k].width for k in members)])
+        for k, start, stop in zip(members, starts[:-1], starts[1:], strict=True):
+            places[k] = (len(lanes), slice(int(start), int(stop)))
+        lanes.append(_Lane(wide, total, np.empty((side, width), dtype=dtype), project))
+    return lanes, places
+
+
 def _through_tiles(view: View, unit: Unit, columns: list[Columns], wides: list[Array], stream: Stream) -> list[Array]:
-    """The raw products of one kernel, over all rows of the source."""
+    """The raw products of one kernel, over all rows of the source.
+
+    Sums over tiles are in the precision of the products: a tile's own sums are, and they are the longer ones.
+    """
     tiling = view.source.tiling
-    sums: list[Array] = [
-        np.zeros((c.width, c.width) if c.want == "project" else (tiling.rows, c.width)) for c in columns
-    ]
-    side = tiling.tile
-    scratch = [np.empty((side, c.width), dtype=c.dtype) for c in columns]
+    lanes, places = _lanes(columns, wides, tiling.rows, tiling.tile)
     for tile_task in unit.tiles:
         _, tile = next(stream)
         cast: dict[np.dtype[Any], Array] = {tile.dtype: tile}
         rows, cols = tiling.row_slice(tile_task.i), tiling.col_slice(tile_task.j)
-        for c, wide, total, out in zip(columns, wides, sums, scratch, strict=True):
-            if c.dtype not in cast:
-                cast[c.dtype] = tile.astype(c.dtype)
-            block = cast[c.dtype]
+        for lane in lanes:
+            dtype = lane.wide.dtype
+            if dtype not in cast:
+                cast[dtype] = tile.astype(dtype)
+            block = cast[dtype]
             if tile_task.forward:
-                product = np.matmul(block, wide[cols], out=out[: block.shape[0]])
-                if c.want == "project":
-                    inner = wide[rows].T @ product
-                    total += inner
+                product = np.matmul(block, lane.wide[cols], out=lane.scratch[: block.shape[0]])
+                if lane.project:
+                    inner = lane.wide[rows].T @ product
+                    lane.total += inner
                     if tile_task.transposed:
-                        total += inner.T
+                        lane.total += inner.T
                     continue
-                total[rows] += product
+                lane.total[rows] += product
             if tile_task.transposed:
-                total[cols] += np.matmul(block.T, wide[rows], out=out[: block.shape[1]])
-    return sums
+                lane.total[cols] += np.matmul(block.T, lane.wide[rows], out=lane.scratch[: block.shape[1]])
+    return [lanes[lane].total if lanes[lane].project else lanes[lane].total[:, part] for lane, part in places]

@@ -91,7 +91,7 @@ class Directions:
         images = scipy.linalg.solve_triangular(upper[:rank, :rank], t[:, pivots[:rank]].T, trans="T").T
         galerkin = basis.T @ images
         values, vectors = np.linalg.eigh(0.5 * (galerkin + galerkin.T))
-        return basis, np.asarray(values), np.asarray(vectors)
+        return np.asarray(basis, dtype=np.float64), np.asarray(values), np.asarray(vectors)
 
 
 def _dominant(w: Float, width: int, floor: float) -> Float:

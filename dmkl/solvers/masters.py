@@ -117,6 +117,13 @@ def _add_ball(cone: _Cone, n: int, p: float, spare: int) -> None:
             cone.add(rows, np.array([0.0, 1.0, 0.0]), clarabel.PowerConeT(1.0 / p))
 
 
+def _weights(x: Float, p: float) -> Float:
+    """The solution on the sphere; at p = 1 what an interior point leaves of weights that are zero is made zero."""
+    if p == 1:
+        x = np.where(x > 1e-9 * float(x.max()), x, 0.0)
+    return onto_sphere(x, p)
+
+
 def _spares(n: int, p: float) -> int:
     return 0 if p in (1, 2) or np.isinf(p) else n
 
@@ -150,7 +157,7 @@ def newton_master(q: Float, curvature: Float, beta: Float, p: float) -> Float:
     quadratic[:n, :n] = 0.5 * (curvature + curvature.T)
     linear = np.zeros(width)
     linear[:n] = -(q + curvature @ beta)
-    return onto_sphere(cone.minimize(quadratic, linear)[:n], p)
+    return _weights(cone.minimize(quadratic, linear)[:n], p)
 
 
 def _cutting_planes(cuts: Sequence[Cut], n: int, spares: int) -> tuple[_Cone, Float]:
@@ -173,7 +180,7 @@ def exact_master(cuts: Sequence[Cut], p: float) -> Float:
     n = len(cuts[0].slopes)
     cone, linear = _cutting_planes(cuts, n, _spares(n, p))
     _add_ball(cone, n, p, n)
-    return onto_sphere(cone.minimize(sp.csc_array((cone.width, cone.width)), linear)[:n], p)
+    return _weights(cone.minimize(sp.csc_array((cone.width, cone.width)), linear)[:n], p)
 
 
 def taylor_form(beta: Float, p: float) -> tuple[Float, Float, float]:
@@ -206,4 +213,4 @@ def taylor_master(cuts: Sequence[Cut], beta: Float, p: float) -> Float:
     rows[-1, :n] = slope
     b = np.concatenate([[2.0 - constant], np.zeros(n), [-constant]])
     cone.add(rows, b, clarabel.SecondOrderConeT(n + 2))
-    return onto_sphere(cone.minimize(sp.csc_array((cone.width, cone.width)), linear)[:n], p)
+    return _weights(cone.minimize(sp.csc_array((cone.width, cone.width)), linear)[:n], p)

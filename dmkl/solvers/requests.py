@@ -94,8 +94,11 @@ def drive(
             continue
         answers, passes = _answer(view, fitted, [request for _, request in running.values()])
         n_passes += passes
-        for (number, (solver, _)), answer in zip(list(running.items()), answers, strict=True):
-            advance(number, solver, answer)
+        # Taken out of the list as they are handed over: an answer may be a factor as large as a kernel, and must not
+        # outlive its solver's interest in it.
+        answers.reverse()
+        for number, (solver, _) in list(running.items()):
+            advance(number, solver, answers.pop())
     return [results[number] for number in range(len(solvers))], n_passes
 
 

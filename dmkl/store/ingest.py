@@ -109,10 +109,7 @@ def _checked_labels(labels: Array, rows: int) -> Array:
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
             i = int(np.flatnonzero(~np.isfinite(labels))[0])
-            msg = (
-                f"label {i} is {labels[i]}; every sample needs a class (give those without one a class of "
-                "their own)"
-            )
+            msg = f"label {i} is {labels[i]}; every sample needs a class (give those without one a class of their own)"
             raise InputError(msg)
         if not np.array_equal(labels, np.round(labels)):
             msg = "labels must be classes (integers or strings), found fractions; round or bin them first"
@@ -266,14 +263,9 @@ def _symmetry_tolerance(asked: float | None, header: Header) -> float:
 
 def _checked_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
     diagonal = np.asarray(diagonal, dtype=np.float64)
-    if (
-        diagonal.ndim != 2
-        or diagonal.shape[1] != rows
-        or (n_kernels is not None and diagonal.shape[0] != n_kernels)
-    ):
+    if diagonal.ndim != 2 or diagonal.shape[1] != rows or (n_kernels is not None and diagonal.shape[0] != n_kernels):
         msg = (
-            f"diagonal has shape {diagonal.shape}, expected ({n_kernels or 'kernels'}, {rows}): k(x, x) of "
-            "every sample"
+            f"diagonal has shape {diagonal.shape}, expected ({n_kernels or 'kernels'}, {rows}): k(x, x) of every sample"
         )
         raise InputError(msg)
     if not np.isfinite(diagonal).all():
@@ -286,9 +278,7 @@ def _checked_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Arra
 class _Intake:
     """Takes in one matrix after another."""
 
-    def __init__(
-        self, writer: StoreWriter, repair: Repair | None, symmetry_tol: float, *, asked_dtype: bool
-    ) -> None:
+    def __init__(self, writer: StoreWriter, repair: Repair | None, symmetry_tol: float, *, asked_dtype: bool) -> None:
         self.writer, self.repair, self.symmetry_tol, self.asked_dtype = (
             writer,
             repair,
@@ -297,9 +287,7 @@ class _Intake:
         )
         self.header = writer.header
 
-    def take(
-        self, j: int, name: str, matrix: Matrix, provenance: dict[str, Any], diagonal: Array | None
-    ) -> None:
+    def take(self, j: int, name: str, matrix: Matrix, provenance: dict[str, Any], diagonal: Array | None) -> None:
         """Check matrix j and write it, a tile at a time."""
         header = self.header
         if tuple(matrix.shape) != (header.rows, header.cols):

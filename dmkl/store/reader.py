@@ -86,9 +86,7 @@ class StoreReader:
         try:
             self._open()
         except KeyError as error:
-            msg = (
-                f"{describe(self.location)} is damaged: it has no {error.args[0]!r}; import or build it again"
-            )
+            msg = f"{describe(self.location)} is damaged: it has no {error.args[0]!r}; import or build it again"
             raise StoreError(msg) from error
         except ValueError as error:  # what zarr's codecs raise for damaged names or labels
             msg = (
@@ -169,10 +167,7 @@ class StoreReader:
             raise StoreError(msg) from error
         missing = np.flatnonzero(np.isnan(values).any(axis=1))  # an absent chunk reads as the fill value
         if len(missing):
-            msg = (
-                f"{where} is missing for kernel {self.names[kernels[missing[0]]]!r}; import or build the set "
-                "again"
-            )
+            msg = f"{where} is missing for kernel {self.names[kernels[missing[0]]]!r}; import or build the set again"
             raise StoreError(msg)
         return values
 
@@ -182,10 +177,7 @@ class StoreReader:
             try:
                 self._table = np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
             except (KeyError, ValueError, RuntimeError) as error:
-                msg = (
-                    f"'tile_crc32c' of {describe(self.location)} is damaged: {error}; import or build the "
-                    "set again"
-                )
+                msg = f"'tile_crc32c' of {describe(self.location)} is damaged: {error}; import or build the set again"
                 raise StoreError(msg) from error
         return self._table
 
@@ -210,7 +202,7 @@ class StoreReader:
         """One tile, without padding."""
         return self._finish(key, self._begin(key))
 
-    def _plain_files(self) -> Path | None:
+    def _plain_files(self) -> str | None:
         """The folder of the chunks, where a chunk's file is the tile's bytes and its checksum; else None."""
         store, codecs = self._gram.store, self._gram.metadata.codecs
         plain = (
@@ -222,7 +214,7 @@ class StoreReader:
             and codecs[0].endian.value == "little"
             and isinstance(codecs[1], Crc32cCodec)
         )
-        return Path(store.root) / self._gram.path / "c" if plain and isinstance(store, LocalStore) else None
+        return str(Path(store.root) / self._gram.path / "c") if plain and isinstance(store, LocalStore) else None
 
     def _begin(self, key: TileKey) -> Any:
         if self._files is not None:
@@ -273,16 +265,13 @@ class StoreReader:
 
     def _map(self, key: TileKey) -> mmap.mmap:
         assert self._files is not None
-        path = self._files.joinpath(*map(str, key))
+        path = f"{self._files}/{key[0]}/{key[1]}/{key[2]}"
         expected = self.tiling.tile**2 * self.dtype.itemsize + 4
         try:
             with open(path, "rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != expected:
-                    msg = (
-                        f"{self._name(key)} has {size} bytes, expected {expected}; import or build this "
-                        "kernel again"
-                    )
+                    msg = f"{self._name(key)} has {size} bytes, expected {expected}; import or build this kernel again"
                     raise CorruptTileError(msg)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
@@ -338,11 +327,7 @@ def _crc32c(tile: Array) -> int:
 
 
 def _strings(values: Any) -> Array:
-    return (
-        np.array([str(value) for value in values], dtype=object)
-        if len(values)
-        else np.array([], dtype=object)
-    )
+    return np.array([str(value) for value in values], dtype=object) if len(values) else np.array([], dtype=object)
 
 
 def _open_group(location: str | Store) -> Any:
@@ -380,8 +365,5 @@ def _check_root(attrs: dict[str, Any], where: str) -> None:
         )
         raise FormatVersionError(msg)
     if attrs.get("complete") is not True:
-        msg = (
-            f"{where} is not finished: its import or build was interrupted. Run the same command again and "
-            "it goes on"
-        )
+        msg = f"{where} is not finished: its import or build was interrupted. Run the same command again and it goes on"
         raise IncompleteStoreError(msg)

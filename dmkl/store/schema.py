@@ -43,9 +43,7 @@ NODES: Final = {
             ("kernel", "sample", "sample_2"),
             "symmetric kernels, tiles on and above the diagonal",
         ),
-        Node(
-            "gram", ("kernel", "sample", "train_sample"), "kernels in full: samples against training samples"
-        ),
+        Node("gram", ("kernel", "sample", "train_sample"), "kernels in full: samples against training samples"),
         Node("kernel", ("kernel",), "names of the kernels, unique"),
         Node("sample", ("sample",), "names of the samples, unique"),
         Node("train_sample", ("train_sample",), "names of the training samples, unique"),

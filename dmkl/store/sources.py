@@ -152,8 +152,7 @@ class ArraySource:
     ) -> None:
         if len(array.shape) != 3:
             msg = (
-                "kernels must be three-dimensional, (kernel, row, column), got an array of shape "
-                f"{tuple(array.shape)}"
+                f"kernels must be three-dimensional, (kernel, row, column), got an array of shape {tuple(array.shape)}"
             )
             raise InputError(msg)
         self._array, self._axis, self._transposed, self._identity = array, axis, transposed, identity

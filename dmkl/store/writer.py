@@ -83,9 +83,7 @@ class StoreWriter:
         If an unfinished set with another header is in the way.
     """
 
-    def __init__(
-        self, location: Location, header: Header, n_kernels: int | None, *, overwrite: bool = False
-    ) -> None:
+    def __init__(self, location: Location, header: Header, n_kernels: int | None, *, overwrite: bool = False) -> None:
         self.location = as_location(location)
         self.header = header
         self.tiling = header.tiling
@@ -101,9 +99,10 @@ class StoreWriter:
                 raise StoreExistsError(msg)
             final.parent.mkdir(parents=True, exist_ok=True)
             self._target = str(partial_path(final))
+        self._replace = overwrite
         self._group = self._resume(overwrite)
         if self._group is None:
-            self._group = self._begin(n_kernels, overwrite)
+            self._group = self._begin(n_kernels)
         if n_kernels is not None and self.n_kernels != n_kernels:
             self._resize(n_kernels)
         self._provenance = _provenance(self._group, self.n_kernels)
@@ -140,16 +139,14 @@ class StoreWriter:
             if found is not None and not overwrite and _recoverable(group):
                 there, here = asdict(found), asdict(self.header)
                 differ = ", ".join(
-                    f"{key} {there[key]!r} there, {here[key]!r} here"
-                    for key in here
-                    if there[key] != here[key]
+                    f"{key} {there[key]!r} there, {here[key]!r} here" for key in here if there[key] != here[key]
                 )
                 msg = (
                     f"an unfinished set of another make stands at {describe(self._target)} ({differ}); run "
                     "the command that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
                 )
                 raise InputError(msg)
-            self._clear(group)
+            self._clear()
             return None
         rooms = [int(group[name].shape[0]) for name in _PER_KERNEL if name in group]
         if len(set(rooms)) > 1:  # killed while the arrays were resized
@@ -164,22 +161,24 @@ class StoreWriter:
             )
         return group
 
-    def _clear(self, group: Any) -> None:
-        """Remove an unfinished set of ours; the root, which tells that it is ours, last."""
-        for name in list(group.keys()):
-            del group[name]
+    def _clear(self) -> None:
+        """Give up an unfinished set of ours."""
+        self._replace = True
         if self._local:
-            shutil.rmtree(str(self._target))
-        else:
-            zarr.open_group(self._target, mode="w", zarr_format=3)
+            # The root last: it tells that the rest is ours, should this be killed.
+            for entry in Path(str(self._target)).iterdir():
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+                elif entry.name != "zarr.json":
+                    entry.unlink()
 
-    def _begin(self, n_kernels: int | None, overwrite: bool) -> Any:
+    def _begin(self, n_kernels: int | None) -> Any:
         n, header = n_kernels or 0, self.header
         first = attributes(tile=header.tile, symmetric=header.symmetric, complete=False, kernels=[])
         with _full_disk(self.location):
             try:
                 group = zarr.open_group(
-                    self._target, mode="w" if overwrite else "w-", zarr_format=3, attributes=first
+                    self._target, mode="w" if self._replace else "w-", zarr_format=3, attributes=first
                 )
             except (FileExistsError, NotADirectoryError) as error:
                 msg = (
@@ -262,9 +261,7 @@ class StoreWriter:
     def finish(self, names: Sequence[str], labels: dict[str, Array | None]) -> str | Store:
         """Write the labels, mark the set complete and move it to its place."""
         with _full_disk(self.location):
-            if self.n_kernels != len(
-                names
-            ):  # an earlier import of an unknown number of kernels had got further
+            if self.n_kernels != len(names):  # an earlier import of an unknown number of kernels had got further
                 self._resize(len(names))
                 del self._provenance[len(names) :]
             for name, values in {"kernel": np.array(names, dtype=object), **labels}.items():
@@ -332,22 +329,16 @@ class StoreWriter:
                 attributes={"comment": NODES[name].doc},
                 overwrite=True,
             )
-            array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(
-                values.shape
-            )
+            array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(values.shape)
         else:
             fill = -1 if values.dtype.kind == "i" else 0
-            array = _array(
-                self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True
-            )
+            array = _array(self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True)
             array[...] = values
 
 
 def _holds_only_strays(folder: Path) -> bool:
     """Whether a folder holds nothing but what a killed first write leaves."""
-    return folder.is_dir() and all(
-        entry.name.endswith(".partial") and entry.is_file() for entry in folder.iterdir()
-    )
+    return folder.is_dir() and all(entry.name.endswith(".partial") and entry.is_file() for entry in folder.iterdir())
 
 
 def _header_of(group: Any) -> Header | None:

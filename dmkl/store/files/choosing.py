@@ -106,8 +106,7 @@ def as_part(variable: Variable, asked: int | None, notes: list[str]) -> Part:
     elif variable.matlab and len(set(shape)) == 3:
         axis = 2
         notes.append(
-            f"{where(variable)} is {times(shape)}: taken as {shape[2]} rectangular kernels, along MATLAB's "
-            "last axis"
+            f"{where(variable)} is {times(shape)}: taken as {shape[2]} rectangular kernels, along MATLAB's last axis"
         )
     else:
         axis = kernel_axis(shape, where(variable), last_when_cubic=variable.matlab)

@@ -113,9 +113,7 @@ def _only(items: Sequence[Found], notes: list[str]) -> tuple[str, Table] | None:
     first, *others = [(item.where, item.read()) for item in items]
     for where, table in others:
         if not np.array_equal(table.values, first[1].values) or table.row_names != first[1].row_names:
-            notes.append(
-                f"{items[0].role}: {first[0]} and {where} differ, so neither was taken; say which holds"
-            )
+            notes.append(f"{items[0].role}: {first[0]} and {where} differ, so neither was taken; say which holds")
             return None
     return first
 
@@ -135,10 +133,7 @@ def _fitting(where: str, table: Table, length: int, what: str) -> Array:
     # A table of samples has their names in its first column; what else it says of them is no name.
     values = np.array(table.row_names) if table.row_names is not None else table.values
     if values.shape != (length,):
-        msg = (
-            f"{where} has shape {values.shape}, expected a name for each of the {length} {what}s of the "
-            "kernels"
-        )
+        msg = f"{where} has shape {values.shape}, expected a name for each of the {length} {what}s of the kernels"
         raise InputError(msg)
     return values
 
@@ -147,9 +142,7 @@ def _of_columns(where: str, table: Table, frame: Frame, notes: list[str]) -> boo
     """Whether these belong to the columns of rectangular kernels; a set has labels for its rows alone."""
     theirs = frame.n_cols in table.values.shape and frame.n_rows not in table.values.shape
     if theirs:
-        notes.append(
-            f"{where} was left out: it is as long as the kernels' columns, and labels belong to their rows"
-        )
+        notes.append(f"{where} was left out: it is as long as the kernels' columns, and labels belong to their rows")
     return theirs
 
 

@@ -24,11 +24,7 @@ _NUMBERS = {
     "double": "f8",
     "single": "f4",
     "logical": "u1",
-    **{
-        f"{kind}int{bits}": f"{code}{bits // 8}"
-        for kind, code in (("", "i"), ("u", "u"))
-        for bits in (8, 16, 32, 64)
-    },
+    **{f"{kind}int{bits}": f"{code}{bits // 8}" for kind, code in (("", "i"), ("u", "u")) for bits in (8, 16, 32, 64)},
 }
 _TEXT, _OBJECT = np.dtype("U1"), np.dtype(object)
 
@@ -66,9 +62,7 @@ def _v5(path: Path) -> list[Variable]:
                 "struct": "a struct: save its fields as variables of their own",
             }.get(kind, kind)
             unread = _V5Array(path, name, shape, _OBJECT)
-            found.append(
-                Variable(path, name, shape, _OBJECT, unread.fresh, unread.values, problem, matlab=True)
-            )
+            found.append(Variable(path, name, shape, _OBJECT, unread.fresh, unread.values, problem, matlab=True))
     return found
 
 
@@ -174,9 +168,7 @@ def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> Variable:
         problem = "complex"
     elif array.dtype.kind not in "fiub" or kind not in ("", *_NUMBERS):
         problem = kind or "not numbers"
-    return Variable(
-        path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem, matlab=True
-    )
+    return Variable(path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem, matlab=True)
 
 
 def _v73_sparse(path: Path, name: str, group: h5py.Group) -> Variable:
@@ -190,16 +182,12 @@ def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> Variable:
     # Each part is a data set of its own, which the cell refers to; axes are reversed in the cell too.
     targets = [node.file[reference] for reference in np.asarray(node[...]).T.ravel(order="F")]
     kinds = {bytes(target.attrs.get("MATLAB_class", b"")).decode() for target in targets}
-    arrays = [
-        H5Array(path, target.name, reverse=True) for target in targets if isinstance(target, h5py.Dataset)
-    ]
+    arrays = [H5Array(path, target.name, reverse=True) for target in targets if isinstance(target, h5py.Dataset)]
     # The data set of an empty part holds its lengths instead, and '' in a cell is such a part.
     empty = ["MATLAB_empty" in target.attrs for target in targets]
 
     def strings() -> Array:
-        texts = [
-            "" if none else "".join(_characters(part[...])) for part, none in zip(arrays, empty, strict=True)
-        ]
+        texts = ["" if none else "".join(_characters(part[...])) for part, none in zip(arrays, empty, strict=True)]
         return np.array(texts, dtype=str)
 
     if kinds <= {"char"}:
@@ -212,9 +200,7 @@ def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> Variable:
     stack = _stack(arrays) if whole else None
     if stack is None:
         cell = H5Array(path, name, reverse=True)
-        return Variable(
-            path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, "a cell array of unlike parts"
-        )
+        return Variable(path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, "a cell array of unlike parts")
 
     def again() -> Readable:
         held = _stack([array.fresh() for array in arrays])

@@ -49,9 +49,7 @@ def npz_variables(path: Path) -> list[Variable]:
                     with archive.open(member) as file:
                         shape, fortran, dtype = _header(file)
                     array = _Member(path, member, shape, dtype, fortran=fortran)
-                    found.append(
-                        Variable(path, member[:-4], shape, dtype, array.fresh, array.whole, _problem(dtype))
-                    )
+                    found.append(Variable(path, member[:-4], shape, dtype, array.fresh, array.whole, _problem(dtype)))
     except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
         msg = f"{path} is not a whole .npz file: {error}"
         raise InputError(msg) from error
@@ -92,9 +90,7 @@ class _Member:
     one after another.
     """
 
-    def __init__(
-        self, path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool
-    ) -> None:
+    def __init__(self, path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool) -> None:
         self._path, self._member, self._fortran = path, member, fortran
         self.shape, self.dtype = shape, dtype
         self._slowest = len(shape) - 1 if fortran else 0

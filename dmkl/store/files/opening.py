@@ -90,9 +90,7 @@ def open_files(
         for variable, role in rest:
             if role is not None and not variable.problem:
                 found.append(Found(role, where(variable), _reader(variable)))
-        left_out = [
-            str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)
-        ]
+        left_out = [str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)]
         if left_out:
             notes.append(f"{path}: left out {', '.join(left_out)}")
         parts += [as_part(variable, kernel_axis, notes) for variable in chosen]

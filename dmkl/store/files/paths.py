@@ -30,9 +30,7 @@ _FORMATS: dict[str, Callable[[Path], list[Variable]]] = {
 _KNOWN = ", ".join(_FORMATS) + " or a Zarr folder"
 
 
-def expanded(
-    paths: PathLike | Sequence[PathLike], notes: list[str]
-) -> tuple[list[Path], list[tuple[str, Path]]]:
+def expanded(paths: PathLike | Sequence[PathLike], notes: list[str]) -> tuple[list[Path], list[tuple[str, Path]]]:
     """The files with kernels, and the files with labels and such by what they hold.
 
     Raises

@@ -120,15 +120,8 @@ class _SameRows:
                 continue
             pairs = enumerate(zip(names, others, strict=False), start=1)
             at = next(((i, a, b) for i, (a, b) in pairs if a != b), None)
-            differ = (
-                f"{len(names)} {what}s, not {len(others)}"
-                if at is None
-                else "{} is {!r}, not {!r}".format(*at)
-            )
-            msg = (
-                f"{matrix.path} names its {what}s otherwise than {path}: {what} {differ}; put them into one "
-                "order"
-            )
+            differ = f"{len(names)} {what}s, not {len(others)}" if at is None else "{} is {!r}, not {!r}".format(*at)
+            msg = f"{matrix.path} names its {what}s otherwise than {path}: {what} {differ}; put them into one order"
             raise InputError(msg)
 
 

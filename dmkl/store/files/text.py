@@ -91,9 +91,7 @@ def _layout(path: Path) -> Layout:
     # As R writes it: no cell above the names of the rows, and words, or numbers in quotes, above the others.
     no_corner = len(second) == len(first) + 1 and (all(words) or '"' in lines[0][2])
     has_corner = len(first) > 1 and first[0].casefold() in _CORNERS
-    is_header = len(lines) == 2 and (
-        no_corner or has_corner or any(words[1:]) or (words[0] and is_number(second[0]))
-    )
+    is_header = len(lines) == 2 and (no_corner or has_corner or any(words[1:]) or (words[0] and is_number(second[0])))
     if not is_header:
         return Layout(delimiter, comma, None, words[0], has_corner, len(first) - words[0])
     row_names = no_corner or has_corner or not is_number(second[0])
@@ -231,9 +229,7 @@ class TextMatrix:
         if start >= stop:
             return np.empty((0, self.shape[1]))[:, cols]
         try:
-            strip = np.loadtxt(
-                self._numbers_of(start, stop), delimiter=self.layout.delimiter, comments=None, ndmin=2
-            )
+            strip = np.loadtxt(self._numbers_of(start, stop), delimiter=self.layout.delimiter, comments=None, ndmin=2)
         except ValueError as error:
             self._blame(start, stop, error)
         if strip.shape != (stop - start, self.shape[1]):
@@ -346,9 +342,7 @@ def read_table(path: Path) -> Table:
     )
     for (number, _, _), row in zip(lines, rows, strict=True):
         if len(row) != len(rows[-1]):
-            msg = (
-                f"{path}, line {number}: found {len(row)} cells, expected {len(rows[-1])} as in the last line"
-            )
+            msg = f"{path}, line {number}: found {len(row)} cells, expected {len(rows[-1])} as in the last line"
             raise InputError(msg)
     columns: tuple[str, ...] | None = None
     if _has_header(rows):

@@ -152,9 +152,7 @@ def vector(values: Any, source: str) -> Array:
     """
     array = np.asarray(values)
     if array.dtype.kind in "OST":
-        array = np.array([_text(value) for value in array.ravel().tolist()], dtype=object).reshape(
-            array.shape
-        )
+        array = np.array([_text(value) for value in array.ravel().tolist()], dtype=object).reshape(array.shape)
         array = array.astype(str) if array.size else array.astype("U1")
     if array.dtype.kind not in "fiubU":
         msg = f"{source} holds {array.dtype}, expected real numbers or strings"
