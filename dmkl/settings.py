@@ -21,8 +21,8 @@ DEFAULTS: dict[str, Any] = {
     # Bytes that the arrays of one computation may take on this machine, all its processes together. "auto" is 60 % of
     # the memory that the machine has free at that moment.
     "memory": "auto",
-    # Side of a tile in samples. "auto" is 1024, or 2048 for more than 32,768 samples: a float32 tile of 1024² (4 MiB)
-    # stays in a core's share of the cache between its two products, and larger sets want fewer files.
+    # Side of a tile in samples. "auto" is 1024, or 2048 for more than 4,096 samples. Measured on 8,192 samples with 64
+    # vectors, a pass takes 18 % less with 2048 than with 1024 (longer products, fewer files), and 4 % more with 4096.
     "tile": "auto",
     # Columns that ride one pass. Beyond some 64 columns a pass is bound by arithmetic; beyond this many it is split,
     # so that its memory stays bounded.
@@ -74,7 +74,7 @@ def tile_size(n_samples: int, tile: int | None = None) -> int:
     """Side of a tile for a set of `n_samples`; `tile` overrides the setting."""
     value = get("tile") if tile is None else tile
     if value == "auto":
-        value = 1024 if n_samples <= 32_768 else 2048
+        value = 1024 if n_samples <= 4096 else 2048
     if isinstance(value, bool) or int(value) != value or int(value) < 1:
         msg = f"tile must be a positive number of samples, got {value!r}"
         raise InputError(msg)

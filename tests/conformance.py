@@ -22,6 +22,4 @@ def problems(path):
 
 def tree(path):
     """Every file below `path` with its bytes."""
-    return {
-        str(file.relative_to(path)): file.read_bytes() for file in sorted(Path(path).rglob("*")) if file.is_file()
-    }
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(Path(path).rglob("*")) if file.is_file()}

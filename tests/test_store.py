@@ -337,8 +337,9 @@ def test_a_finished_set_is_replaced_only_on_request(tmp_path):
 def test_nothing_of_anyone_else_is_replaced_unasked(tmp_path):
     (tmp_path / "set.zarr.partial").mkdir()
     (tmp_path / "set.zarr.partial" / "thesis.txt").write_text("the only copy")
-    with pytest.raises(StoreExistsError, match=r"set.zarr.partial holds something already"):
-        dmkl.create(tmp_path / "set.zarr", K)
+    for overwrite in (False, True):
+        with pytest.raises(StoreExistsError, match=r"set.zarr.partial holds something already.*move it away"):
+            dmkl.create(tmp_path / "set.zarr", K, overwrite=overwrite)
     assert (tmp_path / "set.zarr.partial" / "thesis.txt").read_text() == "the only copy"
     (tmp_path / "file.zarr.partial").write_text("the only copy")
     with pytest.raises(StoreExistsError):
@@ -365,7 +366,9 @@ def indefinite(lowest=-2.0):
 def test_repair_mends_the_spectrum_and_says_so(tmp_path, repair, spectrum):
     made = dmkl.create(tmp_path / "set.zarr", indefinite()[None], repair=repair, tile=3)
     values = np.linalg.eigvalsh(np.asarray(made)[0])
-    expected = sorted(np.array([spectrum, 0.1, 1, 2, 3, 4, 5, 6]) + (2 * np.arange(8).clip(0, 1) if repair == "shift" else 0))
+    expected = sorted(
+        np.array([spectrum, 0.1, 1, 2, 3, 4, 5, 6]) + (2 * np.arange(8).clip(0, 1) if repair == "shift" else 0)
+    )
     np.testing.assert_allclose(values, expected, atol=1e-12)
     noted = made.provenance[0]["repair"]
     assert noted["method"] == repair
@@ -492,26 +495,47 @@ def resumable():
 
 
 def test_an_import_resumes_from_every_single_write(tmp_path, failing):
+    kernels, more = K[:2], {**resumable(), "tile": 8}
     writes = failing(None, None)
-    dmkl.create(tmp_path / "whole.zarr", K, **resumable())
+    dmkl.create(tmp_path / "whole.zarr", kernels, **more)
     for n in range(1, writes() + 1):
         path = tmp_path / str(n) / "set.zarr"
         failing(n, Interrupted())
         with pytest.raises(Interrupted):
-            dmkl.create(path, K, **resumable())
+            dmkl.create(path, kernels, **more)
         failing(None, None)
-        dmkl.create(path, K, **resumable())
+        dmkl.create(path, kernels, **more)
         assert tree(path) == tree(tmp_path / "whole.zarr"), n
         assert [entry.name for entry in path.parent.iterdir()] == ["set.zarr"]
         shutil.rmtree(path.parent)
 
 
-def test_a_set_killed_before_its_last_renaming_is_finished(tmp_path, monkeypatch):
+def test_a_set_killed_before_its_last_renaming_is_finished(tmp_path):
     dmkl.create(tmp_path / "whole.zarr", K, **resumable())
     (tmp_path / "whole.zarr").rename(tmp_path / "set.zarr.partial")
     dmkl.create(tmp_path / "set.zarr", K, **resumable())
     dmkl.create(tmp_path / "whole.zarr", K, **resumable())
     assert tree(tmp_path / "set.zarr") == tree(tmp_path / "whole.zarr")
+
+
+def test_a_replacement_killed_between_its_renamings_is_finished(tmp_path, monkeypatch):
+    path = tmp_path / "set.zarr"
+    dmkl.create(path, K, tile=4)
+    rename = Path.rename
+
+    def killed(source, target):
+        if Path(target) == path:
+            raise Interrupted
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(Interrupted):
+        dmkl.create(path, 2 * K, tile=4, overwrite=True)
+    monkeypatch.undo()
+    assert any(entry.suffix == ".replaced" for entry in tmp_path.iterdir())  # the old set is not lost
+    dmkl.create(path, 2 * K, tile=4, overwrite=True)
+    np.testing.assert_array_equal(entries(path), 2 * upper(K))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["set.zarr"]
 
 
 def interrupted_create(path, kernels, after, **more):
@@ -568,7 +592,7 @@ def test_a_generator_starts_anew_whatever_its_length(tmp_path, longer_first):
 def test_an_unfinished_set_of_another_make_is_kept_unless_it_may_be_replaced(tmp_path):
     path = tmp_path / "set.zarr"
     interrupted_create(path, psd(3, 9), 2, tile=4)
-    with pytest.raises(InputError, match="another make.*tile 4 there, 3 here"):
+    with pytest.raises(InputError, match=r"another make.*tile 4 there, 3 here"):
         dmkl.create(path, psd(3, 9), tile=3)
     dmkl.create(path, psd(3, 9), tile=3, overwrite=True)
     assert not problems(path)

@@ -224,8 +224,9 @@ def wrapper(
     steps: list[Step] = []
     cuts: list[Cut] = []
     candidate, ascent = beta, None
+    careful = False
     for _ in range(max_iter):
-        alpha, products, certificate = yield from _evaluate(problem, candidate, alpha_step, tol, names)
+        alpha, products, certificate = yield from _evaluate(problem, candidate, alpha_step, tol, careful, names)
         steps.append(
             Step(
                 certificate.objective,
@@ -237,6 +238,11 @@ def wrapper(
             )
         )
         certified = certificate.gap <= tol
+        careful = careful or (
+            best is not None
+            and certificate.gap > 0.5 * best.certificate.gap
+            and certificate.alpha_gap > _tolerable(0.0, certificate.weights_gap, careful=True)
+        )
         if best is None or certificate.gap < best.certificate.gap:
             status = Status.CERTIFIED if certified else Status.ITERATIONS
             best = Solution(alpha, candidate, certificate, status, steps)
@@ -286,7 +292,7 @@ class _Ascent:
 
 
 def _evaluate(
-    problem: Problem, beta: Float, alpha_step: AlphaStep, tol: float, names: tuple[str, ...]
+    problem: Problem, beta: Float, alpha_step: AlphaStep, tol: float, careful: bool, names: tuple[str, ...]
 ) -> Generator[Request, Any, tuple[Float, Array, Certificate]]:
     """α for these weights, accurate enough that its error does not hide what the weights still lack."""
     alpha = yield from alpha_step.begin(beta)
@@ -294,9 +300,9 @@ def _evaluate(
     certificate, residual = certify(alpha, products, beta, problem.h, problem.lam, problem.p)
     for _ in range(5):
         _check_slopes(certificate.slopes, names)
-        if certificate.alpha_gap <= max(0.1 * tol, 0.01 * certificate.weights_gap):
+        if certificate.alpha_gap <= _tolerable(tol, certificate.weights_gap, careful=careful):
             break
-        target = 0.01 * tol * abs(certificate.objective)
+        target = 0.1 * _tolerable(tol, 0.0, careful=careful) * abs(certificate.objective)
         better = yield from alpha_step.refine(beta, alpha, residual, target)
         better_products = yield Each(better)
         refined, better_residual = certify(better, better_products, beta, problem.h, problem.lam, problem.p)
@@ -304,6 +310,15 @@ def _evaluate(
             break  # as accurate as the arithmetic allows
         alpha, products, certificate, residual = better, better_products, refined, better_residual
     return alpha, products, certificate
+
+
+def _tolerable(tol: float, weights_gap: float, *, careful: bool) -> float:
+    """The relative ‖R‖² that an α-step may leave.
+
+    ‖R‖² is of second order in the error of α, the slopes are of first order. Where F has kinks (p = 1, or near it) that
+    error can show in the weights' gap: once the gap stops shrinking (`careful`), ‖R‖ itself is kept below it.
+    """
+    return (0.1 * max(tol, weights_gap)) ** 2 if careful else max(0.1 * tol, 0.01 * weights_gap)
 
 
 def _check_slopes(q: Float, names: tuple[str, ...]) -> None:

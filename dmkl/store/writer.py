@@ -10,6 +10,7 @@ stand there.
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import uuid
 import warnings
@@ -99,7 +100,8 @@ class StoreWriter:
                 raise StoreExistsError(msg)
             final.parent.mkdir(parents=True, exist_ok=True)
             self._target = str(partial_path(final))
-        self._replace = overwrite
+        # Leave to replace a set is no leave to replace what else stands where it is written.
+        self._replace = overwrite and not self._local
         self._group = self._resume(overwrite)
         if self._group is None:
             self._group = self._begin(n_kernels)
@@ -181,10 +183,8 @@ class StoreWriter:
                     self._target, mode="w" if self._replace else "w-", zarr_format=3, attributes=first
                 )
             except (FileExistsError, NotADirectoryError) as error:
-                msg = (
-                    f"{describe(self._target)} holds something already; choose another path, or ask for it "
-                    "to be replaced (overwrite=True, --overwrite)"
-                )
+                way_out = "move it away" if self._local else "ask for it to be replaced (overwrite=True, --overwrite)"
+                msg = f"{describe(self._target)} holds something already; choose another path, or {way_out}"
                 raise StoreExistsError(msg) from error
             node = gram_node(symmetric=header.symmetric, full=header.full)
             _array(
@@ -302,16 +302,16 @@ class StoreWriter:
 
     @staticmethod
     def _move_into_place(written: Path, final: Path) -> None:
-        if not final.exists():
-            written.rename(final)
-            return
-        replaced = final.with_name(f"{final.name}.{uuid.uuid4().hex}.replaced")
-        final.rename(replaced)
+        if final.exists():
+            final.rename(final.with_name(f"{final.name}.{uuid.uuid4().hex}.replaced"))
         written.rename(final)
-        if replaced.is_dir():
-            shutil.rmtree(replaced)
-        else:
-            replaced.unlink()
+        # Also what a run left that was killed just here.
+        for entry in final.parent.iterdir():
+            if re.fullmatch(re.escape(final.name) + r"\.[0-9a-f]{32}\.replaced", entry.name):
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
 
     def _label(self, name: str, values: Array) -> None:
         dims = NODES[name].dims

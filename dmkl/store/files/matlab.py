@@ -106,15 +106,15 @@ class _V5Array:
     def values(self) -> Array:
         """All of the variable."""
         try:
-            # MATLAB packs doubles that are small whole numbers into bytes; mat_dtype gives them back as
-            # doubles.
-            found = scipy.io.loadmat(str(self._path), variable_names=[self._name], mat_dtype=True)[self._name]
+            found = scipy.io.loadmat(str(self._path), variable_names=[self._name])[self._name]
         except Exception as error:  # as above
             msg = f"variable {self._name!r} of {self._path} is damaged: {error}"
             raise InputError(msg) from error
         if scipy.sparse.issparse(found):  # logical ones are told from dense ones only here
-            msg = f"variable {self._name!r} of {self._path} is sparse, but kernels are stored dense; "
-            msg += f"save full({self._name})"
+            msg = (
+                f"variable {self._name!r} of {self._path} is sparse, but kernels are stored dense; save "
+                f"full({self._name})"
+            )
             raise InputError(msg)
         if found.dtype.kind == "c":
             msg = (
@@ -122,7 +122,8 @@ class _V5Array:
                 f"real({self._name}) if the imaginary part is rounding"
             )
             raise InputError(msg)
-        return np.asarray(found)
+        # MATLAB packs doubles that are small whole numbers into bytes.
+        return np.asarray(found, dtype=self.dtype if self.dtype.kind in "fiu" else None)
 
     def strings(self) -> Array:
         """A char matrix or a cell array as its strings; a char matrix pads them with blanks."""

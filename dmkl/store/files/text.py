@@ -23,6 +23,8 @@ TEXT_SUFFIXES = (".txt", ".csv", ".tsv", ".dat")
 _COMMENTS = ("#", "%")
 _CORNERS = {"", *(name for name, role in ROLES.items() if role == "samples")}
 """What a header has above a column of sample names."""
+_HEADERS = {*(name for name, role in ROLES.items() if role != "names"), "class", "classes"}
+"""What a header of one word is, above a column of words."""
 
 
 def text_variables(path: Path) -> list[Variable]:
@@ -381,7 +383,7 @@ def _has_header(rows: Sequence[Sequence[str]]) -> bool:
     first = rows[0]
     if first[0].casefold() in _CORNERS and len(first) > 1:
         return True
-    if len(first) == 1 and first[0].casefold() in ROLES and ROLES[first[0].casefold()] != "names":
+    if len(first) == 1 and first[0].casefold() in _HEADERS:
         return True
     # Words above a column of numbers.
     return any(
