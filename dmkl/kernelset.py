@@ -509,7 +509,7 @@ def create(
     tile
         Side of a tile in samples; the setting ``dmkl.tile`` by default.
     dtype
-        float32 or float64; by default that of `kernels` (float64 for integers).
+        float32 or float64; by default that of `kernels` (float64 for integers). Kernels of mixed precision need it.
     tasks
         Names of the tasks of multilabel labels.
     symmetric

@@ -51,7 +51,10 @@ def repair_psd(kernel: npt.NDArray[Any], method: Repair) -> tuple[npt.NDArray[np
 def worst_minor(
     block: npt.NDArray[Any], diag_rows: npt.NDArray[Any], diag_cols: npt.NDArray[Any], tolerance: float
 ) -> tuple[float, int, int] | None:
-    """Look for a 2 × 2 principal minor that proves a matrix indefinite: K_ij² > K_ii K_jj.
+    """Look for a 2 × 2 principal minor that proves a matrix indefinite: K_ij² > K_ii K_jj for i ≠ j.
+
+    A negative K_ii proves it alone, and is for the caller to look at; in a block on the diagonal its own entries count
+    as pairs of equal samples, and only those with K_ii < 0 are ever reported.
 
     Parameters
     ----------

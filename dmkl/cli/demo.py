@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -132,4 +133,10 @@ def _say_where(out: Console, store: Path, saved: Path, picture: Path) -> None:
         ("check", store),
         ("predict", saved, store, "--split", "0", "--out", predictions),
     ):
-        say(f"  {shlex.join(['dmkl', *map(str, command)])}")
+        say(f"  {shlex.join([_program(), *map(str, command)])}")
+
+
+def _program() -> str:
+    """How this program was called, so that the commands to run next work as they are printed."""
+    called = sys.argv[0] if sys.argv else "dmkl"
+    return called if Path(called).name == "dmkl" else "dmkl"

@@ -63,7 +63,7 @@ def kernels(path: Path, held: Sequence[Variable]) -> list[Variable]:
         msg = (
             f"there are no kernels in {path}: expected an array of kernels (n, m, m), or square matrices; "
             f"found {', '.join(map(str, held)) or 'nothing'}. Rectangular kernels must be named "
-            "(variables=[…], --variable); features are made into kernels by dmkl.build"
+            "(variables=[…], --variable); from features, compute the kernel matrices first"
         )
         raise InputError(msg)
     return likely
