@@ -715,7 +715,8 @@ def test_an_indefinite_kernel_that_the_sum_hides_is_named(solver):
     """With a large λ the system is definite all the same; the quadratic form of that kernel tells."""
     case = digits()
     kernels = case.kernels.copy()
-    kernels[3] = np.eye(100) - (case.y[:, None] == case.y)
+    together = (case.y[:, None] == case.y).astype(float)
+    kernels[0], kernels[3] = 10 * together, np.eye(100) - together
     K, y = case._replace(kernels=kernels).training
     fit = dmkl.MKFDA(solver=solver, lam=1e3, center=False, normalize=None).fit
     refused(["kernel 'kernel_3' is not positive semidefinite", "dmkl check"], lambda: fit(K, y), IndefiniteKernelError)

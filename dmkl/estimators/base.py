@@ -229,7 +229,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         StoreExistsError
-            If something is at `path` and `overwrite` was not given.
+            If something is at `path` and `overwrite` was not given, or it is no model.
         """
         from dmkl.estimators.persistence import save_model
 

@@ -11,10 +11,9 @@ import xarray as xr
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import check_cv
 
-from dmkl.blocks.fisher import encode_targets
 from dmkl.errors import InputError
 from dmkl.estimators.base import check_kernel_set
-from dmkl.estimators.mkfda import MKFDA, SolverName, _FisherClassifier
+from dmkl.estimators.mkfda import MKFDA, SolverName, _FisherClassifier, check_resolution
 from dmkl.kernelset import KernelSet
 from dmkl.passes.combine import direct_bytes, fits_in_memory
 from dmkl.passes.execute import machine
@@ -81,6 +80,7 @@ class SingleBest(_FisherClassifier):
         """
         self._check_parameters()
         training = self._training(K, y)
+        check_resolution(training.kernels, float(self.lam))
         labels = np.asarray(K.labels if y is None else y)
         scores, choice_passes = self._scores(K, labels)
         best = int(np.argmax(scores.mean("fold").values))
@@ -100,11 +100,8 @@ class SingleBest(_FisherClassifier):
         splitter = check_cv(self.cv, labels, classifier=labels.ndim == 1)
         folds = list(splitter.split(np.zeros(len(labels)), labels))
         scores, passes = np.empty((len(K), len(folds))), 0
-        for train, test in folds:
-            encode_targets(labels[train], len(train))  # a fold that lacks a class is told before anything runs
-            if not len(test):
-                msg = "a fold of cv has no test samples; use fewer folds"
-                raise InputError(msg)
+        for f, (train, test) in enumerate(folds):
+            _check_fold(f, labels, train, test)
         for f, (train, test) in enumerate(folds):
             scores[:, f], read = self._fold_scores(K, labels, train, test)
             passes += read
@@ -150,6 +147,21 @@ class SingleBest(_FisherClassifier):
 
     def _more_state(self) -> dict[str, Any]:
         return {**super()._more_state(), "best_": self.best_}
+
+
+def _check_fold(number: int, labels: Array, train: Index, test: Index) -> None:
+    """Told before anything runs."""
+    if not len(test):
+        msg = f"fold {number} of cv has no test samples; use fewer folds"
+        raise InputError(msg)
+    for column in labels.reshape(len(labels), -1).T:
+        missing = np.setdiff1d(column, column[train])
+        if len(missing):
+            msg = (
+                f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or stratified folds, or "
+                "leave that class out"
+            )
+            raise InputError(msg)
 
 
 class Product(_FisherClassifier):

@@ -41,7 +41,7 @@ class _FisherClassifier(KernelClassifier):
     def _fit(self, K: KernelSet, y: npt.ArrayLike | None) -> Self:
         self._check_parameters()
         training = self._training(K, y)
-        _check_resolution(training.kernels, float(self.lam))
+        check_resolution(training.kernels, float(self.lam))
         solutions, passes, solver = self._solve(training, self._exponent())
         self.solver_ = solver
         self.n_passes_ = training.n_passes + passes
@@ -329,7 +329,7 @@ def _history(
     return history.isel(task=0) if tasks is None else history.assign_coords(task=tasks)
 
 
-def _check_resolution(K: KernelSet, lam: float) -> None:
+def check_resolution(K: KernelSet, lam: float) -> None:
     """Refuse a λ that drowns in the rounding of the stored kernels.
 
     Entries rounded to u relative add a random symmetric matrix whose norm is about u √m times their size: below that,

@@ -30,21 +30,34 @@ _STATISTICS = ("col_mean", "factor", "col_scale")
 def save_model(model: KernelClassifier, path: Any, *, overwrite: bool = False) -> None:
     """See `KernelClassifier.save`."""
     final = Path(path).expanduser().absolute()
-    if final.exists() and not overwrite:
-        msg = f"{final} exists already; choose another path, or ask for it to be replaced (overwrite=True, --overwrite)"
-        raise StoreExistsError(msg)
-    written = final.with_name(f"{final.name}.{uuid.uuid4().hex}.partial")
+    if final.exists():
+        if not overwrite:
+            msg = (
+                f"{final} exists already; choose another path, or ask for it to be replaced (overwrite=True, --overwrite)"
+            )
+            raise StoreExistsError(msg)
+        if not _is_model(final):
+            msg = f"{final} is not a model, and only models are replaced; choose another path, or move it away"
+            raise StoreExistsError(msg)
+    token = uuid.uuid4().hex
+    written, replaced = (final.with_name(f"{final.name}.{token}.{end}") for end in ("partial", "replaced"))
     written.parent.mkdir(parents=True, exist_ok=True)
     try:
         _write(model, written)
     except BaseException:
         shutil.rmtree(written, ignore_errors=True)
         raise
-    if final.is_dir():
-        shutil.rmtree(final)
-    elif final.exists():
-        final.unlink()
+    if final.exists():
+        final.rename(replaced)
     written.rename(final)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _is_model(path: Path) -> bool:
+    try:
+        return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == FORMAT
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def _write(model: KernelClassifier, path: Path) -> None:
@@ -113,7 +126,7 @@ def load(path: Any) -> Any:
     StoreNotFoundError
         If there is nothing at `path`.
     StoreError
-        If it is not a model of dmkl.
+        If it is not a model of dmkl, or damaged.
     FormatVersionError
         If a newer dmkl wrote it.
     """
@@ -123,6 +136,9 @@ def load(path: Any) -> Any:
     except FileNotFoundError as error:
         msg = f"there is no model at {final}"
         raise StoreNotFoundError(msg) from error
+    except (OSError, ValueError) as error:
+        msg = f"{final} is not a model: {error}"
+        raise StoreError(msg) from error
     if attrs.get("format") != FORMAT:
         hint = "; it is a kernel set, open it with dmkl.open" if attrs.get("format") == "dmkl-kernel-set" else ""
         msg = f"{final} is not a model: its attribute 'format' is {attrs.get('format')!r}, expected {FORMAT!r}{hint}"
@@ -139,8 +155,16 @@ def load(path: Any) -> Any:
             f"of {', '.join(MODELS)}"
         )
         raise StoreError(msg)
-    dataset = xr.open_zarr(final, chunks=None, consolidated=False).load()
-    history = xr.open_zarr(final, group="history", chunks=None, consolidated=False).load()
+    try:
+        return _read(final, attrs)
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        msg = f"the model at {final} is damaged ({error!r}); save it again"
+        raise StoreError(msg) from error
+
+
+def _read(path: Path, attrs: dict[str, Any]) -> KernelClassifier:
+    dataset = xr.open_zarr(path, chunks=None, consolidated=False).load()
+    history = xr.open_zarr(path, group="history", chunks=None, consolidated=False).load()
     model = MODELS[attrs["model"]](**{name: _decode(value) for name, value in attrs["parameters"].items()})
     model.kind_ = attrs["kind"]
     model.classes_ = np.array(attrs["classes"])
