@@ -23,9 +23,7 @@ def conjugate(p):
 def value(kernels, alpha, beta, h, lam):
     """S(α, β), entry by entry as it is defined."""
     combined = np.tensordot(beta, kernels, axes=1)
-    return sum(
-        0.25 * a @ a + 0.25 / lam * a @ combined @ a - t @ a for a, t in zip(alpha.T, h.T, strict=True)
-    )
+    return sum(0.25 * a @ a + 0.25 / lam * a @ combined @ a - t @ a for a, t in zip(alpha.T, h.T, strict=True))
 
 
 def slopes(kernels, alpha, lam):

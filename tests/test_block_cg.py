@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from references import dense_view
 from sklearn.metrics.pairwise import rbf_kernel
 
@@ -40,7 +39,7 @@ def solved(a, b, target=None, max_iter=200, multiply=None, **options):
 
 
 def plain_cg(a, b, target):
-    """Textbook conjugate gradients on each column by itself, in step: products until all residuals together are small."""
+    """Textbook conjugate gradients on each column by itself, in step, until all residuals together are small."""
     x = np.zeros_like(b)
     r = b.copy()
     s, rho, products = r.copy(), np.sum(r * r, axis=0), 0

@@ -129,7 +129,7 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
     Parameters
     ----------
     y
-        (m,) labels that can be sorted and compared, or (m, tasks) of 0 and 1.
+        (m,) labels that can be sorted and compared, floats being whole numbers, or (m, tasks) of 0 and 1.
     n_samples
         m, to check the length.
     tasks
@@ -138,7 +138,7 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
     Raises
     ------
     InputError
-        If the length is wrong, there is one class only, a task has one class only, or a label is missing.
+        If the length is wrong, there is one class only, a task has one class only, or a label is missing or no class.
     """
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -149,6 +149,9 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
     missing = np.count_nonzero(~np.isfinite(labels) if labels.dtype.kind == "f" else pd.isna(labels))
     if missing:
         msg = f"y holds {missing} labels that are missing, NaN or infinite; leave those samples out"
+        raise InputError(msg)
+    if labels.dtype.kind == "f" and (broken := labels[labels != np.floor(labels)]).size:
+        msg = f"y holds numbers that are not whole ({broken[0]}); classes are integers or strings, so bin or name them"
         raise InputError(msg)
     if labels.ndim == 2:
         if not np.isin(labels, (0, 1)).all():

@@ -67,7 +67,8 @@ def fit(
     p: Annotated[
         str,
         typer.Option(
-            "--p", "-p",
+            "--p",
+            "-p",
             metavar="P",
             help="Norm of the weights, 1 (few kernels) to inf (all alike); 4/3 and 1+2^-6 are understood.",
         ),

@@ -93,6 +93,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Set `weights_` and `dual_coef_` from one pair for each problem."""
         names = np.array(self.kernel_names_, dtype=str)
         samples = self.train_samples_
+        # In the order that a file gives back, so that a loaded model predicts the same to the last bit.
+        alphas = [np.ascontiguousarray(alpha) for alpha in alphas]
         if self.kind_ == "multilabel":
             assert self.tasks_ is not None
             self.weights_ = xr.DataArray(
@@ -105,6 +107,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 np.concatenate(alphas, axis=1),
                 dims=("sample", "task"),
                 coords={"sample": samples, "task": self.tasks_},
+                name="dual_coef",
             )
             return
         self.weights_ = xr.DataArray(betas[0], dims=("kernel",), coords={"kernel": names}, name="weight")

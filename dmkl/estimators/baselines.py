@@ -92,7 +92,7 @@ class SingleBest(_FisherClassifier):
         self.n_passes_ = training.n_passes + choice_passes + math.ceil(passes / len(K))
         weights = np.zeros(len(K))
         weights[best] = 1.0
-        self._keep(solutions, [weights] * len(solutions))
+        self._keep(solutions, [weights] * len(solutions), depth=3)
         return self
 
     def _scores(self, K: KernelSet, labels: npt.NDArray[Any]) -> tuple[xr.DataArray, int]:
@@ -158,8 +158,8 @@ def _check_fold(number: int, labels: Array, train: Index, test: Index) -> None:
         missing = np.setdiff1d(column, column[train])
         if len(missing):
             msg = (
-                f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or stratified folds, or "
-                "leave that class out"
+                f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or stratified folds, "
+                "or leave that class out"
             )
             raise InputError(msg)
 

@@ -104,8 +104,16 @@ class _FisherClassifier(KernelClassifier):
         solutions, passes = drive(view, K.statistics(), solvers, lanes=lanes)
         return solutions, passes, solver
 
-    def _keep(self, solutions: list[Solution], betas: list[Float] | None = None) -> None:
-        """Set the fitted attributes; `betas` stand in for the solutions' weights where those are over other kernels."""
+    def _keep(self, solutions: list[Solution], betas: list[Float] | None = None, *, depth: int = 4) -> None:
+        """Set the fitted attributes, and warn where the gap is open.
+
+        Parameters
+        ----------
+        betas
+            Stand in for the solutions' weights where those are over other kernels.
+        depth
+            How many calls up the user's line is.
+        """
         weights = [s.beta for s in solutions] if betas is None else betas
         self._label_results([s.alpha for s in solutions], weights)
         tasks = self.tasks_
@@ -129,7 +137,7 @@ class _FisherClassifier(KernelClassifier):
                 f"{type(self).__name__} ended with a relative gap of {worst.certificate.gap:.2e}{where}, above "
                 f"tol={self.tol:g}. {worst.status.value}",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=depth,
             )
 
     def _more_state(self) -> dict[str, Any]:
@@ -333,8 +341,7 @@ def check_resolution(K: KernelSet, lam: float) -> None:
     """Refuse a λ that drowns in the rounding of the stored kernels.
 
     Entries rounded to u relative add a random symmetric matrix whose norm is about u √m times their size: below that,
-    I +
-    K/λ may have negative eigenvalues that no kernel has.
+    I + K/λ may have negative eigenvalues that no kernel has.
     """
     m = K.shape[1]
     unit = 0.5 * float(np.finfo(K.dtype).eps)

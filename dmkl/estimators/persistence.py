@@ -23,8 +23,10 @@ __all__ = ["load", "save_model"]
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 1
 MODELS: dict[str, type[KernelClassifier]] = {cls.__name__: cls for cls in (MKFDA, Uniform, SingleBest, Product)}
-_ARRAYS = ("weights_", "dual_coef_", "scores_")
-_STATISTICS = ("col_mean", "factor", "col_scale")
+_ARRAYS = {"weights_": "weight", "dual_coef_": "dual_coef", "scores_": "accuracy"}
+"""Attributes that are stored, and what their arrays are called in memory."""
+_STATISTICS = {"center": "col_mean", "scale": "factor", "cosine": "col_scale"}
+"""What prediction needs of each kind of step."""
 
 
 def save_model(model: KernelClassifier, path: Any, *, overwrite: bool = False) -> None:
@@ -33,7 +35,8 @@ def save_model(model: KernelClassifier, path: Any, *, overwrite: bool = False) -
     if final.exists():
         if not overwrite:
             msg = (
-                f"{final} exists already; choose another path, or ask for it to be replaced (overwrite=True, --overwrite)"
+                f"{final} exists already; choose another path, or ask for it to be replaced (overwrite=True, "
+                "--overwrite)"
             )
             raise StoreExistsError(msg)
         if not _is_model(final):
@@ -65,11 +68,10 @@ def _write(model: KernelClassifier, path: Path) -> None:
     steps = []
     for position, step in enumerate(model.statistics_):
         steps.append({"kind": step.kind})
-        for name in _STATISTICS:
-            value = getattr(step, name)
-            if value is not None:
-                dims = ("model_kernel",) if value.ndim == 1 else ("model_kernel", "sample")
-                arrays[f"step_{position}_{name}"] = (dims, value)
+        name = _STATISTICS[step.kind]
+        value = getattr(step, name)
+        dims = ("model_kernel",) if value.ndim == 1 else ("model_kernel", "sample")
+        arrays[f"step_{position}_{name}"] = (dims, value)
     parameters = {name: _encode(value) for name, value in model.get_params(deep=False).items()}
     attrs = {
         "format": FORMAT,
@@ -157,7 +159,7 @@ def load(path: Any) -> Any:
         raise StoreError(msg)
     try:
         return _read(final, attrs)
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         msg = f"the model at {final} is damaged ({error!r}); save it again"
         raise StoreError(msg) from error
 
@@ -172,19 +174,26 @@ def _read(path: Path, attrs: dict[str, Any]) -> KernelClassifier:
     model.tasks_ = None if attrs["tasks"] is None else np.array(attrs["tasks"])
     model.train_samples_ = dataset["train_sample"].values.astype(object).astype(str)
     model.n_features_in_ = len(model.train_samples_)
-    model.statistics_ = tuple(
-        FittedStep(
-            step["kind"],
-            True,
-            **{name: dataset[key].values for name in _STATISTICS if (key := f"step_{position}_{name}") in dataset},
-        )
-        for position, step in enumerate(attrs["steps"])
-    )
-    for name in _ARRAYS:
-        if name in dataset:
-            setattr(model, name, _named(dataset[name]))
+    steps = []
+    for position, step in enumerate(attrs["steps"]):
+        name = _STATISTICS[step["kind"]]
+        steps.append(FittedStep(step["kind"], True, **{name: _whole(dataset, f"step_{position}_{name}")}))
+    model.statistics_ = tuple(steps)
+    for attribute, name in _ARRAYS.items():
+        if attribute in dataset or attribute != "scores_":
+            _whole(dataset, attribute)
+            setattr(model, attribute, _named(dataset[attribute]).rename(name))
     model.history_ = history
     return model._set_more_state(dict(attrs["state"]))
+
+
+def _whole(dataset: xr.Dataset, name: str) -> Any:
+    """The values of an array; a chunk that is missing reads as NaN."""
+    values = dataset[name].values
+    if not np.isfinite(values).all():
+        msg = f"{name} has missing values"
+        raise ValueError(msg)
+    return values
 
 
 def _named(array: xr.DataArray) -> xr.DataArray:

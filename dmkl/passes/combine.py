@@ -17,10 +17,10 @@ import scipy.linalg
 from dask.delayed import delayed
 
 from dmkl import settings
-from dmkl.blocks.chain import Fitted
+from dmkl.blocks.chain import Fitted, Take
 from dmkl.errors import IndefiniteKernelError
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import Machine, active_client, again, execute, machine, share
+from dmkl.passes.execute import Machine, active_client, again, execute, machine, share_all
 from dmkl.passes.view import TileTask, View
 
 __all__ = ["FactorHandle", "direct_bytes", "factor_pass", "fits_in_memory"]
@@ -33,10 +33,11 @@ Index = npt.NDArray[np.int64]
 def direct_bytes(view: View, n_systems: int) -> int:
     """Bytes that one process holds at the height of the direct α-step for `n_systems` weightings at once."""
     m, base = view.shape[1], len(view.rows)
-    # The matrix, the strips of its upper half (a good half of it, diagonal tiles being whole), and each once more
-    # where the steps take some of the rows after centring.
+    # The matrix, and the strips of its upper half: a good half of it, diagonal tiles being whole. Where the steps take
+    # some of the rows after centring, both its halves are made once more, and what is taken comes on top.
     strips = 0.5 * base * (base + view.source.tiling.tile)
-    return int(8 * n_systems * (strips + base * base + (m * m if m != base else 0)))
+    taking = 2 * base * base + m * m if any(isinstance(step, Take) for step in view.steps) else 0
+    return int(8 * n_systems * (strips + base * base + taking))
 
 
 def fits_in_memory(view: View, n_systems: int, where: Machine | None = None) -> bool:
@@ -46,19 +47,35 @@ def fits_in_memory(view: View, n_systems: int, where: Machine | None = None) -> 
 
 @dataclass(frozen=True)
 class _Strip:
-    """The upper tiles of the sum that one task adds up: positions of rows and columns, a block for each weighting."""
+    """The upper tiles of the sum that one task adds up: runs of rows and columns, a block for each weighting."""
 
-    blocks: list[tuple[Index, Index, list[Float]]]
+    blocks: list[tuple[slice, slice, list[Float]]]
 
 
-def _places(positions: Index, side: int) -> list[Index]:
-    """For each row of tiles, which of the positions lie in it."""
-    order = np.argsort(positions // side, kind="stable")
-    found, starts = np.unique(positions[order] // side, return_index=True)
-    groups: list[Index] = [np.array([], dtype=np.int64)] * (int(positions.max()) // side + 1)
-    for tile, group in zip(found, np.split(order, starts[1:]), strict=True):
-        groups[int(tile)] = group
-    return groups
+@dataclass(frozen=True)
+class _Order:
+    """The samples of the sum in the order of the store, in which those of one tile are neighbors.
+
+    The sum is put together, centred and factorised in this order, and only vectors are ever permuted: taking a shuffled
+    training set costs no scattered copy of a matrix.
+    """
+
+    order: Index
+    """Position in the view of each sample of the sum."""
+    stored: Index
+    """Position in the source of each sample of the sum, ascending."""
+
+    @classmethod
+    def of(cls, view: View, fitted: Fitted) -> _Order:
+        """The samples before the steps where the chain is left to the whole sum, after them otherwise."""
+        rows = view.rows if fitted.shared else view.final_positions()[0]
+        order = np.argsort(rows, kind="stable")
+        return cls(order, rows[order])
+
+    def run(self, tile: int, side: int) -> slice:
+        """The samples that lie in one row of tiles."""
+        start, stop = np.searchsorted(self.stored, (tile * side, (tile + 1) * side))
+        return slice(int(start), int(stop))
 
 
 def _inside(local: Index) -> Any:
@@ -66,6 +83,10 @@ def _inside(local: Index) -> Any:
     if len(local) and local[-1] - local[0] == len(local) - 1 and np.all(np.diff(local) == 1):
         return slice(int(local[0]), int(local[-1]) + 1)
     return local
+
+
+_PANEL = 32
+"""Rows added at a time: the scratch array then stays in the cache (0.8 instead of 1.35 ns an entry)."""
 
 
 def add_strip(
@@ -77,39 +98,56 @@ def add_strip(
     to the whole sum; otherwise each tile is transformed entry by entry first.
     """
     side = view.source.tiling.tile
-    rows, _ = (view.rows, view.cols) if fitted.shared else view.final_positions()
-    places = _places(rows, side)
+    order = _Order.of(view, fitted)
     used = [k for k in range(len(view.kernels)) if np.any(weights[k])]
     keys = [(int(view.kernels[k]), tile.i, tile.j) for tile in tiles for k in used]
     stream = view.source.stream(keys)
     blocks = []
     with pinned_blas(blas_threads(tasks_per_machine)):
         for tile in tiles:
-            at_rows, at_cols = places[tile.i], places[tile.j]
-            local_rows, local_cols = _inside(rows[at_rows] % side), _inside(rows[at_cols] % side)
-            trail = fitted.positions(at_rows, at_cols)
-            sums = [np.zeros((len(at_rows), len(at_cols))) for _ in range(weights.shape[1])]
-            scratch = np.empty_like(sums[0])
+            rows, cols = order.run(tile.i, side), order.run(tile.j, side)
+            local_rows, local_cols = _inside(order.stored[rows] % side), _inside(order.stored[cols] % side)
+            trail = fitted.positions(order.order[rows], order.order[cols])
+            sums = [np.zeros((rows.stop - rows.start, cols.stop - cols.start)) for _ in range(weights.shape[1])]
             for k in used:
                 _, whole = next(stream)
                 part = whole[local_rows][:, local_cols]
-                if fitted.shared:
-                    factor = fitted.factor(k)
-                else:
-                    part, factor = fitted.elementwise(k, part, trail), 1.0
+                factor = fitted.factor(k) if fitted.shared else 1.0
+                if not fitted.shared:
+                    part = fitted.elementwise(k, part, trail)
                 for column, total in enumerate(sums):
                     if weights[k, column]:
-                        np.multiply(part, weights[k, column] * factor, out=scratch)
-                        total += scratch
-            blocks.append((at_rows, at_cols, sums))
+                        _add(total, part, weights[k, column] * factor)
+            blocks.append((rows, cols, sums))
     return _Strip(blocks)
 
 
-class Factor:
-    """The Cholesky factor of A = ½(I + K(β)/λ)."""
+def _add(total: Float, part: Array, weight: float) -> None:
+    """Add weight · part to total, in float64."""
+    scratch = np.empty((_PANEL, total.shape[1]))
+    for start in range(0, len(total), _PANEL):
+        rows = slice(start, min(start + _PANEL, len(total)))
+        panel = scratch[: rows.stop - start]
+        panel[:] = part[rows]
+        panel *= weight
+        total[rows] += panel
 
-    def __init__(self, combined: Float, lam: float) -> None:
-        """Factorise in place; `combined` is K(β), (m, m), and is overwritten."""
+
+class Factor:
+    """The Cholesky factor of A = ½(I + K(β)/λ).
+
+    Parameters
+    ----------
+    combined
+        K(β), (m, m); of it the lower triangle is read, and it is overwritten.
+    lam
+        λ
+    order
+        The position of each row of `combined` among the samples; as they are where missing.
+    """
+
+    def __init__(self, combined: Float, lam: float, order: Index | None = None) -> None:
+        self._order = order
         combined *= 0.5 / lam
         combined[np.diag_indices_from(combined)] += 0.5
         try:
@@ -124,45 +162,56 @@ class Factor:
 
     def solve(self, b: Array) -> Float:
         """A⁻¹B for B (m, c)."""
-        return scipy.linalg.cho_solve(self._factor, b, check_finite=False)
+        if self._order is None:
+            return np.asarray(scipy.linalg.cho_solve(self._factor, b, check_finite=False))
+        solved = np.empty(b.shape)
+        solved[self._order] = scipy.linalg.cho_solve(self._factor, b[self._order], check_finite=False)
+        return solved
 
 
 def assemble(strips: list[_Strip], column: int, view: View, fitted: Fitted, lam: float) -> Factor:
     """Put the strips of one weighting together and factorise; the one central task of the direct α-step."""
     with pinned_blas(settings.available_cores()):  # it runs alone
-        base = len(view.rows) if fitted.shared else view.shape[1]
-        # Column-major, as LAPACK wants it: the factorisation then needs no copy.
-        combined = np.empty((base, base), order="F")
+        order = _Order.of(view, fitted)
+        m = len(order.order)
+        # Column-major, as LAPACK wants it. Blocks above the diagonal, row-major, are blocks below it in that order:
+        # each is copied as it lies, and the upper triangle is never written nor read.
+        combined = np.zeros((m, m), order="F")
+        sums = np.zeros(m)
         for strip in strips:
             for rows, cols, blocks in strip.blocks:
-                _put(combined, rows, cols, blocks[column])
-        return Factor(_finish(combined, fitted) if fitted.shared else combined, lam)
+                combined.T[rows, cols] = blocks[column]
+                sums[rows] += blocks[column].sum(axis=1)
+                if rows != cols:
+                    sums[cols] += blocks[column].sum(axis=0)
+        if not fitted.shared:
+            return Factor(combined, lam, order.order)
+        return _finish(combined, sums, order.order, fitted, lam)
 
 
-def _put(combined: Float, rows: Index, cols: Index, block: Float) -> None:
-    row_run, col_run = _inside(rows), _inside(cols)
-    if isinstance(row_run, slice) and isinstance(col_run, slice):
-        combined[row_run, col_run] = block
-        combined[col_run, row_run] = block.T
-    else:
-        combined[np.ix_(rows, cols)] = block
-        combined[np.ix_(cols, rows)] = block.T
-
-
-def _finish(combined: Float, fitted: Fitted) -> Float:
-    """Centre and take, as the chain says, on the sum itself."""
+def _finish(combined: Float, sums: Float, order: Index, fitted: Fitted, lam: float) -> Factor:
+    """Centre and take, as the chain says, on the lower triangle of the sum; `sums` are its row sums."""
+    places: Index | None = order
     for step in fitted.steps:
         if step.kind == "center":
-            means = combined.mean(axis=0)
+            means = sums / len(sums)
             grand = means.mean()
-            # In panels: the whole-matrix expression would make copies of it.
-            for start in range(0, combined.shape[1], 256):
-                panel = combined[:, start : start + 256]
-                panel -= means[:, None]
+            for start in range(0, len(sums), 256):
+                panel = combined[start:, start : start + 256]
+                panel -= means[start:, None]
                 panel -= (means[start : start + 256] - grand)[None, :]
+            sums = np.zeros_like(sums)
         elif step.take is not None:
-            combined = np.asfortranarray(combined[np.ix_(step.take.rows, step.take.rows)])
-    return combined
+            chosen = step.take.rows
+            if places is not None:
+                where = np.empty_like(places)
+                where[places] = np.arange(len(places))
+                chosen = where[chosen]
+            lower = np.tril(combined)
+            whole = lower + np.tril(lower, -1).T
+            combined = np.asfortranarray(whole[np.ix_(chosen, chosen)])
+            sums, places = combined.sum(axis=1), None
+    return Factor(combined, lam, places)
 
 
 class FactorHandle:
@@ -208,10 +257,7 @@ def _factor_pass(view: View, fitted: Fitted, weights: Float, lams: list[float]) 
     where = machine()
     name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
     statistics = fitted.for_products() if fitted.shared else fitted
-    shared_view, shared_fitted = (
-        share(view, f"{name}-view-{token}"),
-        share(statistics, f"{name}-statistics-{token}"),
-    )
+    shared_view, shared_fitted = share_all({f"{name}-view-{token}": view, f"{name}-statistics-{token}": statistics})
     tiles = view.tile_tasks()
     cuts = [cut for cut in np.array_split(np.arange(len(tiles)), 4 * where.slots) if len(cut)]
     tile_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile

@@ -19,7 +19,17 @@ from distributed.scheduler import KilledWorker
 from dmkl import progress, settings
 from dmkl.errors import MemoryBudgetError, NoWorkersError, WorkerLostError
 
-__all__ = ["Machine", "active_client", "again", "check_memory", "execute", "graph_token", "machine", "share"]
+__all__ = [
+    "Machine",
+    "active_client",
+    "again",
+    "check_memory",
+    "execute",
+    "graph_token",
+    "machine",
+    "share",
+    "share_all",
+]
 
 Result = TypeVar("Result")
 
@@ -133,13 +143,17 @@ def _size(n_bytes: float) -> str:
 
 def share(value: Any, name: str) -> Any:
     """Wrap a value that many tasks take: sent to a cluster's workers once, a node of the graph otherwise."""
+    return share_all({name: value})[0]
+
+
+def share_all(values: Mapping[str, Any]) -> list[Any]:
+    """Wrap several such values, by name, with one message to the cluster for all of them."""
     client = active_client()
     if client is None:
-        return delayed(value, name=name, traverse=False)
+        return [delayed(value, name=name, traverse=False) for name, value in values.items()]
     for pause_seconds in (0.2, 1.0, 5.0, None):
         try:
-            # In a list of its own: scatter would take a list apart.
-            return client.scatter([value], broadcast=True, hash=False)[0]
+            return list(client.scatter(list(values.values()), broadcast=True, hash=False))
         except CommClosedError:  # a worker has died and the scheduler has yet to notice
             if pause_seconds is None or client.status != "running":
                 raise

@@ -17,7 +17,7 @@ from dask.delayed import Delayed, delayed
 from dmkl import settings
 from dmkl.blocks.chain import Fitted
 from dmkl.errors import InputError
-from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, share
+from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, share_all
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import Columns, merge, sweep
 from dmkl.passes.units import Unit, units_of
@@ -95,9 +95,11 @@ def pass_graph(view: View, fitted: Any, columns: Sequence[Columns], name: str, t
     _check_pass(view, columns, where)
     token = uuid.uuid4().hex if token is None else graph_token(where, token)
     # One node each for what every task takes: the graph holds it once, a worker receives it once.
-    shared_view = share(view, f"{name}-view-{token}")
-    shared_columns = share(list(columns), f"{name}-vectors-{token}")
-    shared_fitted = share(fitted.for_products(), f"{name}-statistics-{token}") if isinstance(fitted, Fitted) else fitted
+    what = {f"{name}-view-{token}": view, f"{name}-vectors-{token}": list(columns)}
+    if isinstance(fitted, Fitted):
+        what[f"{name}-statistics-{token}"] = fitted.for_products()
+    shared_view, shared_columns, *shared_rest = share_all(what)
+    shared_fitted = shared_rest[0] if shared_rest else fitted
     bytes_per_tile = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
     units, parts = [], []
     for number, (unit, held) in enumerate(_units(view, where)):
