@@ -147,9 +147,9 @@ def test_single_best_keeps_the_budget():
 def test_an_end_before_the_gap_names_the_line_that_fitted():
     training, _ = parts(in_memory(make("binary"), 20))
     for model in (
-        dmkl.SingleBest(solver="cg", tol=1e-45),
-        dmkl.Uniform(solver="cg", tol=1e-45),
-        dmkl.Product(solver="cg", tol=1e-45),
+        dmkl.SingleBest(solver="direct", tol=1e-45),
+        dmkl.Uniform(solver="direct", tol=1e-45),
+        dmkl.Product(solver="direct", tol=1e-45),
     ):
         with pytest.warns(ConvergenceWarning, match=f"{type(model).__name__} ended with") as caught:
             model.fit(training, LABELS["binary"][TRAIN])

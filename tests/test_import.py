@@ -763,7 +763,7 @@ def test_nothing_is_ever_unpickled(tmp_path):
 
 def test_features_are_no_kernels(tmp_path):
     np.savez(tmp_path / "k.npz", hsv=np.ones((7, 30)), y=Y, names=["a"])
-    with pytest.raises(InputError, match=r"found hsv \(7 × 30 float64\).*from features, compute the kernel matrices first"):
+    with pytest.raises(InputError, match=r"found hsv \(7 × 30 float64\).*compute the kernel matrices first"):
         open_files(tmp_path / "k.npz")
 
 

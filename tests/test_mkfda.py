@@ -18,6 +18,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 from sklearn.preprocessing import scale
+from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.blocks.fisher import encode_targets
@@ -32,6 +33,13 @@ STEPS = ("center", "trace")
 ROUNDED = 1e-5
 
 pytestmark = pytest.mark.usefixtures("synchronous")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_blas_thread():
+    """These matrices are small; threads that wait for each other on busy cores take longer than one alone."""
+    with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
+        yield
 
 
 class Case(NamedTuple):

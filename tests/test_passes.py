@@ -432,7 +432,7 @@ def test_decoded_tiles_are_the_mapped_ones(stored, compressed, scheduler):
 
 
 def numpy_threads():
-    """BLAS threads of NumPy's own library, whatever else is loaded (some wheels bring one that knows one thread only)."""
+    """BLAS threads of NumPy's own library; some other wheels bring one that knows one thread only."""
     found = [lib for lib in ThreadpoolController().info() if lib["user_api"] == "blas"]
     own = [lib for lib in found if "numpy" in lib["filepath"]]
     return {lib["num_threads"] for lib in own or found}

@@ -16,6 +16,7 @@ from sklearn.metrics import accuracy_score
 from dmkl.blocks.chain import ChainState, Fitted, FittedStep, Kind
 from dmkl.blocks.fisher import Targets, encode_targets
 from dmkl.errors import InputError
+from dmkl.estimators.persistence import MODELS, save_model
 from dmkl.kernelset import KernelSet
 from dmkl.passes.run import run_pass
 from dmkl.passes.statistics import chain_statistics, means_of
@@ -49,6 +50,11 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     center: bool
     normalize: str | None
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if not cls.__name__.startswith("_"):
+            MODELS[cls.__name__] = cls
+
     # --- fitting -------------------------------------------------------------------------------------------------
 
     def _steps(self) -> tuple[Kind, ...]:
@@ -61,6 +67,9 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _training(self, K: KernelSet, y: npt.ArrayLike | None) -> TrainingSet:
         """Check the input, add the model's steps and measure them."""
         check_kernel_set(K, "fit")
+        # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
         if not K.is_square:
             _, rows, cols = K.shape
             msg = f"fit needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
@@ -234,8 +243,6 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         StoreExistsError
             If something is at `path` and `overwrite` was not given, or it is no model.
         """
-        from dmkl.estimators.persistence import save_model
-
         self._check_fitted()
         save_model(self, path, overwrite=overwrite)
 

@@ -62,12 +62,7 @@ class SingleBest(_FisherClassifier):
         max_iter: int = 200,
         cv: Any = 3,
     ) -> None:
-        self.lam = lam
-        self.center = center
-        self.normalize = normalize
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
+        super().__init__(lam, center=center, normalize=normalize, solver=solver, tol=tol, max_iter=max_iter)
         self.cv = cv
 
     def _exponent(self) -> float:
@@ -184,23 +179,6 @@ class Product(_FisherClassifier):
     weights_, dual_coef_, gap_, ...
         As in `MKFDA`, for a single kernel named "product".
     """
-
-    def __init__(
-        self,
-        lam: float = 1e-2,
-        *,
-        center: bool = True,
-        normalize: str | None = "trace",
-        solver: SolverName = "auto",
-        tol: float = 1e-4,
-        max_iter: int = 200,
-    ) -> None:
-        self.lam = lam
-        self.center = center
-        self.normalize = normalize
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
 
     def _exponent(self) -> float:
         return float(np.inf)

@@ -27,10 +27,22 @@ SolverName = Literal["auto", "direct", "cg"]
 class _FisherClassifier(KernelClassifier):
     """Fisher discriminant analysis on a weighted sum of kernels, the weights learnt in an ℓp ball."""
 
-    lam: float
-    solver: SolverName
-    tol: float
-    max_iter: int
+    def __init__(
+        self,
+        lam: float = 1e-2,
+        *,
+        center: bool = True,
+        normalize: str | None = "trace",
+        solver: SolverName = "auto",
+        tol: float = 1e-4,
+        max_iter: int = 200,
+    ) -> None:
+        self.lam = lam
+        self.center = center
+        self.normalize = normalize
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
 
     def _exponent(self) -> float:
         raise NotImplementedError
@@ -241,13 +253,8 @@ class MKFDA(_FisherClassifier):
         max_iter: int = 200,
         master: Master = "newton",
     ) -> None:
+        super().__init__(lam, center=center, normalize=normalize, solver=solver, tol=tol, max_iter=max_iter)
         self.p = p
-        self.lam = lam
-        self.center = center
-        self.normalize = normalize
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
         self.master = master
 
     def _exponent(self) -> float:
@@ -284,23 +291,6 @@ class Uniform(_FisherClassifier):
 
     Parameters and attributes are those of `MKFDA` with p = ∞, where the optimal weights are all one.
     """
-
-    def __init__(
-        self,
-        lam: float = 1e-2,
-        *,
-        center: bool = True,
-        normalize: str | None = "trace",
-        solver: SolverName = "auto",
-        tol: float = 1e-4,
-        max_iter: int = 200,
-    ) -> None:
-        self.lam = lam
-        self.center = center
-        self.normalize = normalize
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
 
     def _exponent(self) -> float:
         return float(np.inf)

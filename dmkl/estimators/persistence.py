@@ -15,21 +15,19 @@ import zarr
 from dmkl._version import __version__
 from dmkl.blocks.chain import FittedStep
 from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
-from dmkl.estimators.base import KernelClassifier
-from dmkl.estimators.baselines import Product, SingleBest
-from dmkl.estimators.mkfda import MKFDA, Uniform
 
-__all__ = ["load", "save_model"]
+__all__ = ["MODELS", "load", "save_model"]
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 1
-MODELS: dict[str, type[KernelClassifier]] = {cls.__name__: cls for cls in (MKFDA, Uniform, SingleBest, Product)}
+MODELS: dict[str, type[Any]] = {}
+"""The kinds of models by name; each enters itself where its class is made."""
 _ARRAYS = {"weights_": "weight", "dual_coef_": "dual_coef", "scores_": "accuracy"}
 """Attributes that are stored, and what their arrays are called in memory."""
 _STATISTICS = {"center": "col_mean", "scale": "factor", "cosine": "col_scale"}
 """What prediction needs of each kind of step."""
 
 
-def save_model(model: KernelClassifier, path: Any, *, overwrite: bool = False) -> None:
+def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
     """See `KernelClassifier.save`."""
     final = Path(path).expanduser().absolute()
     if final.exists():
@@ -63,7 +61,7 @@ def _is_model(path: Path) -> bool:
         return False
 
 
-def _write(model: KernelClassifier, path: Path) -> None:
+def _write(model: Any, path: Path) -> None:
     arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
     steps = []
     for position, step in enumerate(model.statistics_):
@@ -164,7 +162,7 @@ def load(path: Any) -> Any:
         raise StoreError(msg) from error
 
 
-def _read(path: Path, attrs: dict[str, Any]) -> KernelClassifier:
+def _read(path: Path, attrs: dict[str, Any]) -> Any:
     dataset = xr.open_zarr(path, chunks=None, consolidated=False).load()
     history = xr.open_zarr(path, group="history", chunks=None, consolidated=False).load()
     model = MODELS[attrs["model"]](**{name: _decode(value) for name, value in attrs["parameters"].items()})
