@@ -379,7 +379,8 @@ class KernelSet:
 
     def _graph(self, block: Array, want: Any, dtype: npt.DTypeLike | None, name: str) -> PassGraph:
         precision = self.compute_dtype(dtype)
-        fitted: Any = self._fitted
+        # Without steps there is nothing to measure, and nothing of the store's statistics has to be read.
+        fitted: Any = self._fitted if self._view.steps else Fitted()
         if fitted is None:
             state = self._lazy_statistics()
             fitted = delayed(_products, pure=True)(state) if isinstance(state, Delayed) else state.fitted

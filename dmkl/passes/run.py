@@ -19,9 +19,9 @@ from dmkl.blocks.chain import Fitted
 from dmkl.errors import InputError
 from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, share_all
 from dmkl.passes.memory import HeldTiles
-from dmkl.passes.sweep import Columns, merge, sweep
+from dmkl.passes.sweep import Columns, Partial, merge, sweep
 from dmkl.passes.units import Unit, units_of
-from dmkl.passes.view import View
+from dmkl.passes.view import TileKey, View
 
 __all__ = ["PassGraph", "pass_graph", "run_pass"]
 
@@ -95,18 +95,22 @@ def pass_graph(view: View, fitted: Any, columns: Sequence[Columns], name: str, t
     _check_pass(view, columns, where)
     token = uuid.uuid4().hex if token is None else graph_token(where, token)
     # One node each for what every task takes: the graph holds it once, a worker receives it once.
-    what = {f"{name}-view-{token}": view, f"{name}-vectors-{token}": list(columns)}
+    cut = _units(view, where)
+    # The plan too, and not each task's own part of it: Dask would go through all its tiles one by one for futures.
+    plan = [unit for unit, _ in cut]
+    what = {f"{name}-view-{token}": view, f"{name}-vectors-{token}": list(columns), f"{name}-plan-{token}": plan}
     if isinstance(fitted, Fitted):
         what[f"{name}-statistics-{token}"] = fitted.for_products()
-    shared_view, shared_columns, *shared_rest = share_all(what)
+    shared_view, shared_columns, shared_plan, *shared_rest = share_all(what)
     shared_fitted = shared_rest[0] if shared_rest else fitted
     bytes_per_tile = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
     units, parts = [], []
-    for number, (unit, held) in enumerate(_units(view, where)):
-        task = delayed(sweep, pure=False)(
+    for number, (unit, held) in enumerate(cut):
+        task = delayed(_sweep_part, pure=False)(
             shared_view,
             shared_fitted,
-            unit,
+            shared_plan,
+            number,
             shared_columns,
             where.slots_per_host,
             held,
@@ -120,6 +124,18 @@ def pass_graph(view: View, fitted: Any, columns: Sequence[Columns], name: str, t
             ]
         )
     return PassGraph(units, parts, list(columns), name, token)
+
+
+def _sweep_part(
+    view: View,
+    fitted: Fitted,
+    plan: list[Unit],
+    number: int,
+    columns: list[Columns],
+    tasks_per_machine: int,
+    held: dict[TileKey, Array] | None,
+) -> Partial:
+    return sweep(view, fitted, plan[number], columns, tasks_per_machine, held)
 
 
 def _units(view: View, where: Machine) -> list[tuple[Unit, Any]]:

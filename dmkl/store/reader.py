@@ -268,12 +268,15 @@ class StoreReader:
         path = f"{self._files}/{key[0]}/{key[1]}/{key[2]}"
         expected = self.tiling.tile**2 * self.dtype.itemsize + 4
         try:
-            with open(path, "rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            try:
+                size = os.fstat(descriptor).st_size
                 if size != expected:
                     msg = f"{self._name(key)} has {size} bytes, expected {expected}; import or build this kernel again"
                     raise CorruptTileError(msg)
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            finally:
+                os.close(descriptor)
         except FileNotFoundError as error:
             msg = f"{self._name(key)} is missing ({path}); import or build this kernel again"
             raise CorruptTileError(msg) from error
