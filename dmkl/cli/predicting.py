@@ -20,7 +20,7 @@ from dmkl.errors import InputError, StoreExistsError
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
 
-__all__ = ["labels_of", "predict"]
+__all__ = ["predict"]
 
 Index = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -66,7 +66,7 @@ def predict(
     cols = positions(K.train_samples, estimator.train_samples_, f"the model {model}")
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         scores = estimator.decision_function(K[rows, cols])
-    labels = labels_of(estimator, scores)
+    labels = estimator.labels_of(scores.values)
     truth = None if K.labels is None else K.labels[rows]
     accuracy = None if truth is None else _accuracy(truth, labels)
     if out is not None:
@@ -107,15 +107,6 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:
         msg = "the model was trained on all samples of this set; give a set of new samples, or --split K --part train"
         raise InputError(msg)
     return rows
-
-
-def labels_of(estimator: Any, scores: xr.DataArray) -> Array:
-    """The labels that scores mean: what `predict` would return, without another pass."""
-    values = scores.values
-    if estimator.kind_ == "multilabel":
-        return np.asarray(values > 0, dtype=np.int64)
-    index = (values > 0).astype(np.int64) if values.ndim == 1 else values.argmax(axis=1)
-    return np.asarray(estimator.classes_[index])
 
 
 def _accuracy(truth: Array, labels: Array) -> float:

@@ -170,10 +170,10 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         second class equals its share in training: rare classes are found rather than missed. For another balance, put
         a threshold of your own on `decision_function`.
         """
-        return self._decide(self.decision_function(K).values)
+        return self.labels_of(self.decision_function(K).values)
 
-    def _decide(self, scores: Array) -> Array:
-        """Labels for scores, (samples,) or (samples, classes or tasks)."""
+    def labels_of(self, scores: Array) -> Array:
+        """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
         if self.kind_ == "multilabel":
             return (scores > 0).astype(np.int64)
         index = (scores > 0).astype(np.int64) if self.kind_ == "binary" else np.argmax(scores, axis=1)

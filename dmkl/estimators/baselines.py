@@ -130,7 +130,7 @@ class SingleBest(_FisherClassifier):
         by_kernel = found.reshape(len(test), n, n_problems * columns)
         if training.targets.kind == "binary":
             by_kernel = by_kernel[:, :, 0]
-        accuracy = [accuracy_score(labels[test], model._decide(by_kernel[:, j])) for j in range(n)]
+        accuracy = [accuracy_score(labels[test], model.labels_of(by_kernel[:, j])) for j in range(n)]
         return np.array(accuracy), training.n_passes + passes + extra + read
 
     def _alone(self, h: Float, weights: Float) -> Solver[Float]:
