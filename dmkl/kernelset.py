@@ -20,9 +20,9 @@ from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.product import GeometricMean
 from dmkl.passes.run import PassGraph, pass_graph
-from dmkl.passes.statistics import chain_statistics, passes_needed
+from dmkl.passes.statistics import chain_statistics, measured_together
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import View
+from dmkl.passes.view import Lens, View
 from dmkl.store.ingest import Labels, ingest
 from dmkl.store.reader import Location, StoreReader
 from dmkl.store.sources import as_source
@@ -275,9 +275,8 @@ class KernelSet:
 
     def statistics(self) -> Fitted:
         """The statistics of the steps, computed on first use and kept (at most one pass for each centring)."""
-        if self._fitted is None:
-            found = self._lazy_statistics()
-            self._fitted = found.compute().fitted if isinstance(found, Delayed) else found.fitted
+        self.measured()
+        assert self._fitted is not None
         return self._fitted
 
     def _lazy_statistics(self, *, elements: bool = False) -> ChainState | Delayed:
@@ -287,9 +286,9 @@ class KernelSet:
         """The same view with its statistics at hand, and the passes that took."""
         if self._fitted is not None:
             return self, 0
-        needed = passes_needed(self._view)
-        self.statistics()
-        return self, needed
+        (lens,), passes = measured_together([self._view])
+        self._fitted = lens.fitted
+        return self, passes
 
     # --- the primitive -------------------------------------------------------------------------------------------
 
@@ -380,12 +379,13 @@ class KernelSet:
     def _graph(self, block: Array, want: Any, dtype: npt.DTypeLike | None, name: str) -> PassGraph:
         precision = self.compute_dtype(dtype)
         # Without steps there is nothing to measure, and nothing of the store's statistics has to be read.
-        fitted: Any = self._fitted if self._view.steps else Fitted()
-        if fitted is None:
+        known, later = self._fitted if self._view.steps else Fitted(), None
+        if known is None:
             state = self._lazy_statistics()
-            fitted = delayed(_products, pure=True)(state) if isinstance(state, Delayed) else state.fitted
+            known = Fitted() if isinstance(state, Delayed) else state.fitted
+            later = delayed(_products, pure=True)(state) if isinstance(state, Delayed) else None
         token = tokenize(self._view, self._fitted, block, want, precision.str)
-        return pass_graph(self._view, fitted, [Columns(block, want, None, precision)], name, token)
+        return pass_graph([Lens(self._view, known)], [Columns(block, want, None, precision)], name, token, later)
 
     def compute_dtype(self, dtype: npt.DTypeLike | None = None) -> np.dtype[Any]:
         """The precision of products for an asked `dtype`: never less than that of the kernels."""

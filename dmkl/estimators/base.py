@@ -21,6 +21,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.passes.run import run_pass
 from dmkl.passes.statistics import chain_statistics, means_of
 from dmkl.passes.sweep import Columns
+from dmkl.passes.view import Lens
 
 __all__ = ["KernelClassifier", "TrainingSet", "check_kernel_set"]
 
@@ -153,7 +154,9 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         columns = np.repeat(weights, alpha.shape[1], axis=1) if weights.shape[1] == 1 else weights
         fitted, extra = self._prediction_chain(chosen, used)
         precision = chosen.compute_dtype(np.float64)
-        (scores,), passes = run_pass(chosen.view, fitted, [Columns(alpha, "sum", columns[used], precision)], "predict")
+        (scores,), passes = run_pass(
+            [Lens(chosen.view, fitted)], [Columns(alpha, "sum", columns[used], precision)], "predict"
+        )
         self.n_prediction_passes_ = passes + extra
         coords: dict[str, Any] = {"sample": chosen.samples.astype(str)}
         dim = self.dual_coef_.dims[1]

@@ -19,6 +19,7 @@ from dmkl.passes.combine import direct_bytes, fits_in_memory
 from dmkl.passes.execute import machine
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
+from dmkl.passes.view import Lens
 from dmkl.solvers.requests import Factorized, Solver, drive
 from dmkl.solvers.wrapper import CGStep, Problem
 
@@ -108,6 +109,7 @@ class SingleBest(_FisherClassifier):
         model = MKFDA(1.0, self.lam, center=self.center, normalize=self.normalize)
         training = model._training(K[train, train], labels[train])
         view = training.kernels.view
+        lens = Lens(view, training.kernels.statistics())
         n, n_problems = len(K), len(training.targets.problems)
         solvers: list[Solver[Float]] = [
             self._alone(h, weights) for weights in np.eye(n) for h in training.targets.problems
@@ -121,12 +123,12 @@ class SingleBest(_FisherClassifier):
                 for h in training.targets.problems
             ]
         lanes = max(1, where.total_bytes // direct_bytes(view, 1)) if direct else None
-        alphas, passes = drive(view, training.kernels.statistics(), solvers, lanes=lanes)
+        alphas, passes = drive([(lens, solver) for solver in solvers], lanes=lanes)
         columns = alphas[0].shape[1]
         fitted, extra = model._prediction_chain(K[test, train], np.arange(n))
         owner = np.repeat(np.eye(n), n_problems * columns, axis=1)
         ride = Columns(np.concatenate(alphas, axis=1), "sum", owner, K.dtype)
-        (found,), read = run_pass(K[test, train].view, fitted, [ride], "predict")
+        (found,), read = run_pass([Lens(K[test, train].view, fitted)], [ride], "predict")
         by_kernel = found.reshape(len(test), n, n_problems * columns)
         if training.targets.kind == "binary":
             by_kernel = by_kernel[:, :, 0]

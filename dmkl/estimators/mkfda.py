@@ -15,6 +15,7 @@ from dmkl.estimators.base import KernelClassifier, TrainingSet
 from dmkl.kernelset import KernelSet
 from dmkl.passes.combine import direct_bytes, fits_in_memory
 from dmkl.passes.execute import machine
+from dmkl.passes.view import Lens
 from dmkl.solvers.requests import drive
 from dmkl.solvers.wrapper import AlphaStep, CGStep, DirectStep, Master, Problem, Solution, Status, wrapper
 
@@ -95,6 +96,7 @@ class _FisherClassifier(KernelClassifier):
                 raise MemoryBudgetError(msg)
             # Each running problem holds a factor: as many at once as fit.
             lanes = max(1, where.total_bytes // direct_bytes(view, 1))
+        lens = Lens(view, K.statistics())
         problems = [
             Problem(h, float(self.lam), p, "" if self.tasks_ is None else f"{self.tasks_[k]}: ")
             for k, h in enumerate(targets.problems)
@@ -113,7 +115,7 @@ class _FisherClassifier(KernelClassifier):
                     names=K.names,
                 )
             )
-        solutions, passes = drive(view, K.statistics(), solvers, lanes=lanes)
+        solutions, passes = drive([(lens, solver) for solver in solvers], lanes=lanes)
         return solutions, passes, solver
 
     def _keep(self, solutions: list[Solution], betas: list[Float] | None = None, *, depth: int = 4) -> None:

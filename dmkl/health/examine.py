@@ -16,7 +16,7 @@ from dmkl.blocks.likeness import centered_probes
 from dmkl.errors import CorruptTileError
 from dmkl.passes.sweep import Columns, sweep
 from dmkl.passes.units import Unit
-from dmkl.passes.view import TileKey, TileSource, View
+from dmkl.passes.view import Lens, TileKey, TileSource, View
 
 __all__ = ["PROBES", "Plan", "Portrait", "examine"]
 
@@ -205,7 +205,7 @@ def _spectrum(
     double = np.dtype(np.float64)
 
     def products(*columns: Columns) -> list[Array]:
-        return sweep(view, Fitted(), unit, list(columns), plan.tasks_per_machine, held)
+        return sweep([Lens(view, Fitted())], unit, list(columns), plan.tasks_per_machine, held)
 
     def matvec(vector: Array) -> Array:
         return np.asarray(products(Columns(vector[:, None], "each", None, double))[0][0, :, 0])

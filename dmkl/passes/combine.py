@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,18 @@ from dmkl.blocks.chain import Fitted, Take
 from dmkl.errors import IndefiniteKernelError
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, execute, machine, share_all
-from dmkl.passes.view import TileTask, View
+from dmkl.passes.view import Lens, TileTask, View, covering
 
-__all__ = ["FactorHandle", "direct_bytes", "factor_pass", "fits_in_memory"]
+__all__ = [
+    "Combination",
+    "Factor",
+    "FactorHandle",
+    "StoredSum",
+    "combine_pass",
+    "direct_bytes",
+    "factor_pass",
+    "fits_in_memory",
+]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -46,10 +57,17 @@ def fits_in_memory(view: View, n_systems: int, where: Machine | None = None) -> 
 
 
 @dataclass(frozen=True)
-class _Strip:
-    """The upper tiles of the sum that one task adds up: runs of rows and columns, a block for each weighting."""
+class Combination:
+    """Σ_j w_j K_j through one of the lenses that share a pass."""
 
-    blocks: list[tuple[slice, slice, list[Float]]]
+    lens: int
+    weights: Float
+
+
+Block = tuple[slice, slice, Float]
+"""A run of rows, a run of columns, and the entries there."""
+_Strip = list[list[Block]]
+"""The upper tiles of the sums that one task adds up: for each combination its blocks."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +84,9 @@ class _Order:
     """Position in the source of each sample of the sum, ascending."""
 
     @classmethod
-    def of(cls, view: View, fitted: Fitted) -> _Order:
+    def of(cls, lens: Lens) -> _Order:
         """The samples before the steps where the chain is left to the whole sum, after them otherwise."""
-        rows = view.rows if fitted.shared else view.final_positions()[0]
+        rows = lens.view.rows if lens.fitted.shared else lens.view.final_positions()[0]
         order = np.argsort(rows, kind="stable")
         return cls(order, rows[order])
 
@@ -90,36 +108,50 @@ _PANEL = 32
 
 
 def add_strip(
-    view: View, fitted: Fitted, tiles: tuple[TileTask, ...], weights: Float, tasks_per_machine: int
-) -> _Strip:
-    """Σ_j w_jl K_j over some tiles, for every weighting l, in float64.
+    lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], tasks_per_machine: int
+) -> Iterator[tuple[TileTask, list[Block]]]:
+    """Every combination over some tiles, in float64, tile after tile.
 
-    Where every kernel's chain is the same up to a factor (`fitted.shared`), raw tiles are added and the chain is left
+    Where every kernel's chain is the same up to a factor (`Fitted.shared`), raw tiles are added and the chain is left
     to the whole sum; otherwise each tile is transformed entry by entry first.
     """
-    side = view.source.tiling.tile
-    order = _Order.of(view, fitted)
-    used = [k for k in range(len(view.kernels)) if np.any(weights[k])]
-    keys = [(int(view.kernels[k]), tile.i, tile.j) for tile in tiles for k in used]
-    stream = view.source.stream(keys)
-    blocks = []
-    with pinned_blas(blas_threads(tasks_per_machine)):
-        for tile in tiles:
-            rows, cols = order.run(tile.i, side), order.run(tile.j, side)
-            local_rows, local_cols = _inside(order.stored[rows] % side), _inside(order.stored[cols] % side)
-            trail = fitted.positions(order.order[rows], order.order[cols])
-            sums = [np.zeros((rows.stop - rows.start, cols.stop - cols.start)) for _ in range(weights.shape[1])]
+    source, kernels = lenses[0].view.source, lenses[0].view.kernels
+    side = source.tiling.tile
+    orders = [_Order.of(lens) for lens in lenses]
+    used = [k for k in range(len(kernels)) if any(c.weights[k] for c in combinations)]
+    stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
+    for tile in tiles:
+        with pinned_blas(blas_threads(tasks_per_machine)):
+            runs = [(order.run(tile.i, side), order.run(tile.j, side)) for order in orders]
+            totals = [np.zeros([part.stop - part.start for part in runs[c.lens]]) for c in combinations]
             for k in used:
                 _, whole = next(stream)
-                part = whole[local_rows][:, local_cols]
-                factor = fitted.factor(k) if fitted.shared else 1.0
-                if not fitted.shared:
-                    part = fitted.elementwise(k, part, trail)
-                for column, total in enumerate(sums):
-                    if weights[k, column]:
-                        _add(total, part, weights[k, column] * factor)
-            blocks.append((rows, cols, sums))
-    return _Strip(blocks)
+                for number, (lens, order, (rows, cols)) in enumerate(zip(lenses, orders, runs, strict=True)):
+                    mine = [
+                        (total, c.weights[k])
+                        for c, total in zip(combinations, totals, strict=True)
+                        if c.lens == number and c.weights[k]
+                    ]
+                    if not mine or rows.start == rows.stop or cols.start == cols.stop:
+                        continue
+                    part = whole[_inside(order.stored[rows] % side)][:, _inside(order.stored[cols] % side)]
+                    factor = lens.fitted.factor(k) if lens.fitted.shared else 1.0
+                    if not lens.fitted.shared:
+                        trail = lens.fitted.positions(order.order[rows], order.order[cols])
+                        part = lens.fitted.elementwise(k, part, trail)
+                    for total, weight in mine:
+                        _add(total, part, weight * factor)
+            yield tile, [(*runs[c.lens], total) for c, total in zip(combinations, totals, strict=True)]
+
+
+def _strip(
+    lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], tasks_per_machine: int
+) -> _Strip:
+    blocks: _Strip = [[] for _ in combinations]
+    for _, found in add_strip(lenses, combinations, tiles, tasks_per_machine):
+        for mine, block in zip(blocks, found, strict=True):
+            mine.append(block)
+    return blocks
 
 
 def _add(total: Float, part: Array, weight: float) -> None:
@@ -169,27 +201,30 @@ class Factor:
         return solved
 
 
-def assemble(strips: list[_Strip], column: int, view: View, fitted: Fitted, lam: float) -> Factor:
-    """Put the strips of one weighting together and factorise; the one central task of the direct α-step."""
+def _whole(blocks: Iterable[Block], lens: Lens) -> tuple[Float, Index | None]:
+    """K(β) of which the lower triangle is right, (m, m), and the position of each of its rows among the samples."""
+    order = _Order.of(lens)
+    m = len(order.order)
+    # Column-major, as LAPACK wants it. Blocks above the diagonal, row-major, are blocks below it in that order: each
+    # is copied as it lies, and the upper triangle is never written nor read.
+    combined = np.zeros((m, m), order="F")
+    sums = np.zeros(m)
+    for rows, cols, block in blocks:
+        combined.T[rows, cols] = block
+        sums[rows] += block.sum(axis=1)
+        if rows != cols:
+            sums[cols] += block.sum(axis=0)
+    return _finish(combined, sums, order.order, lens.fitted) if lens.fitted.shared else (combined, order.order)
+
+
+def assemble(strips: list[_Strip], number: int, lens: Lens, lam: float) -> Factor:
+    """Put the strips of one combination together and factorise; the one central task of the direct α-step."""
     with pinned_blas(settings.available_cores()):  # it runs alone
-        order = _Order.of(view, fitted)
-        m = len(order.order)
-        # Column-major, as LAPACK wants it. Blocks above the diagonal, row-major, are blocks below it in that order:
-        # each is copied as it lies, and the upper triangle is never written nor read.
-        combined = np.zeros((m, m), order="F")
-        sums = np.zeros(m)
-        for strip in strips:
-            for rows, cols, blocks in strip.blocks:
-                combined.T[rows, cols] = blocks[column]
-                sums[rows] += blocks[column].sum(axis=1)
-                if rows != cols:
-                    sums[cols] += blocks[column].sum(axis=0)
-        if not fitted.shared:
-            return Factor(combined, lam, order.order)
-        return _finish(combined, sums, order.order, fitted, lam)
+        whole, order = _whole((block for strip in strips for block in strip[number]), lens)
+        return Factor(whole, lam, order)
 
 
-def _finish(combined: Float, sums: Float, order: Index, fitted: Fitted, lam: float) -> Factor:
+def _finish(combined: Float, sums: Float, order: Index, fitted: Fitted) -> tuple[Float, Index | None]:
     """Centre and take, as the chain says, on the lower triangle of the sum; `sums` are its row sums."""
     places: Index | None = order
     for step in fitted.steps:
@@ -211,7 +246,7 @@ def _finish(combined: Float, sums: Float, order: Index, fitted: Fitted, lam: flo
             whole = lower + np.tril(lower, -1).T
             combined = np.asfortranarray(whole[np.ix_(chosen, chosen)])
             sums, places = combined.sum(axis=1), None
-    return Factor(combined, lam, places)
+    return combined, places
 
 
 class FactorHandle:
@@ -238,57 +273,161 @@ def _solve(factor: Factor, b: Float) -> Float:
 _COUNTER = itertools.count(1)
 
 
-def factor_pass(view: View, fitted: Fitted, weights: Float, lams: list[float]) -> list[FactorHandle]:
+def factor_pass(
+    lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[float]
+) -> list[FactorHandle]:
     """Factorise A for several weightings at once: one pass over the kernels.
 
     Parameters
     ----------
-    view
-        A square view.
-    weights
-        (kernels, systems)
+    lenses
+        Square views of the same kernels, with their statistics.
+    combinations
+        The weightings, each through one of the lenses.
     lams
-        λ of each system.
+        λ of each.
     """
-    return again(lambda: _factor_pass(view, fitted, weights, lams), "combine")
+    return again(lambda: _factor_pass(lenses, combinations, lams), "combine")
 
 
-def _factor_pass(view: View, fitted: Fitted, weights: Float, lams: list[float]) -> list[FactorHandle]:
-    where = machine()
-    name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
-    statistics = fitted.for_products() if fitted.shared else fitted
-    shared_view, shared_fitted = share_all({f"{name}-view-{token}": view, f"{name}-statistics-{token}": statistics})
-    tiles = view.tile_tasks()
-    cuts = [cut for cut in np.array_split(np.arange(len(tiles)), 4 * where.slots) if len(cut)]
-    tile_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
-    used = int(np.count_nonzero(np.any(weights, axis=1)))
+def _factor_pass(
+    lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[float]
+) -> list[FactorHandle]:
+    plan = _Plan.of(lenses, combinations, "combine-pass")
+    strips = [
+        (delayed(_strip, pure=False)(*plan.shared, tiles, plan.slots_per_host, dask_key_name=key), n_bytes)
+        for key, tiles, n_bytes in plan.tasks
+    ]
+    if active_client() is None:
+        found = execute([strip for strip, _ in strips], strips, plan.name)
+        return [
+            FactorHandle(assemble(found, number, plan.lenses[c.lens], lam))
+            for number, (c, lam) in enumerate(zip(combinations, lams, strict=True))
+        ]
+    factors = [
+        delayed(_assemble_shared, pure=False)(
+            [strip for strip, _ in strips],
+            number,
+            plan.shared[0],
+            c.lens,
+            lam,
+            dask_key_name=f"cholesky-{number}-{plan.token}",
+        )
+        for number, (c, lam) in enumerate(zip(combinations, lams, strict=True))
+    ]
+    return [FactorHandle(held) for held in execute(factors, strips, plan.name, keep=True)]
+
+
+def _assemble_shared(strips: list[_Strip], number: int, lenses: list[Lens], lens: int, lam: float) -> Factor:
+    return assemble(strips, number, lenses[lens], lam)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the adding up of some combinations is cut into tasks."""
+
+    lenses: list[Lens]
+    shared: tuple[Any, Any]
+    """The lenses and the combinations, as tasks take them."""
+    tasks: list[tuple[str, tuple[TileTask, ...], int]]
+    """Of each task: its key, its tiles, the bytes it reads."""
+    slots_per_host: int
+    name: str
+    token: str
+
+    @classmethod
+    def of(cls, lenses: Sequence[Lens], combinations: Sequence[Combination], verb: str) -> _Plan:
+        where = machine()
+        name, token = f"{verb}-{next(_COUNTER)}", uuid.uuid4().hex
+        products = [replace(x, fitted=x.fitted.for_products()) if x.fitted.shared else x for x in lenses]
+        held = share_all({f"{name}-lenses-{token}": products, f"{name}-weights-{token}": list(combinations)})
+        view = covering([lens.view for lens in lenses])
+        tiles = view.tile_tasks()
+        tile_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
+        used = int(np.count_nonzero(np.any([c.weights for c in combinations], axis=0)))
+        cuts = [cut for cut in np.array_split(np.arange(len(tiles)), 4 * where.slots) if len(cut)]
+        tasks = [
+            (f"{name}-{number}-{token}", tuple(tiles[t] for t in cut), len(cut) * used * tile_bytes)
+            for number, cut in enumerate(cuts)
+        ]
+        return cls(products, (held[0], held[1]), tasks, where.slots_per_host, name, token)
+
+
+# --- sums kept on disk -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StoredSum:
+    """A combination that a pass has written to disk, tile by tile: larger together than the memory of a worker.
+
+    Parameters
+    ----------
+    stem
+        Of its files: ``<stem>-<tile row>-<tile column>.npy``.
+    tiles
+        Which tiles there are.
+    lens
+        What it was seen through.
+    """
+
+    stem: str
+    tiles: tuple[tuple[int, int], ...]
+    lens: Lens
+
+    def factor(self, lam: float) -> Factor:
+        """The Cholesky factor of ½(I + K(β)/λ)."""
+        order, side = _Order.of(self.lens), self.lens.view.source.tiling.tile
+        blocks = ((order.run(i, side), order.run(j, side), np.load(_tile_file(self.stem, i, j))) for i, j in self.tiles)
+        whole, places = _whole(blocks, self.lens)
+        return Factor(whole, lam, places)
+
+    def remove(self) -> None:
+        """Delete its files."""
+        for i, j in self.tiles:
+            Path(_tile_file(self.stem, i, j)).unlink(missing_ok=True)
+
+
+def _tile_file(stem: str, i: int, j: int) -> str:
+    return f"{stem}-{i}-{j}.npy"
+
+
+def combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], stems: Sequence[str]) -> list[StoredSum]:
+    """Add up several combinations and write them to disk: one pass, and a tile of each in memory.
+
+    Parameters
+    ----------
+    lenses
+        Square views of the same kernels, with their statistics.
+    combinations
+        Each through one of the lenses.
+    stems
+        Where each goes, in a folder that all workers see (see `StoredSum`).
+    """
+    plan = again(lambda: _combine_pass(lenses, combinations, stems), "combine")
+    tiles = tuple((tile.i, tile.j) for _, some, _ in plan.tasks for tile in some)
+    return [StoredSum(stem, tiles, plan.lenses[c.lens]) for c, stem in zip(combinations, stems, strict=True)]
+
+
+def _combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], stems: Sequence[str]) -> _Plan:
+    plan = _Plan.of(lenses, combinations, "combine-pass")
     strips = [
         (
-            delayed(add_strip, pure=False)(
-                shared_view,
-                shared_fitted,
-                tuple(tiles[t] for t in cut),
-                weights,
-                where.slots_per_host,
-                dask_key_name=f"{name}-{number}-{token}",
-            ),
-            len(cut) * used * tile_bytes,
+            delayed(_write_strip, pure=False)(*plan.shared, tiles, plan.slots_per_host, list(stems), dask_key_name=key),
+            n_bytes,
         )
-        for number, cut in enumerate(cuts)
+        for key, tiles, n_bytes in plan.tasks
     ]
-    client = active_client()
-    if client is None:
-        found = execute([strip for strip, _ in strips], strips, name)
-        return [FactorHandle(assemble(found, k, view, statistics, lam)) for k, lam in enumerate(lams)]
-    factors = [
-        delayed(assemble, pure=False)(
-            [strip for strip, _ in strips],
-            k,
-            shared_view,
-            shared_fitted,
-            lam,
-            dask_key_name=f"cholesky-{k}-{token}",
-        )
-        for k, lam in enumerate(lams)
-    ]
-    return [FactorHandle(held) for held in execute(factors, strips, name, keep=True)]
+    execute([strip for strip, _ in strips], strips, plan.name)
+    return plan
+
+
+def _write_strip(
+    lenses: list[Lens],
+    combinations: list[Combination],
+    tiles: tuple[TileTask, ...],
+    tasks_per_machine: int,
+    stems: list[str],
+) -> None:
+    for tile, blocks in add_strip(lenses, combinations, tiles, tasks_per_machine):
+        for stem, (_, _, block) in zip(stems, blocks, strict=True):
+            np.save(_tile_file(stem, tile.i, tile.j), block)

@@ -21,9 +21,9 @@ from dmkl.passes.execute import Machine, again, check_memory, execute, graph_tok
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import Columns, Partial, merge, sweep
 from dmkl.passes.units import Unit, units_of
-from dmkl.passes.view import TileKey, View
+from dmkl.passes.view import Lens, TileKey, View, covering
 
-__all__ = ["PassGraph", "pass_graph", "run_pass"]
+__all__ = ["PassGraph", "pass_bytes", "pass_graph", "run_pass"]
 
 Array = npt.NDArray[Any]
 
@@ -79,36 +79,48 @@ class PassGraph:
         return parts[0]
 
 
-def pass_graph(view: View, fitted: Any, columns: Sequence[Columns], name: str, token: str | None = None) -> PassGraph:
+def pass_graph(
+    lenses: Sequence[Lens],
+    columns: Sequence[Columns],
+    name: str,
+    token: str | None = None,
+    fitted: Delayed | None = None,
+) -> PassGraph:
     """Build the tasks of one pass; nothing is computed.
 
     Parameters
     ----------
-    fitted
-        The chain's statistics, or a Delayed of them.
+    lenses
+        Views of the same kernels of one source, with the statistics of their steps.
+    columns
+        What rides the pass, each through one of the lenses.
     name
         Prefix of every key, such as ``apply-pass-3``.
     token
         Identifies the work, for the end of every key; a new one each time where it is missing.
+    fitted
+        Stands in for the statistics of a single lens where they are still to be computed.
     """
     where = machine()
-    _check_pass(view, columns, where)
+    view = covering([lens.view for lens in lenses])
+    _check_pass(lenses, columns, where)
     token = uuid.uuid4().hex if token is None else graph_token(where, token)
     # One node each for what every task takes: the graph holds it once, a worker receives it once.
     cut = _units(view, where)
     # The plan too, and not each task's own part of it: Dask would go through all its tiles one by one for futures.
     plan = [unit for unit, _ in cut]
-    what = {f"{name}-view-{token}": view, f"{name}-vectors-{token}": list(columns), f"{name}-plan-{token}": plan}
-    if isinstance(fitted, Fitted):
-        what[f"{name}-statistics-{token}"] = fitted.for_products()
-    shared_view, shared_columns, shared_plan, *shared_rest = share_all(what)
-    shared_fitted = shared_rest[0] if shared_rest else fitted
+    what: dict[str, Any] = {
+        f"{name}-lenses-{token}": [replace(lens, fitted=lens.fitted.for_products()) for lens in lenses],
+        f"{name}-vectors-{token}": list(columns),
+        f"{name}-plan-{token}": plan,
+    }
+    shared_lenses, shared_columns, shared_plan = share_all(what)
     bytes_per_tile = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
     units, parts = [], []
     for number, (unit, held) in enumerate(cut):
         task = delayed(_sweep_part, pure=False)(
-            shared_view,
-            shared_fitted,
+            shared_lenses,
+            fitted,
             shared_plan,
             number,
             shared_columns,
@@ -127,15 +139,17 @@ def pass_graph(view: View, fitted: Any, columns: Sequence[Columns], name: str, t
 
 
 def _sweep_part(
-    view: View,
-    fitted: Fitted,
+    lenses: list[Lens],
+    fitted: Fitted | None,
     plan: list[Unit],
     number: int,
     columns: list[Columns],
     tasks_per_machine: int,
     held: dict[TileKey, Array] | None,
 ) -> Partial:
-    return sweep(view, fitted, plan[number], columns, tasks_per_machine, held)
+    if fitted is not None:
+        lenses = [replace(lenses[0], fitted=fitted)]
+    return sweep(lenses, plan[number], columns, tasks_per_machine, held)
 
 
 def _units(view: View, where: Machine) -> list[tuple[Unit, Any]]:
@@ -145,40 +159,48 @@ def _units(view: View, where: Machine) -> list[tuple[Unit, Any]]:
     return [(unit, None) for unit in units_of(view, where.slots)]
 
 
-def _check_pass(view: View, columns: Sequence[Columns], where: Machine) -> None:
-    _, n_rows, n_cols = view.shape
+def _check_pass(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> None:
+    source = lenses[0].view.source
     for c in columns:
+        view = lenses[c.lens].view
+        _, n_rows, n_cols = view.shape
         if c.block.ndim != 2 or c.block.shape[0] != n_cols:
             msg = f"V has shape {c.block.shape}, expected ({n_cols}, b): one row for each column of the kernels"
             raise InputError(msg)
         if c.want == "project" and not view.is_square:
-            way_out = "take K[rows, rows] first" if view.source.symmetric else "this set is rectangular; use apply"
+            way_out = "take K[rows, rows] first" if source.symmetric else "this set is rectangular; use apply"
             msg = (
                 f"project needs the same samples as rows and columns, got {n_rows} rows and {n_cols} columns; {way_out}"
             )
             raise InputError(msg)
-    tiling = view.source.tiling
-    width, tile_bytes = sum(c.width for c in columns), tiling.tile**2 * view.source.dtype.itemsize
-    group = max(len(unit.kernels) for unit, _ in _units(view, where))
-    each = sum(c.width * c.dtype.itemsize for c in columns if c.want == "each")
     check_memory(
         "this pass",
-        {
-            "tiles": (2 + 2 * any(c.dtype != view.source.dtype for c in columns)) * tile_bytes,
-            "vectors": tiling.cols * width * 16,
-            "products": tiling.rows * width * 8 * 2,
-            "results": group * n_rows * each,
-        },
+        pass_bytes(lenses, columns, where),
         where.task_bytes,
         "Set dmkl.memory higher or dmkl.block-width lower, give the workers more memory, or store the set with "
         "smaller tiles",
     )
 
 
+def pass_bytes(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> dict[str, int]:
+    """Bytes that one task of a pass holds, by what they are."""
+    view = covering([lens.view for lens in lenses])
+    tiling, dtype = view.source.tiling, view.source.dtype
+    width, tile_bytes = sum(c.width for c in columns), tiling.tile**2 * dtype.itemsize
+    group = max(len(unit.kernels) for unit, _ in _units(view, where))
+    each = sum(c.width * c.dtype.itemsize * lenses[c.lens].view.shape[1] for c in columns if c.want == "each")
+    return {
+        "tiles": (2 + 2 * any(c.dtype != dtype for c in columns)) * tile_bytes,
+        "vectors": tiling.cols * width * 16,
+        "products": tiling.rows * width * 8 * 2,
+        "results": group * each,
+    }
+
+
 _COUNTER = itertools.count(1)
 
 
-def run_pass(view: View, fitted: Fitted, columns: Sequence[Columns], verb: str = "apply") -> tuple[list[Array], int]:
+def run_pass(lenses: Sequence[Lens], columns: Sequence[Columns], verb: str = "apply") -> tuple[list[Array], int]:
     """Run one pass and bring its results here.
 
     Columns beyond the setting ``dmkl.block-width`` ride further passes.
@@ -192,7 +214,7 @@ def run_pass(view: View, fitted: Fitted, columns: Sequence[Columns], verb: str =
     loads = _loads(columns)
     for load in loads:
         name = f"{verb}-pass-{next(_COUNTER)}"
-        found = again(partial(_run, view, fitted, [c for _, c in load], name), name)
+        found = again(partial(_run, lenses, [c for _, c in load], name), name)
         for (owner, _), result in zip(load, found, strict=True):
             results[owner].append(result)
     axis = {"each": 2, "sum": 1, "project": 0}
@@ -202,8 +224,8 @@ def run_pass(view: View, fitted: Fitted, columns: Sequence[Columns], verb: str =
     return joined, len(loads)
 
 
-def _run(view: View, fitted: Fitted, columns: Sequence[Columns], name: str) -> list[Array]:
-    graph = pass_graph(view, fitted, columns, name)
+def _run(lenses: Sequence[Lens], columns: Sequence[Columns], name: str) -> list[Array]:
+    graph = pass_graph(lenses, columns, name)
     totals = [graph.total(position) for position in range(len(columns))]
     flat = execute([d for total in totals for d in total], [(task, size) for _, task, size in graph.units], name)
     found = iter(flat)

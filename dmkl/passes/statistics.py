@@ -6,6 +6,7 @@ multiplicative normalisation before one) needs the row means over those samples:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +15,13 @@ import numpy.typing as npt
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
-from dmkl.blocks.chain import ChainState, Take
+from dmkl.blocks.chain import ChainState, Fitted, Take
 from dmkl.errors import InputError
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import View
+from dmkl.passes.view import Lens, View
 
-__all__ = ["chain_statistics", "means_of", "passes_needed"]
+__all__ = ["chain_statistics", "means_of", "measured_together"]
 
 Array = npt.NDArray[Any]
 
@@ -58,12 +59,6 @@ def _plan(view: View, *, elements: bool) -> _Plan:
     return _Plan(tuple(cols), tuple(rows))
 
 
-def passes_needed(view: View) -> int:
-    """Passes that the statistics of a view cost."""
-    plan = _plan(view, elements=False)
-    return sum(plan.col_pass) + sum(plan.row_pass)
-
-
 def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Delayed:
     """Fit the steps of a view.
 
@@ -79,18 +74,7 @@ def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Dela
     ChainState or Delayed
         The state itself where no pass is needed, a Delayed of it otherwise; nothing is computed.
     """
-    if (
-        not view.source.symmetric
-        and view.steps
-        and any(step != "cosine" and not isinstance(step, Take) for step in view.steps)
-    ):
-        msg = (
-            "a rectangular set holds new samples against training samples, not the training kernels whose means and "
-            "traces centring and normalising need: leave its kernels as they are and give it to a fitted model, which "
-            "carries those statistics"
-        )
-        raise InputError(msg)
-    _check_samples(view)
+    _check(view)
     state: Any = _begin(view)
     plan = _plan(view, elements=elements)
     for position, step in enumerate(view.steps):
@@ -104,7 +88,18 @@ def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Dela
     return state  # type: ignore[no-any-return]
 
 
-def _check_samples(view: View) -> None:
+def _check(view: View) -> None:
+    if (
+        not view.source.symmetric
+        and view.steps
+        and any(step != "cosine" and not isinstance(step, Take) for step in view.steps)
+    ):
+        msg = (
+            "a rectangular set holds new samples against training samples, not the training kernels whose means and "
+            "traces centring and normalising need: leave its kernels as they are and give it to a fitted model, which "
+            "carries those statistics"
+        )
+        raise InputError(msg)
     n_cols = len(view.cols)
     for step in view.steps:
         if isinstance(step, Take):
@@ -155,7 +150,13 @@ def _means(view: View, state: Any, name: str) -> Delayed:
     vector = np.full((n_cols, 1), 1.0 / n_cols)
     # In the training view every step is square; the statistics fitted so far are those of the columns.
     fitted = delayed(_training_chain if view.is_square else _chain, pure=True)(state)
-    graph = pass_graph(view, fitted, [Columns(vector, "each", None, np.dtype(np.float64))], name, tokenize(view, name))
+    graph = pass_graph(
+        [Lens(view, Fitted())],
+        [Columns(vector, "each", None, np.dtype(np.float64))],
+        name,
+        tokenize(view, name),
+        fitted,
+    )
     stacked: Delayed = delayed(_stack, pure=True)(graph.total(0))
     return stacked
 
@@ -185,7 +186,54 @@ def _stack(parts: list[Array]) -> Array:
 
 def means_of(view: View, state: ChainState) -> Array:
     """Row means over the columns of a view whose steps are fitted in `state`, (kernel, rows): one pass, run now."""
-    n_cols = view.shape[2]
-    vector = np.full((n_cols, 1), 1.0 / n_cols)
-    (found,), _ = run_pass(view, state.fitted, [Columns(vector, "each", None, np.dtype(np.float64))], "center")
-    return found[:, :, 0]
+    (means,), _ = _means_now([Lens(view, state.fitted)])
+    return means
+
+
+def measured_together(views: Sequence[View]) -> tuple[list[Lens], int]:
+    """Fit the steps of several views of the same kernels, run now: one pass for all where one of them needs it.
+
+    Parameters
+    ----------
+    views
+        With the same kinds of steps in the same order, such as the folds of a cross-validation.
+
+    Returns
+    -------
+    tuple
+        The views with their statistics, and the number of passes that took.
+    """
+    for view in views:
+        _check(view)
+    states = [_begin(view) for view in views]
+    plans = [_plan(view, elements=False) for view in views]
+    n_passes = 0
+    for position in range(len(views[0].steps)):
+        wanted: list[tuple[int, bool, Lens]] = []
+        for k, (view, state, plan) in enumerate(zip(views, states, plans, strict=True)):
+            prefix = replace(view, steps=view.steps[:position])
+            if plan.col_pass[position]:
+                wanted.append((k, True, Lens(prefix.training(), _training_chain(state))))
+            if plan.row_pass[position]:
+                wanted.append((k, False, Lens(prefix, state.fitted)))
+        found: dict[tuple[int, bool], Array] = {}
+        if wanted:
+            means, passes = _means_now([lens for _, _, lens in wanted])
+            found = {(k, cols): mean for (k, cols, _), mean in zip(wanted, means, strict=True)}
+            n_passes += passes
+        states = [
+            state.step(view.steps[position], found.get((k, True)), found.get((k, False)))
+            for k, (view, state) in enumerate(zip(views, states, strict=True))
+        ]
+    return [Lens(view, state.fitted) for view, state in zip(views, states, strict=True)], n_passes
+
+
+def _means_now(lenses: list[Lens]) -> tuple[list[Array], int]:
+    """Row means over the columns, (kernel, rows), through each lens."""
+    columns = []
+    for number, lens in enumerate(lenses):
+        n_cols = lens.view.shape[2]
+        vector = np.full((n_cols, 1), 1.0 / n_cols)
+        columns.append(Columns(vector, "each", None, np.dtype(np.float64), number))
+    found, passes = run_pass(lenses, columns, "center")
+    return [means[:, :, 0] for means in found], passes

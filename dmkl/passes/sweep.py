@@ -11,17 +11,17 @@ and for the small result VᵀKV once, since the mirrored tile contributes the tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.chain import Fitted
+from dmkl.blocks.tiling import Tiling
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.units import Unit
-from dmkl.passes.view import TileKey, View
+from dmkl.passes.view import Lens, TileKey
 
 __all__ = ["Columns", "Partial", "Want", "merge", "sweep"]
 
@@ -39,19 +39,22 @@ class Columns:
     Parameters
     ----------
     block
-        V, (cols, b), over the view's columns.
+        V, (cols, b), over the columns of its view.
     want
         "each": K_j V for every kernel; "sum": Σ_j K_j V diag(w_j); "project": VᵀK_jV for every kernel.
     weights
         w, (kernels, b), for "sum".
     dtype
         The precision of the products: that of the kernels, or float64 to lose nothing of a float32 set's entries.
+    lens
+        Which of the lenses that share the pass it goes through.
     """
 
     block: Array
     want: Want
     weights: Array | None
     dtype: np.dtype[Any]
+    lens: int = 0
 
     @property
     def width(self) -> int:
@@ -72,37 +75,40 @@ def merge(partials: list[Array]) -> Array:
 
 
 def sweep(
-    view: View,
-    fitted: Fitted,
+    lenses: Sequence[Lens],
     unit: Unit,
     columns: list[Columns],
     tasks_per_machine: int,
     held: dict[TileKey, Array] | None = None,
 ) -> Partial:
     """Go once through the tiles of a unit: those that are `held` in memory, or else as they are read."""
+    view = lenses[0].view
     keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]
     stream = view.source.stream(keys) if held is None else ((key, held[key]) for key in keys)
     with pinned_blas(blas_threads(tasks_per_machine)):
-        return _sweep(view, fitted, unit, columns, stream)
+        return _sweep(lenses, unit, columns, stream)
 
 
-def _sweep(view: View, fitted: Fitted, unit: Unit, columns: list[Columns], stream: Stream) -> Partial:
-    n_rows = view.shape[1]
+def _sweep(lenses: Sequence[Lens], unit: Unit, columns: list[Columns], stream: Stream) -> Partial:
+    tiling = lenses[0].view.source.tiling
+    seen = [lenses[c.lens] for c in columns]
     results: list[Any] = [
-        np.zeros((n_rows, c.width)) if c.want == "sum" else np.empty((len(unit.kernels), *_shape(c, n_rows)), _out(c))
-        for c in columns
+        np.zeros((lens.view.shape[1], c.width))
+        if c.want == "sum"
+        else np.empty((len(unit.kernels), *_shape(c, lens.view.shape[1])), _out(c))
+        for c, lens in zip(columns, seen, strict=True)
     ]
     carried: list[tuple[Array, list[Array]]] = []
     for place, k in enumerate(unit.kernels):
-        if not carried or not fitted.shared:
-            carried = [_carry(view, fitted, int(k), c) for c in columns]
-        sums = _through_tiles(view, unit, columns, [wide for wide, _ in carried], stream)
-        for position, (c, total, (_, kept)) in enumerate(zip(columns, sums, carried, strict=True)):
+        if not carried or not all(lens.fitted.shared for lens in lenses):
+            carried = [_carry(lens, int(k), c) for c, lens in zip(columns, seen, strict=True)]
+        sums = _through_tiles(tiling, unit, columns, [wide for wide, _ in carried], stream)
+        for position, (c, lens, total, (_, kept)) in enumerate(zip(columns, seen, sums, carried, strict=True)):
             if c.want == "project":
-                results[position][place] = total * fitted.factor(int(k))
+                results[position][place] = total * lens.fitted.factor(int(k))
                 continue
-            rows = total if is_whole(view.rows, len(total)) else total[view.rows]
-            product = fitted.left(int(k), rows, kept, offsets=unit.first)
+            rows = total if is_whole(lens.view.rows, len(total)) else total[lens.view.rows]
+            product = lens.fitted.left(int(k), rows, kept, offsets=unit.first)
             if c.want == "sum":
                 assert c.weights is not None
                 results[position] += product * c.weights[k]
@@ -120,8 +126,9 @@ def _out(c: Columns) -> np.dtype[Any]:
     return c.dtype if c.want == "each" else np.dtype(np.float64)
 
 
-def _carry(view: View, fitted: Fitted, k: int, c: Columns) -> tuple[Array, list[Array]]:
+def _carry(lens: Lens, k: int, c: Columns) -> tuple[Array, list[Array]]:
     """V over all columns of the source: zero where the view has no sample."""
+    view, fitted = lens.view, lens.fitted
     carried, kept = (
         fitted.right(k, c.block.astype(np.float64, copy=False)) if fitted.steps else (c.block, list[Array]())
     )
@@ -168,12 +175,13 @@ def _lanes(columns: list[Columns], wides: list[Array], n_rows: int, side: int) -
     return lanes, places
 
 
-def _through_tiles(view: View, unit: Unit, columns: list[Columns], wides: list[Array], stream: Stream) -> list[Array]:
+def _through_tiles(
+    tiling: Tiling, unit: Unit, columns: list[Columns], wides: list[Array], stream: Stream
+) -> list[Array]:
     """The raw products of one kernel, over all rows of the source.
 
     Sums over tiles are in the precision of the products: a tile's own sums are, and they are the longer ones.
     """
-    tiling = view.source.tiling
     lanes, places = _lanes(columns, wides, tiling.rows, tiling.tile)
     for tile_task in unit.tiles:
         _, tile = next(stream)

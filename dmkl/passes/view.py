@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.chain import Step, Take
+from dmkl.blocks.chain import Fitted, Step, Take
 from dmkl.blocks.tiling import Tiling
 
-__all__ = ["TileKey", "TileSource", "TileTask", "View"]
+__all__ = ["Lens", "TileKey", "TileSource", "TileTask", "View", "covering"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -146,3 +146,24 @@ class View:
         """Bytes of stored tiles that one pass over this view reads."""
         side, size = self.source.tiling.tile, self.source.dtype.itemsize
         return len(self.kernels) * len(self.tile_tasks()) * side * side * size * self.source.reads_per_tile
+
+
+@dataclass(frozen=True)
+class Lens:
+    """A view and the statistics of its steps: what a block of vectors needs to go through the stored kernels.
+
+    Several lenses share a pass where they look at the same kernels of the same source: the folds of a
+    cross-validation, each with rows, columns and means of its own.
+    """
+
+    view: View
+    fitted: Fitted
+
+
+def covering(views: Sequence[View]) -> View:
+    """The view, without steps, that has every row and column of some views of the same kernels."""
+    if len(views) == 1:
+        return views[0]
+    rows = np.unique(np.concatenate([view.rows for view in views]))
+    cols = np.unique(np.concatenate([view.cols for view in views]))
+    return replace(views[0], rows=rows, cols=cols, steps=())

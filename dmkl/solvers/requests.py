@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.chain import Fitted
-from dmkl.passes.combine import FactorHandle, factor_pass
+from dmkl.passes.combine import Combination, FactorHandle, factor_pass
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import View
+from dmkl.passes.view import Lens
 
 __all__ = ["Combined", "Each", "Factorized", "Request", "Solver", "drive"]
 
@@ -54,17 +53,14 @@ Request = Each | Combined | Factorized
 Solver = Generator[Request, Any, Result]
 
 
-def drive(
-    view: View, fitted: Fitted, solvers: Sequence[Solver[Result]], *, lanes: int | None = None
-) -> tuple[list[Result], int]:
+def drive(solvers: Sequence[tuple[Lens, Solver[Result]]], *, lanes: int | None = None) -> tuple[list[Result], int]:
     """Run solvers to their ends, side by side.
 
     Parameters
     ----------
-    view, fitted
-        The kernels and the statistics of their steps.
     solvers
-        One for each independent problem.
+        One for each independent problem, with what it sees the kernels through. All lenses look at the same kernels
+        of one source.
     lanes
         The most that run at once; all where missing. What a running solver holds in memory (a factor) it holds
         until it asks for the next.
@@ -76,56 +72,65 @@ def drive(
     """
     results: dict[int, Result] = {}
     waiting = list(enumerate(solvers))[::-1]
-    running: dict[int, tuple[Solver[Result], Request]] = {}
+    running: dict[int, tuple[Lens, Solver[Result], Request]] = {}
     n_passes = 0
 
-    def advance(number: int, solver: Solver[Result], answer: Any) -> None:
+    def advance(number: int, lens: Lens, solver: Solver[Result], answer: Any) -> None:
         try:
-            running[number] = (solver, solver.send(answer))
+            running[number] = (lens, solver, solver.send(answer))
         except StopIteration as stop:
             running.pop(number, None)
             results[number] = stop.value
 
     while waiting or running:
         while waiting and (lanes is None or len(running) < lanes):
-            number, solver = waiting.pop()
-            advance(number, solver, None)
+            number, (lens, solver) = waiting.pop()
+            advance(number, lens, solver, None)
         if not running:
             continue
-        answers, passes = _answer(view, fitted, [request for _, request in running.values()])
+        answers, passes = _answer([(lens, request) for lens, _, request in running.values()])
         n_passes += passes
         # Taken out of the list as they are handed over: an answer may be a factor as large as a kernel, and must not
         # outlive its solver's interest in it.
         answers.reverse()
-        for number, (solver, _) in list(running.items()):
-            advance(number, solver, answers.pop())
+        for number, (lens, solver, _) in list(running.items()):
+            advance(number, lens, solver, answers.pop())
     return [results[number] for number in range(len(solvers))], n_passes
 
 
-def _answer(view: View, fitted: Fitted, requests: list[Request]) -> tuple[list[Any], int]:
+def _answer(requests: list[tuple[Lens, Request]]) -> tuple[list[Any], int]:
     answers: list[Any] = [None] * len(requests)
     n_passes = 0
-    factors = [(k, r) for k, r in enumerate(requests) if isinstance(r, Factorized)]
+    lenses: list[Lens] = []
+    for lens, _ in requests:
+        if not any(lens is known for known in lenses):
+            lenses.append(lens)
+
+    def place(lens: Lens) -> int:
+        return next(k for k, known in enumerate(lenses) if known is lens)
+
+    factors = [(k, place(lens), r) for k, (lens, r) in enumerate(requests) if isinstance(r, Factorized)]
     if factors:
-        weights = np.stack([r.weights for _, r in factors], axis=1)
-        handles: list[FactorHandle] = factor_pass(view, fitted, weights, [r.lam for _, r in factors])
+        combinations = [Combination(seen, r.weights) for _, seen, r in factors]
+        handles: list[FactorHandle] = factor_pass(lenses, combinations, [r.lam for _, _, r in factors])
         n_passes += 1
-        for (k, _), handle in zip(factors, handles, strict=True):
+        for (k, _, _), handle in zip(factors, handles, strict=True):
             answers[k] = handle
-    vectors = [(k, r) for k, r in enumerate(requests) if not isinstance(r, Factorized)]
+    vectors = [(k, place(lens), r) for k, (lens, r) in enumerate(requests) if not isinstance(r, Factorized)]
     if vectors:
-        found, passes = run_pass(view, fitted, [_columns(view, r) for _, r in vectors], _verb([r for _, r in vectors]))
+        columns = [_columns(lenses[seen], seen, r) for _, seen, r in vectors]
+        found, passes = run_pass(lenses, columns, _verb([r for _, _, r in vectors]))
         n_passes += passes
-        for (k, _), answer in zip(vectors, found, strict=True):
+        for (k, _, _), answer in zip(vectors, found, strict=True):
             answers[k] = answer
     return answers, n_passes
 
 
-def _columns(view: View, request: Each | Combined) -> Columns:
+def _columns(lens: Lens, number: int, request: Each | Combined) -> Columns:
     if isinstance(request, Each):
-        return Columns(request.block, "each", None, np.dtype(np.float64))
+        return Columns(request.block, "each", None, np.dtype(np.float64), number)
     weights = np.repeat(request.weights[:, None], request.block.shape[1], axis=1)
-    return Columns(request.block, "sum", weights, view.source.dtype)
+    return Columns(request.block, "sum", weights, lens.view.source.dtype, number)
 
 
 def _verb(requests: list[Each | Combined]) -> str:
