@@ -27,7 +27,7 @@ from dmkl.store.ingest import Labels, ingest
 from dmkl.store.reader import Location, StoreReader
 from dmkl.store.sources import as_source
 
-__all__ = ["KernelSet", "Split", "create", "open"]
+__all__ = ["KernelSet", "Split", "create", "measure", "open"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -284,11 +284,7 @@ class KernelSet:
 
     def measured(self) -> tuple[KernelSet, int]:
         """The same view with its statistics at hand, and the passes that took."""
-        if self._fitted is not None:
-            return self, 0
-        (lens,), passes = measured_together([self._view])
-        self._fitted = lens.fitted
-        return self, passes
+        return self, measure([self])
 
     # --- the primitive -------------------------------------------------------------------------------------------
 
@@ -419,6 +415,20 @@ class KernelSet:
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         return np.asarray(self.to_dask().compute(), dtype=dtype)
+
+
+def measure(sets: Sequence[KernelSet]) -> int:
+    """Compute the statistics of several views of the same kernels that lack them; returns the passes that took.
+
+    Views whose statistics need a pass share it.
+    """
+    missing = [K for K in sets if K._fitted is None]
+    if not missing:
+        return 0
+    lenses, passes = measured_together([K.view for K in missing])
+    for K, lens in zip(missing, lenses, strict=True):
+        K._fitted = lens.fitted
+    return passes
 
 
 def _products(state: ChainState) -> Fitted:

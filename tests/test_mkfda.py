@@ -644,7 +644,7 @@ def refused(words, action, kind=InputError):
         ({"lam": np.nan}, ["lam must be", "got nan"]),
         ({"tol": 0}, ["tol must be positive", "got 0"]),
         ({"max_iter": 0}, ["max_iter must be at least 1", "got 0"]),
-        ({"solver": "newton"}, ["solver must be 'auto', 'direct' or 'cg'", "got 'newton'"]),
+        ({"solver": "newton"}, ["solver must be 'auto', 'direct', 'cg' or 'subspace'", "got 'newton'"]),
         ({"master": "silp"}, ["master must be 'newton', 'taylor' or 'exact'", "got 'silp'"]),
         (
             {"normalize": "frobenius"},
@@ -771,6 +771,6 @@ def test_the_direct_solver_keeps_the_budget():
         words = ["solver='direct'", "GiB", "use solver='cg'", "dmkl.memory"]
         refused(words, lambda: dmkl.MKFDA(solver="direct").fit(K, y), MemoryBudgetError)
         model = dmkl.MKFDA(solver="auto").fit(K, y > 4)
-    assert model.solver_ == "cg"
+    assert model.solver_ == "subspace"
     assert model.gap_ <= 1e-4
     assert dmkl.MKFDA(solver="auto").fit(K, y > 4).solver_ == "direct"

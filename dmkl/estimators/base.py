@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -17,7 +18,7 @@ from dmkl.blocks.chain import ChainState, Fitted, FittedStep, Kind
 from dmkl.blocks.fisher import Targets, encode_targets
 from dmkl.errors import InputError
 from dmkl.estimators.persistence import MODELS, save_model
-from dmkl.kernelset import KernelSet
+from dmkl.kernelset import KernelSet, measure
 from dmkl.passes.run import run_pass
 from dmkl.passes.statistics import chain_statistics, means_of
 from dmkl.passes.sweep import Columns
@@ -65,8 +66,33 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(msg)
         return (*(("center",) if self.center else ()), *((how,) if how is not None else ()))
 
+    def _prepared(self, K: KernelSet) -> KernelSet:
+        """The kernels with the model's own steps, not measured."""
+        for step in self._steps():
+            K = K.center() if step == "center" else K.normalize(step)
+        return K
+
     def _training(self, K: KernelSet, y: npt.ArrayLike | None) -> TrainingSet:
         """Check the input, add the model's steps and measure them."""
+        return self._trainings([self], [K], [y])[0]
+
+    @staticmethod
+    def _trainings(
+        models: Sequence[KernelClassifier], sets: Sequence[KernelSet], labels: Sequence[npt.ArrayLike | None]
+    ) -> list[TrainingSet]:
+        """`_training` of several models on the same kernels, which share the pass that their statistics take."""
+        targets = [model._begin(K, y) for model, K, y in zip(models, sets, labels, strict=True)]
+        prepared = [model._prepared(K) for model, K in zip(models, sets, strict=True)]
+        n_passes = measure(prepared)
+        found = []
+        for model, K, target in zip(models, prepared, targets, strict=True):
+            steps = K.statistics().steps
+            model.statistics_ = steps[len(steps) - len(model._steps()) :]
+            found.append(TrainingSet(K, target, model.statistics_, n_passes))
+        return found
+
+    def _begin(self, K: KernelSet, y: npt.ArrayLike | None) -> Targets:
+        """Check the input of `fit` and remember what the model is fitted on."""
         check_kernel_set(K, "fit")
         # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
         for name in [name for name in vars(self) if name.endswith("_")]:
@@ -81,11 +107,6 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(msg)
         tasks = K.tasks if y is None else None
         targets = encode_targets(labels, K.shape[1], tasks)
-        steps, added = K, self._steps()
-        for step in added:
-            steps = steps.center() if step == "center" else steps.normalize(step)
-        measured, n_passes = steps.measured()
-        own = measured.statistics().steps[len(measured.statistics().steps) - len(added) :]
         self.classes_ = targets.classes
         self.kernel_names_ = K.names
         self.train_samples_ = K.train_samples.astype(str)
@@ -96,8 +117,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if targets.kind != "multilabel"
             else np.array([str(t) for t in (range(len(targets.problems)) if tasks is None else tasks)])
         )
-        self.statistics_ = own
-        return TrainingSet(measured, targets, own, n_passes)
+        return targets
 
     def _label_results(self, alphas: list[Float], betas: list[Float]) -> None:
         """Set `weights_` and `dual_coef_` from one pair for each problem."""

@@ -13,7 +13,7 @@ from sklearn.model_selection import check_cv
 
 from dmkl.errors import InputError
 from dmkl.estimators.base import check_kernel_set
-from dmkl.estimators.mkfda import MKFDA, SolverName, _FisherClassifier, check_resolution
+from dmkl.estimators.mkfda import MKFDA, SolverName, _FisherClassifier
 from dmkl.kernelset import KernelSet
 from dmkl.passes.combine import direct_bytes, fits_in_memory
 from dmkl.passes.execute import machine
@@ -66,8 +66,10 @@ class SingleBest(_FisherClassifier):
         super().__init__(lam, center=center, normalize=normalize, solver=solver, tol=tol, max_iter=max_iter)
         self.cv = cv
 
-    def _exponent(self) -> float:
-        return 1.0
+    _SOLVERS = ("auto", "direct", "cg")
+
+    def _exponents(self) -> list[float]:
+        return [1.0]
 
     def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
         """Choose a kernel and learn the discriminant on it; see `MKFDA.fit` for the parameters.
@@ -76,14 +78,13 @@ class SingleBest(_FisherClassifier):
         """
         self._check_parameters()
         training = self._training(K, y)
-        check_resolution(training.kernels, float(self.lam))
         labels = np.asarray(K.labels if y is None else y)
         scores, choice_passes = self._scores(K, labels)
         best = int(np.argmax(scores.mean("fold").values))
         self.best_ = self.kernel_names_[best]
         self.scores_ = scores
         chosen = training.__class__(training.kernels.select(best), training.targets, training.own, 0)
-        solutions, passes, self.solver_ = self._solve(chosen, 1.0)
+        solutions, passes, self.solver_ = self._solve(chosen)
         # The last fit reads one kernel of n.
         self.n_passes_ = training.n_passes + choice_passes + math.ceil(passes / len(K))
         weights = np.zeros(len(K))
@@ -118,7 +119,7 @@ class SingleBest(_FisherClassifier):
         direct = self.solver != "cg" and fits_in_memory(view, 1, where)
         if not direct:
             solvers = [
-                self._iterated(Problem(h, float(self.lam), 1.0), weights)
+                self._iterated(Problem(h, self._ridges()[0], 1.0), weights)
                 for weights in np.eye(n)
                 for h in training.targets.problems
             ]
@@ -136,7 +137,7 @@ class SingleBest(_FisherClassifier):
         return np.array(accuracy), training.n_passes + passes + extra + read
 
     def _alone(self, h: Float, weights: Float) -> Solver[Float]:
-        factor = yield Factorized(weights, float(self.lam))
+        factor = yield Factorized(weights, self._ridges()[0])
         return np.asarray(factor.solve(h))
 
     def _iterated(self, problem: Problem, weights: Float) -> Solver[Float]:
@@ -182,8 +183,10 @@ class Product(_FisherClassifier):
         As in `MKFDA`, for a single kernel named "product".
     """
 
-    def _exponent(self) -> float:
-        return float(np.inf)
+    _SOLVERS = ("auto", "direct", "cg")
+
+    def _exponents(self) -> list[float]:
+        return [float(np.inf)]
 
     def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
         """Learn the discriminant; see `MKFDA.fit`."""

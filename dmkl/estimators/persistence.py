@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from dmkl._version import __version__
 from dmkl.blocks.chain import FittedStep
 from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
 
-__all__ = ["MODELS", "load", "save_model"]
+__all__ = ["MODELS", "READERS", "check_version", "load", "put_in_place", "save_model", "write_model"]
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 1
 MODELS: dict[str, type[Any]] = {}
 """The kinds of models by name; each enters itself where its class is made."""
+READERS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {}
+"""What `load` reads by the attribute "format", from the path and the attributes; each enters itself."""
 _ARRAYS = {"weights_": "weight", "dual_coef_": "dual_coef", "scores_": "accuracy"}
 """Attributes that are stored, and what their arrays are called in memory."""
 _STATISTICS = {"center": "col_mean", "scale": "factor", "cosine": "col_scale"}
@@ -29,6 +32,26 @@ _STATISTICS = {"center": "col_mean", "scale": "factor", "cosine": "col_scale"}
 
 def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
     """See `KernelClassifier.save`."""
+    put_in_place(path, lambda written: write_model(model, written), FORMAT, "model", overwrite=overwrite)
+
+
+def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
+    """Write beside `path` and rename, so that what is there is whole, the old or the new.
+
+    Parameters
+    ----------
+    write
+        Writes a Zarr group at the path that it is given.
+    form
+        The attribute "format" of what may be replaced.
+    what
+        Its name in messages.
+
+    Raises
+    ------
+    StoreExistsError
+        If something is at `path` and `overwrite` was not given, or it is of another format.
+    """
     final = Path(path).expanduser().absolute()
     if final.exists():
         if not overwrite:
@@ -37,14 +60,14 @@ def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
                 "--overwrite)"
             )
             raise StoreExistsError(msg)
-        if not _is_model(final):
-            msg = f"{final} is not a model, and only models are replaced; choose another path, or move it away"
+        if not _has_format(final, form):
+            msg = f"{final} is not a {what}, and nothing else is replaced; choose another path, or move it away"
             raise StoreExistsError(msg)
     token = uuid.uuid4().hex
     written, replaced = (final.with_name(f"{final.name}.{token}.{end}") for end in ("partial", "replaced"))
     written.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _write(model, written)
+        write(written)
     except BaseException:
         shutil.rmtree(written, ignore_errors=True)
         raise
@@ -54,14 +77,15 @@ def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _is_model(path: Path) -> bool:
+def _has_format(path: Path, form: str) -> bool:
     try:
-        return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == FORMAT
+        return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == form
     except (OSError, ValueError, KeyError):
         return False
 
 
-def _write(model: Any, path: Path) -> None:
+def write_model(model: Any, path: Path) -> None:
+    """Write a fitted model as a Zarr group at a path where there is none."""
     arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
     steps = []
     for position, step in enumerate(model.statistics_):
@@ -91,22 +115,25 @@ def _write(model: Any, path: Path) -> None:
 
 def _to_zarr(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
     # Names as variable-length strings: Zarr warns of fixed-length ones that their v3 encoding is not settled.
-    plain = dataset.assign_coords(
+    plain = dataset.assign(
         {
-            name: (coord.dims, coord.values.astype(object))
-            for name, coord in dataset.coords.items()
-            if coord.dtype.kind == "U"
+            name: (variable.dims, variable.values.astype(object), variable.attrs)
+            for name, variable in dataset.variables.items()
+            if variable.dtype.kind == "U"
         }
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
-        plain.to_zarr(path, mode=mode, group=group, zarr_format=3, consolidated=group is None)
+        # A chunk that holds the fill value alone is written too, so that one that is missing is damage.
+        plain.to_zarr(path, mode=mode, group=group, zarr_format=3, consolidated=group is None, write_empty_chunks=True)
 
 
 def _encode(value: Any) -> Any:
     """A parameter as JSON; infinity as a word, since JSON has none; a splitter object by its text."""
     if isinstance(value, float | np.floating) and not np.isfinite(value):
         return {"float": str(float(value))}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_encode(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()
     return value if isinstance(value, str | int | float | bool | type(None)) else {"text": repr(value)}
@@ -115,11 +142,11 @@ def _encode(value: Any) -> Any:
 def _decode(value: Any) -> Any:
     if isinstance(value, dict):
         return float(value["float"]) if "float" in value else value["text"]
-    return value
+    return tuple(_decode(item) for item in value) if isinstance(value, list) else value
 
 
 def load(path: Any) -> Any:
-    """Read back a model that `save` wrote.
+    """Read back a model or the result of a search that `save` wrote.
 
     Raises
     ------
@@ -139,27 +166,46 @@ def load(path: Any) -> Any:
     except (OSError, ValueError) as error:
         msg = f"{final} is not a model: {error}"
         raise StoreError(msg) from error
-    if attrs.get("format") != FORMAT:
+    reader = READERS.get(str(attrs.get("format")))
+    if reader is None:
         hint = "; it is a kernel set, open it with dmkl.open" if attrs.get("format") == "dmkl-kernel-set" else ""
         msg = f"{final} is not a model: its attribute 'format' is {attrs.get('format')!r}, expected {FORMAT!r}{hint}"
         raise StoreError(msg)
-    if attrs.get("format_version", 0) > FORMAT_VERSION:
+    return reader(final, attrs)
+
+
+def check_version(path: Path, attrs: dict[str, Any], newest: int, what: str) -> None:
+    """Refuse what a newer dmkl wrote.
+
+    Raises
+    ------
+    FormatVersionError
+        If the attribute "format_version" is above `newest`.
+    """
+    if attrs.get("format_version", 0) > newest:
         msg = (
-            f"{final} has model format version {attrs['format_version']}, and this dmkl reads up to "
-            f"{FORMAT_VERSION}; install a newer dmkl"
+            f"{path} has {what} format version {attrs['format_version']}, and this dmkl reads up to "
+            f"{newest}; install a newer dmkl"
         )
         raise FormatVersionError(msg)
+
+
+def _read_model(path: Path, attrs: dict[str, Any]) -> Any:
+    check_version(path, attrs, FORMAT_VERSION, "model")
     if attrs.get("model") not in MODELS:
         msg = (
-            f"{final} holds a model of the kind {attrs.get('model')!r}, which this dmkl does not know; expected one "
+            f"{path} holds a model of the kind {attrs.get('model')!r}, which this dmkl does not know; expected one "
             f"of {', '.join(MODELS)}"
         )
         raise StoreError(msg)
     try:
-        return _read(final, attrs)
+        return _read(path, attrs)
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        msg = f"the model at {final} is damaged ({error!r}); save it again"
+        msg = f"the model at {path} is damaged ({error!r}); save it again"
         raise StoreError(msg) from error
+
+
+READERS[FORMAT] = _read_model
 
 
 def _read(path: Path, attrs: dict[str, Any]) -> Any:

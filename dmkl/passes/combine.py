@@ -34,6 +34,7 @@ __all__ = [
     "direct_bytes",
     "factor_pass",
     "fits_in_memory",
+    "for_sums",
 ]
 
 Array = npt.NDArray[Any]
@@ -322,6 +323,11 @@ def _assemble_shared(strips: list[_Strip], number: int, lenses: list[Lens], lens
     return assemble(strips, number, lenses[lens], lam)
 
 
+def for_sums(lens: Lens) -> Lens:
+    """The lens with the statistics that sums need: of a shared chain those of products, otherwise all."""
+    return replace(lens, fitted=lens.fitted.for_products()) if lens.fitted.shared else lens
+
+
 @dataclass(frozen=True)
 class _Plan:
     """How the adding up of some combinations is cut into tasks."""
@@ -339,7 +345,7 @@ class _Plan:
     def of(cls, lenses: Sequence[Lens], combinations: Sequence[Combination], verb: str) -> _Plan:
         where = machine()
         name, token = f"{verb}-{next(_COUNTER)}", uuid.uuid4().hex
-        products = [replace(x, fitted=x.fitted.for_products()) if x.fitted.shared else x for x in lenses]
+        products = [for_sums(lens) for lens in lenses]
         held = share_all({f"{name}-lenses-{token}": products, f"{name}-weights-{token}": list(combinations)})
         view = covering([lens.view for lens in lenses])
         tiles = view.tile_tasks()
@@ -374,12 +380,11 @@ class StoredSum:
     tiles: tuple[tuple[int, int], ...]
     lens: Lens
 
-    def factor(self, lam: float) -> Factor:
-        """The Cholesky factor of ½(I + K(β)/λ)."""
+    def matrix(self) -> tuple[Float, Index | None]:
+        """K(β), of which the lower triangle is right, and the position of each of its rows among the samples."""
         order, side = _Order.of(self.lens), self.lens.view.source.tiling.tile
         blocks = ((order.run(i, side), order.run(j, side), np.load(_tile_file(self.stem, i, j))) for i, j in self.tiles)
-        whole, places = _whole(blocks, self.lens)
-        return Factor(whole, lam, places)
+        return _whole(blocks, self.lens)
 
     def remove(self) -> None:
         """Delete its files."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import dask
@@ -24,6 +26,7 @@ __all__ = [
     "active_client",
     "again",
     "check_memory",
+    "computing_here",
     "execute",
     "graph_token",
     "machine",
@@ -54,8 +57,31 @@ class Machine:
         self.task_bytes, self.total_bytes = task_bytes, total_bytes
 
 
+_HERE: ContextVar[Machine | None] = ContextVar("dmkl-here", default=None)
+
+
+@contextmanager
+def computing_here(where: Machine) -> Iterator[None]:
+    """Let passes inside this context run in this thread: for work that is itself a task.
+
+    Dask's own configuration of the scheduler is one for all threads of a process, so tasks cannot set it.
+
+    Parameters
+    ----------
+    where
+        What the task may take of its machine.
+    """
+    token = _HERE.set(where)
+    try:
+        yield
+    finally:
+        _HERE.reset(token)
+
+
 def active_client() -> Client | None:
     """The `distributed` client that a computation would go to now, if any."""
+    if _HERE.get() is not None:
+        return None
     owner = getattr(get_scheduler(), "__self__", None)
     return owner if isinstance(owner, Client) else None
 
@@ -68,6 +94,8 @@ def machine() -> Machine:
     NoWorkersError
         If a cluster has no worker within the setting ``dmkl.workers-timeout``.
     """
+    if (here := _HERE.get()) is not None:
+        return here
     budget = settings.memory_budget_bytes()
     client = active_client()
     if client is None:
@@ -218,7 +246,8 @@ def execute(
         sizes = {unit.key: n_bytes for unit, n_bytes in units}
         if client is None:
             with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
-                return list(compute(*results, optimize_graph=False))
+                here = {} if _HERE.get() is None else {"scheduler": "synchronous"}
+                return list(compute(*results, optimize_graph=False, **here))
         return _on_cluster(client, results, units, sizes, watch, keep)
     finally:
         watch.end()

@@ -21,7 +21,7 @@ from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
 
-__all__ = ["chain_statistics", "means_of", "measured_together"]
+__all__ = ["chain_statistics", "means_of", "measured_together", "training_lens"]
 
 Array = npt.NDArray[Any]
 
@@ -166,6 +166,11 @@ def _chain(state: ChainState) -> Any:
 
 
 def _training_chain(state: ChainState) -> Any:
+    return _as_training(state.fitted)
+
+
+def _as_training(fitted: Fitted) -> Fitted:
+    """The chain for the column samples as rows."""
     steps = tuple(
         replace(
             step,
@@ -175,9 +180,14 @@ def _training_chain(state: ChainState) -> Any:
             if step.take is None
             else Take(step.take.cols, step.take.cols, step.take.cols_before, step.take.cols_before),
         )
-        for step in state.fitted.steps
+        for step in fitted.steps
     )
-    return replace(state.fitted, steps=steps)
+    return replace(fitted, steps=steps)
+
+
+def training_lens(lens: Lens) -> Lens:
+    """The square lens of the column samples, in which the steps took their statistics."""
+    return Lens(lens.view.training(), _as_training(lens.fitted))
 
 
 def _stack(parts: list[Array]) -> Array:

@@ -53,11 +53,11 @@ class _Cone:
         self._b: list[Float] = []
         self._cones: list[Any] = []
 
-    def add(self, rows: Any, b: Float, cone: Any) -> None:
-        """Demand b − rows x ∈ cone."""
+    def add(self, rows: Any, b: Float, *cones: Any) -> None:
+        """Demand that b − rows x lie in the product of the cones."""
         self._rows.append(sp.csc_array(rows))
         self._b.append(np.asarray(b, dtype=np.float64))
-        self._cones.append(cone)
+        self._cones.extend(cones)
 
     def minimize(self, quadratic: Any, linear: Float) -> Float:
         """Minimise ½ xᵀPx + qᵀx.
@@ -110,11 +110,10 @@ def _add_ball(cone: _Cone, n: int, p: float, spare: int) -> None:
         # Σ t_j ≤ 1 with (t_j, 1, β_j) in the power cone of exponent 1/p: t_j^(1/p) ≥ β_j.
         row = sp.csc_array((np.ones(n), (np.zeros(n, dtype=int), spare + np.arange(n))), shape=(1, width))
         cone.add(row, np.ones(1), clarabel.NonnegativeConeT(1))
-        for j in range(n):
-            rows = sp.csc_array(
-                (np.array([-1.0, -1.0]), (np.array([0, 2]), np.array([spare + j, j]))), shape=(3, width)
-            )
-            cone.add(rows, np.array([0.0, 1.0, 0.0]), clarabel.PowerConeT(1.0 / p))
+        first = 3 * np.arange(n)
+        at = (np.concatenate([first, first + 2]), np.concatenate([spare + np.arange(n), np.arange(n)]))
+        rows = sp.csc_array((np.full(2 * n, -1.0), at), shape=(3 * n, width))
+        cone.add(rows, np.tile([0.0, 1.0, 0.0], n), *[clarabel.PowerConeT(1.0 / p)] * n)
 
 
 def _weights(x: Float, p: float) -> Float:

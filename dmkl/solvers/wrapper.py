@@ -38,6 +38,10 @@ class Status(enum.Enum):
         "The iteration cap was reached before the gap: raise max_iter, or accept the gap that is reported. With the "
         "Taylor or exact master, try master='newton'."
     )
+    BASIS = (
+        "The subspace was as large as it was allowed to be before the gap was proven: allow more with basis= or "
+        "max_iter=, or let finish= go on with another solver."
+    )
     STALLED = (
         "The gap stopped shrinking above the tolerance: the arithmetic resolves no more. Take a larger λ or "
         "tol, or store "
@@ -192,6 +196,7 @@ def wrapper(
     tol: float = 1e-4,
     max_iter: int = 100,
     names: tuple[str, ...] = (),
+    start: Float | None = None,
 ) -> Generator[Request, Any, Solution]:
     """Solve one problem; yields requests, returns a `Solution`.
 
@@ -211,6 +216,8 @@ def wrapper(
         Most weightings tried.
     names
         The kernels' names, for messages.
+    start
+        β to begin with, of norm one; uniform weights where missing.
 
     Raises
     ------
@@ -218,7 +225,7 @@ def wrapper(
         If a quadratic form αᵀK_jα comes out negative.
     """
     watch = progress.current()
-    beta = uniform_weights(n_kernels, problem.p)
+    beta = uniform_weights(n_kernels, problem.p) if start is None else start
     fixed = n_kernels == 1 or np.isinf(problem.p)
     best: Solution | None = None
     steps: list[Step] = []

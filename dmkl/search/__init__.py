@@ -1,0 +1,1 @@
+"""Cross-validated search over a grid of parameters."""

@@ -1,0 +1,116 @@
+"""Which point of a grid a search chooses: rules on arrays of mean scores."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import InputError
+
+__all__ = ["Rule", "check_rule", "choose", "within_one_standard_error"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+Rule = Literal["best", "one_standard_error"]
+
+_ROUNDING = 1e-12
+"""Means that differ by less, relative to the best, tie: the same fold scores in another order sum to as much."""
+
+
+def choose(
+    mean: Float,
+    standard_error: Float,
+    rule: Rule = "best",
+    *,
+    lam: npt.ArrayLike = 0.0,
+    p: npt.ArrayLike = 0.0,
+    failed: npt.ArrayLike = False,
+) -> tuple[int, ...]:
+    """Position of the chosen point of a grid.
+
+    Parameters
+    ----------
+    mean
+        Mean score of every point over the folds, larger is better. Points that are not finite are never chosen.
+    standard_error
+        Its standard error, of the same shape; NaN (a single fold) counts as zero.
+    rule
+        "best": the largest mean. "one_standard_error": any mean ≥ max − s will do, s being the standard error of the
+        best point. The simplest of them is chosen: the largest lam (the most regularised), then the smallest p (the
+        fewest kernels), then the first.
+    lam, p
+        Those parameters of every point, of a shape that broadcasts to that of `mean`; equal for all where the grid
+        does not vary them.
+    failed
+        True for points that are not to be chosen, whatever their mean.
+
+    Raises
+    ------
+    InputError
+        If the rule is none of these, or no point can be chosen.
+
+    Notes
+    -----
+    Breiman, Friedman, Olshen, Stone: Classification and regression trees, 1984, Section 3.4.3; Hastie, Tibshirani,
+    Friedman: The elements of statistical learning, 2nd ed., 2009, Section 7.10.
+    """
+    check_rule(rule)
+    found = _best(mean, lam, p, failed)
+    if rule == "best":
+        return found
+    return _simplest(within_one_standard_error(mean, standard_error, lam=lam, p=p, failed=failed), lam, p)
+
+
+def within_one_standard_error(
+    mean: Float,
+    standard_error: Float,
+    *,
+    lam: npt.ArrayLike = 0.0,
+    p: npt.ArrayLike = 0.0,
+    failed: npt.ArrayLike = False,
+) -> Bool:
+    """Which points have a mean within one standard error, that of the best point, of the best mean.
+
+    The parameters are those of `choose`; lam and p tell which of equally good points is the best.
+    """
+    found = _best(mean, lam, p, failed)
+    return _at_least(mean, mean[found] - np.nan_to_num(standard_error[found]), failed)
+
+
+def check_rule(rule: str) -> None:
+    """Refuse a rule that is none.
+
+    Raises
+    ------
+    InputError
+        Naming those there are.
+    """
+    if rule not in get_args(Rule):
+        msg = f"rule must be {' or '.join(map(repr, get_args(Rule)))}, got {rule!r}"
+        raise InputError(msg)
+
+
+def _best(mean: Float, lam: npt.ArrayLike, p: npt.ArrayLike, failed: npt.ArrayLike) -> tuple[int, ...]:
+    eligible = np.isfinite(mean) & ~np.asarray(failed)
+    if not eligible.any():
+        msg = (
+            f"no point of the grid can be chosen: of {mean.size}, {np.count_nonzero(~np.isfinite(mean))} have no mean "
+            f"score and {np.count_nonzero(np.broadcast_to(failed, mean.shape))} failed. A measure is NaN where the "
+            "validation rows leave it undefined: take folds with rows of every class, or another scoring"
+        )
+        raise InputError(msg)
+    return _simplest(_at_least(mean, mean[eligible].max(), failed), lam, p)
+
+
+def _at_least(mean: Float, threshold: float, failed: npt.ArrayLike) -> Bool:
+    chosen: Bool = np.isfinite(mean) & ~np.asarray(failed) & (mean >= threshold - _ROUNDING * abs(threshold))
+    return chosen
+
+
+def _simplest(candidates: Bool, lam: npt.ArrayLike, p: npt.ArrayLike) -> tuple[int, ...]:
+    lams, ps = (np.broadcast_to(values, candidates.shape)[candidates] for values in (lam, p))
+    first = np.lexsort((ps, -lams))[0]  # the last key counts first, and equals keep their order
+    return tuple(int(place[first]) for place in np.nonzero(candidates))

@@ -1,0 +1,393 @@
+"""Measures of decision scores, larger being better: the papers' own and scikit-learn's."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.metrics import (
+    average_precision_score,
+    get_scorer,
+    matthews_corrcoef,
+    precision_recall_curve,
+    recall_score,
+)
+
+from dmkl.errors import InputError
+
+__all__ = [
+    "OWN_METRICS",
+    "Metric",
+    "as_metrics",
+    "average_precision_voc",
+    "average_precision_voc07",
+    "evaluate",
+    "matthews",
+    "mean_class_accuracy",
+]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+Kind = Literal["binary", "multiclass", "multilabel"]
+Metric = Callable[[Array, Array, Array], float]
+"""(truth, decision, classes) ↦ a number: labels (rows,), scores (rows,) for two classes or (rows, classes) for more,
+the classes sorted; the second of two is the positive one."""
+
+
+# --- binary measures, averaged over classes --------------------------------------------------------------------------
+
+
+def average_precision_voc07(positive: Array, scores: Array) -> float:
+    """Eleven-point interpolated average precision: (1/11) Σ_{r = 0, 0.1, …, 1} max_{r' ≥ r} precision(r').
+
+    Everingham, Van Gool, Williams, Winn, Zisserman: The PASCAL Visual Object Classes (VOC) challenge, IJCV 88 (2010),
+    Section 4.2; used up to VOC 2009. Precision and recall are taken where the score changes, so that tied samples
+    enter together.
+
+    Parameters
+    ----------
+    positive
+        (rows,) booleans
+    scores
+        (rows,)
+
+    Returns
+    -------
+    float
+        NaN where no row is positive.
+    """
+    if not positive.any():
+        return float("nan")
+    precision, recall = _curve(positive, scores)
+    # Quotients of integers on both sides, so that a recall of three tenths reaches the level 0.3.
+    reached = recall >= np.arange(11)[:, None] / 10
+    return float(np.where(reached, precision, 0.0).max(axis=1).mean())
+
+
+def average_precision_voc(positive: Array, scores: Array) -> float:
+    """Area under the envelope of precision: ∫₀¹ max_{r' ≥ r} precision(r') dr.
+
+    Everingham, Winn: The PASCAL VOC 2010 development kit; used from VOC 2010 on. Parameters and result as in
+    `average_precision_voc07`.
+    """
+    if not positive.any():
+        return float("nan")
+    precision, recall = _curve(positive, scores)
+    return float(-np.diff(recall, append=0.0) @ np.maximum.accumulate(precision))
+
+
+def _curve(positive: Array, scores: Array) -> tuple[Float, Float]:
+    """Precision and recall at every threshold, recall falling, without the point (1, 0) that closes a drawn curve."""
+    precision, recall, _ = precision_recall_curve(positive, scores)
+    return precision[:-1], recall[:-1]
+
+
+def _average_precision(positive: Array, scores: Array) -> float:
+    return float(average_precision_score(positive, scores)) if positive.any() else float("nan")
+
+
+def _correlation(positive: Array, found: Array) -> float:
+    """Matthews' coefficient; undefined where the truth has one value only, 0 where the prediction has."""
+    return float("nan") if positive.all() or not positive.any() else float(matthews_corrcoef(positive, found))
+
+
+def _one_vs_rest(measure: Callable[[Array, Array], float]) -> Metric:
+    """The measure of the second of two classes, or its mean over more, each against the rest, where it is defined."""
+
+    def metric(truth: Array, decision: Array, classes: Array) -> float:
+        index = _index(truth, classes)
+        if decision.ndim == 1:
+            return measure(index == 1, decision)
+        values = np.array([measure(index == k, column) for k, column in enumerate(decision.T)])
+        defined = values[~np.isnan(values)]
+        return float(defined.mean()) if len(defined) else float("nan")
+
+    return metric
+
+
+def matthews(truth: Array, decision: Array, classes: Array) -> float:
+    """Matthews correlation coefficient, averaged over the classes that the truth has, each against the rest.
+
+    MCC = (TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)), 0 where a class is never predicted. JMLR Section
+    3.6, after Kloft, Brefeld, Sonnenburg, Zien: ℓp-norm multiple kernel learning, JMLR 12 (2011).
+
+    Returns
+    -------
+    float
+        NaN where the truth is of one class.
+    """
+    found = decision > 0 if decision.ndim == 1 else np.eye(decision.shape[1], dtype=bool)[np.argmax(decision, axis=1)]
+    return _one_vs_rest(_correlation)(truth, found, classes)
+
+
+def _negative_matthews_loss(truth: Array, decision: Array, classes: Array) -> float:
+    return matthews(truth, decision, classes) - 1.0
+
+
+def mean_class_accuracy(truth: Array, decision: Array, classes: Array) -> float:
+    """Mean over the classes that the truth has of the share of their rows that are predicted: Σ_k recall_k / c.
+
+    Scikit-learn's balanced accuracy, and the average accuracy of JMLR Section 3.4.
+    """
+    index = _index(truth, classes)
+    return float(recall_score(index, _predicted(decision), labels=np.unique(index), average="macro"))
+
+
+def _predicted(decision: Array) -> Array:
+    """Numbers of the predicted classes."""
+    return (decision > 0).astype(np.int64) if decision.ndim == 1 else np.argmax(decision, axis=1)
+
+
+def _index(truth: Array, classes: Array) -> Array:
+    """Numbers of the true classes."""
+    index = np.minimum(np.searchsorted(classes, truth), len(classes) - 1)
+    unknown = truth[classes[index] != truth]
+    if len(unknown):
+        msg = (
+            f"the labels hold {unknown.tolist()[0]!r}, which is none of the classes learnt, {classes.tolist()}; leave "
+            "those rows out, or train on some"
+        )
+        raise InputError(msg)
+    return index
+
+
+OWN_METRICS: dict[str, Metric] = {
+    "mean_class_accuracy": mean_class_accuracy,
+    "average_precision": _one_vs_rest(_average_precision),
+    "average_precision_voc": _one_vs_rest(average_precision_voc),
+    "average_precision_voc07": _one_vs_rest(average_precision_voc07),
+    "matthews": matthews,
+    "neg_matthews_loss": _negative_matthews_loss,
+}
+OWN_METRICS |= {f"mean_{name}": metric for name, metric in OWN_METRICS.items() if name.startswith("average_precision")}
+"""The measures of `as_metrics` that are not looked up in scikit-learn, by name."""
+
+
+# --- scikit-learn's scorers ------------------------------------------------------------------------------------------
+
+
+class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A fitted classifier of samples that are their own decision scores."""
+
+    def __init__(self, classes: Array) -> None:
+        self.classes = classes
+        self.classes_ = classes
+
+    def decision_function(self, X: Array) -> Array:
+        return X[:, 0] if X.shape[1] == 1 else X
+
+    def predict(self, X: Array) -> Array:
+        predicted: Array = self.classes_[_predicted(self.decision_function(X))]
+        return predicted
+
+
+def _call(scorer: Any, truth: Array, decision: Array, classes: Array) -> float:
+    value = scorer(_Scores(classes), decision.reshape(len(decision), -1), truth)
+    if not isinstance(value, numbers.Real):
+        msg = f"it must return one number, and returned {value!r}"
+        raise InputError(msg)
+    return float(value)
+
+
+def _call_perfect(scorer: Any, index: Array, classes: Array) -> float:
+    """The measure of scores that tell the truth; raises where even those have none."""
+    signs = 2.0 * np.eye(len(classes))[index] - 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", UndefinedMetricWarning)
+        return _call(scorer, classes[index], signs[:, 1] if len(classes) == 2 else signs, classes)
+
+
+_FAILURES = (ValueError, AttributeError, UndefinedMetricWarning)
+"""What scorers raise when they do not suit the problem."""
+
+_BY_LABEL = "accuracy, balanced_accuracy, matthews_corrcoef"
+_SUITABLE = {
+    False: f"{_BY_LABEL}, f1, jaccard, precision, recall, roc_auc",
+    True: f"{_BY_LABEL}, f1_macro, f1_weighted, jaccard_macro, precision_macro, recall_macro, top_k_accuracy",
+}
+"""Scikit-learn's for two classes and for more."""
+
+
+def _refusal(name: str, classes: Array, error: Exception) -> InputError:
+    several = len(classes) > 2
+    if "predict_proba" in str(error):
+        why = "needs probabilities, and what is measured here are decision scores"
+    else:
+        why = f"does not suit {'more than two classes' if several else 'two classes'} with decision scores: {error}"
+    return InputError(f"scoring {name!r} {why}; these do: {_SUITABLE[several]}, and dmkl's {', '.join(OWN_METRICS)}")
+
+
+def _check(name: str, scorer: Any, classes: Array) -> None:
+    """Refuse a scorer that cannot measure scores which tell the truth on labels of all classes."""
+    try:
+        _call_perfect(scorer, np.tile(np.arange(len(classes)), 2), classes)
+    except _FAILURES as error:
+        raise _refusal(name, classes, error) from error
+
+
+def _scored(name: str, scorer: Any, *, numbered: bool) -> Metric:
+    """The measure that a scorer takes, of labels as they are or `numbered` in their order."""
+
+    def metric(truth: Array, decision: Array, classes: Array) -> float:
+        index = _index(truth, classes)
+        if numbered:
+            truth, classes = index, np.arange(len(classes))
+        complete = len(np.unique(index)) == len(classes)
+        if not complete:
+            _check(name, scorer, classes)
+            try:
+                perfect = _call_perfect(scorer, index, classes)
+            except _FAILURES:
+                return float("nan")
+            if np.isnan(perfect):
+                return perfect
+        with warnings.catch_warnings():
+            # With all classes there, what scikit-learn calls undefined is only that some class was never predicted.
+            warnings.simplefilter("ignore", UndefinedMetricWarning if complete else Warning)
+            try:
+                return _call(scorer, truth, decision, classes)
+            except _FAILURES as error:
+                raise _refusal(name, classes, error) from error
+
+    return metric
+
+
+# --- from names to measures ------------------------------------------------------------------------------------------
+
+
+def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
+    """Turn any description of what is to be measured into measures by name.
+
+    Parameters
+    ----------
+    scoring
+        One of
+
+        - None: "accuracy", and "average_precision" for a multilabel problem;
+        - a name of the table below, or of ``sklearn.metrics.get_scorer_names()``;
+        - a callable (estimator, X, y) ↦ a number, such as ``sklearn.metrics.make_scorer`` returns; its estimator has
+          classes_, decision_function and predict, and the labels are as they are;
+        - a list of names;
+        - a mapping from names of your choice to names or callables.
+    kind
+        "binary", "multiclass", or "multilabel", where each task is measured as a binary problem.
+
+    Returns
+    -------
+    dict
+        Functions of (truth, decision, classes) by name, in the order given: the first decides. Larger is better. A
+        callable alone is known by its ``__name__``, or as "score".
+
+    Raises
+    ------
+    InputError
+        If a name is unknown, a measure needs probabilities or does not suit this kind of problem, or `scoring` is
+        something else.
+
+    Notes
+    -----
+    For two classes the second is the positive one, whatever the labels. For more, all but the first are means over the
+    classes that the truth has, each against the rest.
+
+    =========================== ==================================================================================
+    mean_class_accuracy         Σ_k recall_k / c, scikit-learn's balanced accuracy (JMLR Section 3.4)
+    average_precision           Σ_i (r_i − r_{i−1}) p_i over falling thresholds, as in scikit-learn (JMLR Section 3.2)
+    average_precision_voc       ∫₀¹ max_{r' ≥ r} p(r') dr, from VOC 2010 on
+    average_precision_voc07     (1/11) Σ_{r = 0, 0.1, …, 1} max_{r' ≥ r} p(r'), up to VOC 2009
+    mean_average_precision…     the same three under the name that their mean over classes has, MAP
+    matthews                    (TP·TN − FP·FN) / √((TP + FP)(TP + FN)(TN + FP)(TN + FN)) (JMLR Section 3.6)
+    neg_matthews_loss           matthews − 1: the 1 − MCC of JMLR Table 3 with its sign turned
+    =========================== ==================================================================================
+
+    Names of scikit-learn's see the labels as numbers in their order. All measures are NaN where the labels at hand
+    leave them undefined: the precision of a class of which there are no rows, the area under a ROC curve of one class.
+    """
+    if scoring is None:
+        scoring = "average_precision" if kind == "multilabel" else "accuracy"
+    if isinstance(scoring, str):
+        return {scoring: _named(scoring, kind)}
+    if isinstance(scoring, Mapping):
+        chosen = dict(scoring)
+    elif isinstance(scoring, list | tuple):
+        chosen = {name: name for name in scoring if isinstance(name, str)}
+        if len(chosen) < len(scoring):
+            msg = f"a list of scoring holds names, each once, got {scoring!r}; for callables give a mapping of names"
+            raise InputError(msg)
+    elif callable(scoring):
+        chosen = {getattr(scoring, "__name__", "score"): scoring}
+    else:
+        msg = f"scoring must be a name, a callable (estimator, X, y), a list of names or a mapping, got {scoring!r}"
+        raise InputError(msg)
+    if not chosen or not all(isinstance(name, str) for name in chosen):
+        msg = f"scoring must name one measure at least, by strings, got {scoring!r}"
+        raise InputError(msg)
+    return {name: _named(what, kind) if isinstance(what, str) else _scorer(name, what) for name, what in chosen.items()}
+
+
+def _named(name: str, kind: Kind) -> Metric:
+    if name in OWN_METRICS:
+        return OWN_METRICS[name]
+    try:
+        scorer = get_scorer(name)
+    except ValueError as error:
+        msg = (
+            f"there is no scoring {name!r}; dmkl has {', '.join(OWN_METRICS)}, and scikit-learn those of "
+            "sklearn.metrics.get_scorer_names()"
+        )
+        raise InputError(msg) from error
+    _check(name, scorer, np.arange(3 if kind == "multiclass" else 2))
+    return _scored(name, scorer, numbered=True)
+
+
+def _scorer(name: str, scorer: Any) -> Metric:
+    try:
+        inspect.signature(scorer).bind(None, None, None)
+    except (TypeError, ValueError) as error:
+        msg = (
+            f"scoring {name!r} must be a name or take (estimator, X, y), got {scorer!r}; wrap a measure of truth and "
+            "prediction with sklearn.metrics.make_scorer"
+        )
+        raise InputError(msg) from error
+    return _scored(name, scorer, numbered=False)
+
+
+def evaluate(
+    metrics: Mapping[str, Metric], kind: Kind, classes: npt.ArrayLike, truth: npt.ArrayLike, decision: npt.ArrayLike
+) -> Float:
+    """Measure decision scores.
+
+    Parameters
+    ----------
+    metrics
+        From `as_metrics`.
+    classes
+        The labels that were learnt, sorted; not used for a multilabel problem.
+    truth
+        (rows,) labels, or (rows, tasks) of 0 and 1.
+    decision
+        (rows,) for two classes, (rows, classes), or (rows, tasks).
+
+    Returns
+    -------
+    ndarray
+        (metrics,), or (metrics, tasks) where each task is measured as a binary problem of 0 and 1. NaN where a measure
+        is undefined for these labels.
+
+    Raises
+    ------
+    InputError
+        If a label is none of the classes, or a scorer fails.
+    """
+    truth, decision, classes = np.asarray(truth), np.asarray(decision), np.asarray(classes)
+    if kind != "multilabel":
+        return np.array([metric(truth, decision, classes) for metric in metrics.values()])
+    tasks = list(zip(truth.astype(np.int64).T, decision.T, strict=True))
+    return np.array([[metric(t, d, np.array([0, 1])) for t, d in tasks] for metric in metrics.values()])

@@ -1,0 +1,102 @@
+"""Anchors: weightings whose combined kernel is at hand, and what they say about the weightings near them.
+
+An anchor is a weighting β̄ with K(β̄) on disk. For a point (β, λ) let γ = min_j β_j/β̄_j over the support of β̄. Then
+K(β) ⪰ γK(β̄), hence A(β, λ) = ½(I + K(β)/λ) ⪰ ½(I + K(β̄)/ρ) =: M with the ridge ρ = λ/γ, and for the residual R of
+any α
+
+    S(α, β) − J(β) = ½ tr(RᵀA⁻¹R) ≤ ½ tr(RᵀM⁻¹R) ≤ ‖R‖²:
+
+a bound that stays sharp as λ → 0, where ‖R‖² is too large by a factor of the order of κ/λ. The same M⁻¹R that gives the
+bound is the best guess of the error of α, and so the direction that the basis needs.
+
+Ridges are rounded up by powers of one step, so that few factorisations serve all points; rounding up keeps the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Closeness", "choose_anchors", "closeness", "grid_step", "ridge"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+_FAR = 1e9
+_USEFUL = 30.0
+"""A γ this many times below the mean ratio makes a bound of no use, and a poor preconditioner."""
+
+
+class Closeness:
+    """How an anchor lies to a weighting.
+
+    Parameters
+    ----------
+    lowest, mean, highest
+        Of the ratios β_j/β̄_j over the anchor's support.
+    """
+
+    def __init__(self, lowest: float, mean: float, highest: float) -> None:
+        self.bounds = lowest * _USEFUL >= mean > 0
+        """Whether M bounds A from below to any use."""
+        self.condition = min(highest / max(lowest, highest / _FAR), _FAR) if highest > 0 else _FAR
+        """Bound of the condition number of K(β̄)⁻¹K(β)."""
+        self.scale = lowest if self.bounds else max(mean, 1e-12)
+        """K(β) is like this many times K(β̄); at least as large, where M bounds."""
+
+
+def closeness(beta: Float, anchor: Float) -> Closeness:
+    """Compare a weighting with an anchor's, both (n,)."""
+    support = anchor > 0
+    ratios = beta[support] / anchor[support]
+    # Weight on kernels that the anchor lacks: nothing bounds the condition number.
+    outside = float(beta[~support].sum()) > 1e-9 * float(beta.sum())
+    return Closeness(float(ratios.min()), float(ratios.mean()), np.inf if outside else float(ratios.max()))
+
+
+def grid_step(lams: Sequence[float]) -> float:
+    """The factor by which ridges are rounded: that of neighboring λ, so that the ridges of one λ serve the next."""
+    values = np.unique(lams)
+    if len(values) < 2:
+        return 10.0
+    return float(np.clip(np.median(values[1:] / values[:-1]), 3.0, 10.0))
+
+
+def ridge(lam: float, scale: float, step: float) -> float:
+    """The smallest λ·stepᵏ that is at least λ/scale, to twelve digits."""
+    power = math.ceil(-math.log(scale) / math.log(step) - 1e-9)
+    return float(f"{lam * step**power:.12g}")
+
+
+def choose_anchors(
+    betas: Sequence[Float], gaps: Sequence[float], anchors: Sequence[Float], most: int, far: float = 3.0
+) -> list[Float]:
+    """New anchors among the weightings of points, each the one worst served by those before (farthest first).
+
+    Parameters
+    ----------
+    betas, gaps
+        Of the open points.
+    anchors
+        Those at hand.
+    most
+        How many may be added.
+    far
+        Points whose condition number is below this are served well enough.
+    """
+    conditions = [min((closeness(beta, anchor).condition for anchor in anchors), default=_FAR) for beta in betas]
+    chosen: list[Float] = []
+    while len(chosen) < most and conditions:
+        worst = max(range(len(betas)), key=lambda k: (conditions[k], gaps[k]))
+        if conditions[worst] <= far:
+            break
+        chosen.append(betas[worst])
+        conditions = [
+            min(condition, closeness(beta, betas[worst]).condition)
+            for condition, beta in zip(conditions, betas, strict=True)
+        ]
+    return chosen
