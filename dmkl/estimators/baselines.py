@@ -13,7 +13,7 @@ from sklearn.model_selection import check_cv
 
 from dmkl.errors import InputError
 from dmkl.estimators.base import check_kernel_set
-from dmkl.estimators.mkfda import MKFDA, SolverName, _FisherClassifier
+from dmkl.estimators.mkfda import MKFDA, SolverName, _FisherClassifier, check_resolution
 from dmkl.kernelset import KernelSet
 from dmkl.passes.combine import direct_bytes, fits_in_memory
 from dmkl.passes.execute import machine
@@ -78,6 +78,7 @@ class SingleBest(_FisherClassifier):
         """
         self._check_parameters()
         training = self._training(K, y)
+        check_resolution(Lens(training.kernels.view, training.kernels.statistics()), self._ridges()[0])
         labels = np.asarray(K.labels if y is None else y)
         scores, choice_passes = self._scores(K, labels)
         best = int(np.argmax(scores.mean("fold").values))
