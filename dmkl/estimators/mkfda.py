@@ -20,7 +20,8 @@ from dmkl.passes.combine import direct_bytes, fits_in_memory
 from dmkl.passes.execute import machine
 from dmkl.passes.view import Lens, View
 from dmkl.solvers.requests import Solver, drive
-from dmkl.solvers.subspace.engine import Finish, Point, SubspaceOptions, SubspaceSolver, Training
+from dmkl.solvers.subspace.engine import SubspaceSolver
+from dmkl.solvers.subspace.problem import Finish, Point, SubspaceOptions, Training
 from dmkl.solvers.subspace.workspace import Workspace
 from dmkl.solvers.wrapper import AlphaStep, CGStep, DirectStep, Master, Problem, Solution, Status, wrapper
 

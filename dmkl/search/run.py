@@ -32,7 +32,8 @@ from dmkl.search.grid import as_grid, points, shape
 from dmkl.search.refit import refit_models
 from dmkl.search.result import SearchResult, as_coordinate
 from dmkl.search.scoring import Metric, as_metrics, evaluate
-from dmkl.solvers.subspace.engine import Point, SubspaceOptions, SubspaceSolver, Training
+from dmkl.solvers.subspace.engine import SubspaceSolver
+from dmkl.solvers.subspace.problem import Point, SubspaceOptions, Training
 from dmkl.solvers.subspace.workspace import Workspace
 
 __all__ = ["search"]

@@ -1,0 +1,44 @@
+"""Functions as tasks, wherever Dask runs them."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dask.delayed import delayed
+
+from dmkl.passes.execute import again, execute, share_all
+
+__all__ = ["run_tasks"]
+
+_COUNTER = itertools.count(1)
+
+
+def run_tasks(what: str, work: Sequence[Callable[..., Any]], *shared: Any) -> list[Any]:
+    """Run functions side by side, with arguments that all of them take; their results in order.
+
+    Parameters
+    ----------
+    what
+        Prefix of the tasks' keys.
+    work
+        What each task calls; arguments of its own are bound by `functools.partial`, in which Dask does not look for
+        futures.
+    shared
+        Sent to a cluster's workers once.
+    """
+    if not work:
+        return []
+    name = f"{what}-{next(_COUNTER)}"
+
+    def run() -> list[Any]:
+        token = uuid.uuid4().hex
+        held = share_all({f"{name}-shared-{k}-{token}": value for k, value in enumerate(shared)}) if shared else []
+        tasks = [
+            delayed(function, pure=False)(*held, dask_key_name=f"{name}-{k}-{token}") for k, function in enumerate(work)
+        ]
+        return execute(tasks, [(task, 0) for task in tasks], name)
+
+    return again(run, name)
