@@ -174,14 +174,17 @@ def share(value: Any, name: str) -> Any:
     return share_all({name: value})[0]
 
 
-def share_all(values: Mapping[str, Any]) -> list[Any]:
-    """Wrap several such values, by name, with one message to the cluster for all of them."""
+def share_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
+    """Wrap several such values, by name, with one message to the cluster for all of them.
+
+    Without `broadcast` each value goes to one worker: for values that one task takes, too large for the graph itself.
+    """
     client = active_client()
     if client is None:
         return [delayed(value, name=name, traverse=False) for name, value in values.items()]
     for pause_seconds in (0.2, 1.0, 5.0, None):
         try:
-            return list(client.scatter(list(values.values()), broadcast=True, hash=False))
+            return list(client.scatter(list(values.values()), broadcast=broadcast, hash=False))
         except CommClosedError:  # a worker has died and the scheduler has yet to notice
             if pause_seconds is None or client.status != "running":
                 raise
@@ -263,6 +266,7 @@ def _on_cluster(
 ) -> list[Any]:
     futures = client.compute([*results, *(unit for unit, _ in units)], optimize_graph=False)
     wanted, watched = futures[: len(results)], futures[len(results) :]
+    kept = {future.key for future in wanted}
     del futures
     ended = as_completed(watched)
     del watched
@@ -271,7 +275,8 @@ def _on_cluster(
             watch.advance(sizes.get(future.key, 0))
             if future.status == "error":
                 break
-            future.release()  # a worker need not keep what its dependents have taken in
+            if future.key not in kept:
+                future.release()  # a worker need not keep what its dependents have taken in
             del future
         if keep:
             wait(wanted)

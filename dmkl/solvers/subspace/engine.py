@@ -225,7 +225,7 @@ class SubspaceSolver:
         slots = machine().slots
         slots_per_host = machine().slots_per_host
         chunk = max(1, math.ceil(len(tols) / (8 * slots)))
-        work = []
+        work, own = [], []
         for f, space in enumerate(self._spaces):
             mine = [k for k in tols if self.points[k].fold == f]
             # Neighbors in p follow one another, so that each starts warm from the one before.
@@ -239,8 +239,9 @@ class SubspaceSolver:
                     for k, point in ((k, self.points[k]) for k in some)
                 ]
                 targets = {job.problem: projected[job.problem] for job in jobs}
-                work.append(partial(solve_points, space.gram, inner, targets, jobs, slots_per_host))
-        return dict(pair for part in run_tasks("solve-reduced", work) for pair in part)
+                work.append(partial(solve_points, space.gram, slots_per_host))
+                own.append((inner, targets, jobs))
+        return dict(pair for part in run_tasks("solve-reduced", work, own=own) for pair in part)
 
     def _residuals(self, solutions: dict[int, ReducedSolution]) -> dict[int, tuple[Float, float]]:
         """R = H − ½α − (1/2λ)K(β)α and ‖R‖²/|S| of every point, at α = V a."""

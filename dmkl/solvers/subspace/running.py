@@ -16,7 +16,9 @@ __all__ = ["run_tasks"]
 _COUNTER = itertools.count(1)
 
 
-def run_tasks(what: str, work: Sequence[Callable[..., Any]], *shared: Any) -> list[Any]:
+def run_tasks(
+    what: str, work: Sequence[Callable[..., Any]], *shared: Any, own: Sequence[Any] | None = None
+) -> list[Any]:
     """Run functions side by side, with arguments that all of them take; their results in order.
 
     Parameters
@@ -28,6 +30,8 @@ def run_tasks(what: str, work: Sequence[Callable[..., Any]], *shared: Any) -> li
         futures.
     shared
         Sent to a cluster's workers once.
+    own
+        For each task one more argument, after the shared ones, that may be large.
     """
     if not work:
         return []
@@ -36,8 +40,13 @@ def run_tasks(what: str, work: Sequence[Callable[..., Any]], *shared: Any) -> li
     def run() -> list[Any]:
         token = uuid.uuid4().hex
         held = share_all({f"{name}-shared-{k}-{token}": value for k, value in enumerate(shared)}) if shared else []
+        mine: list[tuple[Any, ...]] = [()] * len(work)
+        if own is not None:
+            sent = share_all({f"{name}-own-{k}-{token}": value for k, value in enumerate(own)}, broadcast=False)
+            mine = [(value,) for value in sent]
         tasks = [
-            delayed(function, pure=False)(*held, dask_key_name=f"{name}-{k}-{token}") for k, function in enumerate(work)
+            delayed(function, pure=False)(*held, *more, dask_key_name=f"{name}-{k}-{token}")
+            for k, (function, more) in enumerate(zip(work, mine, strict=True))
         ]
         return execute(tasks, [(task, 0) for task in tasks], name)
 

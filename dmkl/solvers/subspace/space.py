@@ -233,12 +233,12 @@ def solve_by_anchors(spaces: Sequence[FoldSpace], wanted: Sequence[Unsolved]) ->
             settle,
             spaces[part[0][0]].anchors[part[0][1]].total,
             [ridge for _, _, ridge in part],
-            [np.concatenate([wanted[k].columns for k in groups[key]], axis=1) for key in part],
             where.slots_per_host,
         )
         for part in parts
     ]
-    found = (block for blocks in run_tasks("settle", work) for block in blocks)
+    own = [[np.concatenate([wanted[k].columns for k in groups[key]], axis=1) for key in part] for part in parts]
+    found = (block for blocks in run_tasks("settle", work, own=own) for block in blocks)
     result: list[Any] = [None] * len(wanted)
     for key in (key for part in parts for key in part):
         widths = [wanted[k].columns.shape[1] for k in groups[key]]

@@ -55,9 +55,18 @@ class SolveJob:
 
 
 def solve_points(
-    gram: str, inner: Float, targets: dict[int, Float], jobs: list[SolveJob], tasks_per_machine: int
+    gram: str, tasks_per_machine: int, work: tuple[Float, dict[int, Float], list[SolveJob]]
 ) -> list[tuple[int, ReducedSolution]]:
-    """Solve points of one fold one after another, each from where it was or from the one before it."""
+    """Solve points of one fold one after another, each from where it was or from the one before it.
+
+    Parameters
+    ----------
+    gram
+        The file of G.
+    work
+        N = VᵀV, VᵀH of the targets by number, and the points.
+    """
+    inner, targets, jobs = work
     g = np.load(gram, mmap_mode="r")  # all tasks of a machine share these pages
     found: list[tuple[int, ReducedSolution]] = []
     near = uniform_weights(len(g), 2.0)
@@ -118,7 +127,7 @@ def combined_products(
 # --- anchors -----------------------------------------------------------------------------------------------------
 
 
-def settle(anchor: StoredSum, ridges: list[float], columns: list[Float], tasks_per_machine: int) -> list[Float]:
+def settle(anchor: StoredSum, ridges: list[float], tasks_per_machine: int, columns: list[Float]) -> list[Float]:
     """M⁻¹X with M = ½(I + K(β̄)/ρ), for every ridge ρ and its X: the sum is put together once."""
     found = []
     with pinned_blas(blas_threads(tasks_per_machine)):
