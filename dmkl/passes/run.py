@@ -21,7 +21,7 @@ from dmkl.passes.execute import Machine, again, check_memory, execute, graph_tok
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import Columns, Partial, merge, sweep
 from dmkl.passes.units import Unit, units_of
-from dmkl.passes.view import Lens, TileKey, View, covering
+from dmkl.passes.view import Lens, TileKey, covering
 
 __all__ = ["PassGraph", "pass_bytes", "pass_graph", "run_pass"]
 
@@ -106,7 +106,7 @@ def pass_graph(
     _check_pass(lenses, columns, where)
     token = uuid.uuid4().hex if token is None else graph_token(where, token)
     # One node each for what every task takes: the graph holds it once, a worker receives it once.
-    cut = _units(view, where)
+    cut = _units(lenses, columns, where)
     # The plan too, and not each task's own part of it: Dask would go through all its tiles one by one for futures.
     plan = [unit for unit, _ in cut]
     what: dict[str, Any] = {
@@ -152,11 +152,18 @@ def _sweep_part(
     return sweep(lenses, plan[number], columns, tasks_per_machine, held)
 
 
-def _units(view: View, where: Machine) -> list[tuple[Unit, Any]]:
+def _units(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> list[tuple[Unit, Any]]:
     """The tasks, each with its tiles where they are held in memory."""
+    view = covering([lens.view for lens in lenses])
     if isinstance(view.source, HeldTiles):
         return view.source.units(view)
-    return [(unit, None) for unit in units_of(view, where.slots)]
+    # The K_jV of a task's kernels are all in memory at its end: no more of them than a quarter of it holds.
+    most = max(1, where.task_bytes // 4 // max(1, _bytes_per_kernel(lenses, columns)))
+    return [(unit, None) for unit in units_of(view, where.slots, most)]
+
+
+def _bytes_per_kernel(lenses: Sequence[Lens], columns: Sequence[Columns]) -> int:
+    return sum(c.width * c.dtype.itemsize * lenses[c.lens].view.shape[1] for c in columns if c.want == "each")
 
 
 def _check_pass(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> None:
@@ -187,13 +194,12 @@ def pass_bytes(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machin
     view = covering([lens.view for lens in lenses])
     tiling, dtype = view.source.tiling, view.source.dtype
     width, tile_bytes = sum(c.width for c in columns), tiling.tile**2 * dtype.itemsize
-    group = max(len(unit.kernels) for unit, _ in _units(view, where))
-    each = sum(c.width * c.dtype.itemsize * lenses[c.lens].view.shape[1] for c in columns if c.want == "each")
+    group = max(len(unit.kernels) for unit, _ in _units(lenses, columns, where))
     return {
         "tiles": (2 + 2 * any(c.dtype != dtype for c in columns)) * tile_bytes,
         "vectors": tiling.cols * width * 16,
         "products": tiling.rows * width * 8 * 2,
-        "results": group * each,
+        "results": group * _bytes_per_kernel(lenses, columns),
     }
 
 

@@ -23,15 +23,16 @@ class Unit:
     """Whether this unit adds the parts of the result that are not sums over tiles."""
 
 
-def units_of(view: View, slots: int) -> list[Unit]:
-    """Cut a pass into tasks: whole kernels, several of them, or parts of one, at least some four for each slot.
+def units_of(view: View, slots: int, most: int | None = None) -> list[Unit]:
+    """Cut a pass into tasks: whole kernels, at most `most`, or parts of one, at least some four for each slot.
 
     Many more tasks than that cost more in scheduling and in partial results than they gain in balance.
     """
     tiles = view.tile_tasks()
     n, wanted = len(view.kernels), 4 * slots
     if n >= wanted:
-        return [Unit(group, tuple(tiles), first=True) for group in np.array_split(np.arange(n), min(n, 4 * wanted))]
+        groups = max(min(n, 4 * wanted), 1 if most is None else math.ceil(n / most))
+        return [Unit(group, tuple(tiles), first=True) for group in np.array_split(np.arange(n), groups)]
     parts = min(math.ceil(wanted / n), max(1, len(tiles)))
     cuts = np.array_split(np.arange(len(tiles)), parts)
     return [
