@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 __all__ = ["ConsoleWatch", "Watch", "current", "watching"]
 
@@ -58,15 +61,37 @@ def watching(watch: Watch) -> Iterator[Watch]:
         _CURRENT.reset(token)
 
 
+class _OfBytes(ProgressColumn):
+    """A column that stays empty for stages that go through no kernels."""
+
+    def __init__(self, column: ProgressColumn) -> None:
+        super().__init__(column.get_table_column())
+        self._column = column
+
+    def render(self, task: Task) -> RenderableType:
+        return self._column.render(task) if task.total else Text()
+
+
+class _Lines(Progress):
+    """The note above the stage: side by side they would not fit a terminal."""
+
+    note = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self.note:
+            yield Text(self.note, no_wrap=True, overflow="ellipsis")
+        yield self.make_tasks_table(self.tasks)
+
+
 class ConsoleWatch(Watch):
-    """A line on the terminal for work that takes longer than two seconds; silent before that.
+    """Two lines on the terminal for work that takes longer than two seconds; silent before that.
 
     Parameters
     ----------
     console
         Where to draw; standard error by default, so that tables on standard output can be piped.
     delay_seconds
-        Work shorter than this shows nothing.
+        Work shorter than this shows nothing, and where there is no terminal notes are at least so far apart.
     """
 
     def __init__(self, console: Console | None = None, delay_seconds: float = 2.0) -> None:
@@ -74,13 +99,14 @@ class ConsoleWatch(Watch):
         self.delay_seconds = delay_seconds
         self._started = time.monotonic()
         self._note = ""
-        self._progress: Progress | None = None
+        self._progress: _Lines | None = None
+        self._told = self._started
         self._task: TaskID | None = None
         self._stage: tuple[str, int, int] | None = None
 
     def __enter__(self) -> Self:
         self._token = _CURRENT.set(self)
-        self._started = time.monotonic()
+        self._started = self._told = time.monotonic()
         return self
 
     def __exit__(
@@ -113,27 +139,26 @@ class ConsoleWatch(Watch):
         """See `Watch.note`."""
         self._note = text
         self._draw()
-        # A terminal redraws its line; a log file gets the milestones one under another instead.
-        if not self.console.is_terminal and time.monotonic() - self._started > self.delay_seconds:
-            self.console.print(text, highlight=False)
+        # A terminal redraws its line; a log file gets notes one under another instead.
+        if not self.console.is_terminal and time.monotonic() - self._told > self.delay_seconds:
+            self._told = time.monotonic()
+            self.console.print(text, highlight=False, soft_wrap=True)
 
     def _draw(self) -> None:
         if self._stage is None or time.monotonic() - self._started < self.delay_seconds:
             return
         if self._progress is None:
-            self._progress = Progress(
+            self._progress = _Lines(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                DownloadColumn(binary_units=True),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
+                *map(_OfBytes, (BarColumn(20), DownloadColumn(binary_units=True), TransferSpeedColumn())),
+                _OfBytes(TimeRemainingColumn()),
                 console=self.console,
                 transient=True,
                 disable=not self.console.is_terminal,
             )
             self._progress.start()
+        self._progress.note = self._note
         what, total, done = self._stage
         if self._task is None:
-            self._task = self._progress.add_task(what, total=total, note=self._note)
-        self._progress.update(self._task, description=what, total=total, completed=done, note=self._note)
+            self._task = self._progress.add_task(what, total=total)
+        self._progress.update(self._task, description=what, total=total, completed=done)

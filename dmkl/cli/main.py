@@ -15,6 +15,7 @@ from dmkl.cli.demo import demo
 from dmkl.cli.fitting import fit
 from dmkl.cli.output import plain_warnings, say_error
 from dmkl.cli.predicting import predict
+from dmkl.cli.searching import search
 from dmkl.cli.stores import import_, info
 from dmkl.errors import DmklError
 
@@ -58,6 +59,7 @@ app.command("import")(import_)
 app.command("info")(info)
 app.command("check")(check)
 app.command("fit")(fit)
+app.command("search")(search)
 app.command("predict")(predict)
 
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from rich.table import Table
 from rich.text import Text
 
 from dmkl.cli.output import bar, table
+from dmkl.search.result import SearchResult
 
-__all__ = ["summary_table", "weights_table"]
+__all__ = ["points_table", "summary_table", "weights_table"]
 
 
 def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
@@ -60,3 +62,35 @@ def summary_table(
             f"{seconds[name]:.2f}",
         )
     return found
+
+
+def points_table(result: SearchResult, most: int = 10) -> Table:
+    """A row for each of the best points of a search, and for the chosen one; of each task the chosen one alone."""
+    frame = result.table()
+    chosen = pd.concat([_is_chosen(result, task, frame) for task in result.tasks or (None,)], axis=1).any(axis=1)
+    several = result.tasks is not None
+    shown = frame[chosen if several else chosen | (np.arange(len(frame)) < most)]
+    names = [*(["task"] if several else []), *result.parameters]
+    found = table()
+    for name in (*names, result.scores.attrs["scoring"], "worst gap", "status", ""):
+        found.add_column(str(name), justify="left" if name in ("task", "status", "") else "right", overflow="fold")
+    for place, row in zip(shown.index, shown.to_dict("records"), strict=True):
+        if not several and place > most:
+            found.add_row("…")
+        error = row["standard_error"]
+        found.add_row(
+            *(Text(f"{row[name]:g}" if isinstance(row[name], float) else str(row[name])) for name in names),
+            f"{row['mean_score']:.4f}" + (f" ± {error:.4f}" if np.isfinite(error) else ""),
+            f"{row['gap']:.1e}",
+            row["status"],
+            Text("chosen" if chosen[place] and not several else "", style="green"),
+        )
+    return found
+
+
+def _is_chosen(result: SearchResult, task: str | None, frame: pd.DataFrame) -> pd.Series[bool]:
+    index = result.best_index_ if task is None else result.best_index_[task]
+    same = pd.Series(True, index=frame.index) if task is None else frame["task"] == task
+    for name, at in index.items():
+        same &= frame[name] == result.scores[name].values[at]
+    return same

@@ -25,7 +25,7 @@ __all__ = ["plot_scores", "plot_weights"]
 Float = npt.NDArray[np.float64]
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011); the map's colours are viridis.
-BLUE, RED, GREY = "#0072b2", "#d55e00", "#8a8a8a"
+BLUE, SKY, RED, GREY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
 MOST_BARS = 40
 LONGEST_NAME = 48
 
@@ -73,6 +73,9 @@ class _Surface:
     threshold: float
     """One standard error below the best."""
     chosen: Counter[tuple[int, ...]]
+    """How often each place was."""
+    fixed: tuple[str, ...]
+    """The other parameters."""
 
 
 def plot_scores(result: SearchResult, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Figure:
@@ -130,10 +133,10 @@ def _size(surface: _Surface) -> tuple[float, float]:
 
 
 def _measure(result: SearchResult, task: str | None) -> str:
-    scoring = str(result.scores.attrs["scoring"]).replace("_", " ")
+    scoring = _shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
     if result.tasks is None:
         return scoring
-    return f"{scoring}, {f'mean of {len(result.tasks)} tasks' if task is None else task}"
+    return f"{scoring}, {f'mean of {len(result.tasks)} tasks' if task is None else _shortened(task)}"
 
 
 def _surface(result: SearchResult, task: str | None) -> _Surface:
@@ -162,7 +165,8 @@ def _surface(result: SearchResult, task: str | None) -> _Surface:
         error=drawn(points["standard_error"]),
         near=drawn(within_one_standard_error(**points)),
         threshold=float(points["mean"][best] - np.nan_to_num(points["standard_error"][best])),
-        chosen=Counter(tuple(axis.place(pick[axis.name]) for axis in axes) for pick in picks),
+        chosen=Counter((*(axis.place(pick[axis.name]) for axis in axes), 0)[:2] for pick in picks),
+        fixed=tuple(_setting(name, result.grid[name][place]) for name, place in common.items()),
     )
 
 
@@ -211,9 +215,14 @@ def _number(name: str, value: float, digits: int) -> str:
         return "∞" if value > 0 else "-∞"
     exponent = np.log2(value - 1) if name == "p" and value > 1 else 0.0
     if exponent <= -3 and exponent == round(exponent):
-        return f"1+2{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
-    mantissa, e, power = f"{value:.{digits}g}".partition("e")
-    return f"{mantissa}e{int(power)}" if e else mantissa
+        return f"1+2$^{{{int(exponent)}}}$"
+    plain, scientific = f"{value:.{digits}g}", np.format_float_scientific(value, digits - 1, trim="-", exp_digits=1)
+    return scientific if "e" in plain or (abs(value) < 1 and len(scientific) < len(plain)) else plain
+
+
+def _setting(name: str, value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{name} = {_number(name, value, 3) if number else _shortened(str(value))}"
 
 
 def _draw_map(ax: Axes, surface: _Surface, y: _Axis, measure: str) -> None:
@@ -223,14 +232,15 @@ def _draw_map(ax: Axes, surface: _Surface, y: _Axis, measure: str) -> None:
     (dots,) = ax.plot(x_near + 0.5, y_near + 0.5, ".", color="black", markersize=4, markeredgewidth=0)
     dots.set_path_effects([Stroke(linewidth=1.2, foreground="white"), Normal()])
     for (column, row), times in surface.chosen.items():
-        _ring(ax, column + 0.5, row + 0.5, times, surface.chosen.total())
+        _ring(ax, column + 0.5, row + 0.5, times)
     bar = ax.figure.colorbar(image, ax=ax, pad=0.02)
     bar.set_label(measure, fontsize=9)
     bar.ax.tick_params(labelsize=8, length=2)
     bar.outline.set_visible(False)
     ax.set_xticks(np.arange(len(surface.x.labels)) + 0.5, surface.x.labels)
     ax.set_yticks(np.arange(len(y.labels)) + 0.5, y.labels)
-    _dress(ax, surface.x, y.name)
+    rings = "ring: chosen" if surface.chosen.total() == 1 else "rings: chosen by a task, or as many as the number says"
+    _dress(ax, surface.x, y.name, *surface.fixed, rings, "dots: within one standard error of the best")
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
 
@@ -240,31 +250,41 @@ def _draw_curve(ax: Axes, surface: _Surface, measure: str) -> None:
     best = np.argmax(np.where(np.isfinite(surface.mean), surface.mean, -np.inf), axis=1)
     mean, error = surface.mean[where, best], surface.error[where, best]
     ax.errorbar(where, mean, np.nan_to_num(error), color=BLUE, marker="o", markersize=4, linewidth=1.4, elinewidth=1)
-    ax.axhline(surface.threshold, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
-    for place, times in surface.chosen.items():
-        score = surface.mean[place] if surface.y is not None else surface.mean[place[0], 0]
-        _ring(ax, place[0], score, times, surface.chosen.total())
+    legend = [] if surface.y is not None else list(surface.fixed)
+    if np.any(error > 0):
+        ax.axhline(surface.threshold, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
+        legend += ["bars: one standard error", "dotted: one below the best"]
+    # A single choice at its own score; those of many tasks, whose scores are not drawn, on the curve.
+    if surface.chosen.total() == 1:
+        rings = {place[0]: surface.mean[place] for place in surface.chosen}
+    else:
+        rings = {place[0]: mean[place[0]] for place in surface.chosen}
+    for column, score in rings.items():
+        _ring(ax, column, float(score), sum(n for place, n in surface.chosen.items() if place[0] == column), zorder=1)
     ax.set_xticks(where, surface.x.labels)
-    _dress(ax, surface.x, measure if surface.y is None else f"{measure}, best {surface.y.name}")
+    upwards = measure if surface.y is None else f"{measure}, best {surface.y.name}"
+    _dress(ax, surface.x, upwards, *legend)
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="#e4e4e4", linewidth=0.7)
     ax.set_axisbelow(True)
 
 
-def _ring(ax: Axes, x: float, y: float, times: int, total: int) -> None:
+def _ring(ax: Axes, x: float, y: float, times: int, zorder: float = 5) -> None:
     effects = [Stroke(linewidth=4.5, foreground="white"), Normal()]
-    ax.plot(x, y, "o", label="chosen", zorder=5, markersize=12, markerfacecolor="none", markeredgecolor=RED,
-            markeredgewidth=2.2, path_effects=effects)  # fmt: skip
-    if total > 1:
+    (ring,) = ax.plot(x, y, "o", label="chosen", zorder=zorder, markersize=12, markeredgewidth=2.2)
+    ring.set(markerfacecolor="none", markeredgecolor=RED, path_effects=effects)
+    if times > 1:
         ax.annotate(str(times), (x, y), (8, 6), textcoords="offset points", fontsize=8, color=RED, path_effects=effects)
 
 
-def _dress(ax: Axes, x: _Axis, upwards: str) -> None:
+def _dress(ax: Axes, x: _Axis, upwards: str, *legend: str) -> None:
     ax.set_xlabel(x.name, fontsize=9)
     ax.set_ylabel(upwards, fontsize=9)
+    ax.set_title("; ".join(legend), fontsize=8, color="#555555", loc="left")
     ax.tick_params(labelsize=8)
-    if len(x.labels) * max(map(len, x.labels)) > 50:
-        ax.tick_params(axis="x", rotation=90 if max(map(len, x.labels)) > 8 else 45)
+    longest = max(len(label.strip("$}").replace("$^{", "")) for label in x.labels)
+    if len(x.labels) * longest > 50:
+        ax.tick_params(axis="x", rotation=90 if longest > 8 else 45)
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
@@ -301,9 +321,18 @@ def plot_weights(result: SearchResult, task: str | None = None, at: Mapping[str,
     figure = _picture(5.0 + 0.075 * longest, 1.3 + 0.24 * n_shown)
     ax = figure.subplots()
     rows = np.arange(n_shown)
-    ax.barh(rows, mean[shown], height=0.72, color=BLUE, alpha=0.75)
+    ax.barh(rows, mean[shown], height=0.72, color=SKY)
     if n_folds > 1:
-        ax.plot(by_fold[:, shown].T, rows, "o", color=RED, markersize=3.5, markeredgecolor="white", markeredgewidth=0.4)
+        ax.plot(
+            by_fold[:, shown].T,
+            rows,
+            "o",
+            color=RED,
+            markersize=3.5,
+            markeredgecolor="white",
+            markeredgewidth=0.4,
+            clip_on=False,
+        )
     ax.set_yticks(rows, [names[j] for j in shown])
     ax.set_ylim(n_shown - 0.4, -0.6)
     ax.set_xlim(left=0)
@@ -339,7 +368,7 @@ def _weights_title(
     lines = []
     if result.tasks is None or task is not None:
         params = {**(result.best_params_ if task is None else result.best_params_[task]), **at}
-        told = ", ".join(f"{k} = {_number(k, v, 3) if isinstance(v, int | float) else v}" for k, v in params.items())
+        told = ", ".join(_setting(name, value) for name, value in params.items())
         lines.append(told if task is None else f"{_shortened(task)}: {told}")
     else:
         lines.append(f"mean of {len(result.tasks)} tasks, each at its own choice")
@@ -352,8 +381,7 @@ def _weights_title(
 
 
 def _shortened(name: str) -> str:
-    """With the middle left out where it is long: names often differ at their ends."""
-    if len(name) <= LONGEST_NAME:
-        return name
+    """With the middle left out where it is long, names often differing at their ends; never taken for mathematics."""
     half = (LONGEST_NAME - 1) // 2
-    return f"{name[:half]}…{name[-half:]}"
+    short = name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"
+    return short.replace("$", r"\$")

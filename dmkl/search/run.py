@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -128,10 +128,7 @@ def search(
     folds = make_folds(cv, labels, splits=K.splits, groups=groups)
     metrics = as_metrics(scoring, everything.kind)
     plan = _Plan(clone(estimator), K, labels, tasks, everything, values, folds, metrics)
-    if _has_subspace(estimator) and set(values) <= {"p", "lam"}:
-        found = _in_subspace(plan, state)
-    else:
-        found = _one_by_one(plan)
+    found = _found(plan, state)
     result = SearchResult(_dataset(plan, found, time.monotonic() - started), rule=rule)
     if not refit:
         return result
@@ -177,6 +174,49 @@ class _Found:
     n_passes: int
     solver: str
     rounds: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _found(plan: _Plan, state: str | Path | None) -> _Found:
+    """Solve every point: those that differ in p and λ alone together, where their estimator has a subspace for it."""
+    inner = {name: values for name, values in plan.grid.items() if name in _SHARED}
+    others = [name for name in plan.grid if name not in _SHARED]
+    if not others:
+        return _in_subspace(plan, state) if _has_subspace(plan.estimator) else _one_by_one(plan)
+    grid = points(plan.grid)
+    parts: list[tuple[list[int], _Found]] = []
+    for number, fixed in enumerate(points({name: plan.grid[name] for name in others})):
+        model = clone(plan.estimator).set_params(**fixed)
+        folder = None if state is None else Path(state) / f"combination-{number}"
+        here = [g for g, point in enumerate(grid) if all(point[name] is value for name, value in fixed.items())]
+        parts.append((here, _found(replace(plan, estimator=model, grid=inner), folder)))
+    return _merged(parts, len(grid))
+
+
+_SHARED = ("p", "lam")
+"""Parameters whose points have a subspace in common."""
+
+
+def _merged(parts: list[tuple[list[int], _Found]], n_points: int) -> _Found:
+    """What was found for parts of the grid, each with the places of its points, as one."""
+
+    def together(name: str) -> Array:
+        arrays = [getattr(found, name) for _, found in parts]
+        whole = np.empty((n_points, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
+        for (here, _), array in zip(parts, arrays, strict=True):
+            whole[here] = array
+        return whole
+
+    return _Found(
+        together("weights"),
+        together("gap"),
+        together("objective"),
+        together("status"),
+        {(here[g], f): scores for here, found in parts for (g, f), scores in found.decisions.items()},
+        parts[0][1].classes,
+        sum(found.n_passes for _, found in parts),
+        ", ".join(dict.fromkeys(found.solver for _, found in parts)),
+        [entry for _, found in parts for entry in found.rounds],
+    )
 
 
 def _has_subspace(estimator: KernelClassifier) -> bool:
