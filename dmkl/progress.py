@@ -138,7 +138,8 @@ class ConsoleWatch(Watch):
     def note(self, text: str) -> None:
         """See `Watch.note`."""
         self._note = text
-        self._draw()
+        if self._progress is not None:
+            self._progress.note = text
         # A terminal redraws its line; a log file gets notes one under another instead.
         if not self.console.is_terminal and time.monotonic() - self._told > self.delay_seconds:
             self._told = time.monotonic()
@@ -156,8 +157,8 @@ class ConsoleWatch(Watch):
                 transient=True,
                 disable=not self.console.is_terminal,
             )
+            self._progress.note = self._note
             self._progress.start()
-        self._progress.note = self._note
         what, total, done = self._stage
         if self._task is None:
             self._task = self._progress.add_task(what, total=total)
