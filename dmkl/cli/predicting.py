@@ -60,7 +60,8 @@ def predict(
     if out is not None and out.exists() and not overwrite:
         msg = f"{out} exists already; choose another file, or replace it with --overwrite"
         raise StoreExistsError(msg)
-    estimator = dmkl.load(model)
+    loaded = dmkl.load(model)
+    estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
     K = dmkl.open(store)
     rows = _rows(K, estimator, split, part)
     cols = positions(K.train_samples, estimator.train_samples_, f"the model {model}")
