@@ -224,12 +224,14 @@ def search(
         result.save(out, overwrite=overwrite)
     if result.scores.attrs["solver"] == "subspace":
         shutil.rmtree(state)
-    if plot is not None:
-        _draw(result, plot)
     if as_json:
         print_json(_as_mapping(result, out, len(chosen), seconds))
     else:
-        _print(result, K, store, out, f"{count(len(chosen), 'sample')} ({on})", plot)
+        _print(result, K, store, out, f"{count(len(chosen), 'sample')} ({on})")
+    if plot is not None:
+        _draw(result, plot)
+        if not as_json:
+            say(f"Pictures are in {plot}: {', '.join(_PICTURES)}.")
 
 
 def _check_places(out: Path, plot: Path | None, *, overwrite: bool) -> None:
@@ -312,12 +314,8 @@ def _plain(text: str) -> Any:
 
 def _splitters() -> dict[str, Any]:
     """Scikit-learn's splitters by name."""
-    classes = {name: getattr(sklearn.model_selection, name) for name in sklearn.model_selection.__all__}
-    return {
-        name: found
-        for name, found in classes.items()
-        if inspect.isclass(found) and hasattr(found, "split") and not inspect.isabstract(found)
-    }
+    classes = inspect.getmembers(sklearn.model_selection, inspect.isclass)
+    return {name: found for name, found in classes if hasattr(found, "split") and not inspect.isabstract(found)}
 
 
 def parse_cv(text: str) -> Any:
@@ -461,7 +459,9 @@ def _state_told(folder: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         after = _passes(folder)
-        if after is not None and after != before:
+        if isinstance(error, InputError) and before is None and "solver" not in (_state(folder) or {"solver": None}):
+            shutil.rmtree(folder)  # an argument was wrong: the search that is meant is another one
+        elif after is not None and after != before:
             say_note(f"what was done is kept in {folder}; the same command goes on after pass {after}")
         elif folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -480,7 +480,7 @@ def _draw(result: SearchResult, folder: Path) -> None:
         figure.savefig(folder / name, dpi=150)
 
 
-def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str, plot: Path | None) -> None:
+def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str) -> None:
     screen = console()
     first, *more = result.summary().splitlines()
     say(f"{first}, on {on}", style="bold")
@@ -490,19 +490,26 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str, p
     # The table has a row for each task already.
     for line in more if result.tasks is None else more[-2:]:
         say(line)
-    if plot is not None:
-        say(f"Pictures are in {plot}: {', '.join(_PICTURES)}.")
     if not hasattr(result, "best_"):
         say(f"Saved in {out}, without a model; dmkl.load reads it.")
         return
-    model = result.best_
+    model, tested = result.best_, "refit_test_score" in result.scores
     screen.print()
     screen.print(weights_table({str(model): model.weights_}))
     screen.print()
-    say(f"Refitted on {count(len(model.train_samples_), 'sample')}. {model.status_}")
+    which = f"training and validation rows of fold {result.scores.fold.values[0]}" if tested else "all of the folds"
+    say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
     others = set(K.samples.astype(str)) - set(model.train_samples_)
     command = shlex.join(["dmkl", "predict", str(out / BEST), store if others else "NEW_SAMPLES"])
     say(f"Saved in {out}, the model in {out / BEST}; use it with: {command}")
+
+
+def _chosen(result: SearchResult, attribute: str) -> Any:
+    """What is known of the choice; None where no point has a score."""
+    try:
+        return getattr(result, attribute)
+    except InputError:
+        return None
 
 
 def _as_mapping(result: SearchResult, out: Path, n_samples: int, seconds: float) -> dict[str, Any]:
@@ -517,8 +524,8 @@ def _as_mapping(result: SearchResult, out: Path, n_samples: int, seconds: float)
         "folds": scores.sizes["fold"],
         "scoring": attrs["scoring"],
         "rule": result.rule,
-        "best": result.best_params_,
-        "best_score": result.best_score_,
+        "best": _chosen(result, "best_params_"),
+        "best_score": _chosen(result, "best_score_"),
         "points": result.table().to_dict("records"),
         "fits": dict(zip(STATUSES, statuses.tolist(), strict=True)),
         "largest_gap": float(scores["gap"].max()),

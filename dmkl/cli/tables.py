@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dmkl.cli.output import bar, table
+from dmkl.errors import InputError
 from dmkl.search.result import SearchResult
 
 __all__ = ["points_table", "summary_table", "weights_table"]
@@ -56,12 +57,16 @@ def summary_table(
         found.add_row(
             Text(name),
             *correct,
-            "< 1e-12" if gap < 1e-12 else f"{gap:.1e}",
+            _gap(gap),
             str(model.n_passes_),
             model.solver_,
             f"{seconds[name]:.2f}",
         )
     return found
+
+
+def _gap(value: float) -> str:
+    return "< 1e-12" if value < 1e-12 else f"{value:.1e}"
 
 
 def points_table(result: SearchResult, most: int = 10) -> Table:
@@ -81,7 +86,7 @@ def points_table(result: SearchResult, most: int = 10) -> Table:
         found.add_row(
             *(Text(f"{row[name]:g}" if isinstance(row[name], float) else str(row[name])) for name in names),
             f"{row['mean_score']:.4f}" + (f" ± {error:.4f}" if np.isfinite(error) else ""),
-            f"{row['gap']:.1e}",
+            _gap(row["gap"]),
             row["status"],
             Text("chosen" if chosen[place] and not several else "", style="green"),
         )
@@ -89,7 +94,10 @@ def points_table(result: SearchResult, most: int = 10) -> Table:
 
 
 def _is_chosen(result: SearchResult, task: str | None, frame: pd.DataFrame) -> pd.Series[bool]:
-    index = result.best_index_ if task is None else result.best_index_[task]
+    try:
+        index = result.best_index_ if task is None else result.best_index_[task]
+    except InputError:  # no point has a score
+        return pd.Series(False, index=frame.index)
     same = pd.Series(True, index=frame.index) if task is None else frame["task"] == task
     for name, at in index.items():
         same &= frame[name] == result.scores[name].values[at]

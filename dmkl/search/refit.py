@@ -2,24 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 from sklearn.base import clone
 
+from dmkl.blocks.fisher import as_exponent, onto_sphere
 from dmkl.estimators.base import KernelClassifier
-from dmkl.estimators.mkfda import MKFDA, Uniform, fit_together
+from dmkl.estimators.fisher import fit_together
+from dmkl.estimators.mkfda import MKFDA, Uniform
 from dmkl.kernelset import KernelSet
+from dmkl.search.choice import Rule
+from dmkl.search.plan import Plan
+from dmkl.search.result import SearchResult
+from dmkl.search.scoring import evaluate
 
-__all__ = ["refit_models"]
+__all__ = ["refitted"]
 
 Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 
-def refit_models(
+def refitted(plan: Plan, result: SearchResult, rule: Rule) -> SearchResult:
+    """With the model of the chosen point, and its scores on test rows that no choice has seen."""
+    chosen = result.best_params_
+    if plan.targets.kind == "multilabel":
+        by_task = list(chosen.values())
+        # A task's own value of each parameter; one number where all agree.
+        chosen = {name: _together([point[name] for point in by_task]) for name in plan.grid}
+    model = clone(plan.estimator).set_params(**chosen)
+    tested = any(len(fold.test) for fold in plan.folds)
+    sets = [np.union1d(fold.train, fold.validation) for fold in plan.folds]
+    if not tested:
+        rows = sets[0]
+        for more in sets[1:]:
+            rows = np.union1d(rows, more)
+        sets = [rows]
+    models = _models(model, plan.K, plan.labels, sets, _starts(plan, result, tested))
+    scores = result.scores
+    if tested:
+        found = np.full((len(plan.folds), plan.n_tasks), np.nan)
+        first = {next(iter(plan.metrics)): next(iter(plan.metrics.values()))}
+        for f, (fold, fitted, rows) in enumerate(zip(plan.folds, models, sets, strict=True)):
+            if len(fold.test):
+                decision = fitted.decision_function(plan.K[fold.test, rows]).values
+                found[f] = evaluate(first, fitted.kind_, fitted.classes_, plan.labels[fold.test], decision)[0]
+        multilabel = plan.targets.kind == "multilabel"
+        dims = ("fold", "task") if multilabel else ("fold",)
+        scores = scores.assign(refit_test_score=(dims, found if multilabel else found[:, 0]))
+    return SearchResult(scores, best=models[0], rule=rule)
+
+
+def _starts(plan: Plan, result: SearchResult, tested: bool) -> list[Float]:
+    """The weights of the chosen point: of each fold, or where one model is fitted on all rows, of all together."""
+    weight = result.scores["weight"]
+    if plan.targets.kind == "multilabel":
+        index = result.best_index_
+        weight = xr.concat([weight.sel(task=task).isel(index[task]) for task in index], dim="task")
+    else:
+        weight = weight.isel(result.best_index_).expand_dims("task")
+    by_fold = weight.transpose("fold", "task", "kernel").values
+    chosen = by_fold if tested else by_fold.mean(axis=0, keepdims=True)
+    p = result.best_params_
+    norms = [_norm(plan, point) for point in (p.values() if plan.targets.kind == "multilabel" else [p])]
+    return [onto_sphere(beta, norm) for part in chosen for beta, norm in zip(part, norms, strict=True)]
+
+
+def _norm(plan: Plan, point: Mapping[str, Any]) -> float:
+    if "p" in point:
+        return float(point["p"])
+    return as_exponent(cast(float, plan.estimator.p)) if isinstance(plan.estimator, MKFDA) else np.inf
+
+
+def _together(values: list[Any]) -> Any:
+    return values[0] if all(value == values[0] for value in values) else tuple(values)
+
+
+def _models(
     model: KernelClassifier, K: KernelSet, y: Array, sets: Sequence[Index], starts: Sequence[Array] | None = None
 ) -> list[KernelClassifier]:
     """The model fitted on each of some sets of rows; with passes that serve all of them, where it has a way to.

@@ -1,0 +1,156 @@
+"""All points of a search in subspaces that its folds, labels and values of p and λ share."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone
+
+from dmkl._version import __version__
+from dmkl.blocks.fisher import encode_targets
+from dmkl.errors import InputError
+from dmkl.estimators.base import KernelClassifier
+from dmkl.estimators.fisher import basis_bytes, check_resolution
+from dmkl.estimators.mkfda import MKFDA, Uniform
+from dmkl.kernelset import KernelSet
+from dmkl.passes.statistics import measured_together, training_lens
+from dmkl.passes.view import Lens
+from dmkl.search.grid import points
+from dmkl.search.plan import Found, Plan
+from dmkl.solvers.subspace.engine import SubspaceSolver
+from dmkl.solvers.subspace.problem import Point, SubspaceOptions, Training
+from dmkl.solvers.subspace.workspace import Workspace
+
+__all__ = ["has_subspace", "in_subspace"]
+
+Array = npt.NDArray[Any]
+
+
+def has_subspace(estimator: KernelClassifier) -> bool:
+    """Whether its points can be solved together, and no other solver was asked for."""
+    return type(estimator) in (MKFDA, Uniform) and cast(MKFDA, estimator).solver in ("auto", "subspace")
+
+
+def in_subspace(plan: Plan, state: str | Path | None) -> Found:
+    """Solve all points of all folds together (see `dmkl.solvers.subspace.engine`).
+
+    Parameters
+    ----------
+    state
+        Where the state is kept; temporary where None.
+    """
+    model = cast(MKFDA, plan.estimator)
+    model._check_parameters()
+    prepared = [
+        model._prepared(plan.K[np.concatenate([fold.train, plan.held_out(fold)]), fold.train]) for fold in plan.folds
+    ]
+    targets = [encode_targets(plan.labels[fold.train], len(fold.train), plan.tasks) for fold in plan.folds]
+    grid = points(plan.grid)
+    pairs = [_pair(model, point) for point in grid]
+    workspace = Workspace(state, {} if state is None else _identity(plan))
+    try:
+        lenses, n_passes = _measured(prepared, workspace)
+        trainings = [
+            Training(f"fold {fold.name}", training_lens(lens), lens, found.problems)
+            for fold, lens, found in zip(plan.folds, lenses, targets, strict=True)
+        ]
+        for training in trainings:
+            check_resolution(training.square, min(lam for _, lam in pairs))
+        order = list(itertools.product(range(len(plan.folds)), range(plan.n_tasks), range(len(grid))))
+        solver = SubspaceSolver(
+            trainings,
+            [Point(f, t, *pairs[g]) for f, t, g in order],
+            workspace,
+            SubspaceOptions(tol=model.tol, basis_bytes=basis_bytes(model.basis), finish=model.finish),
+            plan.K.names,
+            n_passes,
+        )
+        results = solver.run()
+        if any(lens.fitted.steps for lens in lenses) and n_passes:
+            first = [{"kind": "statistics", "n_passes": n_passes}]
+        else:
+            first = []
+        rounds = [*first, *(vars(entry) for entry in solver.history)]
+    finally:
+        workspace.close()
+    n, sizes = len(plan.K), (len(grid), len(plan.folds), plan.n_tasks)
+    found = Found(
+        np.full((*sizes, n), np.nan),
+        np.full(sizes, np.nan),
+        np.full(sizes, np.nan),
+        np.full(sizes, 2, dtype=np.int8),
+        {},
+        [(t.kind, t.classes) for t in targets],
+        solver.n_passes,
+        "subspace",
+        rounds,
+    )
+    for (f, t, g), result in zip(order, results, strict=True):
+        assert result.beta is not None
+        assert result.scores is not None
+        found.weights[g, f, t] = result.beta
+        found.gap[g, f, t], found.objective[g, f, t] = result.gap, result.objective
+        found.status[g, f, t] = result.status
+        before = found.decisions.get((g, f))
+        found.decisions[g, f] = result.scores if before is None else np.concatenate([before, result.scores], axis=1)
+    return found
+
+
+def _pair(model: Any, point: Mapping[str, Any]) -> tuple[float, float]:
+    """(p, λ) of a point; the estimator's own where the grid has none."""
+    (p, lam), *more = cast(MKFDA, clone(model).set_params(**point))._settings(1)
+    if more:
+        msg = "an estimator with a p or λ for each task cannot be searched; give numbers"
+        raise InputError(msg)
+    return p, lam
+
+
+def _measured(prepared: list[KernelSet], workspace: Workspace) -> tuple[list[Lens], int]:
+    """The folds with the statistics of their steps, which are kept: they cost a pass."""
+    saved = workspace.state.get("statistics")
+    if saved is not None:
+        chains = workspace.load_statistics(saved["steps"])
+        return [Lens(K.view, chain) for K, chain in zip(prepared, chains, strict=True)], int(saved["n_passes"])
+    lenses, n_passes = measured_together([K.view for K in prepared])
+    steps = workspace.save_statistics([lens.fitted for lens in lenses])
+    workspace.commit({"statistics": {"steps": steps, "n_passes": n_passes}})
+    return lenses, n_passes
+
+
+def _identity(plan: Plan) -> dict[str, str]:
+    """What makes a search another one, in words where people can tell the difference."""
+    model = plan.estimator
+    positions = plan.K.view.final_positions()
+    return {
+        "dmkl": __version__,
+        "the kernels' content": plan.K.content_id,
+        "the kernels chosen": ", ".join(plan.K.names),
+        "the samples": _digest(*positions),
+        "the steps before": repr([step if isinstance(step, str) else "take" for step in plan.K.view.steps]),
+        "the labels": _digest(plan.labels.astype(str)),
+        "the folds": _digest(*(part for fold in plan.folds for part in (fold.train, fold.validation, fold.test))),
+        "the grid": json.dumps({name: [repr(value) for value in values] for name, values in plan.grid.items()}),
+        "the estimator": type(model).__name__,
+        "its parameters": json.dumps(
+            {name: repr(value) for name, value in sorted(model.get_params(deep=False).items()) if name not in _POLICY}
+        ),
+    }
+
+
+_POLICY = ("finish", "basis", "max_iter")
+"""Parameters that decide where a search ends, not what it computes: they may change when it goes on."""
+
+
+def _digest(*arrays: Array) -> str:
+    total = hashlib.sha256()
+    for array in arrays:
+        total.update(repr(array.shape).encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()[:16]
