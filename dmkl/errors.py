@@ -16,6 +16,7 @@ __all__ = [
     "InputError",
     "MemoryBudgetError",
     "NoWorkersError",
+    "SchedulerLostError",
     "StoreError",
     "StoreExistsError",
     "StoreNotFoundError",
@@ -69,6 +70,10 @@ class MemoryBudgetError(DmklError, MemoryError):
 
 class NoWorkersError(DmklError, TimeoutError):
     """The cluster has given no worker within the time allowed."""
+
+
+class SchedulerLostError(DmklError, RuntimeError):
+    """The cluster's scheduler went away in the middle of the work."""
 
 
 class WorkerLostError(DmklError, RuntimeError):

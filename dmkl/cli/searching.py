@@ -206,7 +206,7 @@ def search(
     known_groups = None if groups is None else _read_groups(groups, K.samples, chosen)
     if restart:
         _throw_away(state)
-    with computing_on(cluster, workers=workers, memory=memory), _Watch(_passes(state)), _state_told(state):
+    with _state_told(state), computing_on(cluster, workers=workers, memory=memory), _Watch(_passes(state)):
         started = time.monotonic()
         result = dmkl.search(
             estimator,
@@ -315,7 +315,7 @@ def _plain(text: str) -> Any:
 def _splitters() -> dict[str, Any]:
     """Scikit-learn's splitters by name."""
     classes = inspect.getmembers(sklearn.model_selection, inspect.isclass)
-    return {name: found for name, found in classes if hasattr(found, "split") and not inspect.isabstract(found)}
+    return {name: found for name, found in classes if hasattr(found, "split") and not name.startswith("Base")}
 
 
 def parse_cv(text: str) -> Any:
@@ -458,16 +458,16 @@ def _state_told(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        after = _passes(folder)
-        if isinstance(error, InputError) and before is None and "solver" not in (_state(folder) or {"solver": None}):
-            shutil.rmtree(folder)  # an argument was wrong: the search that is meant is another one
-        elif after is not None and after != before:
+        wrong, kept, after = isinstance(error, InputError), _state(folder), _passes(folder)
+        if wrong and before is not None and str(folder) in str(error):
+            msg = f"{error}; --restart throws it away"
+            raise InputError(msg) from error
+        if wrong and before is None and kept is not None and "solver" not in kept:
+            shutil.rmtree(folder)  # an argument is to be changed, which makes it another search
+        elif after is not None and (after != before or not wrong):
             say_note(f"what was done is kept in {folder}; the same command goes on after pass {after}")
         elif folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-        if isinstance(error, InputError) and before is not None and str(folder) in str(error):
-            msg = f"{error}; --restart throws it away"
-            raise InputError(msg) from error
         raise
 
 

@@ -19,7 +19,7 @@ from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from dmkl import progress, settings
-from dmkl.errors import MemoryBudgetError, NoWorkersError, WorkerLostError
+from dmkl.errors import MemoryBudgetError, NoWorkersError, SchedulerLostError, WorkerLostError
 
 __all__ = [
     "Machine",
@@ -212,16 +212,24 @@ def again(run: Callable[[], Result], what: str) -> Result:
     ------
     WorkerLostError
         If that happens as often as Dask lets workers die under one task.
+    SchedulerLostError
+        If the cluster itself is gone.
     """
     attempts = 1 + int(dask.config.get("distributed.scheduler.allowed-failures"))
-    lost: CancelledError | None = None
+    lost: CancelledError | CommClosedError | None = None
     for _ in range(attempts):
         try:
             return run()
-        except CancelledError as error:
+        except (CancelledError, CommClosedError) as error:
             client = active_client()
-            if client is None or client.status != "running":
+            if client is None:
                 raise
+            if client.status != "running":
+                msg = (
+                    f"the scheduler of the cluster went away during {what}. Start it again and run the same again: a "
+                    "search whose state is kept goes on from its last pass"
+                )
+                raise SchedulerLostError(msg) from error
             lost = error
     msg = (
         f"all workers died at once, {attempts} times during {what}: most often for want of memory. Give the workers "
