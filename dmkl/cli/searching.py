@@ -178,10 +178,10 @@ def search(
 ) -> None:
     """Search a grid of parameters with cross-validation, and save the scores and the model of the chosen point.
 
-    Interrupted, the same command goes on after the last pass, which OUT.partial keeps. The model is OUT/best.
+    Interrupted, the same command goes on after the last pass (of mkfda and uniform), which OUT.partial keeps.
     With stored splits as folds all samples take part: the test samples of a split are scored, never chosen by.
     With other folds the search sees the training part of split 0 where the set has splits, all samples
-    otherwise, or what --split, --train or --all say.
+    otherwise, or what --split, --train or --all say. The model of the chosen point is in OUT/best.
 
     Examples
     --------
@@ -206,7 +206,7 @@ def search(
     known_groups = None if groups is None else _read_groups(groups, K.samples, chosen)
     if restart:
         _throw_away(state)
-    with _state_told(state), computing_on(cluster, workers=workers, memory=memory), _Watch(_passes(state)):
+    with _state_told(state), computing_on(cluster, workers=workers, memory=memory), _Watch(_passes(_states(state))):
         started = time.monotonic()
         result = dmkl.search(
             estimator,
@@ -222,7 +222,7 @@ def search(
         )
         seconds = time.monotonic() - started
         result.save(out, overwrite=overwrite)
-    if result.scores.attrs["solver"] == "subspace":
+    if "subspace" in result.scores.attrs["solver"]:  # the others keep no state, and do not touch one that is there
         shutil.rmtree(state)
     if as_json:
         print_json(_as_mapping(result, out, len(chosen), seconds))
@@ -411,38 +411,44 @@ def _read_groups(file: Path, samples: Array, chosen: Index) -> Array:
 class _Watch(ConsoleWatch):
     """Progress that says first from where the search goes on."""
 
-    def __init__(self, passes: int | None) -> None:
+    def __init__(self, passes: int) -> None:
         super().__init__()
         self._passes = passes
 
     def begin(self, what: str, total_bytes: int) -> None:
         """See `dmkl.progress.Watch.begin`; by now the state is known to be that of this search."""
-        if self._passes is not None:
+        if self._passes:
             say_note(f"going on after pass {self._passes}")
-            self._passes = None
+            self._passes = 0
         super().begin(what, total_bytes)
 
 
-def _state(folder: Path) -> dict[str, Any] | None:
-    """What a search has left in a folder; None where it is no search's."""
-    try:
-        found = json.loads((folder / "state.json").read_text())
-        return found["state"] if found["format"] == STATE_FORMAT else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _states(folder: Path) -> list[dict[str, Any]]:
+    """What a search has left in a folder: a state, or one for each combination of the grid's other parameters."""
+    found = []
+    for file in (folder / "state.json", *sorted(folder.glob("combination-*/state.json"))):
+        try:
+            kept = json.loads(file.read_text())
+            if kept["format"] == STATE_FORMAT:
+                found.append(kept["state"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
 
 
-def _passes(folder: Path) -> int | None:
-    """Passes after which a search can go on; None where there is none."""
-    kept = _state(folder) or {}
-    done = kept.get("solver", kept.get("statistics"))
-    return None if done is None else int(done["n_passes"])
+def _passes(states: Sequence[dict[str, Any]]) -> int:
+    """Passes that need not be done again."""
+    return sum(int((state.get("solver") or state["statistics"])["n_passes"]) for state in states)
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and all(entry.is_dir() for entry in folder.rglob("*"))
 
 
 def _throw_away(folder: Path) -> None:
     if not folder.exists():
         return
-    if _state(folder) is None and (not folder.is_dir() or any(folder.iterdir())):
+    if not (_states(folder) or _is_empty(folder)):
         msg = (
             f"--restart throws away the state of a search, and {folder} holds something else; move it away, or choose "
             "another OUT"
@@ -454,20 +460,20 @@ def _throw_away(folder: Path) -> None:
 @contextmanager
 def _state_told(folder: Path) -> Iterator[None]:
     """Say what is kept where a search breaks off, and what to do about a state that belongs to another."""
-    before = _passes(folder)
+    before = _states(folder)
     try:
         yield
     except BaseException as error:
-        wrong, kept, after = isinstance(error, InputError), _state(folder), _passes(folder)
-        if wrong and before is not None and str(folder) in str(error):
+        wrong, after = isinstance(error, InputError), _states(folder)
+        if wrong and before and str(folder) in str(error):
             msg = f"{error}; --restart throws it away"
             raise InputError(msg) from error
-        if wrong and before is None and kept is not None and "solver" not in kept:
-            shutil.rmtree(folder)  # an argument is to be changed, which makes it another search
-        elif after is not None and (after != before or not wrong):
-            say_note(f"what was done is kept in {folder}; the same command goes on after pass {after}")
-        elif folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+        if _is_empty(folder) or (wrong and not before and after and not any("solver" in state for state in after)):
+            # An argument is to be changed, and that makes it another search.
+            shutil.rmtree(folder)
+        elif after and (after != before or not wrong):
+            done = _passes(after)
+            say_note(f"what was done is kept in {folder}; the same command goes on after pass {done}")
         raise
 
 
@@ -500,8 +506,8 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str) -
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if tested else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
     others = set(K.samples.astype(str)) - set(model.train_samples_)
-    command = shlex.join(["dmkl", "predict", str(out / BEST), store if others else "NEW_SAMPLES"])
-    say(f"Saved in {out}, the model in {out / BEST}; use it with: {command}")
+    command = shlex.join(["dmkl", "predict", str(out), store if others else "NEW_SAMPLES"])
+    say(f"Saved in {out}; use it with: {command}")
 
 
 def _chosen(result: SearchResult, attribute: str) -> Any:
