@@ -190,7 +190,8 @@ def search(
         dmkl search kernels.zarr found --cv "GroupKFold(5)" --groups subjects.txt --scoring roc_auc
         dmkl search kernels.zarr found --model uniform --grid normalize=trace,cosine --plot pictures
     """
-    state = out.expanduser().absolute().with_name(f"{out.name}.partial")
+    out = out.expanduser()
+    state = out.absolute().with_name(f"{out.name}.partial")
     _check_places(out, plot, overwrite=overwrite)
     estimator = _estimator(
         model,

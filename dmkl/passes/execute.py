@@ -93,6 +93,8 @@ def machine() -> Machine:
     ------
     NoWorkersError
         If a cluster has no worker within the setting ``dmkl.workers-timeout``.
+    SchedulerLostError
+        If the cluster is gone.
     """
     if (here := _HERE.get()) is not None:
         return here
@@ -101,6 +103,8 @@ def machine() -> Machine:
     if client is None:
         slots = _local_slots()
         return Machine(slots, slots, budget // slots, budget)
+    if client.status != "running":
+        raise _scheduler_lost()
     workers = _workers(client)
     per_host: dict[str, int] = {}
     for worker in workers.values():
@@ -131,7 +135,7 @@ def _local_slots() -> int:
 
 def _workers(client: Client) -> Mapping[str, Any]:
     deadline = time.monotonic() + float(settings.get("workers-timeout"))
-    while not (workers := client.scheduler_info(n_workers=-1)["workers"]):
+    while not (workers := _told_workers(client)):
         if time.monotonic() > deadline:
             msg = (
                 f"the cluster at {client.scheduler_info(n_workers=0)['address']} has given no worker within "
@@ -141,6 +145,13 @@ def _workers(client: Client) -> Mapping[str, Any]:
             raise NoWorkersError(msg)
         time.sleep(0.1)
     return workers  # type: ignore[no-any-return]
+
+
+def _told_workers(client: Client) -> Mapping[str, Any]:
+    try:
+        return client.scheduler_info(n_workers=-1)["workers"]
+    except (KeyError, OSError, CancelledError) as error:  # the scheduler went away before its answer came
+        raise _scheduler_lost() from error
 
 
 def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str) -> None:
@@ -220,22 +231,26 @@ def again(run: Callable[[], Result], what: str) -> Result:
     for _ in range(attempts):
         try:
             return run()
-        except (CancelledError, CommClosedError) as error:
+        except (CancelledError, OSError) as error:  # CommClosedError is an OSError
             client = active_client()
-            if client is None:
+            if client is not None and client.status != "running":
+                raise _scheduler_lost(what) from error
+            if client is None or not isinstance(error, CancelledError | CommClosedError):
                 raise
-            if client.status != "running":
-                msg = (
-                    f"the scheduler of the cluster went away during {what}. Start it again and run the same again: a "
-                    "search whose state is kept goes on from its last pass"
-                )
-                raise SchedulerLostError(msg) from error
             lost = error
     msg = (
         f"all workers died at once, {attempts} times during {what}: most often for want of memory. Give the workers "
         "more memory, or set dmkl.memory or dmkl.block-width lower"
     )
     raise WorkerLostError(msg) from lost
+
+
+def _scheduler_lost(what: str = "the computation") -> SchedulerLostError:
+    msg = (
+        f"the scheduler of the cluster went away during {what}. Start it again and run the same again: a search whose "
+        "state is kept goes on from its last pass"
+    )
+    return SchedulerLostError(msg)
 
 
 def execute(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -73,10 +74,7 @@ def in_subspace(plan: Plan, state: str | Path | None) -> Found:
             n_passes,
         )
         results = solver.run()
-        if any(lens.fitted.steps for lens in lenses) and n_passes:
-            first = [{"kind": "statistics", "n_passes": n_passes}]
-        else:
-            first = []
+        first = [workspace.state["statistics"]["round"]] if n_passes else []
         rounds = [*first, *(vars(entry) for entry in solver.history)]
     finally:
         workspace.close()
@@ -118,9 +116,15 @@ def _measured(prepared: list[KernelSet], workspace: Workspace) -> tuple[list[Len
     if saved is not None:
         chains = workspace.load_statistics(saved["steps"])
         return [Lens(K.view, chain) for K, chain in zip(prepared, chains, strict=True)], int(saved["n_passes"])
+    started = time.monotonic()
     lenses, n_passes = measured_together([K.view for K in prepared])
+    entry = {
+        "kind": "statistics",
+        "seconds": time.monotonic() - started,
+        "n_bytes": n_passes * prepared[0].bytes_per_pass,
+    }
     steps = workspace.save_statistics([lens.fitted for lens in lenses])
-    workspace.commit({"statistics": {"steps": steps, "n_passes": n_passes}})
+    workspace.commit({"statistics": {"steps": steps, "n_passes": n_passes, "round": entry}})
     return lenses, n_passes
 
 

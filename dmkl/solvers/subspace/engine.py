@@ -61,6 +61,9 @@ Float = npt.NDArray[np.float64]
 
 _ROUGH = 1e-2
 """Weights gap to which points are solved that are far from certified: their residual is as good a direction."""
+_FINE = 0.01
+"""Share of the tolerance to which the weights of other points are solved: one more Newton step than would do, so that
+weights and scores depend on the problem and not on the way there."""
 _FAR = 30.0
 """A point whose gap was above this is far from certified."""
 _FILLED = 6
@@ -204,7 +207,7 @@ class SubspaceSolver:
         found: dict[int, _Residual] = {}
         todo, fine = self._open(), set[int]()
         for _ in range(3):
-            tols = {k: 0.1 * self.options.tol if k in fine or self.results[k].gap < _FAR else _ROUGH for k in todo}
+            tols = {k: _FINE * self.options.tol if k in fine or self.results[k].gap < _FAR else _ROUGH for k in todo}
             solutions = self._reduced(tols)
             for k, (residual, size) in self._residuals(solutions).items():
                 found[k] = _Residual(solutions[k], residual, size)
@@ -222,25 +225,19 @@ class SubspaceSolver:
 
     def _reduced(self, tols: dict[int, float]) -> dict[int, ReducedSolution]:
         """Solve points in the subspace, each to its tolerance, as tasks."""
-        slots = machine().slots
-        slots_per_host = machine().slots_per_host
-        chunk = max(1, math.ceil(len(tols) / (8 * slots)))
         work, own = [], []
         for f, space in enumerate(self._spaces):
-            mine = [k for k in tols if self.points[k].fold == f]
-            # Neighbors in p follow one another, so that each starts warm from the one before.
-            mine.sort(key=lambda k: (self.points[k].problem, self.points[k].lam, -self.points[k].p))
+            chains: dict[tuple[int, float], list[int]] = {}
+            for k in sorted((k for k in tols if self.points[k].fold == f), key=lambda k: -self.points[k].p):
+                chains.setdefault((self.points[k].problem, self.points[k].lam), []).append(k)
             inner = space.basis.T @ space.basis
-            projected = {t: space.basis.T @ space.training.targets[t] for t in {self.points[k].problem for k in mine}}
-            for start in range(0, len(mine), chunk):
-                some = mine[start : start + chunk]
-                jobs = [
-                    SolveJob(k, point.problem, point.lam, point.p, self.results[k].beta, tols[k])
-                    for k, point in ((k, self.points[k]) for k in some)
-                ]
-                targets = {job.problem: projected[job.problem] for job in jobs}
-                work.append(partial(solve_points, space.gram, slots_per_host))
-                own.append((inner, targets, jobs))
+            projected = {t: space.basis.T @ space.training.targets[t] for t in {t for t, _ in chains}}
+            # A task is the values of p at one λ, each started warm from the one before: the same tasks wherever they
+            # run, so that results do not depend on the number of workers.
+            for (problem, lam), members in chains.items():
+                jobs = [SolveJob(k, self.points[k].p, self.results[k].beta, tols[k]) for k in members]
+                work.append(partial(solve_points, space.gram, lam))
+                own.append((inner, projected[problem], jobs))
         return dict(pair for part in run_tasks("solve-reduced", work, own=own) for pair in part)
 
     def _residuals(self, solutions: dict[int, ReducedSolution]) -> dict[int, tuple[Float, float]]:

@@ -40,42 +40,39 @@ class SolveJob:
     ----------
     point
         Its number.
-    problem
-        Which of the fold's targets.
+    p
+        Its norm.
     beta
         Where to start; the neighbor solved before it where None.
+    tol
+        The weights gap to reach.
     """
 
     point: int
-    problem: int
-    lam: float
     p: float
     beta: Float | None
     tol: float
 
 
-def solve_points(
-    gram: str, tasks_per_machine: int, work: tuple[Float, dict[int, Float], list[SolveJob]]
-) -> list[tuple[int, ReducedSolution]]:
-    """Solve points of one fold one after another, each from where it was or from the one before it.
+def solve_points(gram: str, lam: float, work: tuple[Float, Float, list[SolveJob]]) -> list[tuple[int, ReducedSolution]]:
+    """Solve points of one fold, target and λ one after another, each from where it was or from the one before it.
 
     Parameters
     ----------
     gram
         The file of G.
     work
-        N = VᵀV, VᵀH of the targets by number, and the points.
+        N = VᵀV, VᵀH, and the points.
     """
-    inner, targets, jobs = work
+    inner, target, jobs = work
     g = np.load(gram, mmap_mode="r")  # all tasks of a machine share these pages
     found: list[tuple[int, ReducedSolution]] = []
     near = uniform_weights(len(g), 2.0)
-    with pinned_blas(blas_threads(tasks_per_machine)):
+    # One thread each: the problems are too small for more, which would wait for one another.
+    with pinned_blas(1):
         for job in jobs:
-            start = onto_sphere(near if job.beta is None else job.beta, job.p)
-            if np.isinf(job.p):
-                start = np.ones(len(g))
-            solution = solve_reduced(ReducedProblem(g, inner, targets[job.problem], job.lam, job.p), start, job.tol)
+            start = np.ones(len(g)) if np.isinf(job.p) else onto_sphere(near if job.beta is None else job.beta, job.p)
+            solution = solve_reduced(ReducedProblem(g, inner, target, lam, job.p), start, job.tol)
             near = solution.beta
             found.append((job.point, solution))
     return found
