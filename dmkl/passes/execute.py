@@ -144,14 +144,15 @@ def _workers(client: Client) -> Mapping[str, Any]:
             )
             raise NoWorkersError(msg)
         time.sleep(0.1)
-    return workers  # type: ignore[no-any-return]
+    return workers
 
 
 def _told_workers(client: Client) -> Mapping[str, Any]:
     try:
-        return client.scheduler_info(n_workers=-1)["workers"]
+        workers: Mapping[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
     except (KeyError, OSError, CancelledError) as error:  # the scheduler went away before its answer came
         raise _scheduler_lost() from error
+    return workers
 
 
 def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str) -> None:

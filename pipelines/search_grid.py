@@ -1,0 +1,205 @@
+"""Search the papers' grid in one shared subspace and point by point with the wrapper method, and compare the two.
+
+    python pipelines/search_grid.py digits                   # 30 kernels of 1,797 handwritten digits
+    python pipelines/search_grid.py random                   # 20 kernels of 4,000 samples, 3 classes
+    python pipelines/search_grid.py flower17 flower17.npz    # 10 χ² kernels of images, on their stored splits
+    python pipelines/search_grid.py digits --only shared     # compares with the wrapper's search of an earlier run
+
+Both searches solve every point (p, λ) on 3 folds to the same proven gap of 1e-4, so their objectives may differ by
+twice that; passes and time are what they should differ in. Kernels and results are kept in a folder for each set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import dask
+import numpy as np
+from distributed import Client, LocalCluster
+from sklearn.datasets import load_digits
+from sklearn.metrics.pairwise import additive_chi2_kernel, euclidean_distances
+from sklearn.model_selection import StratifiedKFold
+
+import dmkl
+
+NORMS = [1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf]
+LAMS = [10.0**k for k in range(-8, 2)]
+MOST_DIFFERENT = 2e-4
+"""Relative difference of two objectives that both have a proven gap of 1e-4."""
+
+
+# --- the sets --------------------------------------------------------------------------------------------------------
+
+
+def rbf(features: np.ndarray, bandwidth: float = 1.0) -> np.ndarray:
+    """exp(−γ‖x − y‖²), γ being `bandwidth` over the mean of the squared distances; float32."""
+    distance = euclidean_distances(features, squared=True)
+    return np.exp(-bandwidth * distance / distance.mean()).astype(np.float32)
+
+
+def digit_kernels(pixels: np.ndarray, n: int) -> Iterator[np.ndarray]:
+    """Two thirds of them on 16 random pixels each, the last third on Gaussian noise."""
+    rng = np.random.default_rng(0)
+    for k in range(n):
+        informative = k < n - n // 3
+        chosen, noise = rng.choice(64, 16, replace=False), rng.standard_normal((len(pixels), 16))
+        yield rbf(pixels[:, chosen] if informative else noise, (0.3, 1.0, 3.0, 10.0)[k % 4])
+
+
+def random_kernels(labels: np.ndarray, n: int) -> Iterator[np.ndarray]:
+    """Every second kernel sees the classes as Gaussians around centers of their own, the others see noise."""
+    rng = np.random.default_rng(1)
+    for k in range(n):
+        centers = rng.standard_normal((3, 20))
+        yield rbf(rng.standard_normal((len(labels), 20)) + (0.0 if k % 2 else 0.5) * centers[labels])
+
+
+def chi2_kernels(data: np.lib.npyio.NpzFile, names: list[str], train: np.ndarray) -> Iterator[np.ndarray]:
+    """exp(−χ²/η), η being the mean over pairs of training samples; float32."""
+    for name in names:
+        view = data[name].astype(np.float64)
+        view /= view.sum(axis=1, keepdims=True)
+        distance = -additive_chi2_kernel(view)
+        yield np.exp(-distance / distance[np.ix_(train, train)].mean()).astype(np.float32)
+
+
+def three_folds(labels: np.ndarray) -> np.ndarray:
+    """Splits to be stored with the kernels, (fold, sample): 0 train, 1 validation."""
+    splits = np.zeros((3, len(labels)), dtype=np.int8)
+    folds = StratifiedKFold(3, shuffle=True, random_state=0).split(labels, labels)
+    for split, (_, validation) in zip(splits, folds, strict=True):
+        split[validation] = 1
+    return splits
+
+
+def kernel_set(options: argparse.Namespace) -> tuple[dmkl.KernelSet, Path]:
+    """The set that was asked for, and the folder where it is kept."""
+    folder = options.output / "-".join([options.set, *(str(size) for size in (options.n, options.m) if size)])
+    store = folder / "kernels.zarr"
+    try:
+        return dmkl.open(store), folder
+    except (dmkl.errors.StoreNotFoundError, dmkl.errors.IncompleteStoreError):
+        pass
+    if options.set == "flower17":
+        with np.load(options.path) as data:
+            names = [name for name in data.files if data[name].ndim == 2 and name != "split"][: options.n]
+            labels, splits = data["label"], data["split"]
+            kernels = chi2_kernels(data, names, np.flatnonzero(splits[0] == 0))
+            return dmkl.create(store, kernels, names=names, labels=labels, splits=splits), folder
+    if options.set == "digits":
+        pixels, labels = (array[: options.m] for array in load_digits(return_X_y=True))
+        kernels = digit_kernels(pixels, options.n or 30)
+    else:
+        labels = np.random.default_rng(0).integers(0, 3, options.m or 4000)
+        kernels = random_kernels(labels, options.n or 20)
+    return dmkl.create(store, kernels, labels=labels, splits=three_folds(labels)), folder
+
+
+# --- the searches ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def computing_on(where: str) -> Iterator[None]:
+    """Threads of this process, or a process for each core."""
+    if where == "threads":
+        with dask.config.set(scheduler="threads"):
+            yield
+        return
+    cluster = LocalCluster(threads_per_worker=1, host="127.0.0.1", dashboard_address=None, memory_limit=0)
+    with cluster, Client(cluster):
+        yield
+
+
+def print_search(title: str, result: dmkl.SearchResult) -> None:
+    """What was found, each pass of a subspace, and the mean validation scores."""
+    print(f"\n--- {title} ---\n{result.summary()}\n")
+    scores = result.scores
+    if scores["round_basis"].any():
+        columns = ["kind", "seconds", "bytes", "basis", "certified", "worst_gap"]
+        rounds = scores[[f"round_{name}" for name in columns]].to_dataframe()
+        print(rounds.set_axis(columns, axis=1).to_string(float_format="{:.3g}".format), end="\n\n")
+    table = scores["mean_score"].transpose("p", "lam").to_pandas().rename(index="{:.7g}".format, columns="{:g}".format)
+    print(f"mean {scores.attrs['scoring']} in validation, p down, lam across")
+    print(table.to_string(float_format="{:.4f}".format))
+
+
+def compare(shared: dmkl.SearchResult, wrapper: dmkl.SearchResult, splits: np.ndarray) -> None:
+    """Passes, time, choice, scores, objectives, gaps, side by side."""
+    print(f"\n{'':<34}{'shared subspace':>18}{'point by point':>18}{'ratio':>9}")
+    both = (shared, wrapper)
+    passes, seconds = [r.n_passes_ for r in both], [r.scores.attrs["seconds"] for r in both]
+    print(f"{'passes':<34}{passes[0]:>18,}{passes[1]:>18,}{passes[1] / passes[0]:>9.1f}")
+    print(f"{'wall seconds':<34}{seconds[0]:>18,.1f}{seconds[1]:>18,.1f}{seconds[1] / seconds[0]:>9.1f}")
+    rows = {"chosen p, lam": ["{p:.7g}, {lam:g}".format(**r.best_params_) for r in both]}
+    rows["its mean validation score"] = [f"{r.best_score_:.4f}" for r in both]
+    if "test_score" in shared.scores:
+        rows["its mean test score"] = [f"{float(r.scores['test_score'].isel(r.best_index_).mean()):.4f}" for r in both]
+    for number, status in enumerate(("certified", "finished", "open")):
+        rows[status] = [f"{int((r.scores['status'] == number).sum()):,}" for r in both]
+    rows["largest gap"] = [f"{float(r.scores['gap'].max()):.1e}" for r in both]
+    for title, (first, second) in rows.items():
+        print(f"{title:<34}{first:>18}{second:>18}")
+    print()
+    for part, name in ((1, "score"), (2, "test_score")):
+        if name in shared.scores:
+            different = np.abs(shared.scores[name] - wrapper.scores[name]) > 1e-12
+            # Accuracies, times the rows of each fold: samples.
+            counted = f"{name}_accuracy" if f"{name}_accuracy" in shared.scores else name
+            samples = np.abs(shared.scores[counted] - wrapper.scores[counted]) * (splits == part).sum(axis=1)
+            print(
+                f"{'validation' if part == 1 else 'test'} scores differ in {int(different.sum()):,} of "
+                f"{different.size:,} fits, by {round(float(samples.max()))} samples at most"
+            )
+    reference = wrapper.scores["objective"]
+    largest = float((np.abs(shared.scores["objective"] - reference) / np.abs(reference)).max())
+    fine = "as it must" if largest <= MOST_DIFFERENT else f"ABOVE {MOST_DIFFERENT:g}"
+    print(f"objectives differ by {largest:.1e} at most, relative: {fine}")
+
+
+def main() -> None:
+    """Make the set, search in both ways, print and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", choices=["digits", "random", "flower17"])
+    parser.add_argument("path", type=Path, nargs="?", help="the file of flower17")
+    parser.add_argument("-n", type=int, help="kernels")
+    parser.add_argument("-m", type=int, help="samples, of the other sets than flower17")
+    parser.add_argument("--ps", type=float, nargs="+", default=NORMS)
+    parser.add_argument("--lams", type=float, nargs="+", default=LAMS)
+    parser.add_argument("--only", choices=["shared", "wrapper", "both"], default="both", help="what to run")
+    parser.add_argument("--cluster", choices=["threads", "local"], default="threads")
+    parser.add_argument("--output", type=Path, default=Path("out/search_grid"))
+    options = parser.parse_args()
+    if (options.set == "flower17") != (options.path is not None) or (options.path and options.m):
+        parser.error("flower17 takes the path of its file and no -m, the other sets take no path")
+    kernels, folder = kernel_set(options)
+    print(kernels)
+    grid = {"p": options.ps, "lam": options.lams}
+    scoring = ["mean_class_accuracy", "accuracy"] if options.set == "flower17" else "accuracy"
+    found: dict[str, dmkl.SearchResult] = {}
+    for way, solver in (("shared", "subspace"), ("wrapper", "direct")):
+        saved = folder / f"{way}.zarr"
+        if options.only in (way, "both"):
+            # Some lines for each fit are fine where a terminal overwrites them, not in a log.
+            watch = dmkl.ConsoleWatch() if sys.stderr.isatty() else nullcontext()
+            with computing_on(options.cluster), watch:
+                estimator = dmkl.MKFDA(solver=solver)
+                result = dmkl.search(estimator, kernels, grid=grid, cv="splits", scoring=scoring, refit=False)
+            result.save(saved, overwrite=True)
+        elif saved.exists():
+            result = dmkl.load(saved)
+        else:
+            continue
+        found[way] = result
+        print_search("shared subspace" if way == "shared" else "point by point", result)
+    if len(found) == 2:
+        if found["shared"].grid != found["wrapper"].grid:
+            parser.error(f"the search saved in {folder} has another grid than this one; search with --only both")
+        compare(found["shared"], found["wrapper"], kernels.splits)
+
+
+if __name__ == "__main__":
+    main()
