@@ -91,8 +91,15 @@ def _local(n_workers: int, budget: int, *, quiet: bool) -> Iterator[Client]:
             memory_limit=budget // n_workers + _PROCESS_BYTES,
             silence_logs=logging.CRITICAL if quiet else False,
         )
-    with cluster, Client(cluster) as client:
-        yield client
+    tasks = logging.getLogger("asyncio")
+    before = tasks.level
+    if quiet:  # an interrupt leaves it with exceptions of tasks that nobody waits for any more
+        tasks.setLevel(logging.CRITICAL)
+    try:
+        with cluster, Client(cluster) as client:
+            yield client
+    finally:
+        tasks.setLevel(before)
 
 
 @contextmanager

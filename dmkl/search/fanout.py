@@ -64,7 +64,9 @@ def fit_points(
     watch = progress.current()
     if active_client() is None:
         for number, (g, f) in enumerate(fits, start=1):
-            yield _fit(models[g], K, y, *rows[f])
+            with progress.watching(progress.Watch()):  # what a single fit has to tell would hide how many are done
+                fit = _fit(models[g], K, y, *rows[f])
+            yield fit
             watch.note(f"{number:,} of {len(fits):,} fits")
         return
     where = machine()

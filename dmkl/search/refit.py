@@ -7,14 +7,13 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import xarray as xr
 from sklearn.base import clone
 
 from dmkl.blocks.fisher import as_exponent, onto_sphere
+from dmkl.errors import InputError
 from dmkl.estimators.base import KernelClassifier
 from dmkl.estimators.fisher import fit_together
 from dmkl.estimators.mkfda import MKFDA, Uniform
-from dmkl.kernelset import KernelSet
 from dmkl.search.choice import Rule
 from dmkl.search.plan import Plan
 from dmkl.search.result import SearchResult
@@ -32,8 +31,7 @@ def refitted(plan: Plan, result: SearchResult, rule: Rule) -> SearchResult:
     chosen = result.best_params_
     if plan.targets.kind == "multilabel":
         by_task = list(chosen.values())
-        # A task's own value of each parameter; one number where all agree.
-        chosen = {name: _together([point[name] for point in by_task]) for name in plan.grid}
+        chosen = {name: _together(name, [point[name] for point in by_task]) for name in plan.grid}
     model = clone(plan.estimator).set_params(**chosen)
     tested = any(len(fold.test) for fold in plan.folds)
     sets = [np.union1d(fold.train, fold.validation) for fold in plan.folds]
@@ -42,7 +40,7 @@ def refitted(plan: Plan, result: SearchResult, rule: Rule) -> SearchResult:
         for more in sets[1:]:
             rows = np.union1d(rows, more)
         sets = [rows]
-    models = _models(model, plan.K, plan.labels, sets, _starts(plan, result, tested))
+    models = _models(model, plan, sets, _starts(plan, result, tested))
     scores = result.scores
     if tested:
         found = np.full((len(plan.folds), plan.n_tasks), np.nan)
@@ -59,13 +57,12 @@ def refitted(plan: Plan, result: SearchResult, rule: Rule) -> SearchResult:
 
 def _starts(plan: Plan, result: SearchResult, tested: bool) -> list[Float]:
     """The weights of the chosen point: of each fold, or where one model is fitted on all rows, of all together."""
-    weight = result.scores["weight"]
+    weight, index = result.scores["weight"], result.best_index_
     if plan.targets.kind == "multilabel":
-        index = result.best_index_
-        weight = xr.concat([weight.sel(task=task).isel(index[task]) for task in index], dim="task")
+        parts = [weight.sel(task=task).isel(at).transpose("fold", "kernel").values for task, at in index.items()]
+        by_fold = np.stack(parts, axis=1)
     else:
-        weight = weight.isel(result.best_index_).expand_dims("task")
-    by_fold = weight.transpose("fold", "task", "kernel").values
+        by_fold = weight.isel(index).transpose("fold", "kernel").values[:, None]
     chosen = by_fold if tested else by_fold.mean(axis=0, keepdims=True)
     p = result.best_params_
     norms = [_norm(plan, point) for point in (p.values() if plan.targets.kind == "multilabel" else [p])]
@@ -78,12 +75,21 @@ def _norm(plan: Plan, point: Mapping[str, Any]) -> float:
     return as_exponent(cast(float, plan.estimator.p)) if isinstance(plan.estimator, MKFDA) else np.inf
 
 
-def _together(values: list[Any]) -> Any:
-    return values[0] if all(value == values[0] for value in values) else tuple(values)
+def _together(name: str, values: list[Any]) -> Any:
+    """The value of all tasks where they agree, or each task's own where the model takes that."""
+    if all(value == values[0] for value in values):
+        return values[0]
+    if name not in ("p", "lam"):
+        msg = (
+            f"the tasks choose different values of {name}, and one model has one for all; search with refit=False and "
+            "fit the tasks one by one"
+        )
+        raise InputError(msg)
+    return tuple(values)
 
 
 def _models(
-    model: KernelClassifier, K: KernelSet, y: Array, sets: Sequence[Index], starts: Sequence[Array] | None = None
+    model: KernelClassifier, plan: Plan, sets: Sequence[Index], starts: Sequence[Float]
 ) -> list[KernelClassifier]:
     """The model fitted on each of some sets of rows; with passes that serve all of them, where it has a way to.
 
@@ -93,8 +99,10 @@ def _models(
         β to begin with, one for every problem of every set in turn.
     """
     models = [clone(model) for _ in sets]
-    kernels = [K[rows, rows] for rows in sets]
+    kernels = [plan.K[rows, rows] for rows in sets]
+    # Labels that are stored with the kernels bring the names of their tasks along.
+    labels = [None if plan.tasks is not None else plan.labels[rows] for rows in sets]
     if type(model) in (MKFDA, Uniform):
-        fit_together(models, kernels, [y[rows] for rows in sets], starts)
+        fit_together(models, kernels, labels, starts)
         return models
-    return [fresh.fit(part, y[rows]) for fresh, part, rows in zip(models, kernels, sets, strict=True)]
+    return [fresh.fit(part, y) for fresh, part, y in zip(models, kernels, labels, strict=True)]

@@ -57,13 +57,11 @@ def in_subspace(plan: Plan, state: str | Path | None) -> Found:
     pairs = [_pair(model, point) for point in grid]
     workspace = Workspace(state, {} if state is None else _identity(plan))
     try:
-        lenses, n_passes = _measured(prepared, workspace)
+        lenses, n_passes = _measured(prepared, workspace, min(lam for _, lam in pairs))
         trainings = [
             Training(f"fold {fold.name}", training_lens(lens), lens, found.problems)
             for fold, lens, found in zip(plan.folds, lenses, targets, strict=True)
         ]
-        for training in trainings:
-            check_resolution(training.square, min(lam for _, lam in pairs))
         order = list(itertools.product(range(len(plan.folds)), range(plan.n_tasks), range(len(grid))))
         solver = SubspaceSolver(
             trainings,
@@ -110,14 +108,19 @@ def _pair(model: Any, point: Mapping[str, Any]) -> tuple[float, float]:
     return p, lam
 
 
-def _measured(prepared: list[KernelSet], workspace: Workspace) -> tuple[list[Lens], int]:
-    """The folds with the statistics of their steps, which are kept: they cost a pass."""
+def _measured(prepared: list[KernelSet], workspace: Workspace, lam: float) -> tuple[list[Lens], int]:
+    """The folds with the statistics of their steps, which are kept: they cost a pass.
+
+    A λ that the precision does not resolve is refused before anything is kept.
+    """
     saved = workspace.state.get("statistics")
     if saved is not None:
         chains = workspace.load_statistics(saved["steps"])
         return [Lens(K.view, chain) for K, chain in zip(prepared, chains, strict=True)], int(saved["n_passes"])
     started = time.monotonic()
     lenses, n_passes = measured_together([K.view for K in prepared])
+    for lens in lenses:
+        check_resolution(training_lens(lens), lam)
     entry = {
         "kind": "statistics",
         "seconds": time.monotonic() - started,

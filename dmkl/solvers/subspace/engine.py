@@ -452,9 +452,8 @@ class SubspaceSolver:
     def _note(self, worst: float) -> str:
         done = sum(result.status != OPEN for result in self.results)
         basis = max(space.width for space in self._spaces)
-        text = (
-            f"pass {self.n_passes}, {basis:,} basis vectors, {done:,} of {len(self.results):,} points certified, "
-            f"worst gap {worst:.1e}"
+        text = f"pass {self.n_passes}, {basis:,} basis vectors, {done:,} of {len(self.results):,} points certified" + (
+            f", worst gap {worst:.1e}" if worst > 0 else ""
         )
         left = self._seconds_left(worst)
         return text if left is None else f"{text}, about {left:.0f} s left"
