@@ -86,6 +86,14 @@ class _Residual:
         return self.solution.weights_gap + self.alpha_gap
 
     @property
+    def left(self) -> float:
+        """What is left relative to the part of S that the kernels make, which is never less than the gap.
+
+        Points are solved until this is below the tolerance: the gap alone would let a large λ go with any weights.
+        """
+        return self.gap / self.solution.share
+
+    @property
     def wanted(self) -> Float:
         """What the basis should gain, of unit size."""
         found = self.residual if self.direction is None else self.direction
@@ -168,10 +176,11 @@ class SubspaceSolver:
                     found = self._certified_by_anchors(found, new_only=True)
                 if not found:
                     break
-                self._worst.append(max(r.gap for r in found.values()))
+                self._worst.append(max(r.left for r in found.values()))
                 self._remember(found)
                 blocks = [self._next_block(f, _of(self.points, found, f)) for f in range(len(self.folds))]
-            if self._spent(blocks):
+            # One block there must be: without any there is nothing to report.
+            if any(space.width for space in self._spaces) and self._spent(blocks):
                 self._finish()
                 break
             started = time.monotonic()
@@ -213,7 +222,11 @@ class SubspaceSolver:
                 found[k] = _Residual(solutions[k], residual, size)
             # Those that only their rough weights keep from being certified.
             tol = self.options.tol
-            todo = [k for k in todo if found[k].alpha_gap <= tol < found[k].gap and k not in fine]
+            todo = [
+                k
+                for k in todo
+                if found[k].alpha_gap <= tol * found[k].solution.share and found[k].left > tol and k not in fine
+            ]
             fine |= set(todo)
             if not todo:
                 break
@@ -255,10 +268,10 @@ class SubspaceSolver:
 
     def _certified(self, found: dict[int, _Residual]) -> dict[int, _Residual]:
         """Keep what is certified, with its scores; return the rest."""
-        done = {k: r for k, r in found.items() if r.gap <= self.options.tol}
+        done = {k: r for k, r in found.items() if r.left <= self.options.tol}
         self._settle({k: (r.solution, r.gap) for k, r in done.items()}, CERTIFIED)
         rest = {k: r for k, r in found.items() if k not in done}
-        progress.current().note(self._note(max((r.gap for r in rest.values()), default=0.0)))
+        progress.current().note(self._note(max((r.left for r in rest.values()), default=0.0)))
         return rest
 
     def _settle(self, found: dict[int, tuple[ReducedSolution, float]], status: int) -> None:
@@ -312,7 +325,7 @@ class SubspaceSolver:
             betas = [r.solution.beta for r in mine]
             space.forget_anchors(betas)
             known = [anchor.beta for anchor in space.anchors]
-            new = choose_anchors(betas, [r.gap for r in mine], known, self._most_anchors())
+            new = choose_anchors(betas, [r.left for r in mine], known, self._most_anchors())
             chosen += [(f, beta) for beta in new]
         if chosen:
             add_anchors(self._spaces, chosen)
@@ -422,11 +435,15 @@ class SubspaceSolver:
 
     def _finish(self) -> None:
         """Finish what the subspace leaves open, as the policy says."""
+        rest = self._certified_by_anchors(self._certified(self._solved()))
+        # What the kernels make of S may be too small a part to be resolved as well: the gap itself is what was asked.
+        done = {k: (r.solution, r.gap) for k, r in rest.items() if r.gap <= self.options.tol}
+        self._settle(done, CERTIFIED)
         left = self._open()
-        how = choose_finish(self.options.finish, self.folds)
+        how = choose_finish(self.options.finish, self.folds) if left else "report"
         if how == "report":
-            found = self._solved()
-            self._settle({k: (r.solution, r.gap) for k, r in found.items()}, OPEN)
+            self._settle({k: (rest[k].solution, rest[k].gap) for k in left}, OPEN)
+            self._save()
             return
         started = time.monotonic()
         solutions, scores, passes = finish_points(

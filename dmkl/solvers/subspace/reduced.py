@@ -52,12 +52,13 @@ class ReducedProblem:
 
 @dataclass(frozen=True)
 class ReducedSolution:
-    """The pair (a, β), with S and F of the full problem at α = V a."""
+    """The pair (a, β), with S and F of the full problem at α = V a, and βᵀq, the part of S that the kernels make."""
 
     coefficients: Float
     beta: Float
     objective: float
     upper: float
+    kernel_part: float
     n_steps: int
 
     @property
@@ -65,9 +66,14 @@ class ReducedSolution:
         """The part of the gap that better weights would close, relative to |S|."""
         return max(self.upper - self.objective, 0.0) / (abs(self.objective) or np.finfo(np.float64).tiny)
 
+    @property
+    def share(self) -> float:
+        """βᵀq/|S|, at most one: for large λ, S hardly depends on the kernels, and a small gap says little of β."""
+        return min(1.0, self.kernel_part / (abs(self.objective) or np.finfo(np.float64).tiny))
+
 
 def solve_reduced(problem: ReducedProblem, beta: Float, tol: float, max_steps: int = 60) -> ReducedSolution:
-    """Maximise J_V by Newton's method from β, until (F − S)/|S| ≤ tol.
+    """Maximise J_V by Newton's method from β, until F − S ≤ tol · min(|S|, βᵀq).
 
     Raises
     ------
@@ -85,10 +91,11 @@ def solve_reduced(problem: ReducedProblem, beta: Float, tol: float, max_steps: i
         products = (gram.reshape(n * r, r) @ a).reshape(n, r, -1)
         q = np.einsum("rc,nrc->n", a, products) / (4.0 * lam)
         linear = 0.25 * float(np.sum(a * (problem.inner @ a))) - float(np.sum(problem.target * a))
-        found = ReducedSolution(a, beta, linear + float(beta @ q), linear + dual_norm(q, p), step)
+        part = float(beta @ q)
+        found = ReducedSolution(a, beta, linear + part, linear + dual_norm(q, p), part, step)
         if best is None or found.weights_gap < best.weights_gap:
             best = found
-        if found.weights_gap <= tol or n == 1 or np.isinf(p):
+        if found.weights_gap <= tol * found.share or n == 1 or np.isinf(p):
             break
         # Armijo's rule on the concave J_V, up to the rounding of S.
         if accepted is None or found.objective >= (
