@@ -8,8 +8,8 @@
 
 Both searches solve every point (p, λ) on 3 folds to the same proven gap of 1e-4, so their objectives may differ by
 twice that; passes and time are what they should differ in. At large λ the objective hardly depends on the weights, and
-the wrapper, which stops at the gap, may leave them anywhere: solved to 1e-8, its scores are those of the exact solution.
-Kernels and results are kept in a folder for each set.
+the wrapper, which stops at the gap, may leave them anywhere: solved to 1e-8, its scores are those of the exact
+solution. Kernels and results are kept in a folder for each set.
 """
 
 from __future__ import annotations
