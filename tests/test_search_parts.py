@@ -363,7 +363,10 @@ def test_points_are_in_c_order(sizes):
     [
         ({}, "grid must map parameters to their values"),
         ([{"p": [1]}], "grid must map parameters to their values"),
-        ({"lamda": [1]}, "'lamda' is no parameter of MKFDA; its parameters are basis, center, finish, lam, master, max_iter"),
+        (
+            {"lamda": [1]},
+            "'lamda' is no parameter of MKFDA; its parameters are basis, center, finish, lam, master, max_iter",
+        ),
         ({"p": []}, "the grid has no values for p; give one at least, or leave p out"),
         ({"lam": np.array([])}, "no values for lam"),
         ({"p": [1, 2, 2.0]}, r"the grid has 2\.0 twice among the values of p"),

@@ -116,6 +116,18 @@ def search(
     values = as_grid(grid, estimator)
     folds = make_folds(cv, labels, splits=K.splits, groups=groups)
     metrics = as_metrics(scoring, everything.kind)
+    for name in _SHARED:
+        own = getattr(estimator, name, 0.0)
+        if np.ndim(own):
+            msg = f"search takes an estimator with one {name} for all tasks, got {own!r}; give one number"
+            raise InputError(msg)
+    if refit and everything.kind == "multilabel" and not set(values) <= set(_SHARED):
+        msg = (
+            "the tasks of a multilabel problem choose each for themselves, and one model has one "
+            f"{', '.join(name for name in values if name not in _SHARED)} for all; search with refit=False, or over p "
+            "and lam"
+        )
+        raise InputError(msg)
     plan = Plan(clone(estimator), K, labels, tasks, everything, values, folds, metrics)
     found = _found(plan, state)
     result = SearchResult(as_dataset(plan, found, time.monotonic() - started), rule=rule)

@@ -16,13 +16,12 @@ from sklearn.base import clone
 
 from dmkl._version import __version__
 from dmkl.blocks.fisher import encode_targets
-from dmkl.errors import InputError
 from dmkl.estimators.base import KernelClassifier
 from dmkl.estimators.fisher import basis_bytes, check_resolution
 from dmkl.estimators.mkfda import MKFDA, Uniform
 from dmkl.kernelset import KernelSet
 from dmkl.passes.statistics import measured_together, training_lens
-from dmkl.passes.view import Lens
+from dmkl.passes.view import Lens, covering
 from dmkl.search.grid import points
 from dmkl.search.plan import Found, Plan
 from dmkl.solvers.subspace.engine import SubspaceSolver
@@ -101,10 +100,7 @@ def in_subspace(plan: Plan, state: str | Path | None) -> Found:
 
 def _pair(model: Any, point: Mapping[str, Any]) -> tuple[float, float]:
     """(p, λ) of a point; the estimator's own where the grid has none."""
-    (p, lam), *more = cast(MKFDA, clone(model).set_params(**point))._settings(1)
-    if more:
-        msg = "an estimator with a p or λ for each task cannot be searched; give numbers"
-        raise InputError(msg)
+    ((p, lam),) = cast(MKFDA, clone(model).set_params(**point))._settings(1)
     return p, lam
 
 
@@ -124,7 +120,7 @@ def _measured(prepared: list[KernelSet], workspace: Workspace, lam: float) -> tu
     entry = {
         "kind": "statistics",
         "seconds": time.monotonic() - started,
-        "n_bytes": n_passes * prepared[0].bytes_per_pass,
+        "n_bytes": n_passes * covering([K.view for K in prepared]).bytes_per_pass,
     }
     steps = workspace.save_statistics([lens.fitted for lens in lenses])
     workspace.commit({"statistics": {"steps": steps, "n_passes": n_passes, "round": entry}})
@@ -134,20 +130,23 @@ def _measured(prepared: list[KernelSet], workspace: Workspace, lam: float) -> tu
 def _identity(plan: Plan) -> dict[str, str]:
     """What makes a search another one, in words where people can tell the difference."""
     model = plan.estimator
-    positions = plan.K.view.final_positions()
+    view = plan.K.view
+    positions = view.final_positions()
+    taken = [part for step in view.steps if not isinstance(step, str) for part in (step.rows, step.cols)]
     return {
         "dmkl": __version__,
         "the kernels' content": plan.K.content_id,
         "the kernels chosen": ", ".join(plan.K.names),
-        "the samples": _digest(*positions),
+        "the samples": _digest(*positions, view.rows, view.cols, *taken),
         "the steps before": repr([step if isinstance(step, str) else "take" for step in plan.K.view.steps]),
-        "the labels": _digest(plan.labels.astype(str)),
+        "the labels": _digest(np.array(json.dumps(plan.labels.astype(str).tolist()).encode())),
         "the folds": _digest(*(part for fold in plan.folds for part in (fold.train, fold.validation, fold.test))),
         "the grid": json.dumps({name: [repr(value) for value in values] for name, values in plan.grid.items()}),
         "the estimator": type(model).__name__,
-        "its parameters": json.dumps(
-            {name: repr(value) for name, value in sorted(model.get_params(deep=False).items()) if name not in _POLICY}
-        ),
+    } | {
+        f"parameter {name}": repr(value)
+        for name, value in sorted(model.get_params(deep=False).items())
+        if name not in _POLICY
     }
 
 

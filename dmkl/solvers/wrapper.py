@@ -23,7 +23,7 @@ from dmkl.solvers.block_cg import Directions, block_cg, side_by_side
 from dmkl.solvers.masters import Cut, exact_master, newton_master, taylor_master
 from dmkl.solvers.requests import Combined, Each, Factorized, Request
 
-__all__ = ["CGStep", "DirectStep", "Master", "Problem", "Solution", "Status", "wrapper"]
+__all__ = ["CGStep", "DirectStep", "Master", "Problem", "Solution", "Status", "check_slopes", "wrapper"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -306,7 +306,7 @@ def _evaluate(
     products = yield Each(alpha)
     certificate, residual = certify(alpha, products, beta, problem.h, problem.lam, problem.p)
     for _ in range(5):
-        _check_slopes(certificate.slopes, names)
+        check_slopes(certificate.slopes, names)
         if certificate.alpha_gap <= _tolerable(tol, certificate.weights_gap, careful=careful):
             break
         target = 0.1 * _tolerable(tol, 0.0, careful=careful) * abs(certificate.objective)
@@ -328,7 +328,14 @@ def _tolerable(tol: float, weights_gap: float, *, careful: bool) -> float:
     return (0.1 * max(tol, weights_gap)) ** 2 if careful else max(0.1 * tol, 0.01 * weights_gap)
 
 
-def _check_slopes(q: Float, names: tuple[str, ...]) -> None:
+def check_slopes(q: Float, names: tuple[str, ...]) -> None:
+    """Refuse slopes that prove a kernel not to be positive semidefinite.
+
+    Raises
+    ------
+    IndefiniteKernelError
+        Naming the kernel.
+    """
     worst = int(np.argmin(q))
     if q[worst] < -1e-6 * float(np.abs(q).max()):
         name = repr(names[worst]) if names else f"number {worst}"

@@ -43,7 +43,7 @@ class Closeness:
     def __init__(self, lowest: float, mean: float, highest: float) -> None:
         self.bounds = lowest * _USEFUL >= mean > 0
         """Whether M bounds A from below to any use."""
-        self.condition = min(highest / max(lowest, highest / _FAR), _FAR) if highest > 0 else _FAR
+        self.condition = min(highest / max(lowest, highest / _FAR), _FAR) if 0 < highest < np.inf else _FAR
         """Bound of the condition number of K(β̄)⁻¹K(β)."""
         self.scale = lowest if self.bounds else max(mean, 1e-12)
         """K(β) is like this many times K(β̄); at least as large, where M bounds."""

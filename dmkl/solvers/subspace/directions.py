@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.linalg
 
 __all__ = ["dominant_block", "orthonormal_to"]
 
@@ -39,9 +40,12 @@ def orthonormal_to(basis: Array, block: Array) -> Array:
     unit = float(np.finfo(block.dtype).eps)
     sizes = np.linalg.norm(block, axis=0)
     rest = block[:, sizes > 0] / sizes[sizes > 0]
+    if not rest.size:
+        return np.asarray(rest)
     for _ in range(2):
         rest = rest - basis @ (basis.T @ rest)
-        rest, upper = np.linalg.qr(rest)
+        # With pivots, so that a column which depends on others comes last and takes nothing of them along.
+        rest, upper, _ = scipy.linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
         pivots = np.abs(np.diag(upper))
         rest = rest[:, pivots > 1e3 * unit * np.sqrt(len(basis))]
     return np.asarray(rest - basis @ (basis.T @ rest))
@@ -65,16 +69,18 @@ def dominant_block(basis: Array, wanted: Array, width: int, cutoff: float, rng: 
     """
     if wanted.shape[1] > _SKETCH * width:
         wanted = wanted @ rng.standard_normal((wanted.shape[1], 2 * width))
+    # What rounding leaves of an X inside the span of the basis is no direction.
+    floor = 1e-24 * float(np.sum(wanted * wanted))
     for _ in range(2):
         wanted = wanted - basis @ (basis.T @ wanted)
     # The Gram matrix of the smaller side squares the singular values, which a cutoff far above the square root of the
     # unit roundoff allows.
     if wanted.shape[1] <= wanted.shape[0]:
         values, vectors = np.linalg.eigh(wanted.T @ wanted)
-        keep = values > max(cutoff**2 * float(values.max(initial=0.0)), 0.0)
+        keep = values > max(cutoff**2 * float(values.max(initial=0.0)), floor)
         leading = wanted @ vectors[:, keep][:, -width:]
     else:
         values, vectors = np.linalg.eigh(wanted @ wanted.T)
-        keep = values > max(cutoff**2 * float(values.max(initial=0.0)), 0.0)
+        keep = values > max(cutoff**2 * float(values.max(initial=0.0)), floor)
         leading = vectors[:, keep][:, -width:]
     return orthonormal_to(basis, leading[:, ::-1])

@@ -34,6 +34,7 @@ import numpy.typing as npt
 from dmkl import progress
 from dmkl.blocks.fisher import uniform_weights
 from dmkl.passes.execute import machine
+from dmkl.passes.view import covering
 from dmkl.solvers.subspace.anchors import choose_anchors, grid_step, ridge
 from dmkl.solvers.subspace.directions import dominant_block
 from dmkl.solvers.subspace.extend import extend
@@ -154,6 +155,9 @@ class SubspaceSolver:
         workspace.check_shared()
         if "solver" in workspace.state:
             self._restore(workspace.state["solver"])
+        for k, result in enumerate(self.results):
+            if result.scores is None:  # left over from a round that was cut off
+                self._scores_file(k).unlink(missing_ok=True)
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -168,8 +172,12 @@ class SubspaceSolver:
             If what is left cannot be finished as asked.
         """
         while self._open():
-            if not any(space.width for space in self._spaces):
-                blocks = self._first_blocks()
+            if not all(space.width for space in self._spaces):
+                # Of several passes that the first blocks took, one may have been the last before a kill.
+                blocks = [
+                    block[:, :0] if space.width else block
+                    for block, space in zip(self._first_blocks(), self._spaces, strict=True)
+                ]
             else:
                 found = self._certified_by_anchors(self._certified(self._solved()))
                 if found and self._anchored(found):
@@ -180,7 +188,7 @@ class SubspaceSolver:
                 self._remember(found)
                 blocks = [self._next_block(f, _of(self.points, found, f)) for f in range(len(self.folds))]
             # One block there must be: without any there is nothing to report.
-            if any(space.width for space in self._spaces) and self._spent(blocks):
+            if all(space.width for space in self._spaces) and self._spent(blocks):
                 self._finish()
                 break
             started = time.monotonic()
@@ -249,7 +257,7 @@ class SubspaceSolver:
             # run, so that results do not depend on the number of workers.
             for (problem, lam), members in chains.items():
                 jobs = [SolveJob(k, self.points[k].p, self.results[k].beta, tols[k]) for k in members]
-                work.append(partial(solve_points, space.gram, lam))
+                work.append(partial(solve_points, space.gram, lam, self.names))
                 own.append((inner, projected[problem], jobs))
         return dict(pair for part in run_tasks("solve-reduced", work, own=own) for pair in part)
 
@@ -491,7 +499,7 @@ class SubspaceSolver:
         entry = Round(
             kind,
             time.monotonic() - started,
-            self.folds[0].square.view.bytes_per_pass * passes,
+            covering([fold.whole.view for fold in self.folds]).bytes_per_pass * passes,
             max(space.width for space in self._spaces),
             len(self.results) - len(gaps),
             max(gaps, default=0.0),

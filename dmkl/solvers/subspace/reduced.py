@@ -20,6 +20,7 @@ import scipy.linalg
 from dmkl.blocks.fisher import dual_norm, steepest
 from dmkl.errors import IndefiniteKernelError
 from dmkl.solvers.masters import newton_master
+from dmkl.solvers.wrapper import check_slopes
 
 __all__ = ["ReducedProblem", "ReducedSolution", "solve_reduced"]
 
@@ -72,13 +73,15 @@ class ReducedSolution:
         return min(1.0, self.kernel_part / (abs(self.objective) or np.finfo(np.float64).tiny))
 
 
-def solve_reduced(problem: ReducedProblem, beta: Float, tol: float, max_steps: int = 60) -> ReducedSolution:
+def solve_reduced(
+    problem: ReducedProblem, beta: Float, tol: float, names: tuple[str, ...] = (), max_steps: int = 60
+) -> ReducedSolution:
     """Maximise J_V by Newton's method from β, until F − S ≤ tol · min(|S|, βᵀq).
 
     Raises
     ------
     IndefiniteKernelError
-        If N + G(β)/λ is not positive definite.
+        If N + G(β)/λ is not positive definite, or a quadratic form αᵀK_jα comes out negative.
     """
     p, lam, gram = problem.p, problem.lam, problem.gram
     n, r, _ = gram.shape
@@ -90,6 +93,7 @@ def solve_reduced(problem: ReducedProblem, beta: Float, tol: float, max_steps: i
         a = scipy.linalg.cho_solve(factor, problem.target, check_finite=False)
         products = (gram.reshape(n * r, r) @ a).reshape(n, r, -1)
         q = np.einsum("rc,nrc->n", a, products) / (4.0 * lam)
+        check_slopes(q, names)
         linear = 0.25 * float(np.sum(a * (problem.inner @ a))) - float(np.sum(problem.target * a))
         part = float(beta @ q)
         found = ReducedSolution(a, beta, linear + part, linear + dual_norm(q, p), part, step)

@@ -52,6 +52,7 @@ class FoldSpace:
         self.gram = ""
         self.rounds: list[Groups] = []
         self.anchors: list[Anchor] = []
+        self.forgotten: list[Anchor] = []
 
     @property
     def width(self) -> int:
@@ -127,11 +128,12 @@ class FoldSpace:
         return best, near[best]
 
     def forget_anchors(self, betas: Sequence[Float]) -> None:
-        """Remove the sums that serve none of some weightings, but for the first, which serves any somehow."""
+        """Leave out sums that serve none of some weightings, but for the first, which serves any somehow.
+
+        Their files stay until the next state is on disk.
+        """
         used = {0} | {near[0] for beta in betas if (near := self.nearest(beta)) is not None}
-        for place, anchor in enumerate(self.anchors):
-            if place not in used:
-                anchor.total.remove()
+        self.forgotten += [anchor for place, anchor in enumerate(self.anchors) if place not in used]
         self.anchors = [anchor for place, anchor in enumerate(self.anchors) if place in used]
 
     # --- state ---------------------------------------------------------------------------------------------------
@@ -169,6 +171,9 @@ class FoldSpace:
 
     def remove_stale(self) -> None:
         """Delete bases and Gram matrices of earlier rounds."""
+        for anchor in self.forgotten:  # not before: until now the state on disk named them
+            anchor.total.remove()
+        self.forgotten = []
         kept = {Path(self.gram).name, self.basis_file}
         for path in [*self.folder.glob("basis-*.npy"), *self.folder.glob("gram-*.npy")]:
             if path.name not in kept:
@@ -179,7 +184,7 @@ class FoldSpace:
 
     def stem(self, ahead: int) -> tuple[int, str]:
         """The number of a new anchor, `ahead` others being new too, and where its files go."""
-        number = max((anchor.number for anchor in self.anchors), default=-1) + 1 + ahead
+        number = max((anchor.number for anchor in [*self.anchors, *self.forgotten]), default=-1) + 1 + ahead
         return number, self._stem(number)
 
 

@@ -54,13 +54,17 @@ class SolveJob:
     tol: float
 
 
-def solve_points(gram: str, lam: float, work: tuple[Float, Float, list[SolveJob]]) -> list[tuple[int, ReducedSolution]]:
+def solve_points(
+    gram: str, lam: float, names: tuple[str, ...], work: tuple[Float, Float, list[SolveJob]]
+) -> list[tuple[int, ReducedSolution]]:
     """Solve points of one fold, target and λ one after another, each from where it was or from the one before it.
 
     Parameters
     ----------
     gram
         The file of G.
+    names
+        The kernels' names, for messages.
     work
         N = VᵀV, VᵀH, and the points.
     """
@@ -72,7 +76,7 @@ def solve_points(gram: str, lam: float, work: tuple[Float, Float, list[SolveJob]
     with pinned_blas(1):
         for job in jobs:
             start = np.ones(len(g)) if np.isinf(job.p) else onto_sphere(near if job.beta is None else job.beta, job.p)
-            solution = solve_reduced(ReducedProblem(g, inner, target, lam, job.p), start, job.tol)
+            solution = solve_reduced(ReducedProblem(g, inner, target, lam, job.p), start, job.tol, names)
             near = solution.beta
             found.append((job.point, solution))
     return found
