@@ -601,9 +601,9 @@ def test_equal_labels_of_another_type_are_the_same_search(tmp_path, interrupted)
         ({"rule": "worst"}, "rule must be 'best' or 'one_standard_error', got 'worst'"),
         ({"estimator": dmkl.MKFDA(tol=-1.0)}, "tol must be positive"),
         ({"estimator": dmkl.MKFDA(finish="never")}, "finish must be"),
-        ({"estimator": dmkl.MKFDA(p=(1.0, 2.0, 3.0))}, "search takes an estimator with one"),
-        ({"estimator": dmkl.MKFDA(p=(1.0, 2.0, 3.0), solver="direct")}, "search takes an estimator with one"),
-        ({"estimator": dmkl.Uniform(lam=(1.0, 2.0, 3.0)), "grid": {"tol": [1e-3]}}, "search takes an estimator with one"),
+        ({"estimator": dmkl.MKFDA(p=(1.0, 2.0, 3.0))}, "takes an estimator with one"),
+        ({"estimator": dmkl.MKFDA(p=(1.0, 2.0, 3.0), solver="direct")}, "takes an estimator with one"),
+        ({"estimator": dmkl.Uniform(lam=(1.0, 2.0, 3.0)), "grid": {"tol": [1e-3]}}, "takes an estimator with one"),
     ],
 )
 def test_what_it_refuses_before_anything_is_read(change, message):
