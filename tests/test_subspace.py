@@ -321,6 +321,13 @@ def test_the_bound_of_an_anchor_holds(beta, anchor, exponent, step, seed, rank):
         assert near.condition >= 1e9
 
 
+@given(weightings(), weightings())
+def test_no_ratio_of_single_weights_makes_a_ridge_tiny(beta, anchor):
+    """K(β̄)/ρ of the preconditioner stays of the size of K(β)/λ, however small single weights of the anchor are."""
+    support = anchor > 0
+    assert closeness(beta, anchor).scale * anchor.sum() <= max(beta[support].sum() * (1 + 1e-9), 1e-12 * anchor.sum())
+
+
 @given(st.floats(-8, 2), st.floats(-6, 0), st.floats(3, 10))
 def test_ridges_are_rounded_up_to_few(exponent, log_scale, step):
     lam, scale = 10.0**exponent, 10.0**log_scale

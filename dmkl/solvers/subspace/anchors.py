@@ -38,14 +38,18 @@ class Closeness:
     ----------
     lowest, mean, highest
         Of the ratios β_j/β̄_j over the anchor's support.
+    total
+        The ratio of the sums, Σβ_j/Σβ̄_j, over the support.
     """
 
-    def __init__(self, lowest: float, mean: float, highest: float) -> None:
+    def __init__(self, lowest: float, mean: float, highest: float, total: float) -> None:
         self.bounds = lowest * _USEFUL >= mean > 0
         """Whether M bounds A from below to any use."""
         self.condition = min(highest / max(lowest, highest / _FAR), _FAR) if 0 < highest < np.inf else _FAR
         """Bound of the condition number of K(β̄)⁻¹K(β)."""
-        self.scale = lowest if self.bounds else max(mean, 1e-12)
+        # Not the mean ratio: a kernel that the anchor all but lacks would make it astronomical, and the ridge λ/scale
+        # smaller than what the kernels' own rounding leaves positive definite.
+        self.scale = lowest if self.bounds else max(total, 1e-12)
         """K(β) is like this many times K(β̄); at least as large, where M bounds."""
 
 
@@ -55,7 +59,8 @@ def closeness(beta: Float, anchor: Float) -> Closeness:
     ratios = beta[support] / anchor[support]
     # Weight on kernels that the anchor lacks: nothing bounds the condition number.
     outside = float(beta[~support].sum()) > 1e-9 * float(beta.sum())
-    return Closeness(float(ratios.min()), float(ratios.mean()), np.inf if outside else float(ratios.max()))
+    total = float(beta[support].sum() / anchor[support].sum())
+    return Closeness(float(ratios.min()), float(ratios.mean()), np.inf if outside else float(ratios.max()), total)
 
 
 def grid_step(lams: Sequence[float]) -> float:
