@@ -183,7 +183,8 @@ class InMemory:
         self.K = K
         self.names = tuple(f"kernel_{j}" for j in range(n))
         self.samples = self.train_samples = np.array([str(i) for i in range(m)], dtype=object)
-        self.dtype, self.symmetric, self.reads_per_tile = K.dtype, True, 1
+        self.dtype, self.symmetric = K.dtype, True
+        self.reads_per_tile, self.scratch_bytes = 1, 0
         self.tiling = Tiling(m, m, tile, upper=True)
         self.content_id = tokenize(K, tile)
 

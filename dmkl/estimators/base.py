@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -18,11 +18,13 @@ from dmkl.blocks.chain import ChainState, Fitted, FittedStep, Kind
 from dmkl.blocks.fisher import Targets, encode_targets
 from dmkl.errors import InputError
 from dmkl.estimators.persistence import MODELS, save_model
+from dmkl.features.build import Missing
+from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
 from dmkl.kernelset import KernelSet, measure
 from dmkl.passes.run import run_pass
 from dmkl.passes.statistics import chain_statistics, means_of
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens
+from dmkl.passes.view import Lens, View
 
 __all__ = ["KernelClassifier", "TrainingSet", "check_kernel_set"]
 
@@ -109,6 +111,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         targets = encode_targets(labels, K.shape[1], tasks)
         self.classes_ = targets.classes
         self.kernel_names_ = K.names
+        self.features_ = _features_of(K)
         self.train_samples_ = K.train_samples.astype(str)
         self.n_features_in_ = K.shape[1]
         self.kind_ = targets.kind
@@ -151,7 +154,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
-    def decision_function(self, K: KernelSet) -> xr.DataArray:
+    def decision_function(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
         """Scores Σ_j β_j K_j α of the row samples, (sample, class); (sample,) for two classes.
 
         Parameters
@@ -159,14 +162,25 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         K
             ``K[test, train]``, or a rectangular set: new samples against the training samples in their order. Kernels
             are matched by name; those of zero weight are not read.
+        **new
+            Instead of `K` the `features` of new samples, and `samples`, `present` and `missing` where they are needed
+            (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of zero
+            weight are not computed.
 
         Raises
         ------
         InputError
-            If the columns are not the training samples, or a kernel with weight is missing.
+            If the columns are not the training samples, or a kernel with weight is missing; if features are missing or
+            have other columns than in training.
         """
         self._check_fitted()
+        if new:
+            if K is not None:
+                msg = "give kernels or features, not both"
+                raise InputError(msg)
+            return self.decision_function(self.cross_kernels(**new))
         check_kernel_set(K, "prediction")
+        assert K is not None
         weights = self.weights_.values.reshape(len(self.kernel_names_), -1)
         used = np.flatnonzero(np.any(weights != 0, axis=1))
         chosen = self._matching(K, used)
@@ -185,15 +199,55 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         coords[str(dim)] = self.dual_coef_.coords[dim].values
         return xr.DataArray(scores, dims=("sample", dim), coords=coords, name="score")
 
-    def predict(self, K: KernelSet) -> Array:
-        """Predict the labels of the row samples.
+    def cross_kernels(
+        self,
+        features: Any,
+        *,
+        samples: Sequence[Any] | Array | None = None,
+        present: Mapping[str, npt.ArrayLike] | None = None,
+        missing: Missing = "refuse",
+    ) -> KernelSet:
+        """The kernels of new samples against the training samples that prediction needs, computed as they are read.
+
+        Parameters
+        ----------
+        features, samples, present, missing
+            As in `dmkl.build_cross`.
+
+        Raises
+        ------
+        InputError
+            If the training kernels were not built from features, or these features are others than in training.
+        """
+        self._check_fitted()
+        needed = self._kernels_used()
+        if isinstance(self.features_, str):
+            raise InputError(self.features_)
+        lacking = [name for name in needed if name not in self.features_.recipes]
+        if lacking:
+            msg = (
+                f"the model gives weight to kernel {lacking[0]!r}, which was not computed from features; predict from "
+                "kernels instead"
+            )
+            raise InputError(msg)
+        source, _ = cross_tiles(self.features_.select(needed), features, samples, present, missing)
+        rows, cols = np.arange(len(source.samples)), np.arange(len(source.train_samples))
+        return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
+
+    def _kernels_used(self) -> list[str]:
+        """The kernels that prediction reads."""
+        weights = self.weights_.values.reshape(len(self.kernel_names_), -1)
+        return [name for name, used in zip(self.kernel_names_, np.any(weights != 0, axis=1), strict=True) if used]
+
+    def predict(self, K: KernelSet | None = None, **new: Any) -> Array:
+        """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
 
         The class of the largest score; the second class where a binary score is positive; 0 or 1 for each task of a
         multilabel problem, by the sign of its score. A binary score is zero where the estimated probability of the
         second class equals its share in training: rare classes are found rather than missed. For another balance, put
         a threshold of your own on `decision_function`.
         """
-        return self.labels_of(self.decision_function(K).values)
+        return self.labels_of(self.decision_function(K, **new).values)
 
     def labels_of(self, scores: Array) -> Array:
         """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
@@ -202,19 +256,27 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         index = (scores > 0).astype(np.int64) if self.kind_ == "binary" else np.argmax(scores, axis=1)
         return cast(Array, self.classes_[index])
 
-    def score(self, K: KernelSet, y: npt.ArrayLike | None = None, sample_weight: npt.ArrayLike | None = None) -> float:
+    def score(
+        self,
+        K: KernelSet | None = None,
+        y: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        **new: Any,
+    ) -> float:
         """Share of the row samples whose labels are predicted (all tasks right, for a multilabel problem).
 
         Parameters
         ----------
+        K, **new
+            As in `decision_function`.
         y
             The true labels; those of `K` where missing.
         """
-        truth = K.labels if y is None else y
+        truth = K.labels if y is None and K is not None else y
         if truth is None:
             msg = "score needs labels: give y, or store them with the kernels"
             raise InputError(msg)
-        return float(accuracy_score(truth, self.predict(K), sample_weight=sample_weight))
+        return float(accuracy_score(truth, self.predict(K, **new), sample_weight=sample_weight))
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "weights_"):
@@ -277,6 +339,14 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for name, value in state.items():
             setattr(self, name, value)
         return self
+
+
+def _features_of(K: KernelSet) -> TrainingFeatures | str:
+    """What the kernels of new samples can be computed from, or why they cannot."""
+    try:
+        return training_features(K)
+    except InputError as error:
+        return str(error)
 
 
 def check_kernel_set(K: Any, what: str) -> None:

@@ -197,10 +197,13 @@ class Product(_FisherClassifier):
         self.factors_ = K.names
         return self
 
-    def decision_function(self, K: KernelSet) -> xr.DataArray:
+    def decision_function(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
         """Scores of the row samples; see `MKFDA.decision_function`."""
         self._check_fitted()
+        if new:
+            return super().decision_function(K, **new)
         check_kernel_set(K, "prediction")
+        assert K is not None
         if K.names != ("product",):
             missing = [name for name in self.factors_ if name not in K.names]
             if missing:
@@ -208,6 +211,9 @@ class Product(_FisherClassifier):
                 raise InputError(msg)
             K = K.select(self.factors_).product()
         return super().decision_function(K)
+
+    def _kernels_used(self) -> list[str]:
+        return list(self.factors_)
 
     def _more_state(self) -> dict[str, Any]:
         return {**super()._more_state(), "factors_": list(self.factors_)}

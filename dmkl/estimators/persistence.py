@@ -16,6 +16,7 @@ import zarr
 from dmkl._version import __version__
 from dmkl.blocks.chain import FittedStep
 from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
+from dmkl.features.cross import TrainingFeatures
 
 __all__ = ["MODELS", "READERS", "check_version", "load", "put_in_place", "save_model", "write_model"]
 
@@ -108,9 +109,17 @@ def write_model(model: Any, path: Path) -> None:
         "steps": steps,
         "state": model._more_state(),
     }
+    features = model.features_
+    if isinstance(features, str):
+        attrs["features"] = {"none": features}
+    else:
+        features = features.select(model._kernels_used())
+        attrs["features"] = features.as_json()
     dataset = xr.Dataset(arrays, attrs=attrs).assign_coords(train_sample=("sample", model.train_samples_))
     _to_zarr(dataset, path, "w-", None)
     _to_zarr(model.history_, path, "a", "history")
+    if not isinstance(features, str):
+        features.save(zarr.open_group(path, mode="r+", zarr_format=3))
 
 
 def _to_zarr(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
@@ -228,6 +237,8 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
             _whole(dataset, attribute)
             setattr(model, attribute, _named(dataset[attribute]).rename(name))
     model.history_ = history
+    features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
+    model.features_ = features.get("none") or TrainingFeatures.load(path, features, model.train_samples_)
     return model._set_more_state(dict(attrs["state"]))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, TypeVar
 
 import dask
@@ -19,13 +21,14 @@ from distributed.comm.core import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from dmkl import progress, settings
-from dmkl.errors import MemoryBudgetError, NoWorkersError, SchedulerLostError, WorkerLostError
+from dmkl.errors import InputError, MemoryBudgetError, NoWorkersError, SchedulerLostError, WorkerLostError
 
 __all__ = [
     "Machine",
     "active_client",
     "again",
     "check_memory",
+    "check_shared",
     "computing_here",
     "execute",
     "graph_token",
@@ -153,6 +156,37 @@ def _told_workers(client: Client) -> Mapping[str, Any]:
     except (KeyError, OSError, CancelledError) as error:  # the scheduler went away before its answer came
         raise _scheduler_lost() from error
     return workers
+
+
+def check_shared(folder: Path, what: str, way_out: str) -> None:
+    """Make sure that every worker of a cluster sees a folder of this machine.
+
+    Parameters
+    ----------
+    folder
+        One that is there.
+    what
+        What it is for, as in "where a search keeps its state".
+    way_out
+        What to do about it.
+
+    Raises
+    ------
+    InputError
+        If a worker does not.
+    """
+    client = active_client()
+    if client is None:
+        return
+    mark = folder / f"seen-{uuid.uuid4().hex}.partial"
+    mark.touch()
+    try:
+        blind = [worker for worker, sees in client.run(os.path.exists, str(mark)).items() if not sees]
+    finally:
+        mark.unlink()
+    if blind:
+        msg = f"the workers {', '.join(blind[:3])} do not see {folder}, {what}; {way_out}"
+        raise InputError(msg)
 
 
 def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str) -> None:

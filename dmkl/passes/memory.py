@@ -57,6 +57,11 @@ class HeldTiles:
         """See `TileSource`."""
         return self.origin.reads_per_tile
 
+    @property
+    def scratch_bytes(self) -> int:
+        """See `TileSource`."""
+        return self.origin.scratch_bytes
+
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`."""
         return self.origin.stream(keys)

@@ -42,6 +42,11 @@ class GeometricMean:
         """See `TileSource`."""
         return len(self.kernels) * self.source.reads_per_tile
 
+    @property
+    def scratch_bytes(self) -> int:
+        """See `TileSource`: two tiles of logarithms."""
+        return 2 * 8 * self.tiling.tile**2 + self.source.scratch_bytes
+
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`."""
         tiles = self.source.stream([(int(k), i, j) for _, i, j in keys for k in self.kernels])

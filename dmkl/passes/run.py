@@ -196,7 +196,7 @@ def pass_bytes(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machin
     width, tile_bytes = sum(c.width for c in columns), tiling.tile**2 * dtype.itemsize
     group = max(len(unit.kernels) for unit, _ in _units(lenses, columns, where))
     return {
-        "tiles": (2 + 2 * any(c.dtype != dtype for c in columns)) * tile_bytes,
+        "tiles": (2 + 2 * any(c.dtype != dtype for c in columns)) * tile_bytes + view.source.scratch_bytes,
         "vectors": tiling.cols * width * 16,
         "products": tiling.rows * width * 8 * 2,
         "results": group * _bytes_per_kernel(lenses, columns),

@@ -39,8 +39,12 @@ class TileSource(Protocol):
     def reads_per_tile(self) -> int:
         """Stored tiles that one tile costs to read."""
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory that making a tile takes beside the tile, in one task."""
+
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
-        """Yield the tiles (kernel, tile row, tile column) in this order."""
+        """Yield the tiles (kernel, tile row, tile column) in this order; each is good until the next is asked for."""
 
     def diagonal(self, kernels: Index) -> Array | None:
         """k(x, x) of every sample, where known."""

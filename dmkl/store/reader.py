@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -17,8 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
-from zarr.codecs import BytesCodec, Crc32cCodec
-from zarr.storage import LocalStore
 
 from dmkl import settings
 from dmkl.blocks.tiling import Tiling
@@ -30,6 +27,7 @@ from dmkl.errors import (
     StoreNotFoundError,
 )
 from dmkl.store.schema import FORMAT, FORMAT_VERSION
+from dmkl.store.tiles import crc32c, plain_folder
 
 __all__ = ["Location", "StoreReader", "partial_path"]
 
@@ -115,7 +113,7 @@ class StoreReader:
         self.labels: Array | None = self._optional("label")
         self.tasks: Array | None = self._optional("task")
         self.splits: Array | None = self._optional("split")
-        self._files = self._plain_files()
+        self._files = plain_folder(self._gram)
         self._verified: set[TileKey] = set()
         self._table: npt.NDArray[np.uint32] | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -141,6 +139,11 @@ class StoreReader:
     def reads_per_tile(self) -> int:
         """Stored tiles that one tile costs to read."""
         return 1
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory that reading a tile takes beside the tile."""
+        return 0
 
     @property
     def bytes_stored(self) -> int:
@@ -202,20 +205,6 @@ class StoreReader:
         """One tile, without padding."""
         return self._finish(key, self._begin(key))
 
-    def _plain_files(self) -> str | None:
-        """The folder of the chunks, where a chunk's file is the tile's bytes and its checksum; else None."""
-        store, codecs = self._gram.store, self._gram.metadata.codecs
-        plain = (
-            sys.byteorder == "little"
-            and self._gram.metadata.encode_chunk_key((0, 0, 0)) == "c/0/0/0"
-            and len(codecs) == 2
-            and isinstance(codecs[0], BytesCodec)
-            and codecs[0].endian is not None
-            and codecs[0].endian.value == "little"
-            and isinstance(codecs[1], Crc32cCodec)
-        )
-        return str(Path(store.root) / self._gram.path / "c") if plain and isinstance(store, LocalStore) else None
-
     def _begin(self, key: TileKey) -> Any:
         if self._files is not None:
             return self._map(key)
@@ -227,7 +216,7 @@ class StoreReader:
         if self._files is None:
             tile: Array = begun.result()
             if self._must_verify(key):
-                self._compare(key, _crc32c(tile))
+                self._compare(key, crc32c(tile))
                 self._verified.add(key)
             return tile
         side = self.tiling.tile
@@ -245,7 +234,7 @@ class StoreReader:
                 raise CorruptTileError(msg)
             # The chunk's own checksum goes with the file: only the table knows a tile that was exchanged for
             # another.
-            self._compare(key, found if (rows, cols) == (side, side) else _crc32c(tile))
+            self._compare(key, found if (rows, cols) == (side, side) else crc32c(tile))
             self._verified.add(key)
         return tile
 
@@ -323,10 +312,6 @@ def _reopen(location: str | Store, content_id: str) -> StoreReader:
             while len(_OPENED) > 8:
                 _OPENED.popitem(last=False)
         return _OPENED[key]
-
-
-def _crc32c(tile: Array) -> int:
-    return int(google_crc32c.value(np.ascontiguousarray(tile).view(np.uint8).reshape(-1)))
 
 
 def _strings(values: Any) -> Array:

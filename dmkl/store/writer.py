@@ -14,14 +14,13 @@ import re
 import shutil
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import zarr
@@ -33,8 +32,11 @@ from zarr.storage import LocalStore
 from dmkl._version import __version__
 from dmkl.blocks.tiling import Tiling
 from dmkl.errors import DiskFullError, InputError, StoreExistsError
+from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
 from dmkl.store.reader import Location, as_location, describe, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
+from dmkl.store.tables.blocks import Block
+from dmkl.store.tiles import TileWriter, plain_folder
 
 __all__ = ["Header", "StoreWriter"]
 
@@ -109,15 +111,30 @@ class StoreWriter:
             self._resize(n_kernels)
         self._provenance = _provenance(self._group, self.n_kernels)
         self._crc = np.zeros(self.tiling.shape, dtype=np.uint32)
+        self._features = False
 
     @property
     def n_kernels(self) -> int:
         """Kernels that the arrays have room for at present."""
         return int(self._gram.shape[0])
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the unfinished set stands, if that is a folder of this machine."""
+        return Path(str(self._target)) if self._local else None
+
+    @property
+    def _node(self) -> str:
+        return gram_node(symmetric=self.header.symmetric, full=self.header.full).name
+
     @cached_property
     def _gram(self) -> Any:
-        return self._group[gram_node(symmetric=self.header.symmetric, full=self.header.full).name]
+        return self._group[self._node]
+
+    @cached_property
+    def tiles(self) -> TileWriter:
+        """Writes the tiles, here or where tasks run."""
+        return TileWriter(self._target, self._node, self.tiling)
 
     # --- begin or go on -------------------------------------------------------------------------------------
 
@@ -204,7 +221,8 @@ class StoreWriter:
             if name in self._group:
                 array = self._group[name]
                 array.resize((n, *array.shape[1:]))
-        self.__dict__.pop("_gram", None)
+        for name in ("_gram", "tiles"):
+            self.__dict__.pop(name, None)
 
     def abandon(self) -> None:
         """Give up after bad input: remove what was begun, unless an import that follows can go on from it."""
@@ -222,28 +240,53 @@ class StoreWriter:
 
     def begin_kernel(self, j: int, provenance: dict[str, Any]) -> None:
         """Make room for kernel j and note where it comes from; what stood there no longer counts as done."""
+        self.begin_kernels({j: provenance})
+
+    def begin_kernels(self, provenances: Mapping[int, dict[str, Any]]) -> None:
+        """`begin_kernel` for several, with one write of the root.
+
+        Tiles of a kernel that was begun from the same content stay, for a task to find (`TileWriter.standing`); those
+        of any other content are removed before the record says otherwise.
+        """
         with _full_disk(self.location):
-            if j >= self.n_kernels:
-                self._resize(j + 1)
-            self._provenance += [None] * (j + 1 - len(self._provenance))
-            self._group["row_sum"][j, :] = np.full(self.header.rows, np.nan)
-            self._provenance[j] = provenance
+            most = max(provenances) + 1
+            if most > self.n_kernels:
+                self._resize(most)
+            self._provenance += [None] * (most - len(self._provenance))
+            for j, provenance in provenances.items():
+                before = (self._provenance[j] or {}).get("identity")
+                self._group["row_sum"][j, :] = np.full(self.header.rows, np.nan)
+                if before is None or before != provenance.get("identity"):
+                    self._remove_tiles(j)
+                self._provenance[j] = provenance
             self._group.update_attributes({"kernels": self._provenance})
         self._crc[:] = 0
 
+    def _remove_tiles(self, j: int) -> None:
+        folder = plain_folder(self._gram)
+        if folder is not None:
+            shutil.rmtree(f"{folder}/{j}", ignore_errors=True)
+
     def write_tile(self, j: int, row: int, col: int, block: Array) -> None:
         """Write one tile of kernel j."""
-        block = np.ascontiguousarray(block)
-        self._crc[row, col] = google_crc32c.value(block.view(np.uint8).reshape(-1))
         with _full_disk(self.location):
-            self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)] = block
+            self._crc[row, col] = self.tiles.write(j, row, col, block)
 
     def read_tile(self, j: int, row: int, col: int) -> Array:
         """Read back a tile that was written."""
-        return np.asarray(self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)])
+        return self.tiles.read(j, row, col)
 
-    def end_kernel(self, j: int, row_sum: Array, diagonal: Array | None) -> None:
-        """Record kernel j as done: its checksums and diagonal, and its row sums last."""
+    def end_kernel(
+        self,
+        j: int,
+        row_sum: Array,
+        diagonal: Array | None,
+        checksums: npt.NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Record kernel j as done: its checksums and diagonal, and its row sums last.
+
+        The checksums are those of the tiles written here where they are not given.
+        """
         with _full_disk(self.location):
             if diagonal is not None:
                 if "diagonal" not in self._group:
@@ -253,8 +296,32 @@ class StoreWriter:
             elif "diagonal" in self._group:
                 # Of an import that had one: no kernel of this import has.
                 del self._group["diagonal"]
-            self._group["tile_crc32c"][j] = self._crc
+            self._group["tile_crc32c"][j] = self._crc if checksums is None else checksums
             self._group["row_sum"][j, :] = row_sum
+
+    def full_disk(self) -> AbstractContextManager[None]:
+        """Says what to do where work inside this context finds the disk full."""
+        return _full_disk(self.location)
+
+    # --- features ---------------------------------------------------------------------------------------------
+
+    def write_features(self, tables: Sequence[tuple[Block, Scan]]) -> dict[str, FeatureTable]:
+        """Keep the features that the kernels are computed from beside them; returns them as they are stored."""
+        with _full_disk(self.location):
+            for number, (table, found) in enumerate(tables):
+                write_table(self._group, number, table, found, self.header.tile)
+            if FEATURES in self._group:
+                for key in list(self._group[FEATURES].group_keys()):
+                    if int(key) >= len(tables):
+                        del self._group[f"{FEATURES}/{key}"]
+        self._features = True
+        return read_tables(self._target)
+
+    def forget_features(self, names: Collection[str]) -> None:
+        """Remove tables that nobody will need once the kernels stand."""
+        for key in list(self._group[FEATURES].group_keys()):
+            if self._group[f"{FEATURES}/{key}"].attrs["name"] in names:
+                del self._group[f"{FEATURES}/{key}"]
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -277,6 +344,8 @@ class StoreWriter:
                 {"name": n} | {key: value for key, value in (p or {}).items() if key != "name"}
                 for n, p in zip(names, self._provenance, strict=True)
             ]
+            if not self._features and FEATURES in self._group:  # of a build that this import goes on from
+                del self._group[FEATURES]
             self._remove_strays()
             with warnings.catch_warnings():
                 # Without consolidated metadata xarray.open_zarr warns; Zarr warns that its place in v3 is not

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from dmkl.blocks.chain import Fitted, FittedStep, Take
 from dmkl.errors import InputError, StoreError
-from dmkl.passes.execute import active_client
+from dmkl.passes.execute import check_shared
 
 __all__ = ["Workspace", "save_array"]
 
@@ -143,21 +143,8 @@ class Workspace:
         InputError
             If one does not.
         """
-        client = active_client()
-        if client is None:
-            return
-        mark = self.path / f"seen-{uuid.uuid4().hex}"
-        mark.touch()
-        try:
-            blind = [worker for worker, sees in client.run(os.path.exists, str(mark)).items() if not sees]
-        finally:
-            mark.unlink()
-        if blind:
-            msg = (
-                f"the workers {', '.join(blind[:3])} do not see {self.path}, where a search keeps its state; give a "
-                "folder on a file system that all machines share (state=, or the output's on the command line)"
-            )
-            raise InputError(msg)
+        way_out = "give a folder on a file system that all machines share (state=, or the output's on the command line)"
+        check_shared(self.path, "where a search keeps its state", way_out)
 
     def close(self) -> None:
         """Remove the folder, unless it is to be kept."""

@@ -1,0 +1,1 @@
+"""Kernels computed from feature tables."""

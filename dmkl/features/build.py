@@ -1,0 +1,291 @@
+"""Kernel sets from features: `dmkl.build` for all samples, `dmkl.build_cross` for new ones."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl import kernelset, settings
+from dmkl.blocks.functions import NONNEGATIVE, STATISTIC
+from dmkl.errors import InputError
+from dmkl.features.bandwidths import resolve
+from dmkl.features.fills import filled
+from dmkl.features.recipes import Recipe
+from dmkl.features.specs import Planned, plan, read_specs
+from dmkl.features.tiles import Axis, FeatureTiles
+from dmkl.features.writing import write_kernels
+from dmkl.kernelset import KernelSet
+from dmkl.passes.view import View
+from dmkl.store.feature_files import Block, as_features
+from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan
+from dmkl.store.ingest import Labels
+from dmkl.store.reader import Location
+from dmkl.store.writer import Header, StoreWriter
+
+__all__ = ["Missing", "at_hand", "build", "check_present", "check_values", "provenances"]
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+Missing = Literal["refuse", "zero"]
+
+
+def build(
+    path: Location | None,
+    features: Any,
+    specs: Any,
+    *,
+    train: npt.ArrayLike | None = None,
+    samples: Sequence[Any] | Array | None = None,
+    labels: Sequence[Any] | Array | None = None,
+    splits: Sequence[Any] | Array | None = None,
+    tasks: Sequence[Any] | Array | None = None,
+    present: Mapping[str, npt.ArrayLike] | None = None,
+    missing: Missing = "refuse",
+    tile: int | None = None,
+    dtype: npt.DTypeLike | None = None,
+    overwrite: bool = False,
+) -> KernelSet:
+    """Compute kernels from features, a tile at a time in Dask tasks, and store them as a kernel set.
+
+    Interrupted at any moment, the same call goes on: kernels that are whole stay, and of the others all tiles that are.
+    The features are kept beside the kernels: `build_cross` and fitted models compute kernels of new samples from them.
+
+    Parameters
+    ----------
+    path
+        Where to write: a folder, a URL or a Zarr store. None writes nothing: the set computes its tiles whenever a pass
+        needs them (`KernelSet.persist` keeps them in memory).
+    features
+        Tables (samples, columns) by name: a mapping, one array or DataFrame, an xarray Dataset, or files: ``.npz``,
+        ``.npy``, HDF5, Zarr, MATLAB (every two-dimensional variable is a table), CSV and Parquet (a table a file).
+    specs
+        What to compute: a mapping or a list of mappings with `function`, `feature` and the function's parameters, or a
+        TOML file with a table ``[[kernel]]`` for each. `dmkl.features.specs.FUNCTIONS` has the functions. A list of
+        values for a parameter is a grid, a pattern such as ``"*"`` for the feature stands for all that match, `columns`
+        takes some columns, or one kernel for each entry of a mapping from names to columns.
+    train
+        The training samples, positions or mask: bandwidths are multiples of mean distances between them. By default the
+        training part of the first split, or all samples.
+    samples, labels, splits, tasks
+        As in `dmkl.create`; what the files hold of them by default.
+    present
+        For a table a mask of the samples that it has; rows of NaN are absent by themselves.
+    missing
+        What to do with samples that lack a table: "refuse" them, or give them the mean of the training samples that
+        have it, in the kernel's feature space. Its row of a kernel centred over the training samples is zero then: the
+        sample is judged by its other sources.
+    tile, dtype, overwrite
+        As in `dmkl.create`; the precision is that of the features by default.
+
+    Returns
+    -------
+    KernelSet
+        The stored set, opened; or the computed one.
+
+    Raises
+    ------
+    InputError
+        If features, specs or labels do not fit, or a value is not finite. What was at `path` is as it was.
+    StoreExistsError
+        If a finished set is there and `overwrite` was not given.
+    MemoryBudgetError
+        If a task would take more than its share of memory.
+    DiskFullError
+        If the disk ran full; the same call goes on from there.
+    """
+    if missing not in ("refuse", "zero"):
+        msg = f"missing must be 'refuse' or 'zero', got {missing!r}"
+        raise InputError(msg)
+    found = as_features(features, samples=samples, present=present)
+    planned, _ = plan(read_specs(specs), found.blocks)
+    n_samples = next(iter(found.blocks.values())).shape[0]
+    known = _labels(found.labels, found.samples, labels, splits, tasks)
+    nodes = known.checked(n_samples, n_samples, rectangular=False)
+    rows = _training_rows(train, nodes["split"], n_samples)
+    used = {item.feature for item in planned if item.feature is not None}
+    tables = {name: table for name, table in found.blocks.items() if name in used}
+    scans = {name: scan(table, found.samples) for name, table in tables.items()}
+    check_values(planned, tables, scans, found.samples)
+    check_present({name: table.absent for name, table in scans.items()}, missing)
+    for item in planned:
+        if item.function == "distance" and scans[str(item.feature)].absent.any():
+            msg = (
+                f"the distances {item.feature!r} lack samples; leave those out, a distance has no mean in feature space"
+            )
+            raise InputError(msg)
+    stored = np.dtype(dtype) if dtype is not None else _precision(tables.values())
+    header = Header(n_samples, n_samples, stored.name, settings.tile_size(n_samples, tile), symmetric=True, full=False)
+    if stored not in (np.dtype(np.float32), np.dtype(np.float64)):
+        msg = f"kernels are stored as float32 or float64, not {stored}"
+        raise InputError(msg)
+    samples_ = nodes["sample"]
+    assert samples_ is not None
+    if path is None:
+        source = _source(planned, at_hand(tables, scans), samples_, scans, rows, header)
+        everything = np.arange(n_samples)
+        view = View(source, np.arange(len(source.names)), everything, everything)
+        return KernelSet(
+            view,
+            labels=nodes["label"],
+            tasks=nodes["task"],
+            splits=nodes["split"],
+            provenance=[{"name": r.name, **r.as_json()} for r in source.recipes],
+        )
+    writer = StoreWriter(path, header, len(planned), overwrite=overwrite)
+    try:
+        held = writer.write_features([(table, scans[name]) for name, table in tables.items()])
+        source = _source(planned, held, samples_, scans, rows, header)
+        write_kernels(source, writer, provenances(source, rows))
+    except InputError:
+        writer.abandon()
+        raise
+    writer.forget_features({item.feature for item in planned if item.function == "distance" and item.feature})
+    return kernelset.open(writer.finish(source.names, nodes))
+
+
+def _labels(
+    found: Labels,
+    names: Sequence[str] | None,
+    labels: Any,
+    splits: Any,
+    tasks: Any,
+) -> Labels:
+    """What was given, or else what the files hold."""
+    return Labels(
+        samples=names,
+        labels=found.labels if labels is None else labels,
+        tasks=found.tasks if tasks is None else tasks,
+        splits=found.splits if splits is None else splits,
+    )
+
+
+def _training_rows(train: npt.ArrayLike | None, splits: Array | None, n_samples: int) -> Index:
+    if train is None:
+        return np.arange(n_samples) if splits is None else np.flatnonzero(splits[0] == 0)
+    given = np.asarray(train)
+    if given.dtype == bool and given.shape == (n_samples,):
+        return np.flatnonzero(given)
+    inside = given.ndim == 1 and given.dtype.kind in "iu" and len(given) and 0 <= given.min() <= given.max() < n_samples
+    if not inside or len(np.unique(given)) != len(given):
+        msg = f"train must be different positions among the {n_samples} samples, or a mask of them, got {train!r:.100}"
+        raise InputError(msg)
+    return np.sort(given.astype(np.int64))
+
+
+def _precision(tables: Any) -> np.dtype[Any]:
+    """That of the widest table; float32 where there are only random kernels."""
+    return np.result_type(np.float32, *(table.dtype for table in tables))
+
+
+def check_values(
+    kernels: Sequence[Planned | Recipe],
+    tables: Mapping[str, Block],
+    scans: Mapping[str, Scan],
+    samples: Sequence[str] | Array | None,
+) -> None:
+    """Refuse negative values where a function is one of histograms.
+
+    Raises
+    ------
+    InputError
+        If there is one.
+    """
+    for item in kernels:
+        if item.feature is None or STATISTIC[item.function] not in NONNEGATIVE:
+            continue
+        lowest, row, column = scans[item.feature].lowest
+        if lowest < 0:
+            names = tables[item.feature].columns
+            sample = row if samples is None else samples[row]
+            msg = (
+                f"{item.function} is for histograms, with no negative values, but {item.feature!r} has {lowest:g} at "
+                f"sample {sample!r}, column {column if names is None else names[column]!r}; take another function, or "
+                "shift or clip the features"
+            )
+            raise InputError(msg)
+
+
+def check_present(absent: Mapping[str, npt.NDArray[np.bool_]], missing: Missing) -> None:
+    """Refuse samples without a source, unless something else was asked for.
+
+    Raises
+    ------
+    InputError
+        If there are some; the message counts them for every source.
+    """
+    counts = {name: int(mask.sum()) for name, mask in absent.items() if mask.any()}
+    if counts and missing == "refuse":
+        listed = ", ".join(f"{name!r} is missing for {n:,} of {len(absent[name]):,}" for name, n in counts.items())
+        msg = (
+            f"samples lack features: {listed}. Drop or impute them, or let missing='zero' (--missing zero) give them "
+            "a row of zeros in the centred kernels of that source"
+        )
+        raise InputError(msg)
+
+
+def at_hand(tables: Mapping[str, Block], scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:
+    """The tables as they were given, for kernels that are computed on demand."""
+    return {
+        name: ArrayTable(
+            name,
+            table.read(slice(0, table.shape[0])),
+            table.columns,
+            scans[name].content,
+            scans[name].center,
+            scans[name].absent,
+        )
+        for name, table in tables.items()
+    }
+
+
+def _source(
+    planned: Sequence[Planned],
+    tables: Mapping[str, FeatureTable],
+    samples: Array,
+    scans: Mapping[str, Scan],
+    train: Index,
+    header: Header,
+) -> FeatureTiles:
+    axis = Axis(samples, tables)
+    present = {name: train[~scans[name].absent[train]] for name in tables}
+    recipes = resolve(planned, axis, present, train, header.dtype, header.tile)
+    source = FeatureTiles(recipes, axis, None, header.dtype, header.tile)
+    return filled(source, {name: table.absent for name, table in scans.items()}, present)
+
+
+def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[str, Any]]:
+    """What a store notes of each kernel: enough to tell it from any other, and to compute it again.
+
+    Parameters
+    ----------
+    source
+        The kernels.
+    train
+        The training rows that bandwidths and means refer to, of a symmetric set.
+    """
+    rows = None if train is None else hashlib.blake2b(train.astype("<i8").tobytes(), digest_size=16).hexdigest()
+    axes = source.axes[: 1 if source.symmetric else 2]
+    # Random kernels are functions of the samples' names.
+    names = [hashlib.blake2b("\0".join(map(str, axis.samples)).encode(), digest_size=16).hexdigest() for axis in axes]
+    found = []
+    for k, recipe in enumerate(source.recipes):
+        contents = names if recipe.feature is None else [_content(axis, recipe.feature) for axis in axes]
+        identity: dict[str, Any] = {"recipe": recipe.as_json(), "content": contents}
+        if k in source.fills:
+            identity["means"] = rows or "columns"
+        noted = {"name": recipe.name, **recipe.as_json(), "identity": identity}
+        if recipe.feature is not None:
+            noted["feature_content"] = contents[0]
+        if rows is not None:
+            noted["training_content"] = rows
+        found.append(noted)
+    return found
+
+
+def _content(axis: Axis, feature: str) -> str:
+    # Of distances to training samples there is no table of the training samples.
+    return axis.tables[feature].content if feature in axis.tables else ""

@@ -1,0 +1,298 @@
+"""Kernels of new samples against training samples, from features."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl import kernelset
+from dmkl.errors import InputError, StoreError
+from dmkl.features.build import Missing, at_hand, check_present, check_values, provenances
+from dmkl.features.fills import fill_of, means
+from dmkl.features.recipes import Recipe
+from dmkl.features.tiles import Axis, FeatureTiles
+from dmkl.features.writing import write_kernels
+from dmkl.kernelset import KernelSet
+from dmkl.passes.memory import HeldTiles
+from dmkl.passes.product import GeometricMean
+from dmkl.passes.view import View
+from dmkl.store.feature_files import Block, as_features
+from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
+from dmkl.store.ingest import Labels
+from dmkl.store.reader import Location, StoreReader
+from dmkl.store.writer import Header, StoreWriter
+
+__all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "training_features"]
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TrainingFeatures:
+    """What kernels of new samples against training samples are computed from.
+
+    Parameters
+    ----------
+    recipes
+        By the name of the kernel.
+    tables
+        The features of the training samples, by the name of the source.
+    samples
+        Their names.
+    dtype
+        Precision of the kernels.
+    tile
+        Side of a tile.
+    """
+
+    recipes: Mapping[str, Recipe]
+    tables: Mapping[str, FeatureTable]
+    samples: Array
+    dtype: np.dtype[Any]
+    tile: int
+
+    def select(self, names: Collection[str]) -> TrainingFeatures:
+        """What some of the kernels need, and no more."""
+        recipes = {name: recipe for name, recipe in self.recipes.items() if name in names}
+        used = {recipe.feature for recipe in recipes.values()}
+        tables = {name: table for name, table in self.tables.items() if name in used}
+        return TrainingFeatures(recipes, tables, self.samples, self.dtype, self.tile)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `load` needs beside the tables."""
+        recipes = [{"name": recipe.name, **recipe.as_json()} for recipe in self.recipes.values()]
+        return {"recipes": recipes, "dtype": self.dtype.name, "tile": self.tile}
+
+    def save(self, root: Any) -> None:
+        """Write the tables into a Zarr group."""
+        for number, table in enumerate(self.tables.values()):
+            # The center is part of what tiles are computed from to the last bit, and not that of these rows alone.
+            found = replace(scan(table, self.samples), center=table.center)
+            write_table(root, number, table, found, self.tile)
+
+    @classmethod
+    def load(cls, path: Any, saved: Mapping[str, Any], samples: Array) -> Self:
+        """What was saved in the group at a path."""
+        recipes = {entry["name"]: _recipe(entry["name"], entry) for entry in saved["recipes"]}
+        return cls(recipes, read_tables(str(path)), samples, np.dtype(saved["dtype"]), int(saved["tile"]))
+
+
+def training_features(K: KernelSet) -> TrainingFeatures:
+    """The features that the kernels of a set were computed from, of its column samples.
+
+    Raises
+    ------
+    InputError
+        If they are not there: the kernels were imported, or steps were applied to the set.
+    """
+    source = K.view.source
+    while isinstance(source, HeldTiles | GeometricMean):
+        source = source.origin if isinstance(source, HeldTiles) else source.source
+    if any(isinstance(step, str) for step in K.view.steps):
+        msg = (
+            "kernels of new samples are computed as they were stored, but this set was centred or normalised itself; "
+            "let the model do that (center=, normalize=)"
+        )
+        raise InputError(msg)
+    if isinstance(source, FeatureTiles):
+        recipes, tables = {recipe.name: recipe for recipe in source.recipes}, dict(source.axes[1].tables)
+    elif isinstance(source, StoreReader):
+        made = {entry["name"]: entry for entry in source.provenance if "function" in entry}
+        recipes, tables = {name: _recipe(name, entry) for name, entry in made.items()}, read_tables(source.location)
+    else:
+        recipes, tables = {}, {}
+    if not recipes:
+        msg = (
+            "these kernels were not computed from features by dmkl.build (dmkl build), so those of new samples cannot "
+            "be; give their kernels against the training samples as a rectangular set"
+        )
+        raise InputError(msg)
+    at = K.view.final_positions()[1]
+    if len(at) != len(source.train_samples) or not np.array_equal(at, np.arange(len(at))):
+        tables = {name: TableOfRows(table, at) for name, table in tables.items()}
+    return TrainingFeatures(recipes, tables, K.train_samples, source.dtype, source.tiling.tile)
+
+
+_NOTED = ("name", "feature_content", "training_content", "identity")
+
+
+def _recipe(name: str, entry: dict[str, Any]) -> Recipe:
+    return Recipe.from_json(name, {key: value for key, value in entry.items() if key not in _NOTED})
+
+
+def build_cross(
+    store: Location | KernelSet,
+    features: Any,
+    path: Location | None = None,
+    *,
+    samples: Sequence[Any] | Array | None = None,
+    labels: Sequence[Any] | Array | None = None,
+    tasks: Sequence[Any] | Array | None = None,
+    present: Mapping[str, npt.ArrayLike] | None = None,
+    missing: Missing = "refuse",
+    overwrite: bool = False,
+) -> KernelSet:
+    """Kernels of new samples against the samples of a set that was built from features.
+
+    The functions, their columns and their bandwidths are those of the set.
+
+    Parameters
+    ----------
+    store
+        The set, or where it is. Of a view such as ``K[train, train]``, the columns are the training samples.
+    features
+        Of the new samples, as in `build`: the same tables with the same columns; other tables are left out.
+    path
+        Where to write the rectangular set; by default nothing is written, and tiles are computed whenever a pass needs
+        them.
+    samples, labels, tasks
+        Of the new samples, as in `dmkl.create`.
+    present, missing
+        As in `build`; means are those over the training samples that have the source.
+    overwrite
+        Replace a finished set.
+
+    Returns
+    -------
+    KernelSet
+        (kernels, new samples, training samples).
+
+    Raises
+    ------
+    InputError
+        If the set was not built from features, or a table or a column is missing, renamed or in another place.
+    """
+    K = store if isinstance(store, KernelSet) else kernelset.open(store)
+    training = training_features(K)
+    absent = [name for name in K.names if name not in training.recipes]
+    if absent:
+        msg = f"kernel {absent[0]!r} was not computed from features; leave it out with select(), or import its kernel"
+        raise InputError(msg)
+    source, known = cross_tiles(training.select(K.names), features, samples, present, missing)
+    known = Labels(
+        known.samples,
+        K.train_samples,
+        known.labels if labels is None else labels,
+        known.tasks if tasks is None else tasks,
+    )
+    n_rows, n_cols = len(source.samples), len(source.train_samples)
+    nodes = known.checked(n_rows, n_cols, rectangular=True)
+    if path is None:
+        return KernelSet(
+            View(source, np.arange(len(source.names)), np.arange(n_rows), np.arange(n_cols)),
+            labels=nodes["label"],
+            tasks=nodes["task"],
+            provenance=[{"name": r.name, **r.as_json()} for r in source.recipes],
+        )
+    header = Header(n_rows, n_cols, source.dtype.name, source.tiling.tile, symmetric=False, full=False)
+    writer = StoreWriter(path, header, len(source.names), overwrite=overwrite)
+    try:
+        write_kernels(source, writer, provenances(source))
+    except InputError:
+        writer.abandon()
+        raise
+    return kernelset.open(writer.finish(source.names, nodes))
+
+
+def cross_tiles(
+    training: TrainingFeatures,
+    features: Any,
+    samples: Sequence[Any] | Array | None,
+    present: Mapping[str, npt.ArrayLike] | None,
+    missing: Missing,
+) -> tuple[FeatureTiles, Labels]:
+    """The tiles of new samples against training samples, and what the files say of the new ones.
+
+    Raises
+    ------
+    InputError
+        If the features are not those of training.
+    """
+    found = as_features(features, samples=samples, present=present)
+    needed = {recipe.feature: recipe.function for recipe in training.recipes.values() if recipe.feature is not None}
+    tables = {name: _same_columns(name, function, found.blocks, training) for name, function in needed.items()}
+    scans = {name: scan(table, found.samples) for name, table in tables.items()}
+    recipes = list(training.recipes.values())
+    n_rows = next(iter(found.blocks.values())).shape[0]
+    names = np.array([str(i) for i in range(n_rows)] if found.samples is None else found.samples, dtype=object)
+    check_values(recipes, tables, scans, names)
+    check_present({name: each.absent for name, each in scans.items()}, missing)
+    rows = Axis(names, at_hand(tables, scans))
+    cols = Axis(training.samples, training.tables)
+    tile = min(training.tile, max(n_rows, len(training.samples)))
+    source = FeatureTiles(recipes, rows, cols, training.dtype, tile)
+    labels = Labels(names, None, found.labels.labels, found.labels.tasks)
+    return _filled(source, {name: each.absent for name, each in scans.items()}), labels
+
+
+def _same_columns(name: str, function: str, given: Mapping[str, Block], training: TrainingFeatures) -> Block:
+    """The new table of this name, if it has the columns of the training samples'.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it has others.
+    """
+    if name not in given:
+        msg = (
+            f"kernels of the training samples were computed from {name!r}, which the new features lack; they have "
+            f"{', '.join(map(repr, given)) or 'none'}. Give it under that name"
+        )
+        raise InputError(msg)
+    new, table = given[name], training.tables.get(name)
+    if table is None and function != "distance":
+        msg = f"the features {name!r} of the training samples are not there any more; build their kernels again"
+        raise StoreError(msg)
+    if table is None:
+        if new.shape[1] != len(training.samples):
+            msg = (
+                f"{name!r} has {new.shape[1]:,} columns, expected the distances to the {len(training.samples):,} "
+                "training samples in their order"
+            )
+            raise InputError(msg)
+        return new
+    if new.shape[1] != table.shape[1]:
+        msg = f"{name!r} has {new.shape[1]:,} columns, and had {table.shape[1]:,} in training"
+        raise InputError(msg)
+    if new.columns is not None and table.columns is not None and new.columns != table.columns:
+        place = next(k for k, (a, b) in enumerate(zip(new.columns, table.columns, strict=True)) if a != b)
+        same = "; they are the same in another order" if sorted(new.columns) == sorted(table.columns) else ""
+        msg = (
+            f"{name!r} has other columns than in training: column {place} is {new.columns[place]!r} and was "
+            f"{table.columns[place]!r}{same}"
+        )
+        raise InputError(msg)
+    return new
+
+
+def _filled(source: FeatureTiles, absent: Mapping[str, npt.NDArray[np.bool_]]) -> FeatureTiles:
+    """The kernels with new and training samples that lack a source at the mean of the training samples that have it."""
+    training = source.axes[1]
+    lacking = {name: _absent(table) for name, table in training.tables.items()}
+    affected = [
+        k
+        for k, recipe in enumerate(source.recipes)
+        if recipe.feature in lacking and (absent[recipe.feature].any() or lacking[recipe.feature].any())
+    ]
+    if not affected:
+        return source
+    present = {name: np.flatnonzero(~mask) for name, mask in lacking.items()}
+    square = FeatureTiles(source.recipes, training, None, source.dtype, source.tiling.tile)
+    row_means, col_means = means(source, affected, present), means(square, affected, present)
+    fills = {}
+    for k in affected:
+        feature = str(source.recipes[k].feature)
+        mean = float(col_means[k][present[feature]].mean())
+        fills[k] = fill_of(absent[feature], lacking[feature], row_means[k], col_means[k], mean)
+    return FeatureTiles(source.recipes, *source.axes, source.dtype, source.tiling.tile, fills)
+
+
+def _absent(table: FeatureTable) -> npt.NDArray[np.bool_]:
+    if not table.n_missing:
+        return np.zeros(table.shape[0], dtype=bool)
+    return np.isnan(table.read(slice(0, table.shape[0]), slice(0, 1))[:, 0])

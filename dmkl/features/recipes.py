@@ -1,0 +1,73 @@
+"""How a kernel was computed from features, with every number resolved: what a store notes and a model carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from dmkl.blocks.functions import STATISTIC
+from dmkl.errors import StoreError
+
+__all__ = ["Recipe"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One kernel of features.
+
+    Parameters
+    ----------
+    name
+        Of the kernel.
+    function
+        Of the table of `dmkl.build`.
+    feature
+        The table it is computed from; None for random kernels.
+    columns
+        Positions of the columns it is computed from; None for all.
+    parameters
+        Of the function, all of them numbers or tuples of numbers.
+    made
+        How parameters came to be what they are: bandwidth, mean distance, training rows.
+    """
+
+    name: str
+    function: str
+    feature: str | None
+    columns: tuple[int, ...] | None
+    parameters: dict[str, Any]
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def statistic(self) -> tuple[Any, ...]:
+        """Tells the statistic of pairs that this kernel is a function of; kernels may have it in common."""
+        more = tuple(self.parameters.get(key) for key in ("widths", "weights", "seed", "dimensions"))
+        return STATISTIC[self.function], self.feature, self.columns, more
+
+    def as_json(self) -> dict[str, Any]:
+        """What goes into the provenance of a store or the attributes of a model."""
+        recipe: dict[str, Any] = {"function": self.function}
+        if self.feature is not None:
+            recipe["feature"] = self.feature
+        if self.columns is not None:
+            recipe["columns"] = list(self.columns)
+        parameters = {key: list(v) if isinstance(v, tuple) else v for key, v in self.parameters.items()}
+        return recipe | {"parameters": parameters, **self.made}
+
+    @classmethod
+    def from_json(cls, name: str, recipe: dict[str, Any]) -> Self:
+        """The inverse of `as_json`.
+
+        Raises
+        ------
+        StoreError
+            If it is of no known function.
+        """
+        made = dict(recipe)
+        function, columns = made.pop("function", None), made.pop("columns", None)
+        if function not in STATISTIC:
+            msg = f"kernel {name!r} was made by {function!r}, which this dmkl does not know; install a newer dmkl"
+            raise StoreError(msg)
+        parameters = {key: tuple(v) if isinstance(v, list) else v for key, v in made.pop("parameters").items()}
+        feature = made.pop("feature", None)
+        return cls(name, function, feature, None if columns is None else tuple(columns), parameters, made)

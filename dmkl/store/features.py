@@ -1,0 +1,315 @@
+"""Feature tables kept beside kernels, or in a model: what kernels of new samples are computed from.
+
+The group `features` holds one group for each table, 0, 1, …:
+
+    values   (sample, feature)  float32 or float64, a row of NaN for a sample that lacks this source
+    column   (feature)          names of the columns, if they have any
+    center   (feature)          means over the samples that have it, for distances that do not cancel
+
+with the attributes `name`, `content` (a digest of the values) and `n_missing`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.store import Store
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from dmkl.errors import StoreError
+from dmkl.store.tables.blocks import Block, check_rows
+
+__all__ = [
+    "FEATURES",
+    "ArrayTable",
+    "FeatureTable",
+    "Scan",
+    "StoredTable",
+    "TableOfRows",
+    "read_tables",
+    "scan",
+    "write_table",
+]
+
+FEATURES = "features"
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+_STRIP_BYTES = 32 * 2**20
+_CHUNK_COLUMNS = 1024
+
+
+class FeatureTable(Block, Protocol):
+    """One source of features that was gone through once, read in parts by tasks."""
+
+    @property
+    def content(self) -> str:
+        """A digest of the values."""
+
+    @property
+    def center(self) -> Float:
+        """The column means, (columns,), that distances are taken relative to."""
+
+    @property
+    def n_missing(self) -> int:
+        """Samples without this source."""
+
+    def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
+        """Some rows and columns; rows of NaN for samples without this source."""
+
+
+@dataclass(frozen=True)
+class ArrayTable:
+    """A table in memory, or one that is read in parts from where it lies.
+
+    Parameters
+    ----------
+    name, columns, content, center
+        As in `FeatureTable`.
+    values
+        (samples, columns), anything that gives rows.
+    absent
+        Samples without this source, (samples,).
+    """
+
+    name: str
+    values: Any
+    columns: tuple[str, ...] | None
+    content: str
+    center: Float
+    absent: npt.NDArray[np.bool_]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(samples, columns)."""
+        rows, columns = self.values.shape
+        return int(rows), int(columns)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64."""
+        found: np.dtype[Any] = np.dtype(self.values.dtype)
+        return found
+
+    @property
+    def n_missing(self) -> int:
+        """See `FeatureTable`."""
+        return int(self.absent.sum())
+
+    def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
+        """See `FeatureTable`."""
+        chosen = np.asarray(self.values[rows])
+        return chosen if columns is None else chosen[:, columns]
+
+
+class StoredTable:
+    """A table in a Zarr group; cheap to pickle, opened again where it arrives."""
+
+    def __init__(self, location: str | Store, path: str) -> None:
+        self.location, self.path = location, path
+        group: Any = zarr.open_group(location, mode="r", path=path, zarr_format=3)
+        try:
+            self.name = str(group.attrs["name"])
+            self.content = str(group.attrs["content"])
+            self.n_missing = int(group.attrs["n_missing"])
+            self._values = group["values"]
+            self.center: Float = np.asarray(group["center"][:], dtype=np.float64)
+            names = group["column"][:] if "column" in group else None
+        except (KeyError, ValueError, RuntimeError) as error:
+            msg = f"the features {path} of {location} are damaged ({error}); build the kernels again"
+            raise StoreError(msg) from error
+        self.columns: tuple[str, ...] | None = None if names is None else tuple(str(name) for name in names)
+        self.shape: tuple[int, int] = tuple(self._values.shape)
+        self.dtype: np.dtype[Any] = np.dtype(self._values.dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredTable, (self.location, self.path)
+
+    def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
+        """See `FeatureTable`."""
+        columns = slice(None) if columns is None else columns
+        try:
+            return np.asarray(self._values.oindex[rows, columns])
+        except (ValueError, RuntimeError) as error:
+            msg = f"the features {self.name!r} in {self.location} cannot be read: {error}; build the kernels again"
+            raise StoreError(msg) from error
+
+
+@dataclass(frozen=True)
+class TableOfRows:
+    """Some rows of a table."""
+
+    table: FeatureTable
+    rows: Index
+
+    @property
+    def name(self) -> str:
+        """See `FeatureTable`."""
+        return self.table.name
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `FeatureTable`."""
+        return len(self.rows), self.table.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See `FeatureTable`."""
+        return self.table.dtype
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """See `FeatureTable`."""
+        return self.table.columns
+
+    @property
+    def content(self) -> str:
+        """See `FeatureTable`."""
+        rows = hashlib.blake2b(self.rows.astype("<i8").tobytes(), digest_size=16).hexdigest()
+        return f"{self.table.content}[{rows}]"
+
+    @property
+    def center(self) -> Float:
+        """See `FeatureTable`: that of the whole table, so that its rows' kernels are bit for bit those of the whole."""
+        return self.table.center
+
+    @property
+    def n_missing(self) -> int:
+        """See `FeatureTable`: an upper bound."""
+        return self.table.n_missing
+
+    def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
+        """See `FeatureTable`."""
+        return self.table.read(self.rows[rows], columns)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What going once through a table tells.
+
+    Parameters
+    ----------
+    content
+        A digest of its values.
+    center
+        Column means over the samples that have this source.
+    absent
+        Samples that lack it, (samples,).
+    lowest
+        The smallest value, its row and its column.
+    """
+
+    content: str
+    center: Float
+    absent: npt.NDArray[np.bool_]
+    lowest: tuple[float, int, int]
+
+
+def scan(table: Block, samples: Sequence[str] | Array | None) -> Scan:
+    """Go once through a table, a strip of rows at a time, and check its values.
+
+    Raises
+    ------
+    InputError
+        If a value is infinite, or NaN in a row that has other values.
+    """
+    rows, columns = table.shape
+    names = None if samples is None else [str(sample) for sample in samples]
+    digest = hashlib.blake2b(f"{table.dtype.str} {rows} {columns}".encode(), digest_size=16)
+    absent, total = np.zeros(rows, dtype=bool), np.zeros(columns)
+    lowest = (np.inf, 0, 0)
+    for strip in _strips(table):
+        values = table.read(strip)
+        digest.update(np.ascontiguousarray(values).data)
+        absent[strip] = check_rows(table.name, values, strip.start, names, table.columns)
+        present = values if not absent[strip].any() else values[~absent[strip]]
+        if len(present):
+            total += present.sum(axis=0, dtype=np.float64)
+            i, k = np.unravel_index(int(present.argmin()), present.shape)
+            if present[i, k] < lowest[0]:
+                lowest = (float(present[i, k]), strip.start + int(np.flatnonzero(~absent[strip])[i]), int(k))
+    return Scan(digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest)
+
+
+def _strips(table: Block) -> Iterator[slice]:
+    rows, columns = table.shape
+    side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize))
+    for start in range(0, rows, side):
+        yield slice(start, min(start + side, rows))
+
+
+def write_table(root: Any, number: int, table: Block, found: Scan, chunk_rows: int) -> None:
+    """Write a table into the group `features` of a kernel set or a model; not again where it stands already.
+
+    Parameters
+    ----------
+    root
+        The group of the set or model.
+    number
+        Of the table.
+    table
+        What to write, in the precision of its dtype.
+    found
+        What `scan` told of it.
+    chunk_rows
+        Rows of a chunk: what tasks read at a time.
+    """
+    path = f"{FEATURES}/{number}"
+    if path in root:
+        there = dict(root[path].attrs)
+        if there.get("content") == found.content and there.get("name") == table.name:
+            return
+        del root[path]
+    group = root.require_group(FEATURES).create_group(str(number))
+    rows, columns = table.shape
+    chunks = (min(rows, chunk_rows), min(columns, _CHUNK_COLUMNS))
+    values = _array(group, "values", ("sample", "feature"), table.shape, chunks, table.dtype.name)
+    side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize) // chunks[0]) * chunks[0]
+    for start in range(0, rows, side):
+        strip = slice(start, min(start + side, rows))
+        values[strip] = table.read(strip)
+    center = _array(group, "center", ("feature",), (columns,), (columns,), "float64")
+    center[:] = found.center
+    if table.columns is not None:
+        names = group.create_array(
+            "column", shape=(columns,), chunks=(columns,), dtype=str, dimension_names=("feature",), filters=None,
+            compressors=[Crc32cCodec()],
+        )  # fmt: skip
+        names[...] = np.array(table.columns, dtype=object)
+    # The digest last: it says that the table is whole.
+    group.update_attributes({"name": table.name, "n_missing": int(found.absent.sum()), "content": found.content})
+
+
+def _array(
+    group: Any, name: str, dims: tuple[str, ...], shape: tuple[int, ...], chunks: tuple[int, ...], dtype: str
+) -> Any:
+    return group.create_array(
+        name,
+        shape=shape,
+        chunks=chunks,
+        dtype=dtype,
+        # NaN is a value here, a sample without this source: a chunk of such rows is written like any other.
+        fill_value=0,
+        config={"write_empty_chunks": True},
+        dimension_names=dims,
+        filters=None,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()],
+    )
+
+
+def read_tables(location: str | Store) -> dict[str, FeatureTable]:
+    """The feature tables that lie in a kernel set or a model, by name; none where there are none."""
+    try:
+        group: Any = zarr.open_group(location, mode="r", path=FEATURES, zarr_format=3)
+    except (FileNotFoundError, KeyError, ValueError):
+        return {}
+    tables = [StoredTable(location, f"{FEATURES}/{key}") for key in sorted(group.group_keys(), key=int)]
+    return {table.name: table for table in tables}

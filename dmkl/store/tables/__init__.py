@@ -1,0 +1,1 @@
+"""Tables of features as they come, in memory or in files, seen alike."""

@@ -1,0 +1,291 @@
+"""Blocks: tables of features (sample, column) of real numbers, read some rows at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from dmkl.errors import InputError
+
+__all__ = [
+    "AlignedBlock",
+    "Block",
+    "SourceBlock",
+    "array_block",
+    "check_rows",
+    "missing_rows",
+    "sample_names",
+    "stored",
+]
+
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Rows = slice | npt.NDArray[np.intp]
+"""Some rows in increasing order."""
+
+
+class Block(Protocol):
+    """One source of features; its rows are the samples."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(samples, columns)."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns."""
+
+    def read(self, rows: slice) -> Array:
+        """Some rows; rows of NaN for samples that lack this source."""
+
+
+@dataclass(frozen=True)
+class SourceBlock:
+    """A block in the order of its source.
+
+    Parameters
+    ----------
+    name, shape, dtype, columns
+        As in `Block`.
+    samples
+        Names of its rows, unique.
+    part
+        Gives some rows, as anything that `numpy.asarray` takes; masked entries are missing.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    columns: tuple[str, ...] | None
+    samples: tuple[str, ...] | None
+    part: Callable[[Rows], Any]
+
+    def read(self, rows: Rows) -> Array:
+        """See `Block`."""
+        values = self.part(rows)
+        if isinstance(values, da.Array):
+            values = values.compute()
+        # What overflows is told as infinite by `check_rows`.
+        with np.errstate(over="ignore"):
+            if isinstance(values, np.ma.MaskedArray):
+                return np.asarray(np.ma.filled(values.astype(self.dtype), np.nan))
+            return np.asarray(values, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class AlignedBlock:
+    """A block with its rows in another order.
+
+    Parameters
+    ----------
+    block
+        In the order of its source.
+    order
+        The row of each sample in `block`, -1 where it has none.
+    """
+
+    block: SourceBlock
+    order: npt.NDArray[np.intp]
+
+    @property
+    def name(self) -> str:
+        """See `Block`."""
+        return self.block.name
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Block`."""
+        return len(self.order), self.block.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See `Block`."""
+        return self.block.dtype
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """See `Block`."""
+        return self.block.columns
+
+    def read(self, rows: slice) -> Array:
+        """See `Block`."""
+        wanted = self.order[rows]
+        values = np.full((len(wanted), self.shape[1]), np.nan, dtype=self.dtype)
+        here = np.flatnonzero(wanted >= 0)
+        if len(here):
+            # HDF5 reads rows in increasing order only, and a slice at once.
+            here = here[np.argsort(wanted[here])]
+            places = wanted[here]
+            together = places[-1] - places[0] + 1 == len(places)
+            values[here] = self.block.read(slice(int(places[0]), int(places[-1]) + 1) if together else places)
+        return values
+
+
+def array_block(
+    name: str,
+    values: Any,
+    *,
+    samples: Iterable[Any] | None = None,
+    columns: Iterable[Any] | None = None,
+    open: Callable[[], Any] | None = None,
+) -> SourceBlock:
+    """The block in something with a shape, a type and parts.
+
+    Parameters
+    ----------
+    name
+        What to call it.
+    values
+        What tells shape and type.
+    samples, columns
+        Names of its rows and columns.
+    open
+        Gives the array to read from, where that is not `values`.
+
+    Raises
+    ------
+    InputError
+        If it is no matrix of real numbers with at least one row and one column, or names of samples are not unique.
+    """
+    if scipy.sparse.issparse(values):
+        msg = f"features {name!r} are sparse, but blocks of rows are computed with dense; give {name}.toarray()"
+        raise InputError(msg)
+    shape, dtype = _shape(name, values.shape), stored(name, values.dtype)
+    get = open or (lambda: values)
+    names = sample_names(f"features {name!r}", samples, shape[0])
+    titles = None if columns is None else tuple(map(str, columns))
+    return SourceBlock(name, shape, dtype, titles, names, lambda rows: get()[rows, slice(None)])
+
+
+def _shape(name: str, found: Sequence[Any]) -> tuple[int, int]:
+    try:
+        shape = tuple(int(length) for length in found)
+    except (TypeError, ValueError) as error:
+        msg = (
+            f"features {name!r} do not know how many rows they have; call compute_chunk_sizes() of a Dask array, "
+            "to_dask_array(lengths=True) of a Dask data frame"
+        )
+        raise InputError(msg) from error
+    if len(shape) != 2:
+        way_out = "; give one column as values.reshape(-1, 1)" if len(shape) == 1 else ""
+        msg = f"features {name!r} have shape {shape}, expected two dimensions, (samples, columns){way_out}"
+        raise InputError(msg)
+    if 0 in shape:
+        msg = f"features {name!r} have {shape[0]} rows and {shape[1]} columns, expected at least one of each"
+        raise InputError(msg)
+    return shape
+
+
+def stored(name: str, dtype: Any) -> np.dtype[Any]:
+    """The type that entries of a type become: float32 where that loses nothing and they are narrow, else float64.
+
+    Raises
+    ------
+    InputError
+        If they are no real numbers.
+    """
+    found = np.dtype(dtype)
+    if found.kind not in "fiub":
+        msg = f"features {name!r} hold {'Python objects' if found.kind == 'O' else found}, expected real numbers"
+        if found.kind == "c":
+            msg += "; give real and imaginary parts as columns of their own"
+        elif found.kind in "OUST":
+            msg += "; convert them, as values.astype(float), or encode what is no number"
+        raise InputError(msg)
+    narrow = found.itemsize <= (4 if found.kind == "f" else 2)
+    return np.dtype(np.float32 if narrow else np.float64)
+
+
+def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> tuple[str, ...] | None:
+    """Names of samples as strings.
+
+    Raises
+    ------
+    InputError
+        If they are not unique, or not as many as the rows.
+    """
+    if names is None:
+        return None
+    found = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    if length is not None and len(found) != length:
+        msg = f"{where} have {length} rows and {len(found)} sample names, expected a name for each row"
+        raise InputError(msg)
+    if len(set(found)) < len(found):
+        name, count = Counter(found).most_common(1)[0]
+        msg = (
+            f"{where}: sample names must be unique, but {name!r} occurs {count} times; "
+            "drop or average the rows of one name, or rename them"
+        )
+        raise InputError(msg)
+    return found
+
+
+def missing_rows(values: Array) -> Mask:
+    """Which rows are NaN throughout: samples that lack this source."""
+    return np.asarray(np.isnan(values).all(axis=1))
+
+
+def check_rows(
+    block_name: str,
+    values: Array,
+    first_row: int,
+    samples: Sequence[str] | None,
+    columns: Sequence[str] | None,
+) -> Mask:
+    """Which rows are missing, after a check that all others are finite.
+
+    Parameters
+    ----------
+    block_name
+        How messages name the block.
+    values
+        Some of its rows, (rows, columns).
+    first_row
+        The position of the first of them in the block.
+    samples, columns
+        Names of all its rows and columns, where there are any.
+
+    Returns
+    -------
+    numpy.ndarray
+        (rows,), true where the whole row is NaN.
+
+    Raises
+    ------
+    InputError
+        If a value is infinite, or NaN in a row that has other values.
+    """
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return np.zeros(len(values), dtype=bool)
+    missing = missing_rows(values)
+    bad[missing] = False
+    if bad.any():
+        i, k = (int(position) for position in np.argwhere(bad)[0])
+        row = first_row + i
+        sample = f"row {row}" if samples is None else f"sample {samples[row]!r} (row {row})"
+        column = str(k) if columns is None else f"{columns[k]!r} ({k})"
+        count = int(bad.any(axis=1).sum())
+        msg = (
+            f"features {block_name!r}: {sample} is {values[i, k]} in column {column}; {count} of the rows {first_row} "
+            f"to {first_row + len(values) - 1} {'is' if count == 1 else 'are'} NaN in part or infinite. A sample has "
+            "finite values in all columns of a source, or NaN in all where it lacks the source: impute what is "
+            "missing, or drop the sample"
+        )
+        raise InputError(msg)
+    return missing

@@ -1,0 +1,128 @@
+"""Features at hand: arrays, data frames, xarray, mappings of these."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from dmkl.errors import InputError
+from dmkl.store.files.labels import Found
+from dmkl.store.files.text import Table
+from dmkl.store.files.variables import Variable, role_of, times, vector
+from dmkl.store.tables.blocks import SourceBlock, array_block, sample_names
+from dmkl.store.tables.frames import frame_block
+from dmkl.store.tables.gathered import LABEL_ROLES, Gathered
+
+__all__ = ["from_memory"]
+
+
+def from_memory(features: Any) -> Gathered:
+    """Features at hand: an array, a data frame, an xarray Dataset, or a mapping from names to arrays and frames.
+
+    Raises
+    ------
+    InputError
+        If something is no matrix of real numbers.
+    """
+    if isinstance(features, xr.Dataset):
+        return _dataset(features)
+    if isinstance(features, Mapping):
+        return Gathered([_block(str(name), values) for name, values in features.items()])
+    if hasattr(features, "shape"):
+        return Gathered([_block("X", features)])
+    msg = (
+        "features must be a mapping from names to arrays (samples, columns), one array, a data frame, an xarray "
+        f"Dataset, a path or a list of paths, got {type(features).__name__}"
+    )
+    raise InputError(msg)
+
+
+def _block(name: str, values: Any) -> SourceBlock:
+    if isinstance(values, pd.DataFrame):
+        return frame_block(name, values)
+    if isinstance(values, xr.DataArray):
+        samples, columns = (_coordinate(values, axis) for axis in (0, 1))
+        return array_block(name, _Labelled(values), samples=samples, columns=columns)
+    if isinstance(values, str | os.PathLike):
+        msg = f"features {name!r} are the path {values}; give a list of paths, each block being named by its file"
+        raise InputError(msg)
+    try:
+        np.dtype(values.dtype)
+    except (AttributeError, TypeError):
+        try:
+            values = np.asarray(values)
+        except ValueError as error:
+            msg = f"features {name!r} are no matrix, {error}; every row must be as long"
+            raise InputError(msg) from error
+    return array_block(name, values)
+
+
+class _Labelled:
+    """An xarray array, of which only what is asked for is read."""
+
+    def __init__(self, array: xr.DataArray) -> None:
+        self._array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __getitem__(self, key: tuple[Any, Any]) -> Any:
+        return self._array[key].to_numpy()
+
+
+def _coordinate(array: xr.DataArray, axis: int) -> npt.NDArray[Any] | None:
+    if axis >= array.ndim or array.dims[axis] not in array.coords:
+        return None
+    return np.asarray(array.coords[array.dims[axis]].to_numpy())
+
+
+def _dataset(dataset: xr.Dataset) -> Gathered:
+    gathered = Gathered()
+    first: tuple[str, Hashable] | None = None
+    left_out = []
+    names: tuple[str, xr.DataArray] | None = None
+    beside: list[tuple[str, str, xr.DataArray]] = []
+    for key, array in dataset.variables.items():
+        name, values = str(key), dataset[key]
+        kind = np.dtype("U1") if array.dtype.kind not in "fiubc" else array.dtype
+        role = role_of(Variable(Path(), name, array.shape, kind, partial(np.empty, 0), partial(np.empty, 0)))
+        if role == "samples" and array.ndim == 1:
+            names = (name, values)
+        elif role in LABEL_ROLES and array.ndim in (1, 2):
+            beside.append((role, name, values))
+        elif array.ndim == 2 and role is None:
+            if first is not None and array.dims[0] != first[1]:
+                msg = (
+                    f"features {name!r} have the dimensions {array.dims}, {first[0]!r} begins with {first[1]!r}; all "
+                    "begin with that of the samples, so transpose or rename"
+                )
+                raise InputError(msg)
+            first = first or (name, array.dims[0])
+            gathered.blocks.append(_block(name, values))
+        elif key not in dataset.dims:
+            left_out.append(f"{name} ({times(array.shape) or 'one'} {array.dtype})")
+    if left_out:
+        gathered.notes.append(f"the dataset: left out {', '.join(left_out)}")
+    dimension = None if first is None else first[1]
+    if names is not None and names[1].dims == (dimension,):
+        gathered.samples = sample_names("the samples of the dataset", names[1].to_numpy())
+    # Those of all blocks, which share the dimension.
+    samples = next((block.samples for block in gathered.blocks), None) or gathered.samples
+    for role, name, values in beside:
+        if role != "tasks" and dimension in values.dims:
+            values = values.transpose(dimension, ...)
+        where_from = f"variable {name!r} of the dataset"
+        tasks = None if values.ndim < 2 else _coordinate(values, 1)
+        own = samples if dimension in values.dims else None
+        titles = None if tasks is None else tuple(map(str, tasks))
+        gathered.found.append(Found(role, where_from, partial(_table, values, where_from, own, titles)))
+    return gathered
+
+
+def _table(values: Any, where_from: str, names: tuple[str, ...] | None, columns: tuple[str, ...] | None) -> Table:
+    return Table(vector(values, where_from), names, columns)

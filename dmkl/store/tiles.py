@@ -1,0 +1,103 @@
+"""Writing single tiles of a kernel set, from the process that begins it or from any task that sees it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.store import Store
+from zarr.codecs import BytesCodec, Crc32cCodec
+from zarr.storage import LocalStore
+
+from dmkl.blocks.tiling import Tiling
+
+__all__ = ["TileWriter", "crc32c", "plain_folder"]
+
+Array = npt.NDArray[Any]
+
+
+def crc32c(block: Array) -> int:
+    """CRC-32C of the numbers of a block, row after row."""
+    return int(google_crc32c.value(np.ascontiguousarray(block).view(np.uint8).reshape(-1)))
+
+
+def plain_folder(gram: Any) -> str | None:
+    """The folder of the chunks, where a chunk's file is the tile's bytes and its checksum; else None."""
+    store, codecs = gram.store, gram.metadata.codecs
+    plain = (
+        sys.byteorder == "little"
+        and gram.metadata.encode_chunk_key((0, 0, 0)) == "c/0/0/0"
+        and len(codecs) == 2
+        and isinstance(codecs[0], BytesCodec)
+        and codecs[0].endian is not None
+        and codecs[0].endian.value == "little"
+        and isinstance(codecs[1], Crc32cCodec)
+    )
+    return str(Path(store.root) / gram.path / "c") if plain and isinstance(store, LocalStore) else None
+
+
+class TileWriter:
+    """The tiles of an unfinished kernel set. Cheap to pickle: a copy opens the set again where it arrives.
+
+    Parameters
+    ----------
+    target
+        Where the set is written.
+    node
+        The array of its matrices.
+    tiling
+        The tiles of one kernel.
+    """
+
+    def __init__(self, target: str | Store, node: str, tiling: Tiling) -> None:
+        self.target, self.node, self.tiling = target, node, tiling
+        self._gram: Any = zarr.open_group(target, mode="r+", zarr_format=3, use_consolidated=False)[node]
+        self._files = plain_folder(self._gram)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TileWriter, (self.target, self.node, self.tiling)
+
+    def write(self, j: int, row: int, col: int, block: Array) -> int:
+        """Write one tile of kernel j in one atomic step; returns its checksum without padding."""
+        block = np.ascontiguousarray(block)
+        checksum = crc32c(block)
+        if self._files is None or block.shape != (self.tiling.tile, self.tiling.tile):
+            self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)] = block
+            return checksum
+        # As Zarr does it, without its two copies of the tile.
+        path = f"{self._files}/{j}/{row}/{col}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        written = f"{path}.{uuid.uuid4().hex}.partial"
+        try:
+            with open(written, "xb") as file:
+                file.write(block.data)
+                file.write(checksum.to_bytes(4, "little"))
+            os.replace(written, path)
+        except BaseException:
+            Path(written).unlink(missing_ok=True)
+            raise
+        return checksum
+
+    def read(self, j: int, row: int, col: int) -> Array:
+        """Read back a tile that was written."""
+        return np.asarray(self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)])
+
+    def standing(self, j: int, row: int, col: int) -> Array | None:
+        """A tile that an interrupted run has written whole; None where there is none, or a damaged one.
+
+        Known of local folders alone: elsewhere every tile of an unfinished kernel is written anew.
+        """
+        if self._files is None or not os.path.exists(f"{self._files}/{j}/{row}/{col}"):
+            return None
+        try:
+            block = self.read(j, row, col)
+        except (ValueError, RuntimeError):  # its checksum fails
+            return None
+        return None if np.isnan(block).any() else block

@@ -1,0 +1,746 @@
+"""Specifications of kernels: what they mean, what they are called, and what each mistake is told."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import json
+import math
+import string
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dmkl.errors import InputError
+from dmkl.features.specs import FUNCTIONS, Planned, plan, read_specs
+
+
+@dataclass(frozen=True)
+class Info:
+    shape: tuple[int, int]
+    columns: tuple[str, ...] | None = None
+
+
+BLOCKS = {
+    "fou": Info((10, 4), ("a", "b", "c", "d")),
+    "pix": Info((10, 21)),
+    "dsift1": Info((10, 6)),
+    "dsift2": Info((10, 6)),
+    "D": Info((10, 10)),
+}
+TABLES = [name for name in BLOCKS if name != "D"]
+GENES = Info((10, 6), ("TP53", "MYC", "KRAS", "BRAF", "MYC", "EGFR"))  # MYC was measured twice
+
+
+def planned(*specs, blocks=BLOCKS):
+    kernels, notes = plan(list(specs), blocks)
+    assert notes == []
+    return kernels
+
+
+def names(*specs, blocks=BLOCKS):
+    return [kernel.name for kernel in planned(*specs, blocks=blocks)]
+
+
+def refused(*specs, blocks=BLOCKS):
+    with pytest.raises(InputError) as caught:
+        plan(list(specs), blocks)
+    return str(caught.value)
+
+
+# --- what is planned -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "parameters"),
+    [
+        ({"function": "linear"}, {}),
+        ({"function": "cosine"}, {}),
+        ({"function": "intersection"}, {}),
+        ({"function": "polynomial"}, {"degree": 3, "gamma": 1 / 4, "coef0": 1.0}),
+        ({"function": "polynomial", "degree": 2, "gamma": 1, "coef0": 0}, {"degree": 2, "gamma": 1.0, "coef0": 0.0}),
+        ({"function": "polynomial", "columns": ["b", "d"]}, {"degree": 3, "gamma": 1 / 2, "coef0": 1.0}),
+        ({"function": "rbf"}, {"bandwidth": 1.0}),
+        ({"function": "rbf", "gamma": 2}, {"gamma": 2.0}),
+        ({"function": "laplacian", "bandwidth": 0.5}, {"bandwidth": 0.5}),
+        ({"function": "chi2", "bandwidth": None, "gamma": 3}, {"gamma": 3.0}),
+        ({"function": "pyramid", "levels": 1}, {"widths": (4,), "weights": (1.0,)}),
+        ({"function": "pyramid", "levels": [1, 3]}, {"widths": (1, 3), "weights": (0.5, 0.5)}),
+        ({"function": "pyramid", "levels": [1, 1, 2]}, {"widths": (1, 1, 2), "weights": (0.25, 0.25, 0.5)}),
+        ({"function": "pyramid", "levels": (2, 2), "weights": (0, 1)}, {"widths": (2, 2), "weights": (0.0, 1.0)}),
+        ({"function": "proximity", "scales": 2}, {"widths": (2, 2), "weights": (1.0, 1.0)}),
+        ({"function": "proximity", "scales": [1, 3], "weights": [2, 0.5]}, {"widths": (1, 3), "weights": (2.0, 0.5)}),
+    ],
+)
+def test_parameters_are_whole(spec, parameters):
+    (kernel,) = planned({"feature": "fou", **spec})
+    assert (kernel.function, kernel.feature) == (spec["function"], "fou")
+    assert kernel.parameters == parameters
+    assert {key: type(value) for key, value in kernel.parameters.items()} == {
+        key: type(value) for key, value in parameters.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "parameters"),
+    [
+        ({"function": "random"}, {"seed": 0, "mean": 0.5}),
+        ({"function": "random", "seed": 7, "mean": 2}, {"seed": 7, "mean": 2.0}),
+        ({"function": "random_rbf"}, {"seed": 0, "dimensions": 16, "bandwidth": 1.0}),
+        ({"function": "random_rbf", "dimensions": 3, "gamma": 0.5}, {"seed": 0, "dimensions": 3, "gamma": 0.5}),
+    ],
+)
+def test_random_kernels_need_no_feature(spec, parameters):
+    name = f"{spec['function']}-seed{parameters['seed']}"
+    assert planned(spec, blocks={}) == [Planned(name, spec["function"], None, None, parameters)]
+
+
+@given(count=st.integers(1, 5), v=st.integers(1, 4))
+def test_a_pyramid_has_four_times_the_cells_on_each_level(count, v):
+    columns = sum(v * 4**level for level in range(count))
+    (kernel,) = planned({"function": "pyramid", "levels": count}, blocks={"x": Info((3, columns))})
+    assert kernel.parameters["widths"] == tuple(v * 4**level for level in range(count))
+    finest = count - 1
+    expected = [2.0**-finest] + [2.0 ** (level - finest - 1) for level in range(1, count)]
+    assert kernel.parameters["weights"] == tuple(expected)
+    assert math.isclose(sum(kernel.parameters["weights"]), 1)
+
+
+def test_arrays_and_scalars_of_numpy_and_pandas_are_plain_numbers():
+    grids = [np.array([0.5, 2]), (0.5, 2), [np.float32(0.5), np.int64(2)], pd.Series([0.5, 2]), pd.Index([0.5, 2])]
+    for grid in grids:
+        kernels = planned({"function": "rbf", "feature": "fou", "bandwidth": grid})
+        assert [kernel.parameters for kernel in kernels] == [{"bandwidth": 0.5}, {"bandwidth": 2.0}]
+        json.dumps([kernel.parameters for kernel in kernels])
+    (kernel,) = planned({"function": "linear", "feature": "fou", "columns": np.array([3, 0])})
+    assert kernel.columns == (3, 0)
+    assert all(type(position) is int for position in kernel.columns)
+    assert names({"function": "random", "seed": range(2)}) == ["random-seed0", "random-seed1"]
+
+
+# --- features --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("feature", "expected"),
+    [
+        (None, list(BLOCKS)),
+        ("*", list(BLOCKS)),
+        ("pix", ["pix"]),
+        ("dsift*", ["dsift1", "dsift2"]),
+        ("dsift?", ["dsift1", "dsift2"]),
+        ("dsift[2-9]", ["dsift2"]),
+        (["pix", "fou"], ["pix", "fou"]),
+        (["dsift2", "d*", "pix"], ["dsift2", "dsift1", "pix"]),
+    ],
+)
+def test_features_by_name_pattern_or_list(feature, expected):
+    spec = {"function": "linear"} if feature is None else {"function": "linear", "feature": feature}
+    assert [kernel.feature for kernel in planned(spec)] == expected
+
+
+def test_a_name_with_signs_of_patterns_is_itself_first():
+    blocks = {"x[1]": Info((3, 2)), "x1": Info((3, 2)), "X1": Info((3, 2))}
+    assert [kernel.feature for kernel in planned({"function": "linear", "feature": "x[1]"}, blocks=blocks)] == ["x[1]"]
+    assert [kernel.feature for kernel in planned({"function": "linear", "feature": "x?"}, blocks=blocks)] == ["x1"]
+
+
+@given(
+    blocks=st.lists(st.text("abx12", min_size=1, max_size=4), min_size=1, max_size=6, unique=True),
+    patterns=st.lists(st.text("abx12*?", min_size=1, max_size=3), min_size=1, max_size=3),
+)
+def test_patterns_are_those_of_the_shell(blocks, patterns):
+    expected = list(dict.fromkeys(itertools.chain.from_iterable(fnmatch.filter(blocks, p) for p in patterns)))
+    infos = {name: Info((2, 1)) for name in blocks}
+    if all(fnmatch.filter(blocks, pattern) for pattern in patterns):
+        found = planned({"function": "linear", "feature": patterns}, blocks=infos)
+        assert [kernel.feature for kernel in found] == expected
+    else:
+        assert "no feature is named" in refused({"function": "linear", "feature": patterns}, blocks=infos)
+
+
+def test_distance_is_of_square_features():
+    assert planned({"function": "distance"}) == [Planned("D-distance", "distance", "D", None, {"bandwidth": 1.0})]
+    assert names({"function": "distance", "feature": ["D"], "gamma": [1, 2]}) == [
+        "D-distance-gamma1",
+        "D-distance-gamma2",
+    ]
+
+
+# --- grids -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_runs_in_the_order_written():
+    spec = {"coef0": [0, 1], "feature": "fou", "degree": [1, 2], "function": "polynomial"}
+    assert names(spec) == [
+        "fou-polynomial-coef00-degree1",
+        "fou-polynomial-coef00-degree2",
+        "fou-polynomial-coef01-degree1",
+        "fou-polynomial-coef01-degree2",
+    ]
+    kernels = planned({"function": "polynomial", "feature": "fou", "degree": [1, 2], "coef0": [0, 1]})
+    assert [(k.parameters["degree"], k.parameters["coef0"]) for k in kernels] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+PARAMETERS = {
+    "degree": st.integers(1, 9),
+    "gamma": st.sampled_from([0.125, 0.5, 1, 2.5, 7]),
+    "coef0": st.sampled_from([0, 0.25, 1, 3]),
+}
+
+
+@st.composite
+def polynomials(draw):
+    keys = draw(st.permutations(list(PARAMETERS)).flatmap(lambda k: st.integers(0, 3).map(lambda n: k[:n])))
+    return {key: draw(st.lists(PARAMETERS[key], min_size=1, max_size=3, unique=True)) for key in keys}
+
+
+@given(
+    grid=polynomials(),
+    features=st.lists(st.sampled_from(TABLES), min_size=1, max_size=3, unique=True),
+    subsets=st.dictionaries(
+        st.text(string.ascii_letters, min_size=1), st.lists(st.integers(0, 3), min_size=1, unique=True), max_size=3
+    ),
+)
+def test_plans_are_products_with_names_of_their_own(grid, features, subsets):
+    spec = {**grid, "function": ["linear", "polynomial"], "feature": features}
+    if subsets:
+        spec["columns"] = subsets
+    if grid:
+        assert "linear takes no" in refused(spec)
+        spec["function"] = "polynomial"
+    expected = [
+        (
+            "-".join(
+                [feature, function, *([] if subset is None else [subset])]
+                + [f"{key}{value:g}" for key, value in zip(grid, values, strict=True) if len(grid[key]) > 1]
+            ),
+            (function, feature, None if subset is None else tuple(subsets[subset]), values),
+        )
+        for function in ([spec["function"]] if grid else spec["function"])
+        for feature in features
+        for subset in (subsets or [None])
+        for values in itertools.product(*grid.values())
+    ]
+    kernels = planned(spec)
+    found = [(k.name, (k.function, k.feature, k.columns, tuple(k.parameters[key] for key in grid))) for k in kernels]
+    assert found == expected
+    assert len({kernel.name for kernel in kernels}) == len(kernels)
+
+
+@given(seed=st.integers(0, 2**40), copies=st.integers(1, 20), means=st.sampled_from([[0.5], [1, 2]]))
+def test_copies_count_their_seeds_up(seed, copies, means):
+    kernels = planned({"function": "random", "mean": means, "seed": seed, "copies": copies})
+    expected = list(itertools.product(means, range(seed, seed + copies)))
+    assert [(k.parameters["mean"], k.parameters["seed"]) for k in kernels] == expected
+    assert len({kernel.name for kernel in kernels}) == len(kernels)
+    assert all("copies" not in kernel.parameters for kernel in kernels)
+
+
+def test_copies_start_at_seed_0_and_seeds_may_be_listed():
+    assert names({"function": "random_rbf", "copies": 3}) == [f"random_rbf-seed{seed}" for seed in range(3)]
+    assert names({"function": "random_rbf", "seed": [5, 3]}) == ["random_rbf-seed5", "random_rbf-seed3"]
+    assert names({"function": ["random", "random_rbf"], "seed": 1_234_567}) == [
+        "random-seed1234567",
+        "random_rbf-seed1234567",
+    ]
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "positions"),
+    [
+        (["c", "a"], "fou-linear-c+a", (2, 0)),
+        ([3, 0], "fou-linear-3+0", (3, 0)),
+        (["a", 3], "fou-linear-a+3", (0, 3)),
+        (["b"], "fou-linear-b", (1,)),
+        (["a", "b", "c", "d"], "fou-linear-4columns", (0, 1, 2, 3)),
+    ],
+)
+def test_a_list_of_columns_is_one_kernel(columns, name, positions):
+    assert planned({"function": "linear", "feature": "fou", "columns": columns}) == [
+        Planned(name, "linear", "fou", positions, {})
+    ]
+
+
+SETS = {"growth": ["MYC", "EGFR", "NRAS"], "guard": ["TP53"], "other": ["BRCA1", "BRCA2"], "mixed": [5, "KRAS", "EGFR"]}
+
+
+def test_a_mapping_is_one_kernel_for_each_set():
+    kernels, notes = plan([{"function": "linear", "columns": SETS}], {"expr": GENES})
+    assert [(kernel.name, kernel.columns) for kernel in kernels] == [
+        ("expr-linear-growth", (1, 4, 5)),
+        ("expr-linear-guard", (0,)),
+        ("expr-linear-mixed", (5, 2)),
+    ]
+    assert notes == [
+        "spec 1 of 1 (linear), feature 'expr': ignored 3 of the 8 members of the column sets, which are no columns: "
+        "NRAS, BRCA1, BRCA2",
+        "spec 1 of 1 (linear), feature 'expr': left out 1 of the 4 column sets, with fewer columns than "
+        "min_columns=1: other",
+    ]
+
+
+def test_small_sets_are_left_out():
+    kernels, notes = plan([{"function": "linear", "columns": SETS, "min_columns": 2}], {"expr": GENES})
+    assert [kernel.name for kernel in kernels] == ["expr-linear-growth", "expr-linear-mixed"]
+    assert notes[1].endswith("left out 2 of the 4 column sets, with fewer columns than min_columns=2: guard, other")
+
+
+def test_notes_name_the_first_few():
+    sets = {"all": [f"G{i}" for i in range(100)] + ["MYC"]}
+    _, notes = plan([{"function": "linear", "columns": sets}], {"expr": GENES})
+    assert notes[0].endswith("ignored 100 of the 101 members of the column sets, which are no columns: "
+                             "G0, G1, G2, G3, G4, … (100 in all)")  # fmt: skip
+
+
+def test_notes_are_told_once_for_several_functions():
+    one, two = ({"function": f, "columns": SETS, "name": "{function}/{columns}"} for f in ("rbf", ["rbf", "linear"]))
+    assert len(plan(two, {"expr": GENES})[0]) == 2 * len(plan(one, {"expr": GENES})[0])
+    assert plan(two, {"expr": GENES})[1] == plan(one, {"expr": GENES})[1]
+
+
+def test_sets_need_not_fit_every_feature():
+    blocks = {"expr": GENES, "fou": BLOCKS["fou"]}
+    kernels, _ = plan([{"function": "linear", "columns": {"x": ["MYC"], "y": ["a"]}}], blocks)
+    assert [kernel.name for kernel in kernels] == ["expr-linear-x", "fou-linear-y"]
+
+
+def test_a_whole_feature_is_no_set_for_min_columns():
+    assert names({"function": "linear", "feature": "fou", "min_columns": 5}) == ["fou-linear"]
+    assert names({"function": "linear", "feature": "fou", "columns": ["a"], "min_columns": 5}) == ["fou-linear-a"]
+
+
+FILES = {
+    "sets.json": '{"growth": ["MYC", "EGFR", 2], "guard": ["TP53"]}',
+    "sets.toml": 'growth = ["MYC", "EGFR", 2]\nguard = ["TP53"]\n',
+    "sets.gmt": "growth\thttp://of.it\tMYC\tEGFR\tKRAS\t\n\nguard\t\tTP53\r\n",
+    "SETS.GMT": "\ufeffgrowth\t-\tMYC\tEGFR\tKRAS\nguard\t-\tTP53",
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("kind", [str, lambda path: path], ids=["str", "path"])
+def test_sets_from_files(tmp_path, file, kind):
+    (tmp_path / file).write_text(FILES[file], encoding="utf-8")
+    kernels = planned({"function": "linear", "columns": kind(tmp_path / file)}, blocks={"expr": GENES})
+    assert [(kernel.name, kernel.columns) for kernel in kernels] == [
+        ("expr-linear-growth", (1, 4, 5, 2)),
+        ("expr-linear-guard", (0,)),
+    ]
+
+
+def test_a_gene_set_without_members_is_left_out(tmp_path):
+    (tmp_path / "sets.gmt").write_text("empty\t-\t\nfull\t-\tMYC\n")
+    kernels, notes = plan([{"function": "linear", "columns": tmp_path / "sets.gmt"}], {"expr": GENES})
+    assert [kernel.name for kernel in kernels] == ["expr-linear-full"]
+    assert len(notes) == 1
+    assert notes[0].endswith("min_columns=1: empty")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("a.json", "[1, 2]", "must map names to lists of columns, got [1, 2]"),
+        ("a.json", "{", "a.json is not valid JSON: Expecting"),
+        ("a.json", '{"x": "MYC"}', "columns must be a list of column names or positions ≥ 0, a mapping"),
+        ("a.toml", "x = ", "a.toml is not valid TOML: "),
+        ("a.gmt", "one\t-\tMYC\nMYC TP53\n", "a.gmt is not valid GMT: line 2 must be name, description and members"),
+        ("a.gmt", "one\t-\tMYC\n\none\t-\tTP53\n", "line 3 must be"),
+        ("a.gmt", "one\t-\tMYC\n\none\t-\tTP53\n", "got the second set named 'one'"),
+        ("a.gmt", b"\xff\xfe", "a.gmt is not valid GMT: 'utf-8'"),
+        ("b.gmt", None, "b.gmt cannot be read: No such file or directory"),
+    ],
+)
+def test_bad_files_of_sets(tmp_path, file, content, message):
+    if content is not None:
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    found = refused({"function": "linear", "columns": tmp_path / file}, blocks={"expr": GENES})
+    assert found.startswith("spec 1 of 1 (linear): ")
+    assert message in found
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"bandwidth": [0.1, 1, 1e-9]}, ["fou-rbf-bandwidth0.1", "fou-rbf-bandwidth1", "fou-rbf-bandwidth1e-09"]),
+        ({"gamma": [1 / 3]}, ["fou-rbf"]),
+        ({"gamma": [1 / 3, 2 / 3]}, ["fou-rbf-gamma0.333333", "fou-rbf-gamma0.666667"]),
+        ({"function": "pyramid", "levels": [1, 3], "weights": [1, 2]}, ["fou-pyramid"]),
+    ],
+)
+def test_default_names_tell_the_grid(spec, expected):
+    assert names({"function": "rbf", "feature": "fou", **spec}) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"function": "rbf", "name": "mine"}, ["mine"]),
+        ({"function": "rbf", "name": "{function} of {feature}, {bandwidth}"}, ["rbf of fou, 1"]),
+        ({"function": "rbf", "gamma": [1, 2.5], "name": "{gamma:.2f}{{}}"}, ["1.00{}", "2.50{}"]),
+        ({"function": "polynomial", "degree": [1, 2], "name": "p{degree}"}, ["p1", "p2"]),
+        ({"function": "linear", "columns": {"x": ["a"], "y": ["b"]}, "name": "lin/{columns}"}, ["lin/x", "lin/y"]),
+        ({"function": ["linear", "rbf"], "name": "{function}"}, ["linear", "rbf"]),
+        ({"function": "rbf", "gamma": [1, 1 + 2**-20], "name": "{gamma:.17g}"}, ["1", f"{1 + 2**-20:.17g}"]),
+    ],
+)
+def test_names_from_templates(spec, expected):
+    assert names({"feature": "fou", **spec}) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["{bandwith}", "{", "{}", "{0}", "{gamma}", "{columns}", "{feature.x}", "{bandwidth:q}"]
+)
+def test_templates_that_cannot_be_filled_in(name):
+    found = refused({"function": "rbf", "feature": "fou", "name": name})
+    assert f"the name {name!r} cannot be filled in" in found
+    assert found.endswith("it may hold {feature}, {function}, {bandwidth}, and a brace of its own is written twice")
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        (
+            [{"function": "linear", "feature": "fou"}, {"function": "rbf"}, {"function": "linear"}],
+            "spec 1 of 3 (linear) and spec 3 of 3 (linear) both make a kernel named 'fou-linear'; give one of them "
+            "another name=, a template that may hold {feature}, {function}",
+        ),
+        (
+            [{"function": "rbf", "name": "x"}],
+            "spec 1 of 1 (x) makes two kernels named 'x'; tell them apart by name=, a template that holds {feature}",
+        ),
+        (
+            [{"function": "rbf", "feature": "fou", "gamma": [1, 1.0]}],
+            "spec 1 of 1 (rbf) makes the kernel 'fou-rbf-gamma1' twice; a list of values holds each once",
+        ),
+        (
+            [{"function": ["linear", "linear"], "feature": "fou"}],
+            "spec 1 of 1 (linear, linear) makes the kernel 'fou-linear' twice; a list of values holds each once",
+        ),
+        (
+            [{"function": "rbf", "feature": "fou", "gamma": [1, 1.0000000001]}],
+            "spec 1 of 1 (rbf) makes two kernels named 'fou-rbf-gamma1'; tell them apart by name=, a template that "
+            "holds {gamma:.17g}",
+        ),
+    ],
+)
+def test_names_are_unique_over_all_specs(specs, message):
+    assert refused(*specs) == message
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+COLUMNS = (
+    "columns must be a list of column names or positions ≥ 0, a mapping from names to such lists, or the path of a "
+    ".json, .toml or .gmt file that holds such a mapping, got "
+)
+FEATURE = "feature must be the name of a feature, a pattern such as 'dsift*', or a list of them, got "
+LEVELS = (
+    "levels must be a number of levels from 1 to 20, or the list of the levels' numbers of columns, "
+    "coarse to fine, got "
+)
+GAMMA = "gamma must be a number > 0 or a list of them, got "
+DEGREE = "degree must be an integer ≥ 1 or a list of them, got "
+KNOWN = ", ".join(FUNCTIONS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"function": "rbf", "gamma": "3"}, GAMMA + "'3'"),
+        ({"function": "rbf", "gamma": True}, GAMMA + "True"),
+        ({"function": "rbf", "gamma": 0}, GAMMA + "0"),
+        ({"function": "rbf", "gamma": [1, -1, 2]}, GAMMA + "-1"),
+        ({"function": "rbf", "gamma": [1, [2]]}, GAMMA + "[2]"),
+        ({"function": "rbf", "gamma": math.nan}, GAMMA + "nan"),
+        ({"function": "rbf", "gamma": math.inf}, GAMMA + "inf"),
+        ({"function": "rbf", "gamma": []}, GAMMA + "[]"),
+        ({"function": "rbf", "bandwidth": -0.5}, "bandwidth must be a number > 0 or a list of them, got -0.5"),
+        ({"function": "polynomial", "degree": 0}, DEGREE + "0"),
+        ({"function": "polynomial", "degree": 2.0}, DEGREE + "2.0"),
+        ({"function": "polynomial", "degree": False}, DEGREE + "False"),
+        (
+            {"function": "polynomial", "coef0": -1},
+            "coef0 must be a number ≥ 0 or a list of them (a negative one makes kernels that are not positive "
+            "semidefinite), got -1",
+        ),
+        ({"function": "random", "mean": 0}, "mean must be a number > 0 or a list of them, got 0"),
+        ({"function": "random", "seed": -1}, "seed must be an integer ≥ 0 or a list of them, got -1"),
+        ({"function": "random", "copies": 0}, "copies must be an integer ≥ 1, got 0"),
+        ({"function": "random", "copies": [1, 2]}, "copies must be an integer ≥ 1, got [1, 2]"),
+        ({"function": "random_rbf", "dimensions": 0}, "dimensions must be an integer ≥ 1 or a list of them, got 0"),
+        (
+            {"function": "random", "copies": 2, "seed": [1, 2]},
+            "copies=2 counts up from one seed, got seed=[1, 2]; give one seed, or a list of seeds without copies",
+        ),
+        (
+            {"function": "rbf", "gamma": 1, "bandwidth": [1, 2]},
+            "gamma and bandwidth exclude each other, got gamma=[1.0] and bandwidth=[1.0, 2.0]; bandwidth b means "
+            "gamma = 1/(b · mean distance): leave out one",
+        ),
+        ({"function": "pyramid", "levels": "3"}, LEVELS + "'3'"),
+        ({"function": "pyramid", "levels": 0}, LEVELS + "0"),
+        ({"function": "pyramid", "levels": [1, "x"]}, LEVELS + "'x'"),
+        ({"function": "pyramid", "levels": []}, LEVELS + "[]"),
+        (
+            {"function": "pyramid"},
+            "pyramid needs levels: a number of levels from 1 to 20, or the list of the levels' numbers of columns, "
+            "coarse to fine",
+        ),
+        (
+            {"function": "proximity"},
+            "proximity needs scales: a number of scales ≥ 1, or the list of the scales' numbers of columns",
+        ),
+        (
+            {"function": "proximity", "scales": 2.5},
+            "scales must be a number of scales ≥ 1, or the list of the scales' numbers of columns, got 2.5",
+        ),
+        (
+            {"function": "pyramid", "levels": 2, "weights": 3},
+            "weights must be a list of numbers ≥ 0, one for each level, got 3",
+        ),
+        (
+            {"function": "proximity", "scales": 2, "weights": [1, -1]},
+            "weights must be a list of numbers ≥ 0, one for each scale, got -1",
+        ),
+        (
+            {"function": "pyramid", "levels": 2, "weights": [0, 0]},
+            "weights must hold at least one number > 0, got [0.0, 0.0]",
+        ),
+        (
+            {"function": "proximity", "scales": [1, 3], "weights": [1]},
+            "weights must hold one number for each of the 2 scales, got 1: [1.0]",
+        ),
+        ({"function": "rbf", "columns": 3}, COLUMNS + "3"),
+        ({"function": "rbf", "columns": []}, COLUMNS + "[]"),
+        ({"function": "rbf", "columns": [1, True]}, COLUMNS + "True"),
+        ({"function": "rbf", "columns": [-1]}, COLUMNS + "-1"),
+        ({"function": "rbf", "columns": {}}, COLUMNS + "{}"),
+        ({"function": "rbf", "columns": {"x": "a"}}, COLUMNS + "'a'"),
+        ({"function": "rbf", "columns": {"x": [1.5]}}, COLUMNS + "1.5"),
+        (
+            {"function": "rbf", "columns": "a"},
+            "columns must be a list, a mapping, or the path of a .json, .toml or .gmt file, got 'a'; a single column "
+            "stands in a list too",
+        ),
+        ({"function": "rbf", "min_columns": 0}, "min_columns must be an integer ≥ 1, got 0"),
+        ({"function": "rbf", "feature": 3}, FEATURE + "3"),
+        ({"function": "rbf", "feature": []}, FEATURE + "[]"),
+        ({"function": "rbf", "feature": ["fou", ""]}, FEATURE + "''"),
+        (
+            {"function": "rbf", "bandwith": 1},
+            "rbf takes no 'bandwith' (did you mean bandwidth?); its keys are function, name, feature, columns, "
+            "min_columns, gamma, bandwidth",
+        ),
+        (
+            {"function": "random", "feature": "fou"},
+            "random takes no 'feature'; its keys are function, name, seed, copies, mean",
+        ),
+        (
+            {"function": "distance", "columns": [1]},
+            "distance takes no 'columns'; its keys are function, name, feature, gamma, bandwidth",
+        ),
+        (
+            {"function": "linear", 3: 4},
+            "linear takes no 3; its keys are function, name, feature, columns, min_columns",
+        ),
+        ({"function": "rbff"}, f"there is no function 'rbff' (did you mean rbf?); the functions are {KNOWN}"),
+        ({"function": 3}, f"there is no function 3; the functions are {KNOWN}"),
+    ],
+)
+def test_every_problem_says_where_what_and_what_is_allowed(spec, message):
+    assert refused({"function": "linear", "name": "first"}, spec) == f"spec 2 of 2 ({spec['function']}): {message}"
+
+
+def test_without_a_function():
+    message = f"spec 1 of 1 (no function): function is missing; it is one of {KNOWN}, or a list of these"
+    assert refused({}) == refused({"function": []}) == refused({"function": None}) == message
+    assert refused({"name": "x"}) == message.replace("no function", "x")
+
+
+@pytest.mark.parametrize("name", ["", 3, ["a"]])
+def test_a_name_is_a_string(name):
+    assert f"name must be a name or a template of names, got {name!r}" in refused({"function": "linear", "name": name})
+
+
+def test_all_problems_are_told_at_once():
+    found = refused(
+        {"function": "rbf", "gama": 1, "bandwidth": "wide"},
+        {"function": "linear"},
+        {"function": ["linear", "rbf", "rdf"], "gamma": 1},
+    )
+    starts = [
+        "spec 1 of 3 (rbf): bandwidth must be a number > 0",
+        "spec 1 of 3 (rbf): rbf takes no 'gama' (did you mean gamma?)",
+        f"spec 3 of 3 (linear, rbf, rdf): there is no function 'rdf' (did you mean rbf?); the functions are {KNOWN}",
+        "spec 3 of 3 (linear, rbf, rdf): linear takes no 'gamma'; its keys are function, name, feature, columns, "
+        "min_columns; give linear a spec of its own",
+    ]
+    lines = found.split("\n")
+    assert len(lines) == len(starts)
+    for line, start in zip(lines, starts, strict=True):
+        assert line.startswith(start)
+
+
+def test_a_problem_of_several_functions_is_told_once():
+    assert refused({"function": ["rbf", "chi2"], "gamma": 0}) == f"spec 1 of 1 (rbf, chi2): {GAMMA}0"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"function": "rbf", "feature": "foo"},
+            ": no feature is named 'foo' (did you mean fou?); the features are: fou, pix, dsift1, dsift2, D",
+        ),
+        (
+            {"function": "rbf", "feature": "q*"},
+            ": no feature is named 'q*'; the features are: fou, pix, dsift1, dsift2, D",
+        ),
+        (
+            {"function": "distance", "feature": "*"},
+            ": distance needs a square matrix of distances (samples × samples), but feature 'fou' has the shape "
+            "(10, 4); for a table of columns take rbf, laplacian or chi2",
+        ),
+        (
+            {"function": "linear", "feature": "fou", "columns": ["aa", "a", "zz"]},
+            ", feature 'fou': 2 of the 3 columns are not there: aa, zz (did you mean a?); the columns are a, b, c, d",
+        ),
+        (
+            {"function": "linear", "feature": "fou", "columns": ["a", 0, 2]},
+            ", feature 'fou': each column may be listed once, got the columns at 0 several times",
+        ),
+        (
+            {"function": "linear", "feature": "fou", "columns": {"x": ["a", 4]}},
+            ", feature 'fou': positions of columns go from 0 to 3, got 4; a column's name is written as a string",
+        ),
+        (
+            {"function": "linear", "feature": ["pix"], "columns": {"x": ["a"], "y": [0]}},
+            ", feature 'pix': columns are chosen by name (a), but the feature has no column names; give positions, or "
+            "a table with names (a DataFrame, a CSV file)",
+        ),
+        (
+            {"function": "linear", "feature": "fou", "columns": {"x": ["z"]}},
+            ": every set of columns was left out, so there is no kernel to make: a set needs at least 1 (min_columns) "
+            "of the feature's columns; compare the sets' members with the names of the columns",
+        ),
+        (
+            {"function": "pyramid", "feature": "pix", "levels": 2},
+            ", feature 'pix': levels=2 needs a multiple of 5 columns, got 21; list the number of columns of each part, "
+            "levels=[…], or give another number",
+        ),
+        (
+            {"function": "proximity", "feature": "fou", "scales": 10**9},
+            ", feature 'fou': scales=1000000000 needs a multiple of 1000000000 columns, got 4; list the number of "
+            "columns of each part, scales=[…], or give another number",
+        ),
+        (
+            {"function": "pyramid", "feature": "fou", "levels": [1, 4]},
+            ", feature 'fou': levels=[1, 4] must add up to the 4 columns, got 5",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_features(spec, message):
+    assert refused(spec) == f"spec 1 of 1 ({spec['function']}){message}"
+
+
+def test_without_features():
+    assert refused({"function": "linear"}, blocks={}).endswith("no feature is named '*'; the features are: none")
+    assert refused({"function": "distance"}, blocks={"fou": BLOCKS["fou"]}).endswith(
+        "distance needs a square matrix of distances (samples × samples), got fou (10, 4)"
+    )
+    assert refused({"function": "distance"}, blocks={}).endswith("(samples × samples), got none")
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_specs_as_list_mapping_or_file(tmp_path):
+    one, two = {"function": "rbf", "feature": "fou", "bandwidth": [0.5, 1]}, {"function": "random", "copies": 2}
+    (tmp_path / "kernels.toml").write_text(
+        '[[kernel]]\nfunction = "rbf"\nfeature = "fou"\nbandwidth = [0.5, 1]\n'
+        '[[kernel]]\nfunction = "random"\ncopies = 2\n'
+    )
+    assert read_specs(one) == [one]
+    for given_as in ([one, two], (one, two), tmp_path / "kernels.toml", str(tmp_path / "kernels.toml")):
+        assert read_specs(given_as) == [one, two]
+        assert plan(given_as, BLOCKS) == plan([one, two], BLOCKS)
+
+
+def test_what_is_read_is_a_copy():
+    spec = {"function": "rbf"}
+    read_specs(spec)[0]["function"] = "linear"
+    plan(spec, BLOCKS)
+    assert spec == {"function": "rbf"}
+
+
+def test_paths_in_a_file_are_relative_to_it(tmp_path, monkeypatch):
+    folder = tmp_path / "study"
+    (folder / "sets").mkdir(parents=True)
+    (folder / "sets" / "hallmark.gmt").write_text("growth\t-\tMYC\n")
+    (folder / "kernels.toml").write_text(
+        '[[kernel]]\nfunction = "linear"\ncolumns = "sets/hallmark.gmt"\n'
+        '[[kernel]]\nfunction = "linear"\ncolumns = ["KRAS"]\n'
+        '[[kernel]]\nfunction = "linear"\n[kernel.columns]\nguard = ["TP53"]\n'
+        f'[[kernel]]\nfunction = "cosine"\ncolumns = "{(folder / "sets" / "hallmark.gmt").as_posix()}"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    assert names(*read_specs("study/kernels.toml"), blocks={"expr": GENES}) == [
+        "expr-linear-growth",
+        "expr-linear-KRAS",
+        "expr-linear-guard",
+        "expr-cosine-growth",
+    ]
+
+
+@pytest.mark.parametrize("specs", [[], (), None, 3, iter([{"function": "rbf"}])])
+def test_no_specs(specs):
+    with pytest.raises(InputError, match=r"a list of at least one, or the path of a \.toml file, got "):
+        read_specs(specs)
+
+
+def test_a_spec_that_is_no_mapping():
+    with pytest.raises(InputError, match=r"spec 2 of 2 must be a mapping such as .*, got 'rbf'"):
+        read_specs([{"function": "rbf"}, "rbf"])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("a.json", "{}", "a file of kernel specifications ends in .toml, got "),
+        ("a.toml", None, "a.toml cannot be read: No such file or directory"),
+        ("a.toml", "[[kernel]", "a.toml is not valid TOML: "),
+        ("a.toml", "", "must hold one table [[kernel]] for each specification and nothing else, got an empty file"),
+        ("a.toml", "[kernel]\nfunction = 'rbf'\n", "and nothing else, got kernel = {'function': 'rbf'}"),
+        ("a.toml", "kernel = []\n", "and nothing else, got kernel = []"),
+        ("a.toml", "kernel = [1]\n", "spec 1 of 1 must be a mapping"),
+        ("a.toml", "seed = 1\n[[kernel]]\nfunction = 'rbf'\n", "and nothing else, got seed, kernel = "),
+    ],
+)
+def test_bad_files_of_specs(tmp_path, file, content, message):
+    if content is not None:
+        (tmp_path / file).write_text(content)
+    with pytest.raises(InputError) as caught:
+        read_specs(tmp_path / file)
+    assert message in str(caught.value)
+
+
+def test_every_function_is_documented_and_can_be_planned():
+    needed = {"pyramid": {"levels": [1, 3]}, "proximity": {"scales": 2}}
+    for function, doc in FUNCTIONS.items():
+        assert doc
+        assert "\n" not in doc
+        feature = {} if function.startswith("random") else {"feature": "D" if function == "distance" else "fou"}
+        (kernel,) = planned({"function": function, **feature, **needed.get(function, {})})
+        assert kernel.function == function
+    assert refused({"function": "?"}).endswith(f"the functions are {', '.join(FUNCTIONS)}")
