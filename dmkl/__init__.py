@@ -9,9 +9,12 @@ from dmkl import errors as errors
 from dmkl._version import __version__ as __version__
 from dmkl.estimators.baselines import Product as Product
 from dmkl.estimators.baselines import SingleBest as SingleBest
+from dmkl.estimators.front import MKLClassifier as MKLClassifier
 from dmkl.estimators.mkfda import MKFDA as MKFDA
 from dmkl.estimators.mkfda import Uniform as Uniform
 from dmkl.estimators.persistence import load as load
+from dmkl.features.build import build as build
+from dmkl.features.cross import build_cross as build_cross
 from dmkl.kernelset import KernelSet as KernelSet
 from dmkl.kernelset import create as create
 from dmkl.kernelset import open as open

@@ -16,7 +16,20 @@ import xarray as xr
 import dmkl
 from dmkl.blocks.fisher import as_exponent
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Store, Workers
+from dmkl.cli.options import (
+    SAMPLES,
+    SOLVING,
+    Center,
+    Cluster,
+    Json,
+    Memory,
+    Model,
+    Normalize,
+    Overwrite,
+    Store,
+    Tol,
+    Workers,
+)
 from dmkl.cli.output import console, count, print_json, say
 from dmkl.cli.samples import positions
 from dmkl.cli.tables import summary_table, weights_table
@@ -29,8 +42,6 @@ __all__ = ["fit", "parse_p"]
 
 Index = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
-_SAMPLES = "Which samples"
-_SOLVING = "How it is solved"
 
 
 def parse_p(text: str) -> float:
@@ -60,10 +71,7 @@ def parse_p(text: str) -> float:
 def fit(
     store: Store,
     model_out: Annotated[Path, typer.Argument(metavar="MODEL_OUT", help="The folder to save the model in.")],
-    model: Annotated[
-        Literal["mkfda", "uniform", "single-best", "product"],
-        typer.Option(help="ℓp MK-FDA, which learns weights, or a baseline."),
-    ] = "mkfda",
+    model: Model = "mkfda",
     p: Annotated[
         str,
         typer.Option(
@@ -74,18 +82,15 @@ def fit(
         ),
     ] = "2",
     lam: Annotated[float, typer.Option("--lam", metavar="λ", help="Ridge, positive.")] = 1e-2,
-    center: Annotated[bool, typer.Option("--center/--no-center", help="Centre kernels in feature space.")] = True,
-    normalize: Annotated[
-        Literal["trace", "cosine", "multiplicative", "none"],
-        typer.Option(help="How kernels are brought to one scale."),
-    ] = "trace",
+    center: Center = True,
+    normalize: Normalize = "trace",
     split: Annotated[
         int | None,
         typer.Option(
             min=0,
             metavar="K",
             help="Train on the training part of this stored split.",
-            rich_help_panel=_SAMPLES,
+            rich_help_panel=SAMPLES,
         ),
     ] = None,
     train: Annotated[
@@ -93,23 +98,23 @@ def fit(
         typer.Option(
             metavar="FILE",
             help="Train on the samples named in this file, a name a line.",
-            rich_help_panel=_SAMPLES,
+            rich_help_panel=SAMPLES,
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Train on all samples.", rich_help_panel=_SAMPLES)] = False,
+    every: Annotated[bool, typer.Option("--all", help="Train on all samples.", rich_help_panel=SAMPLES)] = False,
     solver: Annotated[
         Literal["auto", "direct", "cg"],
         typer.Option(
             help="direct: the combined kernel in memory; cg: out of core; auto: direct where it fits.",
-            rich_help_panel=_SOLVING,
+            rich_help_panel=SOLVING,
         ),
     ] = "auto",
     master: Annotated[
         Literal["newton", "taylor", "exact"],
-        typer.Option(help="How MK-FDA's weights are found.", rich_help_panel=_SOLVING),
+        typer.Option(help="How MK-FDA's weights are found.", rich_help_panel=SOLVING),
     ] = "newton",
-    tol: Annotated[float, typer.Option(help="Relative gap to prove.", rich_help_panel=_SOLVING)] = 1e-4,
-    max_iter: Annotated[int, typer.Option(min=1, help="Most weightings tried.", rich_help_panel=_SOLVING)] = 200,
+    tol: Tol = 1e-4,
+    max_iter: Annotated[int, typer.Option(min=1, help="Most weightings tried.", rich_help_panel=SOLVING)] = 200,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = "local",

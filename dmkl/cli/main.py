@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from dmkl._version import __version__
+from dmkl.cli.building import build
 from dmkl.cli.checking import check
 from dmkl.cli.demo import demo
 from dmkl.cli.fitting import fit
@@ -56,6 +57,7 @@ def _root(
 
 app.command("demo")(demo)
 app.command("import")(import_)
+app.command("build")(build)
 app.command("info")(info)
 app.command("check")(check)
 app.command("fit")(fit)

@@ -2,15 +2,90 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["Cluster", "Json", "Memory", "Overwrite", "Store", "Workers"]
+__all__ = [
+    "SAMPLES",
+    "SOLVING",
+    "Center",
+    "Cluster",
+    "Dtype",
+    "Json",
+    "Labels",
+    "Memory",
+    "Missing",
+    "Model",
+    "Normalize",
+    "Overwrite",
+    "SampleNames",
+    "Splits",
+    "Store",
+    "Tile",
+    "Tol",
+    "Workers",
+]
 
+SAMPLES = "Which samples"
+SOLVING = "How it is solved"
+_KNOWN = "What is known of the samples"
+_STORING = "How it is stored"
 _WHERE = "Where it computes"
 
 Store = Annotated[str, typer.Argument(metavar="STORE", help="A kernel set: a folder or a URL.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of tables.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+Model = Annotated[
+    Literal["mkfda", "uniform", "single-best", "product"],
+    typer.Option(help="ℓp MK-FDA, which learns weights, or a baseline."),
+]
+Center = Annotated[bool, typer.Option("--center/--no-center", help="Centre kernels in feature space.")]
+Normalize = Annotated[
+    Literal["trace", "cosine", "multiplicative", "none"],
+    typer.Option(help="How kernels are brought to one scale."),
+]
+Tol = Annotated[float, typer.Option(help="Relative gap to prove.", rich_help_panel=SOLVING)]
+
+# --- samples and features --------------------------------------------------------------------------------------------
+
+Labels = Annotated[Path | None, typer.Option(metavar="FILE", help="Class of each sample.", rich_help_panel=_KNOWN)]
+SampleNames = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Name of each sample (row).", rich_help_panel=_KNOWN)
+]
+Splits = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Part of each sample: 0 train, 1 validation, 2 test, -1 none.",
+        rich_help_panel=_KNOWN,
+    ),
+]
+Missing = Annotated[
+    Literal["refuse", "zero"],
+    typer.Option(
+        help="Samples that lack a feature table: refuse them, or give them a row of zeros in its centred kernels.",
+        rich_help_panel=_KNOWN,
+    ),
+]
+
+# --- storing ---------------------------------------------------------------------------------------------------------
+
+Tile = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Side of a tile in samples.", rich_help_panel=_STORING),
+]
+Dtype = Annotated[
+    Literal["float32", "float64"] | None,
+    typer.Option(help="Precision; that of the files by default.", rich_help_panel=_STORING),
+]
+
+# --- computing -------------------------------------------------------------------------------------------------------
+
 Cluster = Annotated[
     str,
     typer.Option(
@@ -33,5 +108,3 @@ Memory = Annotated[
         rich_help_panel=_WHERE,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of tables.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,30 +14,40 @@ import xarray as xr
 
 import dmkl
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Store, Workers
-from dmkl.cli.output import count, print_json, say
+from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers
+from dmkl.cli.output import count, print_json, say, say_note
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
+from dmkl.store.feature_files import as_features
 
 __all__ = ["predict"]
 
 Index = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
-_SAMPLES = "Which samples"
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model that dmkl fit saved.")],
-    store: Store,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model that dmkl fit or dmkl search saved.")],
+    store: Annotated[str | None, typer.Argument(metavar="STORE", help="A kernel set: a folder or a URL.")] = None,
+    features: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead of STORE the features of new samples, of a model on kernels that dmkl build made; may be "
+            "given again.",
+            rich_help_panel=SAMPLES,
+        ),
+    ] = None,
+    missing: Missing = "refuse",
     split: Annotated[
         int | None,
-        typer.Option(min=0, metavar="K", help="Predict a part of this stored split.", rich_help_panel=_SAMPLES),
+        typer.Option(min=0, metavar="K", help="Predict a part of this stored split.", rich_help_panel=SAMPLES),
     ] = None,
     part: Annotated[
         Literal["test", "validation", "train"],
-        typer.Option(help="Which part of the split.", rich_help_panel=_SAMPLES),
+        typer.Option(help="Which part of the split.", rich_help_panel=SAMPLES),
     ] = "test",
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write sample, predicted label and scores as CSV.")
@@ -51,25 +62,25 @@ def predict(
 
     Of the set that the model was trained on, or one like it: the samples of --split and --part, or all that
     the model was not trained on. Of a rectangular set (new samples against training samples): all its rows.
+    Of files of features: all their samples; only kernels of non-zero weight are computed.
 
     Examples
     --------
         dmkl predict model kernels.zarr --split 0
         dmkl predict model new.zarr --out predictions.csv
+        dmkl predict model --features new.npz --out predictions.csv
     """
     if out is not None and out.exists() and not overwrite:
         msg = f"{out} exists already; choose another file, or replace it with --overwrite"
         raise StoreExistsError(msg)
+    _check_source(store, features, split, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
-    K = dmkl.open(store)
-    rows = _rows(K, estimator, split, part)
-    cols = positions(K.train_samples, estimator.train_samples_, f"the model {model}")
+    source = _of_store(store, model, estimator, split, part) if store else _of_features(features or [], missing)
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
-        scores = estimator.decision_function(K[rows, cols])
+        scores = estimator.decision_function(**source.given)
     labels = estimator.labels_of(scores.values)
-    truth = None if K.labels is None else K.labels[rows]
-    accuracy = None if truth is None else _accuracy(truth, labels)
+    accuracy = None if source.labels is None else _accuracy(source.labels, labels)
     if out is not None:
         _write(out, scores, labels, estimator)
     if as_json:
@@ -77,13 +88,14 @@ def predict(
             {
                 "model": str(model),
                 "store": store,
-                "samples": len(rows),
+                "features": None if features is None else [str(file) for file in features],
+                "samples": len(labels),
                 "accuracy": accuracy,
                 "out": out and str(out),
             }
         )
         return
-    what = f"{count(len(rows), 'sample')} of {store}"
+    what = f"{count(len(labels), 'sample')} of {source.name}"
     if accuracy is None:
         say(f"Predicted {what}, whose labels are not known.")
     else:
@@ -92,6 +104,53 @@ def predict(
         say(f"Predictions are in {out}.")
     elif accuracy is None:
         say("Write them to a file with --out FILE.")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Samples to predict.
+
+    Parameters
+    ----------
+    name
+        What they are called.
+    given
+        Arguments of `decision_function`.
+    labels
+        What is known of them.
+    """
+
+    name: str
+    given: dict[str, Any]
+    labels: Array | None
+
+
+def _check_source(store: str | None, features: list[Path] | None, split: int | None, missing: str) -> None:
+    if bool(store) == bool(features):
+        msg = "give STORE or --features FILE, not both; --features is given again for each further file"
+        raise InputError(msg)
+    if features and split is not None:
+        msg = "--split is for STORE; of --features all samples are predicted"
+        raise InputError(msg)
+    if store and missing != "refuse":
+        msg = f"--missing is for --features; leave it out with {store}"
+        raise InputError(msg)
+
+
+def _of_store(store: str, model: Path, estimator: Any, split: int | None, part: str) -> _Source:
+    K = dmkl.open(store)
+    rows = _rows(K, estimator, split, part)
+    cols = positions(K.train_samples, estimator.train_samples_, f"the model {model}")
+    return _Source(store, {"K": K[rows, cols]}, None if K.labels is None else K.labels[rows])
+
+
+def _of_features(files: list[Path], missing: str) -> _Source:
+    found = as_features(files)
+    for note in found.notes:
+        say_note(note)
+    n_samples = next(iter(found.blocks.values())).shape[0]
+    labels = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
+    return _Source(", ".join(map(str, files)), {"features": files, "missing": missing}, labels)
 
 
 def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:

@@ -22,7 +22,20 @@ import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.fitting import _as_mapping as model_as_mapping
 from dmkl.cli.fitting import _training_samples, parse_p
-from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Store, Workers
+from dmkl.cli.options import (
+    SAMPLES,
+    SOLVING,
+    Center,
+    Cluster,
+    Json,
+    Memory,
+    Model,
+    Normalize,
+    Overwrite,
+    Store,
+    Tol,
+    Workers,
+)
 from dmkl.cli.output import console, count, print_json, say, say_note
 from dmkl.cli.samples import positions
 from dmkl.cli.tables import points_table, weights_table
@@ -44,18 +57,13 @@ Array = npt.NDArray[Any]
 _MODELS = {"mkfda": dmkl.MKFDA, "uniform": dmkl.Uniform, "single-best": dmkl.SingleBest, "product": dmkl.Product}
 _GRID = "The grid"
 _FOLDS = "Folds and the choice"
-_SAMPLES = "Which samples"
-_SOLVING = "How it is solved"
 _PICTURES = ("scores.png", "weights.png")
 
 
 def search(
     store: Store,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to save the result and the model in.")],
-    model: Annotated[
-        Literal["mkfda", "uniform", "single-best", "product"],
-        typer.Option(help="ℓp MK-FDA, which learns weights, or a baseline."),
-    ] = "mkfda",
+    model: Model = "mkfda",
     p: Annotated[
         str | None,
         typer.Option(
@@ -122,7 +130,7 @@ def search(
             min=0,
             metavar="K",
             help="Search on the training part of this stored split.",
-            rich_help_panel=_SAMPLES,
+            rich_help_panel=SAMPLES,
         ),
     ] = None,
     train: Annotated[
@@ -130,28 +138,25 @@ def search(
         typer.Option(
             metavar="FILE",
             help="Search on the samples named in this file, a name a line.",
-            rich_help_panel=_SAMPLES,
+            rich_help_panel=SAMPLES,
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Search on all samples.", rich_help_panel=_SAMPLES)] = False,
-    center: Annotated[bool, typer.Option("--center/--no-center", help="Centre kernels in feature space.")] = True,
-    normalize: Annotated[
-        Literal["trace", "cosine", "multiplicative", "none"],
-        typer.Option(help="How kernels are brought to one scale."),
-    ] = "trace",
+    every: Annotated[bool, typer.Option("--all", help="Search on all samples.", rich_help_panel=SAMPLES)] = False,
+    center: Center = True,
+    normalize: Normalize = "trace",
     solver: Annotated[
         Literal["auto", "subspace", "direct", "cg"],
         typer.Option(
             help="subspace: all points of mkfda and uniform together, in some ten passes; direct, cg: each point by "
             "itself; auto: subspace where the model has it.",
-            rich_help_panel=_SOLVING,
+            rich_help_panel=SOLVING,
         ),
     ] = "auto",
     finish: Annotated[
         Literal["auto", "direct", "cg", "report"] | None,
         typer.Option(
             help="What becomes of points that the subspace leaves open; report: nothing, their true gap is told.",
-            rich_help_panel=_SOLVING,
+            rich_help_panel=SOLVING,
         ),
     ] = None,
     basis: Annotated[
@@ -159,10 +164,10 @@ def search(
         typer.Option(
             metavar="SIZE",
             help="Disk that the subspace may take beside OUT, such as 8GiB; half of what is free by default.",
-            rich_help_panel=_SOLVING,
+            rich_help_panel=SOLVING,
         ),
     ] = None,
-    tol: Annotated[float, typer.Option(help="Relative gap to prove.", rich_help_panel=_SOLVING)] = 1e-4,
+    tol: Tol = 1e-4,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write scores.png and weights.png into this folder."),

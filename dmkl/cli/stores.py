@@ -12,6 +12,7 @@ import numpy as np
 import typer
 import zarr
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from dmkl.cli.options import Json, Overwrite, Store
@@ -20,6 +21,7 @@ from dmkl.errors import IncompleteStoreError
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import open as open_set
 from dmkl.progress import ConsoleWatch
+from dmkl.store.features import read_tables
 from dmkl.store.files import open_files
 from dmkl.store.ingest import ingest
 from dmkl.store.reader import StoreReader, partial_path
@@ -177,7 +179,19 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
     assert isinstance(source, StoreReader)
     return {
         "path": store,
-        "kernels": [{"name": name, "made_by": _recipe(made)} for name, made in zip(K.names, K.provenance, strict=True)],
+        "kernels": [
+            {"name": name, "made_by": _made_by(made)} for name, made in zip(K.names, K.provenance, strict=True)
+        ],
+        "features": [
+            {
+                "name": name,
+                "columns": table.shape[1],
+                "samples_missing": table.n_missing,
+                "dtype": table.dtype.name,
+                "column_names": table.columns,
+            }
+            for name, table in read_tables(source.location).items()
+        ],
         "shape": list(K.shape),
         "dtype": str(K.dtype),
         "tile": source.tiling.tile,
@@ -215,6 +229,17 @@ def _classes(K: KernelSet) -> dict[str, int] | None:
         return {str(task): int(column.sum()) for task, column in zip(tasks, K.labels.T, strict=True)}
     classes, sizes = np.unique(K.labels, return_counts=True)
     return {str(name): int(n) for name, n in zip(classes, sizes, strict=True)}
+
+
+def _made_by(made: dict[str, Any]) -> dict[str, Any]:
+    """How a kernel was made: all that a build notes, and of files what means something to people."""
+    if not _is_computed(made):
+        return _recipe(made)
+    return {key: value for key, value in made.items() if key not in ("name", "identity")}
+
+
+def _is_computed(made: dict[str, Any]) -> bool:
+    return "function" in made and "parameters" in made
 
 
 _BOOKKEEPING = {"name", "bytes", "mtime_ns"}
@@ -262,12 +287,42 @@ def _print(out: Console, described: dict[str, Any]) -> None:
     kernels.add_column("kernel", overflow="fold")
     kernels.add_column("how it was made", overflow="fold")
     for kernel in described["kernels"]:
-        recipe = ", ".join(
-            f"{key.replace('_', ' ')} {value:.3g}" if isinstance(value, float) else f"{key.replace('_', ' ')} {value}"
-            for key, value in kernel["made_by"].items()
-        )
+        recipe = _in_words(kernel["made_by"])
         kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"))
     out.print(kernels)
+    if described["features"]:
+        out.print()
+        out.print(_features_table(described["features"]))
+
+
+def _features_table(features: list[dict[str, Any]]) -> Table:
+    kept = table()
+    kept.add_column("feature kept", overflow="fold")
+    kept.add_column("columns", justify="right")
+    kept.add_column("samples missing", justify="right")
+    for feature in features:
+        kept.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")
+    return kept
+
+
+def _in_words(made: dict[str, Any]) -> str:
+    if not _is_computed(made):
+        return ", ".join(_pair(key, value) for key, value in made.items())
+    parts = [f"{made['function']} of {made['feature']}" if "feature" in made else made["function"]]
+    for key, value in made["parameters"].items():
+        why = [_pair(origin, made[origin]) for origin in ("bandwidth", "mean_distance") if origin in made]
+        parts.append(_pair(key, value) + (f" ({', '.join(why)})" if key == "gamma" and why else ""))
+    return ", ".join([*parts, *([count(len(made["columns"]), "column")] if "columns" in made else [])])
+
+
+def _pair(key: str, value: Any) -> str:
+    return f"{key.replace('_', ' ')} {_figure(value)}"
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, list):
+        return "/".join(map(_figure, value))
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _listed(classes: dict[str, int] | None, most: int = 12) -> str:
