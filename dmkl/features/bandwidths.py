@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.blocks.chain import Fitted
 from dmkl.blocks.functions import STATISTIC
 from dmkl.errors import InputError
 from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned
 from dmkl.features.tiles import Axis, FeatureTiles, RandomTable
-from dmkl.kernelset import KernelSet
-from dmkl.passes.view import View
+from dmkl.passes.run import run_pass
+from dmkl.passes.sweep import Columns
+from dmkl.passes.view import Lens, View
 from dmkl.store.features import FeatureTable, TableOfRows
 
 __all__ = ["resolve"]
@@ -110,8 +112,10 @@ def _means(
     recipes = [Recipe(str(k), f"mean-{statistic}", source, key[2], {}) for k, key in enumerate(keys)]
     tiles = FeatureTiles(recipes, some, None, dtype, tile)
     everything = np.arange(len(rows))
-    K = KernelSet(View(tiles, np.arange(len(keys)), everything, everything))
-    totals = np.asarray(K.project(np.ones(len(rows)), dtype=np.float64).compute())
+    view = View(tiles, np.arange(len(keys)), everything, everything)
+    ones = Columns(np.ones((len(rows), 1)), "project", None, np.dtype(np.float64))
+    (found,), _ = run_pass([Lens(view, Fitted())], [ones], "distances")
+    totals = found[:, 0, 0]
     diagonal = tiles.diagonal(np.arange(len(keys)))
     assert diagonal is not None
     return list(zip(keys, (totals - diagonal.sum(axis=1)) / (len(rows) * (len(rows) - 1.0)), strict=True))

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.blocks.chain import Fitted
 from dmkl.errors import InputError
 from dmkl.features.tiles import FeatureTiles, Fill
-from dmkl.kernelset import KernelSet
-from dmkl.passes.view import View
+from dmkl.passes.run import run_pass
+from dmkl.passes.sweep import Columns
+from dmkl.passes.view import Lens, View
 
 __all__ = ["fill_of", "filled", "means"]
 
@@ -85,8 +87,10 @@ def means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[str, In
             raise InputError(msg)
         vector = np.zeros(len(cols))
         vector[present[feature]] = 1.0 / len(present[feature])
-        K = KernelSet(View(source, mine, rows, rows if source.symmetric else cols))
-        found |= dict(zip(mine.tolist(), np.asarray(K.apply(vector, dtype=np.float64).compute()), strict=True))
+        view = View(source, mine, rows, rows if source.symmetric else cols)
+        column = Columns(vector[:, None], "each", None, np.dtype(np.float64))
+        (products,), _ = run_pass([Lens(view, Fitted())], [column], "means")
+        found |= dict(zip(mine.tolist(), products[:, :, 0], strict=True))
     return found
 
 

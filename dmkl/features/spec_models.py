@@ -1,0 +1,257 @@
+"""The keys that each kernel function takes, and what their values must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Protocol
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from dmkl.errors import InputError
+from dmkl.features.spec_files import read_columns
+from dmkl.features.wording import did_you_mean, shown, some
+
+__all__ = ["MODELS", "NO_GRID", "BlockInfo", "OnColumns", "Random", "Spec", "listed"]
+
+
+class BlockInfo(Protocol):
+    """What planning needs to know of a feature table."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(samples, columns)."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns; None where they have none."""
+
+
+def listed(value: Any) -> Any:
+    """Make a list of a single value."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _not_all_zero(weights: tuple[float, ...]) -> tuple[float, ...]:
+    if any(weights):
+        return weights
+    msg = f"weights must hold at least one number > 0, got {list(weights)}"
+    raise ValueError(msg)
+
+
+_Count = Annotated[int, Field(ge=1)]
+_Column = Annotated[int, Field(ge=0)] | str
+_Sets = dict[Annotated[str, Field(min_length=1)], tuple[_Column, ...]]
+_Grid = (BeforeValidator(listed), Field(min_length=1))
+_Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], *_Grid]
+_Counts = Annotated[tuple[_Count, ...], *_Grid]
+_Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], *_Grid]
+_Positive = Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], *_Grid]
+_NonNegative = Annotated[tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...], *_Grid]
+_Levels = Annotated[int, Field(ge=1, le=20)] | Annotated[tuple[_Count, ...], Field(min_length=1)]
+_Scales = _Count | Annotated[tuple[_Count, ...], Field(min_length=1)]
+_Weights = Annotated[
+    tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...], Field(min_length=1), AfterValidator(_not_all_zero)
+]
+
+
+class Spec(BaseModel):
+    """The keys of all functions; each field's description completes "KEY must be …"."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Annotated[str, Field(min_length=1)] = Field(default="", description="a name or a template of names")
+
+    def features(self, blocks: Mapping[str, BlockInfo], where: str) -> Sequence[str | None]:
+        """Names of the feature tables that are meant; ``[None]`` for kernels without one."""
+        return [None]
+
+    def derived(self, n_columns: int, where: str) -> dict[str, Any]:
+        """Parameters that follow from others or from the number of columns."""
+        return {}
+
+
+class _OnFeatures(Spec):
+    feature: _Names = Field(
+        default=(), description="the name of a feature, a pattern such as 'dsift*', or a list of them"
+    )
+
+    def features(self, blocks: Mapping[str, BlockInfo], where: str) -> Sequence[str | None]:
+        found: dict[str, None] = {}
+        for asked in self.feature or ("*",):
+            matching = [asked] if asked in blocks else [name for name in blocks if fnmatchcase(name, asked)]
+            if not matching:
+                msg = (
+                    f"{where}: no feature is named {asked!r}{did_you_mean(asked, blocks)}; "
+                    f"the features are: {some(blocks) or 'none'}"
+                )
+                raise InputError(msg)
+            found.update(dict.fromkeys(matching))
+        return list(found)
+
+
+class OnColumns(_OnFeatures):
+    """A function of some columns of a feature table."""
+
+    columns: Annotated[
+        Annotated[tuple[_Column, ...], Field(min_length=1)] | Annotated[_Sets, Field(min_length=1)],
+        BeforeValidator(read_columns),
+    ] = Field(
+        default=(),
+        description="a list of column names or positions ≥ 0, a mapping from names to such lists, or the path of a "
+        ".json, .toml or .gmt file that holds such a mapping",
+    )
+    min_columns: _Count = Field(default=1, description="an integer ≥ 1")
+
+
+class _Polynomial(OnColumns):
+    degree: _Counts = Field(default=(3,), description="an integer ≥ 1 or a list of them")
+    gamma: _Positive = Field(default=(), description="a number > 0 or a list of them")
+    coef0: _NonNegative = Field(
+        default=(1.0,),
+        description="a number ≥ 0 or a list of them (a negative one makes kernels that are not positive semidefinite)",
+    )
+
+    def derived(self, n_columns: int, where: str) -> dict[str, Any]:
+        return {} if self.gamma else {"gamma": 1 / n_columns}
+
+
+class _Exponential(Spec):
+    gamma: _Positive = Field(default=(), description="a number > 0 or a list of them")
+    bandwidth: _Positive = Field(default=(), description="a number > 0 or a list of them")
+
+    @model_validator(mode="after")
+    def _one_scale(self) -> _Exponential:
+        if self.gamma and self.bandwidth:
+            msg = (
+                f"gamma and bandwidth exclude each other, got gamma={shown(self.gamma)} and "
+                f"bandwidth={shown(self.bandwidth)}; bandwidth b means gamma = 1/(b · mean distance): leave out one"
+            )
+            raise ValueError(msg)
+        return self
+
+    def derived(self, n_columns: int, where: str) -> dict[str, Any]:
+        return {} if self.gamma or self.bandwidth else {"bandwidth": 1.0}
+
+
+class _ExponentialOnColumns(_Exponential, OnColumns):
+    pass
+
+
+class _Distance(_Exponential, _OnFeatures):
+    def features(self, blocks: Mapping[str, BlockInfo], where: str) -> Sequence[str | None]:
+        square = {name: block for name, block in blocks.items() if block.shape[0] == block.shape[1]}
+        if not self.feature and not square:
+            shapes = some(f"{name} {block.shape}" for name, block in blocks.items())
+            msg = f"{where}: distance needs a square matrix of distances (samples × samples), got {shapes or 'none'}"
+            raise InputError(msg)
+        found = super().features(blocks if self.feature else square, where)
+        for name in found:
+            if name not in square:
+                msg = (
+                    f"{where}: distance needs a square matrix of distances (samples × samples), but feature {name!r} "
+                    f"has the shape {blocks[str(name)].shape}; for a table of columns take rbf, laplacian or chi2"
+                )
+                raise InputError(msg)
+        return found
+
+
+class _Pyramid(OnColumns):
+    levels: _Levels = Field(
+        description="a number of levels from 1 to 20, or the list of the levels' numbers of columns, coarse to fine"
+    )
+    weights: _Weights = Field(default=(), description="a list of numbers ≥ 0, one for each level")
+
+    @model_validator(mode="after")
+    def _lengths(self) -> _Pyramid:
+        _check_lengths("levels", self.levels, self.weights)
+        return self
+
+    def derived(self, n_columns: int, where: str) -> dict[str, Any]:
+        count = self.levels if isinstance(self.levels, int) else len(self.levels)
+        widths = _widths("levels", self.levels, 4, n_columns, where)
+        weights = self.weights or tuple(2.0 ** (max(level, 1) - count) for level in range(count))
+        return {"widths": widths, "weights": weights}
+
+
+class _Proximity(OnColumns):
+    scales: _Scales = Field(description="a number of scales ≥ 1, or the list of the scales' numbers of columns")
+    weights: _Weights = Field(default=(), description="a list of numbers ≥ 0, one for each scale")
+
+    @model_validator(mode="after")
+    def _lengths(self) -> _Proximity:
+        _check_lengths("scales", self.scales, self.weights)
+        return self
+
+    def derived(self, n_columns: int, where: str) -> dict[str, Any]:
+        count = self.scales if isinstance(self.scales, int) else len(self.scales)
+        widths = _widths("scales", self.scales, 1, n_columns, where)
+        return {"widths": widths, "weights": self.weights or (1.0,) * count}
+
+
+class Random(Spec):
+    """A function of no features."""
+
+    seed: _Seeds = Field(default=(0,), description="an integer ≥ 0 or a list of them")
+    copies: _Count = Field(default=1, description="an integer ≥ 1")
+
+    @model_validator(mode="after")
+    def _one_seed(self) -> Random:
+        if self.copies > 1 and len(self.seed) > 1:
+            msg = (
+                f"copies={self.copies} counts up from one seed, got seed={shown(self.seed)}; "
+                "give one seed, or a list of seeds without copies"
+            )
+            raise ValueError(msg)
+        return self
+
+
+class _Noise(Random):
+    mean: _Positive = Field(default=(0.5,), description="a number > 0 or a list of them")
+
+
+class _RandomRBF(_Exponential, Random):
+    dimensions: _Counts = Field(default=(16,), description="an integer ≥ 1 or a list of them")
+
+
+MODELS: dict[str, type[Spec]] = {
+    "linear": OnColumns,
+    "polynomial": _Polynomial,
+    "cosine": OnColumns,
+    "rbf": _ExponentialOnColumns,
+    "laplacian": _ExponentialOnColumns,
+    "chi2": _ExponentialOnColumns,
+    "distance": _Distance,
+    "intersection": OnColumns,
+    "pyramid": _Pyramid,
+    "proximity": _Proximity,
+    "random_rbf": _RandomRBF,
+    "random": _Noise,
+}
+# A list of these is no grid: `derived` and `plan` know what they mean.
+NO_GRID = {"name", "feature", "columns", "min_columns", "levels", "scales", "weights", "copies"}
+
+
+def _check_lengths(key: str, parts: int | tuple[int, ...], weights: tuple[float, ...]) -> None:
+    count = parts if isinstance(parts, int) else len(parts)
+    if weights and len(weights) != count:
+        msg = f"weights must hold one number for each of the {count} {key}, got {len(weights)}: {shown(weights)}"
+        raise ValueError(msg)
+
+
+def _widths(key: str, parts: int | tuple[int, ...], growth: int, n_columns: int, where: str) -> tuple[int, ...]:
+    """Numbers of columns of the parts: as listed, or each `growth` times as many as the part before."""
+    if isinstance(parts, int):
+        total = parts if growth == 1 else (growth**parts - 1) // (growth - 1)
+        share, rest = divmod(n_columns, total)
+        if share and not rest:
+            return tuple(share * growth**part for part in range(parts))
+        msg = (
+            f"{where}: {key}={parts} needs a multiple of {total} columns, got {n_columns}; "
+            f"list the number of columns of each part, {key}=[…], or give another number"
+        )
+        raise InputError(msg)
+    if sum(parts) != n_columns:
+        msg = f"{where}: {key}={shown(parts)} must add up to the {n_columns} columns, got {sum(parts)}"
+        raise InputError(msg)
+    return parts

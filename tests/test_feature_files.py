@@ -1,0 +1,665 @@
+"""Features from whatever they come as: the same numbers, read in parts, in one order of samples; what is refused."""
+
+from __future__ import annotations
+
+import weakref
+
+import dask.array as da
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.io
+import scipy.sparse
+import xarray as xr
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dmkl.errors import InputError
+from dmkl.store.feature_files import as_features, check_rows, missing_rows
+from dmkl.store.files import numpy_files
+
+RNG = np.random.default_rng(0)
+A = RNG.normal(size=(7, 3))
+B = RNG.normal(size=(7, 5)).astype(np.float32)
+SAMPLES = [f"s{i}" for i in range(7)]
+Y = np.arange(7) % 3
+SPLITS = np.array([[0, 0, 0, 1, 1, 2, 2], [2, 2, 0, 0, 0, 1, -1]], dtype=np.int8)
+SHUFFLED = [3, 0, 6, 1, 5, 2, 4]
+SLICES = [slice(0, 7), slice(2, 5), slice(6, 7), slice(4, 4)]
+
+
+def same(block, expected, dtype=None):
+    """The block gives what is expected, whatever rows are asked for."""
+    assert block.shape == expected.shape
+    assert block.dtype == (expected.dtype if dtype is None else dtype)
+    for rows in [slice(0, len(expected)), *SLICES]:
+        part = block.read(rows)
+        assert part.dtype == block.dtype
+        np.testing.assert_array_equal(part, expected[rows])
+
+
+class Counting:
+    """An array that records which rows were read."""
+
+    def __init__(self, values):
+        self.values, self.shape, self.dtype, self.read = values, values.shape, values.dtype, []
+
+    def __getitem__(self, key):
+        rows = key[0]
+        self.read += list(range(*rows.indices(len(self.values)))) if isinstance(rows, slice) else rows.tolist()
+        return self.values[key]
+
+
+# --- in memory -----------------------------------------------------------------------------------------------
+
+
+def in_hdf5(values, tmp_path):
+    return h5py.File(tmp_path / f"kept{len(list(tmp_path.iterdir()))}.h5", "w").create_dataset("a", data=values)
+
+
+def in_zarr(values, tmp_path):
+    return zarr.create_array(tmp_path / f"a{len(list(tmp_path.iterdir()))}.zarr", data=values, chunks=(2, 2))
+
+
+ARRAYS = {
+    "numpy": lambda values, _: values,
+    "fortran": lambda values, _: np.asfortranarray(values),
+    "lists": lambda values, _: values.tolist(),
+    "dask": lambda values, _: da.from_array(values, chunks=(3, 2)),
+    "masked": lambda values, _: np.ma.masked_array(values),
+    "frame": lambda values, _: pd.DataFrame(values),
+    "xarray": lambda values, _: xr.DataArray(values),
+    "hdf5": in_hdf5,
+    "zarr": in_zarr,
+    "counting": lambda values, _: Counting(values),
+}
+EACH_ARRAY = pytest.mark.parametrize("kind", ARRAYS)
+
+
+@EACH_ARRAY
+def test_every_kind_of_array(tmp_path, kind):
+    found = as_features({"a": ARRAYS[kind](A, tmp_path), "b": B})
+    assert list(found.blocks) == ["a", "b"]
+    assert found.samples is None
+    same(found.blocks["a"], A)
+    same(found.blocks["b"], B)
+    assert [block.name for block in found.blocks.values()] == ["a", "b"]
+
+
+@EACH_ARRAY
+def test_every_kind_of_array_in_another_order(tmp_path, kind):
+    names = pd.DataFrame(B[SHUFFLED], index=[SAMPLES[i] for i in SHUFFLED])
+    found = as_features({"a": ARRAYS[kind](A, tmp_path), "b": names}, samples=SAMPLES)
+    same(found.blocks["a"], A)
+    same(found.blocks["b"], B)
+    mask = Y > 0
+    expected = np.where(mask[:, None], A, np.nan)
+    same(as_features({"a": ARRAYS[kind](A, tmp_path)}, present={"a": mask}).blocks["a"], expected)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "dask", "xarray", "hdf5", "zarr", "counting"])
+def test_one_array_is_called_x(tmp_path, kind):
+    found = as_features(ARRAYS[kind](A, tmp_path))
+    assert list(found.blocks) == ["X"]
+    same(found.blocks["X"], A)
+
+
+def test_only_the_rows_asked_for_are_read():
+    counting, named = Counting(A), Counting(B)
+    found = as_features({"a": counting, "b": named}, present={"b": ~np.isin(np.arange(7), [2, 3])})
+    assert counting.read == named.read == []
+    found.blocks["a"].read(slice(2, 4))
+    assert counting.read == [2, 3]
+    found.blocks["b"].read(slice(2, 5))
+    assert named.read == [4]
+    found.blocks["b"].read(slice(2, 4))
+    assert named.read == [4]
+
+
+def test_dask_computes_only_the_chunks_that_are_read():
+    seen = []
+
+    def block(values, block_info=None):
+        seen.append(block_info[0]["chunk-location"])
+        return values
+
+    lazy = da.from_array(A, chunks=(2, 3)).map_blocks(block, dtype=A.dtype, meta=np.empty((0, 0)))
+    found = as_features(lazy)
+    assert seen == []
+    np.testing.assert_array_equal(found.blocks["X"].read(slice(2, 4)), A[2:4])
+    assert seen == [(1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(t, "f4") for t in ("f2", "f4", "?", "i1", "u1", "i2", "u2")]
+    + [(t, "f8") for t in ("f8", "i4", "u4", "i8", "u8", "g")],
+)
+def test_types(given, expected):
+    values = np.arange(12).reshape(4, 3).astype(given)
+    for form in (values, pd.DataFrame(values.astype("f8") if given == "g" else values)):
+        block = as_features(form).blocks["X"]
+        assert block.dtype == expected
+        np.testing.assert_array_equal(block.read(slice(0, 4)), values.astype(expected))
+
+
+def test_masked_arrays():
+    mask = np.zeros(A.shape, dtype=bool)
+    mask[2] = True
+    for values in (np.ma.masked_array(A, mask), np.ma.masked_array((100 * A).astype("i2"), mask)):
+        for form in (values, da.from_array(values, chunks=3)):
+            read = as_features(form).blocks["X"].read(slice(1, 7))
+            assert missing_rows(read).tolist() == [False, True, False, False, False, False]
+            np.testing.assert_array_equal(read[2:], np.asarray(values[3:], dtype=read.dtype))
+
+
+def test_data_frames():
+    frame = pd.DataFrame(A, columns=["age", "height", 3], index=pd.Index(range(10, 17)))
+    found = as_features(frame)
+    assert found.blocks["X"].columns == ("age", "height", "3")
+    assert found.samples == [str(i) for i in range(10, 17)]
+    same(found.blocks["X"], A)
+    assert as_features(frame.reset_index(drop=True)).samples is None
+    mixed = pd.DataFrame(
+        {"a": pd.array([1, None, 3], dtype="Int8"), "b": np.float32([1.5, 2, 3]), "c": [True, True, False]}
+    )
+    np.testing.assert_array_equal(
+        as_features(mixed).blocks["X"].read(slice(0, 3)), np.float32([[1, 1.5, 1], [np.nan, 2, 1], [3, 3, 0]])
+    )
+    assert as_features(mixed).blocks["X"].dtype == np.float32
+    assert as_features(mixed.assign(d=[1, 2, 3])).blocks["X"].dtype == np.float64
+    sparse = pd.DataFrame(np.eye(3)).astype(pd.SparseDtype("float64", 0.0))
+    same(as_features(sparse).blocks["X"], np.eye(3))
+
+
+def test_xarray():
+    labelled = xr.DataArray(A, dims=("who", "gene"), coords={"who": SAMPLES, "gene": list("abc")})
+    found = as_features({"a": labelled})
+    assert (found.samples, found.blocks["a"].columns) == (SAMPLES, ("a", "b", "c"))
+    dataset = xr.Dataset(
+        {"a": labelled, "b": (("who", "pixel"), B), "y": ("who", Y), "split": (("split_number", "who"), SPLITS)},
+        coords={"weight": ("gene", np.ones(3))},
+    )
+    found = as_features(dataset)
+    same(found.blocks["a"], A)
+    same(found.blocks["b"], B)
+    assert list(found.blocks) == ["a", "b"]
+    assert found.samples == SAMPLES
+    assert found.blocks["b"].columns is None
+    np.testing.assert_array_equal(found.labels.labels, Y)
+    np.testing.assert_array_equal(found.labels.splits, SPLITS)
+    assert found.notes == ["the dataset: left out weight (3 float64)"]
+    some = as_features(dataset, samples=["s6", "s1"])
+    same(some.blocks["b"], B[[6, 1]])
+    np.testing.assert_array_equal(some.labels.labels, Y[[6, 1]])
+    tasks = xr.Dataset({"a": (("n", "d"), A), "labels": (("n", "task"), Y[:, None] == [0, 1]), "ids": ("n", SAMPLES)})
+    found = as_features(tasks.assign_coords(task=["cat", "dog"]))
+    assert found.samples == SAMPLES
+    assert list(found.labels.tasks) == ["cat", "dog"]
+    np.testing.assert_array_equal(found.labels.labels, Y[:, None] == [0, 1])
+
+
+# --- order of samples ----------------------------------------------------------------------------------------
+
+
+@st.composite
+def named_blocks(draw):
+    pool = draw(st.lists(st.text("abcxyz", min_size=1, max_size=3), min_size=1, max_size=12, unique=True))
+    some = st.lists(st.sampled_from(pool), min_size=1, unique=True)
+    orders = draw(st.lists(some, min_size=1, max_size=3))
+    return orders, draw(st.none() | some), draw(st.sampled_from(["frame", "xarray", "hdf5"]))
+
+
+@given(named_blocks(), st.data())
+def test_blocks_are_put_in_order_by_name(tmp_path_factory, case, data):
+    orders, samples, kind = case
+    wanted = samples or list(dict.fromkeys(name for order in orders for name in order))
+    frames = {
+        f"b{j}": pd.DataFrame(np.arange(2.0 * len(order)).reshape(-1, 2) + 100 * j, index=order, columns=["u", "v"])
+        for j, order in enumerate(orders)
+    }
+    if kind == "hdf5":
+        folder = tmp_path_factory.mktemp("blocks")
+        given = [folder / f"{name}.h5" for name in frames]
+        for path, frame in zip(given, frames.values(), strict=True):
+            with h5py.File(path, "w") as file:
+                file["values"], file["samples"] = frame.to_numpy(), list(frame.index)
+    else:
+        given = {name: xr.DataArray(frame) if kind == "xarray" else frame for name, frame in frames.items()}
+    names = {"b0": "values"} if kind == "hdf5" and len(frames) == 1 else {name: name for name in frames}
+    if any(not set(wanted) & set(order) for order in orders):
+        with pytest.raises(InputError, match="have none of the"):
+            as_features(given, samples=samples)
+        return
+    found = as_features(given, samples=samples)
+    assert found.samples == wanted
+    rows = slice(*sorted((data.draw(st.integers(0, len(wanted))), data.draw(st.integers(0, len(wanted))))))
+    for name, frame in frames.items():
+        expected = frame.reindex(wanted).to_numpy()
+        block = found.blocks[names[name]]
+        np.testing.assert_array_equal(block.read(slice(0, len(wanted))), expected)
+        np.testing.assert_array_equal(block.read(rows), expected[rows])
+
+
+def test_what_is_missing_is_noted():
+    a, b = pd.DataFrame(A, index=SAMPLES), pd.DataFrame(B[:3], index=["s2", "new", "s4"])
+    found = as_features({"a": a, "b": b})
+    assert found.samples == [*SAMPLES, "new"]
+    assert found.notes == ["features 'a' lack 1 of the 8 samples", "features 'b' lack 5 of the 8 samples"]
+    found = as_features({"a": a, "b": b}, samples=["s4", "s0"])
+    assert found.notes == [
+        "features 'a': left out 5 rows that are none of the samples",
+        "features 'b' lack 1 of the 2 samples",
+        "features 'b': left out 2 rows that are none of the samples",
+    ]
+    same(found.blocks["b"], np.stack([B[2], np.full(5, np.nan, np.float32)]))
+
+
+def test_present_goes_with_missing_names():
+    a = pd.DataFrame(A[:4], index=SAMPLES[:4])
+    found = as_features({"a": a}, samples=SAMPLES, present={"a": np.arange(7) != 1})
+    expected = np.where(np.isin(np.arange(7), [0, 2, 3])[:, None], A, np.nan)
+    same(found.blocks["a"], expected)
+
+
+def test_no_names_and_no_mask():
+    found = as_features({"a": A}, samples=np.array(SAMPLES))
+    assert found.samples == SAMPLES
+    assert list(found.labels.samples) == SAMPLES
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def write_npz(path, **values):
+    np.savez(path, **values)
+
+
+def write_mat(path, **values):
+    held = {name: value.astype(object) if value.dtype.kind == "U" else value for name, value in values.items()}
+    scipy.io.savemat(path, held)
+
+
+def write_h5(path, **values):
+    with h5py.File(path, "w") as file:
+        for name, value in values.items():
+            file[name] = value.tolist() if value.dtype.kind == "U" else value
+
+
+def write_zarr(path, **values):
+    group = zarr.open_group(path, mode="w")
+    for name, value in values.items():
+        if value.dtype.kind == "U":
+            group.create_array(name, shape=value.shape, dtype=str)[...] = value.astype(object)
+        else:
+            group.create_array(name, data=value, chunks=tuple(max(1, n // 2) for n in value.shape))
+
+
+FILES = pytest.mark.parametrize(
+    ("suffix", "write"), [(".npz", write_npz), (".mat", write_mat), (".h5", write_h5), (".zarr", write_zarr)]
+)
+
+
+@FILES
+def test_arrays_of_a_file(tmp_path, suffix, write):
+    path = tmp_path / f"f{suffix}"
+    write(
+        path, a=A, b=B, label=Y, splits=SPLITS, sample=np.array(SAMPLES), ages=np.arange(7.0), cube=np.ones((2, 2, 2))
+    )
+    found = as_features(path)
+    assert list(found.blocks) == ["a", "b"]
+    same(found.blocks["a"], A)
+    same(found.blocks["b"], B)
+    assert found.samples == SAMPLES
+    np.testing.assert_array_equal(found.labels.labels, Y)
+    np.testing.assert_array_equal(found.labels.splits, SPLITS)
+    assert len(found.notes) == 1
+    assert "left out" in found.notes[0]
+    assert "ages" in found.notes[0]
+    assert "cube" in found.notes[0]
+    some = as_features(str(path), samples=["s5", "s0", "s3"])
+    same(some.blocks["a"], A[[5, 0, 3]])
+    assert some.labels.labels.tolist() == Y[[5, 0, 3]].tolist()
+    assert sum("was put into the order of the samples" in note for note in some.notes) == 2
+
+
+def test_matlab_73(tmp_path):
+    with h5py.File(tmp_path / "f.mat", "w", userblock_size=512) as file:
+        for name, value in {"a": A, "y": Y[:, None].astype("f8")}.items():
+            file[name] = value.T
+            file[name].attrs["MATLAB_class"] = np.bytes_("double")
+    with (tmp_path / "f.mat").open("r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\x00\x02IM")
+    found = as_features([tmp_path / "f.mat"])
+    same(found.blocks["a"], A)
+    assert found.labels.labels.tolist() == Y.tolist()
+
+
+def test_npy_files_of_a_folder(tmp_path):
+    np.save(tmp_path / "hog.npy", A)
+    np.save(tmp_path / "lbp.npy", B)
+    (tmp_path / "samples.txt").write_text("\n".join(SAMPLES))
+    np.save(tmp_path / "labels.npy", Y)
+    (tmp_path / "notes.md").write_text("read me")
+    found = as_features(tmp_path, samples=[SAMPLES[i] for i in SHUFFLED])
+    assert list(found.blocks) == ["hog", "lbp"]
+    same(found.blocks["hog"], A[SHUFFLED])
+    # They stand in the order of the files.
+    assert found.labels.labels.tolist() == Y[SHUFFLED].tolist()
+    assert any("notes.md" in note for note in found.notes)
+
+
+def test_labels_with_names_name_blocks_that_have_none(tmp_path):
+    np.save(tmp_path / "hog.npy", A)
+    pd.DataFrame({"sample": SAMPLES, "class": list("abcabca")}).to_csv(tmp_path / "labels.csv", index=False)
+    found = as_features([tmp_path / "hog.npy", tmp_path / "labels.csv"])
+    assert found.samples == SAMPLES
+    assert list(found.labels.labels) == list("abcabca")
+
+
+def test_several_files_name_their_blocks(tmp_path):
+    write_npz(tmp_path / "views.npz", a=A, b=B)
+    write_npz(tmp_path / "more.npz", a=A + 1)
+    found = as_features([tmp_path / "views.npz", tmp_path / "more.npz"])
+    assert list(found.blocks) == ["views/a", "views/b", "more"]
+    same(found.blocks["more"], A + 1)
+
+
+def test_files_with_names_of_their_own(tmp_path):
+    write_npz(tmp_path / "a.npz", x=A, ids=np.array(SAMPLES))
+    order = [SAMPLES[i] for i in SHUFFLED]
+    write_npz(tmp_path / "b.npz", x=B[SHUFFLED], ids=np.array(order), y=Y[SHUFFLED])
+    found = as_features([tmp_path / "a.npz", tmp_path / "b.npz"])
+    same(found.blocks["b"], B)
+    assert found.labels.labels.tolist() == Y.tolist()
+
+
+def test_one_file_in_memory_at_a_time(tmp_path, monkeypatch):
+    reads = []
+    real = pd.read_csv
+    monkeypatch.setattr(
+        pd, "read_csv", lambda *args, **more: (reads.append((args[0].stem, more)), real(*args, **more))[1]
+    )
+    for name in "ab":
+        pd.DataFrame(A, columns=list("uvw")).to_csv(tmp_path / f"{name}.csv", index=False)
+    blocks = as_features(tmp_path).blocks
+    reads.clear()
+    for name in "aabba":
+        np.testing.assert_allclose(blocks[name].read(slice(1, 4)), A[1:4])
+    assert [name for name, _ in reads] == ["a", "b", "a"]
+
+
+# --- tables --------------------------------------------------------------------------------------------------
+
+FRAME = pd.DataFrame(A, columns=["u", "v", "w"])
+
+
+def write_table(frame, path, **more):
+    if path.suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(path, **more)
+    else:
+        frame.to_csv(path, sep="\t" if path.suffix == ".tsv" else ",", **more)
+    return path
+
+
+TABLES = pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+
+
+@TABLES
+@pytest.mark.parametrize("rows_at_once", [2, 100])
+def test_tables(tmp_path, suffix, rows_at_once, monkeypatch):
+    monkeypatch.setattr("dmkl.store.tables.table_files._CHUNK_CELLS", 4 * rows_at_once)
+    path = tmp_path / f"hog{suffix}"
+    found = as_features(write_table(FRAME.assign(patient=SAMPLES)[["u", "patient", "v", "w"]], path, index=False))
+    assert list(found.blocks) == ["hog"]
+    assert found.samples == SAMPLES
+    assert found.blocks["hog"].columns == ("u", "v", "w")
+    same(found.blocks["hog"], A)
+    assert found.notes == []
+
+
+@TABLES
+def test_the_index_of_a_data_frame_in_a_file(tmp_path, suffix):
+    path = tmp_path / f"hog{suffix}"
+    found = as_features(write_table(FRAME.set_axis(["001", "02", *SAMPLES[2:]]), path))
+    assert found.samples == ["001", "02", *SAMPLES[2:]]
+    same(found.blocks["hog"], A)
+    found = as_features(write_table(FRAME.set_axis(range(10, 17)), path))
+    assert found.samples == [str(i) for i in range(10, 17)]
+    found = as_features(write_table(FRAME, path))  # which only counts
+    assert found.samples is None
+    same(found.blocks["hog"], A)
+    assert found.blocks["hog"].columns == ("u", "v", "w")
+
+
+@TABLES
+def test_columns_that_are_called_labels_are_no_features(tmp_path, suffix):
+    path = tmp_path / f"hog{suffix}"
+    frame = FRAME.assign(id=[f"{i:03}" for i in range(7)], label=Y, split=["train"] * 4 + ["test"] * 3)
+    found = as_features(write_table(frame, path, index=False))
+    assert found.samples == [f"{i:03}" for i in range(7)]
+    same(found.blocks["hog"], A)
+    assert found.labels.labels.tolist() == Y.tolist()
+    assert np.ravel(found.labels.splits).tolist() == [0] * 4 + [2] * 3
+    assert found.notes[:2] == [
+        f"variable 'label' of {path} was taken for labels, not for a feature",
+        f"variable 'split' of {path} was taken for splits, not for a feature",
+    ]
+
+
+def test_types_of_parquet(tmp_path):
+    path = write_table(FRAME.astype(np.float32).assign(w=[True, False] * 3 + [True]), tmp_path / "x.parquet")
+    block = as_features(path).blocks["x"]
+    assert block.dtype == np.float32
+    assert block.read(slice(0, 2))[:, 2].tolist() == [1, 0]
+
+
+def test_parquet_that_pandas_did_not_write(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"u": pyarrow.array([1, None, 3], pyarrow.int8()), "who": ["a", "b", "c"]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    found = as_features(tmp_path / "x.parquet")
+    assert found.samples == ["a", "b", "c"]
+    same(found.blocks["x"], np.float32([[1], [np.nan], [3]]))
+
+
+def test_one_array_of_an_npz_in_memory_at_a_time(tmp_path, monkeypatch):
+    opened = []
+    real = numpy_files._Member.whole
+    monkeypatch.setattr(numpy_files._Member, "whole", lambda self: (opened.append(weakref.ref(self)), real(self))[1])
+    write_npz(tmp_path / "f.npz", a=A, b=B)
+    blocks = as_features(tmp_path / "f.npz").blocks
+    assert opened == []
+    for name in "aabba":
+        blocks[name].read(slice(1, 4))
+    assert [member() is None for member in opened] == [True, True, False]
+
+
+def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
+    path = write_table(FRAME, tmp_path / "x.parquet")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(InputError, match="pip install pyarrow"):
+        as_features(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "names", "values"),
+    [
+        ("1.5,2\n3,4\n", None, None, [[1.5, 2], [3, 4]]),
+        ("0,1\n3,4\n", ("0", "1"), None, [[3, 4]]),
+        (",7,9\na,1,2\n", ("7", "9"), ["a"], [[1, 2]]),
+        ("sample,7,9\n1,1,2\n", ("7", "9"), ["1"], [[1, 2]]),
+        ("a,0.5,2\nb,3,4\n", None, ["a", "b"], [[0.5, 2], [3, 4]]),
+        ('"u","v"\n"a",1,2\n"b",3,4\n', ("u", "v"), ["a", "b"], [[1, 2], [3, 4]]),
+        ("\ufeffu,v\n1,2\n", ("u", "v"), None, [[1, 2]]),
+        ("who,u\na,1\nb,\n", ("u",), ["a", "b"], [[1], [np.nan]]),
+    ],
+)
+def test_headers(tmp_path, text, columns, names, values):
+    (tmp_path / "x.csv").write_text(text)
+    found = as_features(tmp_path / "x.csv")
+    assert found.blocks["x"].columns == columns
+    assert found.samples == names
+    np.testing.assert_array_equal(found.blocks["x"].read(slice(0, 9)), values)
+    assert (columns is None) == any("its columns have no names" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("who,u,city\na,1,Rome\nb,2,Rome\n", r"not numeric is column 'city'; encode as numbers .* or drop"),
+        ("u,city\n1,Rome\n2,Rome\n", "not numeric is column 'city'"),
+        ("u;v\n1;2\n3;4\n", "no column of numbers, found 'u;v'; expected commas"),
+        ("", "holds no lines"),
+        ("u,v\n", "has columns but no rows"),
+        ("gene,7,9\na,1,2\n", "call the first column 'sample'"),
+        ("u,v\n1,2\n1,2,3,4\n", "cannot be read as a table: .*line 3"),
+        ("id,u\na,1\na,2\n", "sample names must be unique, but 'a' occurs 2 times"),
+    ],
+)
+def test_tables_that_are_refused(tmp_path, text, message):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        as_features(tmp_path / "x.csv")
+
+
+def test_text_that_is_no_utf8(tmp_path):
+    (tmp_path / "x.csv").write_bytes("größe,v\n1,2\n".encode("latin-1"))
+    with pytest.raises(InputError, match="cannot be read as a table"):
+        as_features(tmp_path / "x.csv")
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+TWICE = pd.DataFrame(A, index=["a", "b", "a", *"cdef"])
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"a": A * 1j}, "features 'a' hold complex128, expected real numbers; give real and imaginary"),
+        ({"a": A.astype(object)}, r"features 'a' hold Python objects.*astype\(float\)"),
+        ({"a": A.astype(str)}, r"features 'a' hold <U32.*astype\(float\)"),
+        ({"a": A.astype("M8[s]")}, "features 'a' hold datetime64"),
+        ({"a": np.array([["x", "y"]], dtype=np.dtypes.StringDType())}, "features 'a' hold StringDType"),
+        ({"a": np.ones(7)}, r"have shape \(7,\), expected two dimensions.*reshape\(-1, 1\)"),
+        ({"a": xr.DataArray(np.ones(7))}, r"reshape\(-1, 1\)"),
+        ({"a": [1.0, 2.0]}, r"reshape\(-1, 1\)"),
+        ({"a": np.ones((2, 3, 4))}, r"have shape \(2, 3, 4\), expected two dimensions, \(samples, columns\)$"),
+        ({"a": [[1.0], [1.0, 2.0]]}, "features 'a' are no matrix"),
+        ({"a": np.ones((7, 0))}, "have 7 rows and 0 columns"),
+        ({"a": np.ones((0, 7))}, "have 0 rows and 7 columns"),
+        ({"a": scipy.sparse.csr_array(A)}, r"are sparse.*a.toarray\(\)"),
+        ({"a": da.from_array(A)[da.from_array(Y) > 0]}, r"how many rows.*compute_chunk_sizes\(\)"),
+        ({"a": pd.DataFrame({"u": [1.0], "city": ["Rome"]})}, "features 'a': not numeric is column 'city'.*set_index"),
+        ({"a": pd.DataFrame({i: ["x"] for i in range(9)})}, r"not numeric are columns '0', .*'7' … \(9 in all\)"),
+        ({"a": pd.DataFrame({"u": [1j]})}, "not numeric is column 'u'"),
+        ({"a": TWICE}, "features 'a': sample names must be unique, but 'a' occurs 2 times"),
+        ({"a": A, "b": B[:5]}, "features 'b' have 5 rows, 'a' have 7 rows"),
+        ({"a": pd.DataFrame(A, index=SAMPLES), "b": B[:5]}, "features 'b' have 5 rows, there are 7 samples"),
+        ({}, "at least one block"),
+        ({"a": "hog.npy"}, "features 'a' are the path hog.npy; give a list of paths"),
+        (3, "features must be a mapping .*got int"),
+        ([A, B], "features must be a mapping .*got list"),
+        (
+            xr.Dataset({"a": (("n", "d"), A), "b": (("m", "e"), B)}),
+            r"features 'b' have the dimensions \('m', 'e'\), 'a' begins with 'n'",
+        ),
+    ],
+)  # fmt: skip
+def test_features_that_are_refused(features, message):
+    with pytest.raises(InputError, match=message):
+        as_features(features)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"samples": SAMPLES[:5]}, "features 'a' have 7 rows, there are 5 samples"),
+        ({"samples": [*SAMPLES[:6], "s0"]}, "samples: sample names must be unique, but 's0' occurs 2 times"),
+        ({"present": {"b": Y > 0}}, "present names 'b', but the features are 'a'"),
+        ({"present": {"a": Y}}, r"present\['a'\] is int64 of shape \(7,\), expected booleans of shape \(7,\)"),
+        ({"present": {"a": Y[:5] > 0}}, r"present\['a'\] is bool of shape \(5,\)"),
+    ],
+)
+def test_samples_and_masks_that_do_not_fit(more, message):
+    with pytest.raises(InputError, match=message):
+        as_features({"a": A}, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone.npz", "there is no file"),
+        ("x.doc", "has the extension '.doc', expected .npy"),
+        ("x.txt", "has the extension '.txt', expected .npy"),
+        ("x.npz", "not a whole .npz"),
+        ("x.parquet", "cannot be read as a table"),
+        ("folder.zarr", "folder without Zarr metadata"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, name, message):
+    for other in ("x.doc", "x.txt", "x.npz", "x.parquet"):
+        (tmp_path / other).write_text("1 2\n3 4\n")
+    (tmp_path / "folder.zarr").mkdir()
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    with pytest.raises(InputError, match=message):
+        as_features(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"a": A * 1j}, "variable 'a' of .* is complex"),
+        ({"a": A.astype(object)}, "variable 'a' of .* holds Python objects, never unpickled"),
+        ({"v": Y}, "there are no features in"),
+        ({"a": A, "samples": np.array(SAMPLES[:5])}, "features 'a' have 7 rows and 5 sample names"),
+        ({"a": A, "y": Y[:5]}, r"variable 'y' of .* has shape \(5,\), expected \(7,\)"),
+        ({"a": A, "b": B[:5]}, "features 'b' have 5 rows, 'a' have 7 rows"),
+    ],
+)
+def test_contents_that_are_refused(tmp_path, values, message):
+    np.savez(tmp_path / "x.npz", **values)
+    with pytest.raises(InputError, match=message):
+        as_features(tmp_path / "x.npz")
+
+
+def test_sparse_variables_are_refused(tmp_path):
+    scipy.io.savemat(tmp_path / "x.mat", {"a": scipy.sparse.csc_matrix(A)})
+    with pytest.raises(InputError, match=r"variable 'a' of .* is sparse"):
+        as_features(tmp_path / "x.mat")
+
+
+def test_labels_that_lack_samples_are_refused(tmp_path):
+    write_table(FRAME.set_axis(SAMPLES), tmp_path / "hog.csv")
+    (tmp_path / "labels.csv").write_text("sample,class\ns0,a\ns3,b\n")
+    with pytest.raises(InputError, match=r"labels.csv lacks 5 of the 7 samples, the first of them 's1'"):
+        as_features(tmp_path)
+    found = as_features(tmp_path, samples=["s3", "s0"])
+    assert list(found.labels.labels) == ["b", "a"]
+
+
+def test_rows_are_checked():
+    values = A.copy()
+    values[2] = np.nan
+    assert (
+        check_rows("a", values, 0, None, None).tolist() == missing_rows(values).tolist() == [i == 2 for i in range(7)]
+    )
+    assert not check_rows("a", A, 0, None, None).any()
+    values[4, 1], values[5, 0] = np.nan, np.inf
+    with pytest.raises(
+        InputError,
+        match=r"features 'a': sample 's4' \(row 4\) is nan in column 'v' \(1\); 2 of the rows 3 to 6 are NaN",
+    ):
+        check_rows("a", values[3:], 3, SAMPLES, ("u", "v", "w"))
+    with pytest.raises(InputError, match=r"row 105 is inf in column 0; 1 of the rows 105 to 106 is.*impute.*or drop"):
+        check_rows("a", values[5:], 105, None, None)
+    huge = as_features(np.array([["1e400"]], dtype="g")).blocks["X"].read(slice(0, 1))
+    with pytest.raises(InputError, match="is inf in column 0"):
+        check_rows("X", huge, 0, None, None)
