@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--lam", type=float, default=1e-3)
     options = parser.parse_args()
     with np.load(options.data) as data:
-        views = {name: data[name] for name in data.files if data[name].ndim == 2}
+        views = {name: data[name] for name in data.files if data[name].ndim == 2 and name != "split"}
         labels = data["label"]
     train, test = train_test_split(np.arange(len(labels)), test_size=0.5, stratify=labels, random_state=0)
     split = np.zeros((1, len(labels)), dtype=np.int8)
