@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -382,9 +382,18 @@ class StoredSum:
 
     def matrix(self) -> tuple[Float, Index | None]:
         """K(β), of which the lower triangle is right, and the position of each of its rows among the samples."""
+        return _whole(self.blocks(), self.lens)
+
+    def blocks(self, mmap_mode: Literal["r"] | None = None) -> Iterator[Block]:
+        """The tiles: runs of rows and columns of the sum, and the entries there."""
         order, side = _Order.of(self.lens), self.lens.view.source.tiling.tile
-        blocks = ((order.run(i, side), order.run(j, side), np.load(_tile_file(self.stem, i, j))) for i, j in self.tiles)
-        return _whole(blocks, self.lens)
+        for i, j in self.tiles:
+            yield order.run(i, side), order.run(j, side), np.load(_tile_file(self.stem, i, j), mmap_mode=mmap_mode)
+
+    def places(self) -> tuple[Index, int]:
+        """The position among the view's samples of each row of the sum, and how many rows there are."""
+        order = _Order.of(self.lens).order
+        return order, len(order)
 
     def remove(self) -> None:
         """Delete its files."""
