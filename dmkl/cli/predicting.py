@@ -127,7 +127,7 @@ class _Source:
 
 def _check_source(store: str | None, features: list[Path] | None, split: int | None, missing: str) -> None:
     if bool(store) == bool(features):
-        msg = "give STORE or --features FILE, not both; --features is given again for each further file"
+        msg = "samples come from STORE or from --features FILE, one of the two; give --features again for further files"
         raise InputError(msg)
     if features and split is not None:
         msg = "--split is for STORE; of --features all samples are predicted"
@@ -150,7 +150,7 @@ def _of_features(files: list[Path], missing: str) -> _Source:
         say_note(note)
     n_samples = next(iter(found.blocks.values())).shape[0]
     labels = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
-    return _Source(", ".join(map(str, files)), {"features": files, "missing": missing}, labels)
+    return _Source(", ".join(map(str, files)), {"features": found, "missing": missing}, labels)
 
 
 def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:

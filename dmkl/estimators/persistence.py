@@ -119,7 +119,8 @@ def write_model(model: Any, path: Path) -> None:
     _to_zarr(dataset, path, "w-", None)
     _to_zarr(model.history_, path, "a", "history")
     if not isinstance(features, str):
-        features.save(zarr.open_group(path, mode="r+", zarr_format=3))
+        # What xarray consolidated does not show the tables as they are written.
+        features.save(zarr.open_group(path, mode="r+", zarr_format=3, use_consolidated=False))
 
 
 def _to_zarr(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dmkl import kernelset, settings
 from dmkl.blocks.functions import NONNEGATIVE, STATISTIC
-from dmkl.errors import InputError
+from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.features.bandwidths import resolve
 from dmkl.features.fills import filled
 from dmkl.features.recipes import Recipe
@@ -140,7 +140,7 @@ def build(
         held = writer.write_features([(table, scans[name]) for name, table in tables.items()])
         source = _source(planned, held, samples_, scans, rows, header)
         write_kernels(source, writer, provenances(source, rows))
-    except InputError:
+    except (InputError, MemoryBudgetError):
         writer.abandon()
         raise
     writer.forget_features({item.feature for item in planned if item.function == "distance" and item.feature})

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import kernelset
-from dmkl.errors import InputError, StoreError
+from dmkl.errors import InputError, MemoryBudgetError, StoreError
 from dmkl.features.build import Missing, at_hand, check_present, check_values, provenances
 from dmkl.features.fills import fill_of, means
 from dmkl.features.recipes import Recipe
@@ -193,7 +193,7 @@ def build_cross(
     writer = StoreWriter(path, header, len(source.names), overwrite=overwrite)
     try:
         write_kernels(source, writer, provenances(source))
-    except InputError:
+    except (InputError, MemoryBudgetError):
         writer.abandon()
         raise
     return kernelset.open(writer.finish(source.names, nodes))

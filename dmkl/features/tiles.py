@@ -32,6 +32,8 @@ Index = npt.NDArray[np.int64]
 _ROWS_BYTES = 128 * 2**20
 """Rows of a table that are kept from one tile to the next, if they take no more."""
 
+_STRIP = 64
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -237,6 +239,8 @@ class FeatureTiles:
         functions.entries(recipe.function, recipe.parameters, scratch.pairs, scratch.row_sizes, scratch.col_sizes, tile)
         if k in self.fills:
             self.fills[k].into(tile, self.tiling.row_slice(i), self.tiling.col_slice(j))
+        if self.symmetric and i == j:
+            _mirror(tile)
         return tile
 
     def _pairs(self, recipe: Recipe, i: int, j: int, scratch: _Scratch) -> None:
@@ -362,6 +366,15 @@ class FeatureTiles:
     def row_sum(self, kernels: Index) -> Array | None:
         """See `TileSource`: not known without a pass."""
         return None
+
+
+def _mirror(tile: Array) -> None:
+    """Copy the upper half into the lower one: what is computed in another order differs in its last bit."""
+    for start in range(0, len(tile), _STRIP):
+        strip = slice(start, start + _STRIP)
+        tile[strip, :start] = tile[:start, strip].T
+        corner = tile[strip, strip]
+        corner[:] = np.triu(corner) + np.triu(corner, 1).T
 
 
 def _column_weights(recipe: Recipe) -> Float | None:

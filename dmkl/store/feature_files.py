@@ -79,7 +79,7 @@ def as_features(
     Parameters
     ----------
     features
-        What is understood.
+        What is understood, or `Features` that were taken before: they stay in their order, and `samples` names them.
     samples
         Names of the samples that are wanted, in this order.
     present
@@ -97,6 +97,8 @@ def as_features(
         If a block is no matrix of real numbers, names of samples are not unique, blocks do not fit together, or a file
         is missing, damaged or of an unknown kind.
     """
+    if isinstance(features, Features) and present is None:
+        return features if samples is None else replace(features, samples=[str(name) for name in samples])
     gathered = from_files(features) if _are_paths(features) else from_memory(features)
     if not gathered.blocks:
         msg = "kernels are computed from at least one block of features (samples, columns), got none"

@@ -105,6 +105,7 @@ class StoreWriter:
         # Leave to replace a set is no leave to replace what else stands where it is written.
         self._replace = overwrite and not self._local
         self._group = self._resume(overwrite)
+        self._resumed = self._group is not None
         if self._group is None:
             self._group = self._begin(n_kernels)
         if n_kernels is not None and self.n_kernels != n_kernels:
@@ -225,8 +226,8 @@ class StoreWriter:
             self.__dict__.pop(name, None)
 
     def abandon(self) -> None:
-        """Give up after bad input: remove what was begun, unless an import that follows can go on from it."""
-        if self._local and not _recoverable(self._group):
+        """Give up after bad input: remove what was begun here, unless a later run can go on from it."""
+        if self._local and not self._resumed and not _recoverable(self._group):
             shutil.rmtree(str(self._target), ignore_errors=True)
 
     # --- one kernel -----------------------------------------------------------------------------------------
@@ -319,7 +320,7 @@ class StoreWriter:
 
     def forget_features(self, names: Collection[str]) -> None:
         """Remove tables that nobody will need once the kernels stand."""
-        for key in list(self._group[FEATURES].group_keys()):
+        for key in list(self._group[FEATURES].group_keys()) if names else ():
             if self._group[f"{FEATURES}/{key}"].attrs["name"] in names:
                 del self._group[f"{FEATURES}/{key}"]
 

@@ -19,7 +19,7 @@ from dmkl.store.files.text import TEXT_SUFFIXES, Table, read_table
 from dmkl.store.files.variables import Variable, role_of, vector, where
 from dmkl.store.ingest import Labels
 
-__all__ = ["open_files", "read_vector"]
+__all__ = ["open_files", "read_file", "read_vector"]
 
 
 def open_files(
@@ -77,7 +77,7 @@ def open_files(
     """
     notes: list[str] = []
     files, beside = expanded(paths, notes)
-    found = [Found(role, str(path), partial(_table, path)) for role, path in beside]
+    found = [Found(role, str(path), partial(read_file, path)) for role, path in beside]
     parts: list[Part] = []
     for path in files:
         held = scan(path)
@@ -105,7 +105,7 @@ def open_files(
     for role, asked in given.items():
         if asked is not None:
             found = [other for other in found if other.role != role]
-            found.append(Found(role, str(asked), partial(_table, Path(asked))))
+            found.append(Found(role, str(asked), partial(read_file, Path(asked))))
     if names is not None:
         found = [other for other in found if other.role != "names"]
     result, own_names = assemble(found, _frame(parts), notes)
@@ -147,14 +147,21 @@ def read_vector(path: PathLike, variable: str | None = None) -> npt.NDArray[Any]
     InputError
         If the file is missing, damaged or of an unknown kind, or its lines differ in length.
     """
-    return np.asarray(_table(Path(path), variable).values)
+    return np.asarray(read_file(Path(path), variable).values)
 
 
 def _reader(variable: Variable) -> Callable[[], Table]:
     return lambda: Table(vector(variable.read(), where(variable)))
 
 
-def _table(path: Path, name: str | None = None) -> Table:
+def read_file(path: Path, name: str | None = None) -> Table:
+    """The values of a file of one array, with the names of its rows and columns where it is a table.
+
+    Raises
+    ------
+    InputError
+        As `read_vector`.
+    """
     path = known(path.expanduser())
     if path.suffix.lower() in TEXT_SUFFIXES:
         return read_table(path)

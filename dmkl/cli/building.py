@@ -1,0 +1,278 @@
+"""`dmkl build`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import typer
+
+import dmkl
+from dmkl.blocks.functions import BANDED
+from dmkl.cli.cluster import computing_on
+from dmkl.cli.options import (
+    SAMPLES,
+    Cluster,
+    Dtype,
+    Labels,
+    Memory,
+    Missing,
+    Overwrite,
+    SampleNames,
+    Splits,
+    Tile,
+    Workers,
+)
+from dmkl.cli.output import count, say, say_note, size
+from dmkl.cli.samples import positions
+from dmkl.errors import InputError, StoreExistsError
+from dmkl.features.specs import FUNCTIONS, plan, read_specs
+from dmkl.kernelset import KernelSet
+from dmkl.progress import ConsoleWatch
+from dmkl.store.feature_files import Features, as_features
+from dmkl.store.files import read_vector
+from dmkl.store.files.labels import Found, Frame, assemble
+from dmkl.store.files.opening import read_file
+from dmkl.store.ingest import Labels as Known
+from dmkl.store.reader import partial_path
+
+__all__ = ["build"]
+
+Index = npt.NDArray[np.int64]
+_KERNELS = "Which kernels"
+
+
+def build(
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The kernel set to write: a folder or a URL.")],
+    features: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FEATURES…", help="Files of feature tables: .npz, .npy, .h5, .zarr, .mat, .csv, .parquet …"
+        ),
+    ],
+    specs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml", help="Kernels to make, a table [[kernel]] for each.", rich_help_panel=_KERNELS
+        ),
+    ] = None,
+    function: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Instead of a file: {', '.join(FUNCTIONS)}; may be given again.",
+            rich_help_panel=_KERNELS,
+        ),
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="B,B,…",
+            help="Widths of the functions that have one, a kernel for each, as multiples of the mean distance; 1 by "
+            "default.",
+            rich_help_panel=_KERNELS,
+        ),
+    ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Tables to take, by name or pattern; may be given again; all by default.",
+            rich_help_panel=_KERNELS,
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORE",
+            help="Make the kernels of this set, which was built too, of new samples against its samples.",
+            rich_help_panel=_KERNELS,
+        ),
+    ] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Mean distances are those between the samples named in this file, a name a line (a position, where "
+            "samples have no names).",
+            rich_help_panel=SAMPLES,
+        ),
+    ] = None,
+    split: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="K",
+            help="Mean distances are those in the training part of this split; of split 0 by default, of all samples "
+            "where there are no splits.",
+            rich_help_panel=SAMPLES,
+        ),
+    ] = None,
+    labels: Labels = None,
+    samples: SampleNames = None,
+    splits: Splits = None,
+    missing: Missing = "refuse",
+    tile: Tile = None,
+    dtype: Dtype = None,
+    overwrite: Overwrite = False,
+    cluster: Cluster = "local",
+    workers: Workers = None,
+    memory: Memory = None,
+) -> None:
+    """Compute kernels from tables of features, a tile at a time, and keep the features beside them.
+
+    Each table of the files is a source; labels, splits and names in the files are taken for what they are.
+    Interrupted, the same command goes on where it stopped. With --against the set holds new samples against
+    those of STORE, with the functions and widths of STORE.
+
+    Examples
+    --------
+        dmkl build kernels.zarr views.npz --function rbf --bandwidth 0.1,1,10
+        dmkl build kernels.zarr expression.csv methylation.csv --specs kernels.toml --labels y.csv --split 0
+        dmkl build new.zarr new_views.npz --against kernels.zarr
+    """
+    started = time.monotonic()
+    if not overwrite and "://" not in out and Path(out).expanduser().exists():
+        msg = f"{out} exists already; choose another path, or replace it with --overwrite"
+        raise StoreExistsError(msg)
+    chosen = {"--function": function, "--bandwidth": bandwidth, "--feature": feature}
+    compute: Callable[..., KernelSet]
+    if against is None:
+        wanted = _specs(specs, chosen)
+        found, known = _open(features, labels=labels, samples=samples, splits=splits)
+        _note_what_is_left_out(wanted, found)
+        rows = _training_rows(found, known, train, split)
+        compute = partial(dmkl.build, out, found, wanted, train=rows, splits=known.splits, tile=tile, dtype=dtype)
+    else:
+        own = {"--train": train, "--split": split, "--splits": splits, "--tile": tile, "--dtype": dtype}
+        _refuse({"--specs": specs, **chosen, **own}, f"--against takes kernels and training samples from {against}")
+        found, known = _open(features, labels=labels, samples=samples)
+        compute = partial(dmkl.build_cross, dmkl.open(against), found, out)
+    for note in found.notes:
+        say_note(note)
+    with _interrupt_told(out), computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+        K = compute(
+            samples=known.samples,
+            labels=known.labels,
+            tasks=known.tasks,
+            missing=missing,
+            overwrite=overwrite,
+        )
+    n, n_rows, n_cols = K.shape
+    what = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
+    say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
+    say(f"Look at it with dmkl info {shlex.quote(out)}{_next(K, out)}.")
+
+
+def _next(K: KernelSet, out: str) -> str:
+    """What to do with the set after a look at it."""
+    if not K.is_square:
+        return f", use it with dmkl predict MODEL {shlex.quote(out)}"
+    return "" if K.labels is None else f", learn with dmkl fit {shlex.quote(out)} MODEL"
+
+
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    given = [option for option, value in options.items() if value not in (None, [])]
+    if given:
+        msg = f"{why}; leave out {' and '.join(given)}"
+        raise InputError(msg)
+
+
+@contextmanager
+def _interrupt_told(out: str) -> Iterator[None]:
+    """Say that nothing is lost where somebody breaks off."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if "://" not in out and partial_path(Path(out).expanduser()).exists():
+            say_note(f"what was done is kept beside {out}; the same command goes on from there")
+        raise
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def _specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What kernels to make, from a file or from the options that stand for a small one."""
+    if file is not None:
+        _refuse(chosen, f"{file} says which kernels to make")
+        return read_specs(file)
+    functions, bandwidth, features = chosen.values()
+    if not functions:
+        msg = "say which kernels to make: --specs FILE.toml, or --function rbf --bandwidth 0.1,1,10"
+        raise InputError(msg)
+    widths = None if bandwidth is None else _numbers(bandwidth)
+    # Where none of the functions has a width, reading the specs says so.
+    with_width = BANDED.intersection(functions) or functions
+    return [
+        {"function": name, "feature": features, "bandwidth": widths if name in with_width else None}
+        for name in functions
+    ]
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(number) for number in text.split(",")]
+    except ValueError as error:
+        msg = f"--bandwidth takes numbers such as 0.1,1,10, got {text!r}"
+        raise InputError(msg) from error
+
+
+def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None:
+    planned, notes = plan(specs, found.blocks)
+    used = {item.feature for item in planned}
+    unused = [name for name in found.blocks if name not in used]
+    if unused:
+        found.notes.append(f"no kernel is made of {', '.join(map(repr, unused))}: left out")
+    found.notes += notes
+
+
+# --- samples ---------------------------------------------------------------------------------------------------------
+
+
+def _open(features: list[Path], *, samples: Path | None, **files: Path | None) -> tuple[Features, Known]:
+    """The features, and what the other files say of the samples; what these do not say, the features may."""
+    names = None if samples is None else _names(samples)
+    found = as_features(features, samples=names)
+    n_samples = next(iter(found.blocks.values())).shape[0]
+    given = [Found(role, str(path), partial(read_file, path)) for role, path in files.items() if path is not None]
+    known, _ = assemble(given, Frame(0, n_samples, n_samples, found.samples), found.notes)
+    return found, known
+
+
+def _names(path: Path) -> list[str]:
+    table = read_file(path)
+    # A table has the names in its first column; what else it says of the samples is no name.
+    return [str(name) for name in (np.ravel(table.values) if table.row_names is None else table.row_names)]
+
+
+def _training_rows(found: Features, known: Known, train: Path | None, split: int | None) -> Index | None:
+    """The samples between which distances are averaged; None for those that `dmkl.build` takes by itself."""
+    if train is not None and split is not None:
+        msg = "--train and --split exclude each other; give one of them"
+        raise InputError(msg)
+    n_samples = next(iter(found.blocks.values())).shape[0]
+    if train is not None:
+        names = range(n_samples) if known.samples is None else known.samples
+        return positions(np.array([str(name) for name in names]), read_vector(train), str(train))
+    if split is None:
+        return None
+    everything = replace(known, splits=found.labels.splits if known.splits is None else known.splits)
+    splits = everything.checked(n_samples, n_samples, rectangular=False)["split"]
+    n_splits = 0 if splits is None else len(splits)
+    if splits is None or split >= n_splits:
+        msg = f"there is no split {split}, the samples have {n_splits}; choose another with --split, or give --splits"
+        raise InputError(msg)
+    rows = np.flatnonzero(splits[split] == 0)
+    if not len(rows):
+        msg = f"split {split} has no training samples; choose another with --split, or give --train"
+        raise InputError(msg)
+    return rows
