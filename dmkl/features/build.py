@@ -232,7 +232,7 @@ def at_hand(tables: Mapping[str, Block], scans: Mapping[str, Scan]) -> dict[str,
     return {
         name: ArrayTable(
             name,
-            table.read(slice(0, table.shape[0])),
+            np.array(table.read(slice(0, table.shape[0]))),  # the caller's own array may change
             table.columns,
             scans[name].content,
             scans[name].center,

@@ -223,7 +223,7 @@ def cross_tiles(
     check_values(recipes, tables, scans, names)
     check_present({name: each.absent for name, each in scans.items()}, missing)
     rows = Axis(names, at_hand(tables, scans))
-    cols = Axis(training.samples, training.tables)
+    cols = Axis(training.samples, {name: table.reopened() for name, table in training.tables.items()})
     tile = min(training.tile, max(n_rows, len(training.samples)))
     source = FeatureTiles(recipes, rows, cols, training.dtype, tile)
     labels = Labels(names, None, found.labels.labels, found.labels.tasks)

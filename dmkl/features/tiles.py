@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +124,10 @@ class RandomTable:
     def center(self) -> Float:
         """See `FeatureTable`."""
         return np.zeros(self.n_columns)
+
+    def reopened(self) -> Self:
+        """See `FeatureTable`."""
+        return self
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """See `FeatureTable`."""

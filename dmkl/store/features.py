@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,9 @@ class FeatureTable(Block, Protocol):
     def n_missing(self) -> int:
         """Samples without this source."""
 
+    def reopened(self) -> Self:
+        """The same table, after a look whether its values are still those that it was made of."""
+
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """Some rows and columns; rows of NaN for samples without this source."""
 
@@ -104,43 +108,101 @@ class ArrayTable:
         """See `FeatureTable`."""
         return int(self.absent.sum())
 
+    def reopened(self) -> Self:
+        """See `FeatureTable`."""
+        return self
+
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """See `FeatureTable`."""
         chosen = np.asarray(self.values[rows])
         return chosen if columns is None else chosen[:, columns]
 
 
+@dataclass(frozen=True)
 class StoredTable:
-    """A table in a Zarr group; cheap to pickle, opened again where it arrives."""
+    """A table in a Zarr group. What it is goes with it; the values are opened when they are first read.
 
-    def __init__(self, location: str | Store, path: str) -> None:
-        self.location, self.path = location, path
-        group: Any = zarr.open_group(location, mode="r", path=path, zarr_format=3)
+    Parameters
+    ----------
+    location, path
+        The store, and the table's group in it.
+    name, shape, dtype, columns, content, center, n_missing
+        As in `FeatureTable`.
+    """
+
+    location: str | Store
+    path: str
+    name: str
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    columns: tuple[str, ...] | None
+    content: str
+    center: Float
+    n_missing: int
+
+    @classmethod
+    def open(cls, location: str | Store, path: str) -> Self:
+        """The table at a place.
+
+        Raises
+        ------
+        StoreError
+            If it is damaged.
+        """
         try:
-            self.name = str(group.attrs["name"])
-            self.content = str(group.attrs["content"])
-            self.n_missing = int(group.attrs["n_missing"])
-            self._values = group["values"]
-            self.center: Float = np.asarray(group["center"][:], dtype=np.float64)
-            names = group["column"][:] if "column" in group else None
+            group: Any = zarr.open_group(location, mode="r", path=path, zarr_format=3)
+            values, names = group["values"], group["column"][:] if "column" in group else None
+            center: Float = np.asarray(group["center"][:], dtype=np.float64)
+            name, content = str(group.attrs["name"]), str(group.attrs["content"])
+            n_missing = int(group.attrs["n_missing"])
         except (KeyError, ValueError, RuntimeError) as error:
             msg = f"the features {path} of {location} are damaged ({error}); build the kernels again"
             raise StoreError(msg) from error
-        self.columns: tuple[str, ...] | None = None if names is None else tuple(str(name) for name in names)
-        self.shape: tuple[int, int] = tuple(self._values.shape)
-        self.dtype: np.dtype[Any] = np.dtype(self._values.dtype)
+        columns = None if names is None else tuple(str(column) for column in names)
+        return cls(location, path, name, values.shape, np.dtype(values.dtype), columns, content, center, n_missing)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return StoredTable, (self.location, self.path)
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "_values"}
+
+    @cached_property
+    def _values(self) -> Any:
+        try:
+            group: Any = zarr.open_group(self.location, mode="r", path=self.path, zarr_format=3)
+            content, values = group.attrs.get("content"), group["values"]
+        except (FileNotFoundError, KeyError, ValueError) as error:
+            msg = f"the features {self.name!r} are not in {self.location} any more ({error}); build the kernels again"
+            raise StoreError(msg) from error
+        if content != self.content:
+            msg = (
+                f"{self.location} holds other features {self.name!r} now than when it was opened; open the set again, "
+                "and fit models anew"
+            )
+            raise StoreError(msg)
+        return values
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """See `FeatureTable`."""
-        columns = slice(None) if columns is None else columns
         try:
-            return np.asarray(self._values.oindex[rows, columns])
+            found = np.asarray(self._values.oindex[rows, slice(None) if columns is None else columns])
         except (ValueError, RuntimeError) as error:
             msg = f"the features {self.name!r} in {self.location} cannot be read: {error}; build the kernels again"
             raise StoreError(msg) from error
+        if np.isposinf(found).any():  # the fill value, which no stored table holds: a chunk is missing
+            msg = f"a part of the features {self.name!r} in {self.location} is missing; build the kernels again"
+            raise StoreError(msg)
+        return found
+
+    def reopened(self) -> Self:
+        """The same table with its values opened anew, which tells whether they are still those.
+
+        Raises
+        ------
+        StoreError
+            If they are not.
+        """
+        found = replace(self)
+        _ = found._values
+        return found
 
 
 @dataclass(frozen=True)
@@ -185,6 +247,10 @@ class TableOfRows:
     def n_missing(self) -> int:
         """See `FeatureTable`: an upper bound."""
         return self.table.n_missing
+
+    def reopened(self) -> Self:
+        """See `FeatureTable`."""
+        return replace(self, table=self.table.reopened())
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """See `FeatureTable`."""
@@ -296,8 +362,8 @@ def _array(
         shape=shape,
         chunks=chunks,
         dtype=dtype,
-        # NaN is a value here, a sample without this source: a chunk of such rows is written like any other.
-        fill_value=0,
+        # NaN is a value here, a sample without this source; infinity is none, and tells a missing chunk.
+        fill_value=np.inf,
         config={"write_empty_chunks": True},
         dimension_names=dims,
         filters=None,
@@ -311,5 +377,5 @@ def read_tables(location: str | Store) -> dict[str, FeatureTable]:
         group: Any = zarr.open_group(location, mode="r", path=FEATURES, zarr_format=3)
     except (FileNotFoundError, KeyError, ValueError):
         return {}
-    tables = [StoredTable(location, f"{FEATURES}/{key}") for key in sorted(group.group_keys(), key=int)]
+    tables = [StoredTable.open(location, f"{FEATURES}/{key}") for key in sorted(group.group_keys(), key=int)]
     return {table.name: table for table in tables}

@@ -1,0 +1,472 @@
+"""The scikit-learn classifier on a table of features: scikit-learn's own checks, and against kernels made by hand."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import threading
+
+import dask
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import pairwise
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dmkl
+from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.estimators import front
+from dmkl.features.tiles import FeatureTiles
+from dmkl.passes.execute import machine
+
+
+@parametrize_with_checks([dmkl.MKLClassifier(), dmkl.MKLClassifier(dmkl.Uniform(), missing="zero")])
+def test_scikit_learn_s_checks(estimator, check, synchronous):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Two blocks that each tell part of the class: 60 samples for training, 25 new ones."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(85, 6))
+    y = np.where(X[:, 0] + X[:, 4] > 0.3, "much", np.where(X[:, 0] < -0.5, "little", "some"))
+    return X[:60], y[:60], X[60:]
+
+
+def dense_default(X, train):
+    squared = pairwise.euclidean_distances(train, train, squared=True)
+    mean = squared[~np.eye(len(train), dtype=bool)].mean()
+    return np.stack([pairwise.rbf_kernel(X, train, gamma=1 / (b * mean)) for b in (0.1, 0.3, 1, 3, 10)])
+
+
+@pytest.mark.parametrize("estimator", [dmkl.MKFDA(p=1.2), dmkl.Uniform(), dmkl.SingleBest(), dmkl.Product()])
+def test_as_the_estimator_on_kernels_by_scikit_learn(data, tmp_path, estimator):
+    X, y, new = data
+    model = dmkl.MKLClassifier(estimator).fit(X, y)
+    stored = dmkl.create(tmp_path / "set.zarr", dense_default(X, X), names=model.kernel_names_)
+    reference = clone(estimator).fit(stored, y)
+    cross = dmkl.create(
+        tmp_path / "cross.zarr",
+        dense_default(new, X),
+        names=model.kernel_names_,
+        symmetric=False,
+        train_samples=[str(i) for i in range(60)],
+    )
+    scores = reference.decision_function(cross).values
+    assert isinstance(model.decision_function(new), np.ndarray)
+    np.testing.assert_allclose(model.decision_function(new), scores, rtol=0, atol=2e-6 * np.abs(scores).max())
+    np.testing.assert_array_equal(model.predict(new), reference.predict(cross))
+    np.testing.assert_allclose(model.weights_.values, reference.weights_.values, atol=2e-5)
+    np.testing.assert_array_equal(model.classes_, ["little", "much", "some"])
+    assert model.n_iter_ == model.estimator_.n_iter_ >= 1
+    assert list(model.kernel_names_) == [f"X-rbf-bandwidth{b}" for b in ("0.1", "0.3", "1", "3", "10")]
+
+
+def test_two_classes_have_one_column_of_scores(data):
+    X, y, new = data
+    model = dmkl.MKLClassifier().fit(X, y == "much")
+    assert model.decision_function(new).shape == (25,)
+    np.testing.assert_array_equal(model.predict(new), model.decision_function(new) > 0)
+
+
+NAMES = list("abcdef")
+LEFT = [
+    ["a", "b"],
+    slice("a", "b"),
+    pd.Index(["a", "b"]),
+    [0, 1],
+    np.array([0, -5]),
+    slice(0, 2),
+    slice(2),
+    [True, True, False, False, False, False],
+    np.arange(6) < 2,
+]
+
+
+@pytest.mark.parametrize("left", LEFT, ids=repr)
+def test_blocks_are_columns_by_name_position_slice_or_mask(data, left):
+    X, y, new = data
+    kernels = [{"function": "rbf", "feature": "left"}, {"function": "linear", "feature": "right"}]
+    model = dmkl.MKLClassifier(dmkl.Uniform(), kernels, {"left": left, "right": slice(2, None)})
+    frame, new_frame = pd.DataFrame(X, columns=NAMES), pd.DataFrame(new, columns=NAMES)
+    model.fit(frame, y)
+    K = dmkl.build(None, {"left": X[:, :2], "right": X[:, 2:]}, kernels)
+    expected = dmkl.Uniform().fit(K, y)
+    assert model.kernel_names_ == K.names
+    found = expected.decision_function(features={"left": new[:, :2], "right": new[:, 2:]}).values
+    np.testing.assert_allclose(model.decision_function(new_frame), found, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(model.feature_names_in_, NAMES)
+
+
+def test_a_single_column_is_a_block_too(data):
+    X, y, _ = data
+    by_position = dmkl.MKLClassifier(blocks={"one": 4}).fit(X, y)
+    by_name = dmkl.MKLClassifier(blocks={"one": "e"}).fit(pd.DataFrame(X, columns=NAMES), y)
+    np.testing.assert_array_equal(by_position.weights_.values, by_name.weights_.values)
+    alone = dmkl.MKLClassifier().fit(X[:, [4]], y)
+    np.testing.assert_array_equal(by_position.decision_function(X), alone.decision_function(X[:, [4]]))
+
+
+def test_specs_name_the_columns_of_a_data_frame(data):
+    X, y, _ = data
+    frame = pd.DataFrame(X, columns=NAMES)
+    kernels = {"function": "rbf", "columns": {"first": ["a", "b"], "rest": ["c", "f"]}}
+    model = dmkl.MKLClassifier(kernels=kernels).fit(frame, y)
+    assert model.kernel_names_ == ("X-rbf-first", "X-rbf-rest")
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[NAMES[::-1]])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ({}, "blocks maps the name of each block"),
+        (["a"], "blocks maps the name of each block"),
+        ({"left": [0, 6]}, r"blocks\['left'\] must be names, positions, a slice or a mask of the 6 columns"),
+        ({"left": ["a"]}, "X has no names of columns, give a data frame"),
+        ({"left": slice("a", "b")}, "X has no names of columns, give a data frame"),
+        ({"left": [True, False]}, "of the 6 columns of X, got"),
+        ({"left": [0.5]}, "must be names, positions"),
+        ({"left": []}, r"blocks\['left'\]"),
+        ({"left": slice(0, 0)}, "takes no column of X"),
+        ({"left": None}, "must be names, positions"),
+    ],
+)
+def test_blocks_that_are_none_are_refused(data, blocks, message):
+    X, y, _ = data
+    with pytest.raises(InputError, match=message):
+        dmkl.MKLClassifier(blocks=blocks).fit(X, y)
+
+
+def test_a_name_that_no_column_has_is_told(data):
+    X, y, _ = data
+    with pytest.raises(InputError, match="'z'"):
+        dmkl.MKLClassifier(blocks={"left": ["a", "z"]}).fit(pd.DataFrame(X, columns=NAMES), y)
+
+
+@pytest.mark.parametrize("form", [np.asarray, np.ndarray.tolist, csr_array, pd.DataFrame])
+def test_many_labels_at_once(data, form):
+    X, _, new = data
+    tasks = (X[:, [0, 3]] + X[:, [1, 2]] > 0).astype(int)
+    model = dmkl.MKLClassifier(dmkl.MKFDA(p=[1, 2], lam=[0.01, 0.1])).fit(X, form(tasks))
+    assert model.weights_.dims == ("kernel", "task")
+    for t, (p, lam) in enumerate([(1, 0.01), (2, 0.1)]):
+        alone = dmkl.MKLClassifier(dmkl.MKFDA(p=p, lam=lam)).fit(X, tasks[:, t])
+        scores = alone.decision_function(new)
+        np.testing.assert_allclose(model.decision_function(new)[:, t], scores, atol=1e-3 * np.abs(scores).max())
+    assert model.predict(new).shape == (25, 2)
+    assert 0 <= model.score(X, tasks) <= 1
+
+
+def test_duplicate_samples_change_nothing_but_their_weight(data):
+    X, y, new = data
+    twice = dmkl.MKLClassifier(kernels={"function": "rbf", "gamma": 0.1})
+    once = clone(twice).fit(X, y)
+    twice.fit(np.concatenate([X, X]), np.concatenate([y, y]))
+    assert np.isfinite(twice.decision_function(new)).all()
+    assert np.mean(twice.predict(new) == once.predict(new)) > 0.8
+    rows = np.repeat(new[:3], 4, axis=0)
+    np.testing.assert_allclose(once.decision_function(rows)[::4], once.decision_function(new[:3]), atol=1e-12)
+
+
+def test_samples_that_lack_a_block(data):
+    X, y, new = data
+    X, new = X.copy(), new.copy()
+    X[::7, 4:] = np.nan
+    new[3, 4:] = np.nan
+    blocks = {"left": slice(0, 4), "right": [4, 5]}
+    with pytest.raises(ValueError, match="NaN"):
+        dmkl.MKLClassifier(blocks=blocks).fit(X, y)
+    model = dmkl.MKLClassifier(blocks=blocks, missing="zero").fit(X, y)
+    specs = {"function": "rbf", "bandwidth": [0.1, 0.3, 1, 3, 10]}
+    K = dmkl.build(None, {"left": X[:, :4], "right": X[:, 4:]}, specs, missing="zero")
+    expected = dmkl.MKFDA().fit(K, y)
+    features = {"left": new[:, :4], "right": new[:, 4:]}
+    scores = expected.decision_function(features=features, missing="zero").values
+    np.testing.assert_array_equal(model.decision_function(new), scores)
+    # Judged by the other block alone: what stands in the block that it lacks adds the same to every sample.
+    only_left = model.weights_.values * [name.startswith("left") for name in K.names]
+    model.estimator_.weights_ = model.weights_.copy(data=only_left)
+    np.testing.assert_allclose(model.decision_function(new)[3], scores[3], atol=1e-12)
+    X[1, 0] = np.nan
+    with pytest.raises(InputError, match="NaN in part"):
+        model.fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"estimator": "MKFDA"}, "estimator must be a classifier of dmkl"),
+        ({"kernels": []}, "specified by a mapping"),
+        ({"kernels": {"function": "rbf", "feature": "left"}}, "no feature is named 'left'"),
+        ({"kernels": {"function": "random_rbf"}}, "names of the samples, and rows of X have none"),
+        ({"kernels": {"function": "chi2"}}, "chi2 is for histograms"),
+        ({"missing": "drop"}, "missing must be 'refuse' or 'zero'"),
+        ({"dtype": "float16"}, "float32 or float64"),
+    ],
+)
+def test_parameters_that_mean_nothing_are_refused(data, change, message):
+    X, y, _ = data
+    model = dmkl.MKLClassifier(**change)
+    with pytest.raises(InputError, match=message):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_labels_that_mean_nothing_are_refused_before_kernels_are_computed(data, monkeypatch):
+    X, _, _ = data
+    monkeypatch.setattr(front, "build", None)
+    for y, message in [
+        (np.zeros(60, dtype=int), "single class"),
+        (np.linspace(0, 1, 60), "Unknown label type"),
+        (np.stack([np.arange(60) % 2, np.zeros(60, dtype=int)], axis=1), "only the label 0"),
+        (np.arange(59) % 2, "inconsistent numbers of samples"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            dmkl.MKLClassifier().fit(X, y)
+    with pytest.raises(ValueError, match=r"1 sample\(s\)"):
+        dmkl.MKLClassifier().fit(X[:1], [0])
+
+
+def test_columns_without_any_difference_are_named():
+    with pytest.raises(InputError, match="at one place"):
+        dmkl.MKLClassifier().fit(np.ones((6, 2)), [0, 1, 0, 1, 0, 1])
+
+
+def test_kernels_that_do_not_fit_are_refused_before_anything_is_computed(data, monkeypatch):
+    X, y, _ = data
+    model = dmkl.MKLClassifier()
+    with dask.config.set({"dmkl.memory": 5 * 60 * 60 * 8 - 1}), monkeypatch.context() as patch:
+        patch.setattr(front, "build", None)
+        with pytest.raises(MemoryBudgetError, match=r"5 kernels of 60 samples .* dmkl\.build"):
+            model.fit(X, y)
+    wider = dmkl.MKLClassifier(kernels={"function": "rbf", "bandwidth": list(range(1, 10))})
+    with dask.config.set({"dmkl.memory": 9 * 6 * 20 * 20 * 8 - 1, "dmkl.tile": 20}, scheduler="synchronous"):
+        with pytest.raises(MemoryBudgetError, match="169 KiB"):  # 6 of 9 tiles, as kernels are symmetric
+            wider.fit(X, y)
+
+
+def test_what_training_left_out_is_not_computed(data, monkeypatch):
+    X, y, new = data
+    model = dmkl.MKLClassifier(dmkl.SingleBest()).fit(X, y)
+    computed = set()
+
+    def tile(self, key, scratch, original=FeatureTiles._tile):
+        computed.add(self.names[key[0]])
+        return original(self, key, scratch)
+
+    monkeypatch.setattr(FeatureTiles, "_tile", tile)
+    model.predict(new)
+    assert computed == {model.estimator_.best_}
+
+
+def test_the_model_keeps_what_it_was_fitted_on(data):
+    X, y, new = data
+    mine = X.copy()
+    model = dmkl.MKLClassifier().fit(mine, y)
+    before = model.decision_function(new)
+    mine[:] = 0
+    np.testing.assert_array_equal(model.decision_function(new), before)
+
+
+def test_half_the_memory_in_single_precision(data):
+    X, y, new = data
+    double = dmkl.MKLClassifier().fit(X, y)
+    single = dmkl.MKLClassifier(dtype="float32").fit(X, y)
+    as_given = dmkl.MKLClassifier().fit(X.astype(np.float32), y)
+    assert single.estimator_.features_.dtype == as_given.estimator_.features_.dtype == np.float32
+    for model in (single, as_given):
+        scores = double.decision_function(new)
+        np.testing.assert_allclose(model.decision_function(new), scores, atol=1e-3 * np.abs(scores).max())
+
+
+# --- inside scikit-learn ---------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_readme():
+    X, y = load_digits(return_X_y=True)
+    halves = {"upper": slice(0, 32), "lower": slice(32, 64)}
+    model = make_pipeline(StandardScaler(), dmkl.MKLClassifier(dmkl.MKFDA(), blocks=halves))
+    grid = {"mklclassifier__estimator__p": [1, 2], "mklclassifier__estimator__lam": [1e-3, 1e-1]}
+    search = GridSearchCV(model, grid, cv=3).fit(X[:300], y[:300])
+    machine = GridSearchCV(make_pipeline(StandardScaler(), SVC()), {"svc__C": [1, 10]}, cv=3).fit(X[:300], y[:300])
+    assert search.best_score_ > 0.9
+    assert search.best_score_ > machine.best_score_ - 0.02
+    assert search.score(X[300:600], y[300:600]) > machine.score(X[300:600], y[300:600]) - 0.02
+    assert search.best_estimator_[-1].weights_.sizes == {"kernel": 10}
+
+
+GRID = {"mklclassifier__estimator__lam": [1e-3, 1e-1], "mklclassifier__kernels": [None, {"function": "laplacian"}]}
+
+
+@pytest.fixture(scope="module")
+def searched(data):
+    X, y, _ = data
+    return GridSearchCV(make_pipeline(StandardScaler(), dmkl.MKLClassifier()), GRID, cv=3).fit(X, y)
+
+
+def same_search(data, searched):
+    X, y, new = data
+    again = GridSearchCV(searched.estimator, GRID, cv=3, n_jobs=2, error_score="raise").fit(X, y)
+    np.testing.assert_array_equal(again.cv_results_["mean_test_score"], searched.cv_results_["mean_test_score"])
+    np.testing.assert_allclose(again.decision_function(new), searched.decision_function(new), atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_a_search_in_parallel_finds_the_same(data, searched, backend):
+    with joblib.parallel_config(backend):
+        same_search(data, searched)
+
+
+def test_a_search_on_the_workers_of_a_cluster_finds_the_same(data, searched, client):
+    # Each fit in one task, which waits for no other: with two workers of one thread it would do so for ever.
+    with joblib.parallel_config("dask"):
+        same_search(data, searched)
+
+
+@pytest.mark.parametrize("function", ["rbf", "laplacian", "linear"])
+@pytest.mark.parametrize("where", ["main", "thread"])
+def test_a_cluster_is_left_alone(data, function, where):
+    """With one that has no workers, anything sent there would wait for ever."""
+    X, y, new = data
+    X = X.copy()
+    X[5, 4:] = np.nan
+    model = dmkl.MKLClassifier(
+        kernels={"function": function}, blocks={"left": slice(4), "right": slice(4, 6)}, missing="zero"
+    )
+    found = []
+
+    def fit():
+        found.append(model.fit(X, y).predict(new))
+
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as idle, Client(idle):
+        before = dask.config.get("scheduler", None)
+        if where == "main":
+            fit()
+        else:
+            thread = threading.Thread(target=fit, daemon=True)
+            thread.start()
+            thread.join(60)
+        assert len(found) == 1
+        assert dask.config.get("scheduler", None) == before
+
+
+def test_a_worker_process_of_joblib_takes_its_share(monkeypatch):
+    monkeypatch.setattr(front.settings, "available_cores", lambda: 8)
+    with dask.config.set({"dmkl.memory": 8000}):
+        with front._in_this_process():
+            assert machine().total_bytes == 8000
+            assert machine().slots == 8
+        monkeypatch.setattr(front.multiprocessing, "parent_process", lambda: "parent")
+        for told, cores in [("2", 2), ("8", 8), ("64", 8), ("", 8), ("4,2", 8), ("0", 8)]:
+            monkeypatch.setenv("OMP_NUM_THREADS", told)
+            with front._in_this_process():
+                assert machine().slots == cores
+                assert machine().total_bytes == cores * 1000
+
+
+def test_cross_validation_of_the_default(data):
+    X, y, _ = data
+    scores = cross_val_score(dmkl.MKLClassifier(), X, y, cv=3, scoring="balanced_accuracy")
+    assert scores.shape == (3,)
+    assert scores.mean() > 0.6
+
+
+def test_parameters_of_the_default_estimator_can_be_set(data):
+    model = dmkl.MKLClassifier().set_params(estimator__p=3, dtype="float32")
+    assert (model.estimator.p, model.dtype) == (3, "float32")
+    assert clone(model).estimator.p == 3
+    replaced = dmkl.MKLClassifier().set_params(estimator=dmkl.Uniform(), estimator__lam=0.5)
+    assert isinstance(replaced.estimator, dmkl.Uniform)
+    assert replaced.estimator.lam == 0.5
+    given = dmkl.MKFDA()
+    fitted = dmkl.MKLClassifier(given).fit(data[0], data[1])
+    assert not hasattr(given, "weights_")
+    assert fitted.estimator is given
+    with pytest.raises(ValueError, match="Invalid parameter 'q'"):
+        dmkl.MKLClassifier().set_params(estimator__q=3)
+
+
+# --- copies of fitted models -----------------------------------------------------------------------------------------
+
+COPIES = [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
+
+
+@pytest.mark.parametrize("again", COPIES, ids=["copy", "deepcopy", "pickle"])
+def test_copies_predict_the_same(data, again):
+    X, y, new = data
+    model = dmkl.MKLClassifier(blocks={"left": [0, 1], "right": [3, 4]}).fit(pd.DataFrame(X, columns=NAMES), y)
+    frame = pd.DataFrame(new, columns=NAMES)
+    np.testing.assert_array_equal(again(model).decision_function(frame), model.decision_function(frame))
+    assert not hasattr(clone(again(model)), "estimator_")
+
+
+@pytest.mark.parametrize("again", COPIES, ids=["copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize("place", ["lazy", "persisted", "stored", "rows", "loaded"])
+def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, again, place):
+    X, y, new = data
+    path = None if place in ("lazy", "persisted") else tmp_path / "set.zarr"
+    K = dmkl.build(path, {"X": X}, {"function": ["rbf", "laplacian"]}, tile=25)
+    train = np.arange(0, 60, 2) if place == "rows" else slice(None)
+    K = K.persist() if place == "persisted" else K[train, train]
+    model = dmkl.MKFDA().fit(K, y[train])
+    if place == "loaded":
+        model.save(tmp_path / "model.zarr")
+        model = dmkl.load(tmp_path / "model.zarr")
+    scores = model.decision_function(features={"X": new}).values
+    twin = again(model)
+    np.testing.assert_array_equal(twin.decision_function(features={"X": new}).values, scores)
+    twin.save(tmp_path / "twin.zarr")
+    loaded = dmkl.load(tmp_path / "twin.zarr")
+    np.testing.assert_array_equal(loaded.decision_function(features={"X": new}).values, scores)
+
+
+def test_a_model_of_kernels_on_demand_predicts_the_same_in_a_fresh_process(data, tmp_path):
+    X, y, new = data
+    X = X.copy()
+    X[3] = np.nan
+    features = {"X": X, "Y": np.abs(data[0][:, :3]).astype(np.float32)}
+    specs = [
+        {"function": "rbf", "feature": "X", "columns": [0, 4, 5]},
+        {"function": ["chi2", "linear"], "feature": "Y"},
+    ]
+    model = dmkl.MKFDA().fit(dmkl.build(None, features, specs, missing="zero", tile=25), y)
+    front_model = dmkl.MKLClassifier(blocks={"all": slice(None)}).fit(data[0], y)
+    model.save(tmp_path / "model.zarr")
+    front_model.estimator_.save(tmp_path / "front.zarr")
+    (tmp_path / "front.pickle").write_bytes(pickle.dumps(front_model))
+    arrays = {"X": new, "Y": np.abs(new[:, :3]).astype(np.float32)}
+    np.savez(tmp_path / "new.npz", **arrays)
+    code = """
+import pickle, sys
+from pathlib import Path
+import numpy as np
+import dmkl
+at = Path(sys.argv[1])
+new = dict(np.load(at / "new.npz"))
+np.savez(
+    at / "scores.npz",
+    model=dmkl.load(at / "model.zarr").decision_function(features=new).values,
+    front=dmkl.load(at / "front.zarr").decision_function(features={"all": new["X"]}).values,
+    pickled=pickle.loads((at / "front.pickle").read_bytes()).decision_function(new["X"]),
+)
+"""
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=120)
+    scores = np.load(tmp_path / "scores.npz")
+    np.testing.assert_allclose(scores["model"], model.decision_function(features=arrays).values, atol=1e-12)
+    for name in ("front", "pickled"):
+        np.testing.assert_allclose(scores[name], front_model.decision_function(new), atol=1e-12)
