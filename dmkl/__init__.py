@@ -12,6 +12,8 @@ from dmkl.estimators.baselines import SingleBest as SingleBest
 from dmkl.estimators.front import MKLClassifier as MKLClassifier
 from dmkl.estimators.mkfda import MKFDA as MKFDA
 from dmkl.estimators.mkfda import Uniform as Uniform
+from dmkl.estimators.mksvm import GMKL as GMKL
+from dmkl.estimators.mksvm import MKSVM as MKSVM
 from dmkl.estimators.persistence import load as load
 from dmkl.features.build import build as build
 from dmkl.features.cross import build_cross as build_cross

@@ -192,12 +192,18 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             [Lens(chosen.view, fitted)], [Columns(alpha, "sum", columns[used], precision)], "predict"
         )
         self.n_prediction_passes_ = passes + extra
+        if hasattr(self, "intercept_"):
+            scores = scores + self.intercept_.values
         coords: dict[str, Any] = {"sample": chosen.samples.astype(str)}
         dim = self.dual_coef_.dims[1]
         if self.kind_ == "binary":
             return xr.DataArray(scores[:, 0], dims=("sample",), coords=coords, name="score")
         coords[str(dim)] = self.dual_coef_.coords[dim].values
-        return xr.DataArray(scores, dims=("sample", dim), coords=coords, name="score")
+        return self._class_scores(xr.DataArray(scores, dims=("sample", dim), coords=coords, name="score"))
+
+    def _class_scores(self, scores: xr.DataArray) -> xr.DataArray:
+        """Scores of classes or tasks, from what the machines say."""
+        return scores
 
     def cross_kernels(
         self,

@@ -25,7 +25,7 @@ MODELS: dict[str, type[Any]] = {}
 """The kinds of models by name; each enters itself where its class is made."""
 READERS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {}
 """What `load` reads by the attribute "format", from the path and the attributes; each enters itself."""
-_ARRAYS = {"weights_": "weight", "dual_coef_": "dual_coef", "scores_": "accuracy"}
+_ARRAYS = {"weights_": "weight", "dual_coef_": "dual_coef", "intercept_": "intercept", "scores_": "accuracy"}
 """Attributes that are stored, and what their arrays are called in memory."""
 _STATISTICS = {"center": "col_mean", "scale": "factor", "cosine": "col_scale"}
 """What prediction needs of each kind of step."""
@@ -234,7 +234,7 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
         steps.append(FittedStep(step["kind"], True, **{name: _whole(dataset, f"step_{position}_{name}")}))
     model.statistics_ = tuple(steps)
     for attribute, name in _ARRAYS.items():
-        if attribute in dataset or attribute != "scores_":
+        if attribute in dataset or attribute in ("weights_", "dual_coef_"):
             _whole(dataset, attribute)
             setattr(model, attribute, _named(dataset[attribute]).rename(name))
     model.history_ = history

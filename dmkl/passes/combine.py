@@ -395,10 +395,26 @@ class StoredSum:
         order = _Order.of(self.lens).order
         return order, len(order)
 
+    def whole(self) -> Float:
+        """K(β) over the samples of the view in their order, (m, m), both triangles."""
+        lower, places = self.matrix()
+        for start in range(0, len(lower), _MIRRORED):
+            stop = min(start + _MIRRORED, len(lower))
+            lower[:start, start:stop] = lower[start:stop, :start].T
+            corner = np.tril(lower[start:stop, start:stop])
+            lower[start:stop, start:stop] = corner + np.tril(corner, -1).T
+        if places is None or np.array_equal(places, np.arange(len(places))):
+            return lower.T  # symmetric, and row-major this way
+        back = np.argsort(places)
+        return np.ascontiguousarray(lower.T[np.ix_(back, back)])
+
     def remove(self) -> None:
         """Delete its files."""
         for i, j in self.tiles:
             Path(_tile_file(self.stem, i, j)).unlink(missing_ok=True)
+
+
+_MIRRORED = 512
 
 
 def _tile_file(stem: str, i: int, j: int) -> str:

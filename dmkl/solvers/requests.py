@@ -18,11 +18,13 @@ from dmkl.passes.combine import Combination, FactorHandle, factor_pass
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
+from dmkl.solvers.svm.training import train_together
 
-__all__ = ["Combined", "Each", "Factorized", "Request", "Solver", "drive"]
+__all__ = ["Combined", "Each", "Factorized", "Request", "Solver", "Trained", "drive"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
 Result = TypeVar("Result")
 
 
@@ -49,7 +51,24 @@ class Factorized:
     lam: float
 
 
-Request = Each | Combined | Factorized
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A support vector machine on K(β); answered by an `SVMSolution`."""
+
+    weights: Float
+    """β, (n,)"""
+    y: Float
+    """(m,), 1 and −1"""
+    C: float
+    tol: float
+    """The relative gap that is asked for; what the arithmetic does not resolve may be left."""
+    start: Float | None = None
+    """u to begin with, (m,), from other weights"""
+    rows: Index | None = None
+    """The samples that it is trained on, which y and u are of; all where missing."""
+
+
+Request = Each | Combined | Factorized | Trained
 Solver = Generator[Request, Any, Result]
 
 
@@ -116,7 +135,13 @@ def _answer(requests: list[tuple[Lens, Request]]) -> tuple[list[Any], int]:
         n_passes += 1
         for (k, _, _), handle in zip(factors, handles, strict=True):
             answers[k] = handle
-    vectors = [(k, place(lens), r) for k, (lens, r) in enumerate(requests) if not isinstance(r, Factorized)]
+    machines = [(k, place(lens), r) for k, (lens, r) in enumerate(requests) if isinstance(r, Trained)]
+    if machines:
+        trained, passes = train_together(lenses, [(seen, r) for _, seen, r in machines])
+        n_passes += passes
+        for (k, _, _), solution in zip(machines, trained, strict=True):
+            answers[k] = solution
+    vectors = [(k, place(lens), r) for k, (lens, r) in enumerate(requests) if isinstance(r, Each | Combined)]
     if vectors:
         columns = [_columns(lenses[seen], seen, r) for _, seen, r in vectors]
         found, passes = run_pass(lenses, columns, _verb([r for _, _, r in vectors]))

@@ -35,6 +35,7 @@ from dmkl import progress
 from dmkl.blocks.fisher import uniform_weights
 from dmkl.passes.execute import machine
 from dmkl.passes.view import covering
+from dmkl.solvers.running import run_tasks
 from dmkl.solvers.subspace.anchors import choose_anchors, grid_step, ridge
 from dmkl.solvers.subspace.directions import dominant_block
 from dmkl.solvers.subspace.extend import extend
@@ -50,7 +51,6 @@ from dmkl.solvers.subspace.problem import (
     Training,
 )
 from dmkl.solvers.subspace.reduced import ReducedSolution
-from dmkl.solvers.subspace.running import run_tasks
 from dmkl.solvers.subspace.space import FoldSpace, Unsolved, add_anchors, solve_by_anchors
 from dmkl.solvers.subspace.tasks import SolveJob, solve_points
 from dmkl.solvers.subspace.workspace import Workspace, save_array

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from dmkl.passes.combine import Combination, StoredSum, combine_pass, for_sums
 from dmkl.passes.execute import machine
+from dmkl.solvers.running import run_tasks
 from dmkl.solvers.subspace.anchors import Closeness, closeness
 from dmkl.solvers.subspace.problem import Training
-from dmkl.solvers.subspace.running import run_tasks
 from dmkl.solvers.subspace.tasks import ProductFiles, combined_products, settle
 from dmkl.solvers.subspace.workspace import save_array
 

@@ -1,0 +1,389 @@
+"""Group-sensitive MKL (GS-MKL): kernel weights for each group of samples, learnt together with one classifier.
+
+Yang, Li, Tian, Duan, Gao, ICCV 2009. With c(i) the group of sample i, β_m^g the weight of kernel m for group g,
+
+    K(x_i, x_j) = Σ_m β_m^{c(i)} β_m^{c(j)} K_m(x_i, x_j)                                (Eq. 3, superscripts mended),
+
+which is positive semidefinite for any β. The weights come from parameters a, b (n, G) and the mean ρ_m^g of K_m over
+pairs of group g (Eqs. 12 and 13), by a softmax over the kernels m of each group,
+
+    γ_m^g = exp(z_m^g) / Σ_l exp(z_l^g),   z_m^g = a_m^g ρ_m^g + b_m^g,
+
+as β = γ ("softmax", the paper's) or β = √γ ("root"). The training objective
+
+    W(β) = max over u of  D(u) − s Σ_m Σ_gg' β_m^g β_m^g' V_m^gg',   V_m^gg' = u_gᵀK_mu_g',
+
+u_g being u on group g and zero elsewhere, is minimized over a and b:
+
+    hinge   s = ½,  D = Σα,  u = α∘y,  0 ≤ α ≤ C,  Σu = 0: a C-SVM (Eqs. 8 to 10 up to the sign; S = ½V)
+    square  s = λ,  D = 2λhᵀu − λ²‖u‖²,  Σu = 0: regularized least squares with a bias, Σ (h_i − f(x_i))² + λ‖w‖²
+
+On one group and centered kernels the second is MK-FDA with α = 2λu; a composite of several groups is not centered,
+hence the bias. Where u is unique, ∂W/∂β_m^g = −F_m^g with F_m^g = 2s Σ_g' β_m^g' V_m^gg'. Through the softmax, with
+β = γ^κ, κ = 1 or ½,
+
+    ∂W/∂b_m^g = −κ (β_m^g F_m^g − γ_m^g Σ_l β_l^g F_l^g),    ∂W/∂a_m^g = ρ_m^g ∂W/∂b_m^g:
+
+Eqs. 14 and 15 for κ = 1. (They have β_m(δ_ml − β_l) where the chain rule gives β_l(δ_ml − β_m), which is the same.)
+
+What to know
+------------
+- a is redundant: a and b enter through z alone, so that a only changes the metric of the descent, by 1 + ρ².
+- Under "softmax" G = 1 is not canonical MKL, against section 3.3 of the paper: the combined weights are β_m², of sum
+  one only where a single kernel has all the weight. W is convex in β², but neither convex nor concave in β, and on the
+  simplex each single kernel is a local minimum: a step ε from the corner e_m towards e_l costs 2ε of β_m² and
+  brings ε² of β_l². Few kernels are favored for the sum of their β², whatever the kernels hold.
+- Under "root" Σ_m (β_m^g)² = 1. G = 1 is canonical MKL, convex in γ: every stationary point with γ > 0 is the optimum.
+  Kernels of unit diagonal make composites of unit diagonal, whatever the groups. It is the default.
+- With more groups W is not convex under either: restart from several seeds and take `best_of`.
+- Groups that lie inside classes, as the paper has them, give the labels away: W falls most if groups of different
+  classes share no kernel. Their block of the composite vanishes, f has the right sign on every training sample
+  because of c(i) alone, and a new sample gets the class of its group, however that was found. So group the training
+  samples by a rule that serves new ones as well: across classes, or by `dmkl.blocks.grouping.Groups.as_new`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+from scipy.special import softmax
+
+from dmkl import progress
+from dmkl.blocks.grouping import one_hot
+from dmkl.errors import InputError
+
+__all__ = [
+    "GroupProblem",
+    "GroupSolution",
+    "Projected",
+    "SquareSolution",
+    "TrainedGroups",
+    "best_of",
+    "composite_kernel",
+    "fit_square",
+    "group_weights",
+    "gs_mkl",
+    "parameter_gradients",
+]
+
+Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+Weighting = Literal["softmax", "root"]
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Projected:
+    """BᵀK_jB for every kernel, in float64; answered by (n, G, G) for a block B (m, G)."""
+
+    block: Float
+
+
+@dataclass(frozen=True)
+class TrainedGroups:
+    """A classifier on the composite kernel of `weights` (n, G), with primal − dual ≤ tol·|primal|.
+
+    Answered by an `SVMSolution` where C is given, a `SquareSolution` (see `fit_square`) where lam is: u, bias, dual,
+    primal and scores are what the solver reads.
+    """
+
+    weights: Float
+    groups: Index
+    y: Float
+    C: float | None
+    tol: float
+    start: Float | None = None
+    lam: float | None = None
+
+
+# --- the composite kernel and its classifiers --------------------------------------------------------------------
+
+
+def composite_kernel(kernels: npt.ArrayLike, weights: Float, rows: Index, columns: Index | None = None) -> Float:
+    """K(x_i, x_j) = Σ_m β_m^{c(i)} β_m^{c(j)} K_m(x_i, x_j), (r, c) (Eq. 3).
+
+    Parameters
+    ----------
+    kernels
+        (n, r, c)
+    weights
+        β, (n, G)
+    rows, columns
+        The groups of the samples along rows and columns; the columns are the rows where missing.
+    """
+    left, right = weights[:, rows], weights[:, rows if columns is None else columns]
+    return np.asarray(np.einsum("nr,nc,nrc->rc", left, right, np.asarray(kernels, dtype=np.float64), optimize=True))
+
+
+@dataclass(frozen=True)
+class SquareSolution:
+    """Regularized least squares: u (m,) with Σu = 0, the bias, both objectives, and the scores Ku."""
+
+    u: Float
+    bias: float
+    dual: float
+    primal: float
+    scores: Float
+
+
+def fit_square(K: Float, h: Float, lam: float) -> SquareSolution:
+    """Minimize Σ_i (h_i − f(x_i))² + λ‖w‖², f(x) = wᵀφ(x) + bias.
+
+    (K + λI)u + bias·1 = h and 1ᵀu = 0, w = Φᵀu; the dual is max over Σu = 0 of 2λhᵀu − λ²‖u‖² − λuᵀKu.
+
+    Parameters
+    ----------
+    K
+        (m, m), positive semidefinite.
+    h
+        (m,), targets: ±1, or those of Fisher discriminant analysis.
+    lam
+        λ > 0
+    """
+    factor = scipy.linalg.cho_factor(K + lam * np.eye(len(K)), lower=True)
+    solved = scipy.linalg.cho_solve(factor, np.column_stack([h, np.ones(len(h))]))
+    bias = float(solved[:, 0].sum() / solved[:, 1].sum())
+    u = solved[:, 0] - bias * solved[:, 1]
+    product = K @ u
+    own = lam * float(u @ product)
+    dual = 2.0 * lam * float(h @ u) - lam * lam * float(u @ u) - own
+    return SquareSolution(u, bias, dual, own + float(np.sum((h - product - bias) ** 2)), product)
+
+
+# --- the weights -------------------------------------------------------------------------------------------------
+
+
+def group_weights(a: Float, b: Float, statistics: Float, weighting: Weighting = "root") -> Float:
+    """β (n, G) from a, b and ρ, (n, G) each: the softmax over the kernels of each group, or its root (Eq. 12)."""
+    gamma = softmax(a * statistics + b, axis=0)
+    return np.asarray(np.sqrt(gamma) if weighting == "root" else gamma)
+
+
+def parameter_gradients(
+    weights: Float, statistics: Float, projected: Float, scale: float, weighting: Weighting = "root"
+) -> tuple[Float, Float]:
+    """∂W/∂a and ∂W/∂b, (n, G) each (Eqs. 14 and 15 up to the sign of the objective; see the module).
+
+    Parameters
+    ----------
+    weights
+        β, (n, G)
+    statistics
+        ρ, (n, G)
+    projected
+        V_m^gg' = u_gᵀK_mu_g', (n, G, G)
+    scale
+        s: ½ for the hinge loss, λ for the square.
+    """
+    power = 0.5 if weighting == "root" else 1.0
+    gamma = weights**2 if weighting == "root" else weights
+    pull = 2.0 * scale * weights * np.einsum("nh,ngh->ng", weights, projected)
+    by_b = -power * (pull - gamma * pull.sum(axis=0))
+    return statistics * by_b, by_b
+
+
+# --- the solver --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupProblem:
+    """One binary problem, checked when it is made.
+
+    Parameters
+    ----------
+    y
+        (m,): 1 and −1 for the hinge loss, any targets for the square.
+    groups
+        (m,), the group of each sample, 0 … G − 1.
+    n_groups
+        G. A group that is empty keeps the weights that it begins with.
+    C, lam
+        The price of a unit of hinge loss, or λ of the square loss: one of them is given.
+    name
+        What this problem is called in reports.
+
+    Raises
+    ------
+    InputError
+        If shapes or values are wrong, or not exactly one of C and lam is given.
+    """
+
+    y: Float
+    groups: Index
+    n_groups: int
+    C: float | None = None
+    lam: float | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        y, groups = np.asarray(self.y, dtype=np.float64), np.asarray(self.groups, dtype=np.intp)
+        if y.ndim != 1 or groups.shape != y.shape or not np.isfinite(y).all():
+            msg = (
+                f"y has shape {y.shape} and groups {groups.shape}, expected finite numbers and a group for each sample"
+            )
+            raise InputError(msg)
+        if groups.min(initial=0) < 0 or groups.max(initial=0) >= self.n_groups:
+            msg = f"groups hold {groups.min()} to {groups.max()}, expected 0 to {self.n_groups - 1}, as n_groups says"
+            raise InputError(msg)
+        price = self.C if self.C is not None else self.lam
+        if (self.C is None) == (self.lam is None) or price is None or not (np.isfinite(price) and price > 0):
+            msg = f"give C > 0 for the hinge loss or lam > 0 for the square loss, got C={self.C!r} and lam={self.lam!r}"
+            raise InputError(msg)
+        if self.C is not None and (not np.isin(y, (-1.0, 1.0)).all() or y.min() == y.max()):
+            msg = "with the hinge loss y holds 1 and −1, both of them; encode the classes so, or give lam="
+            raise InputError(msg)
+        object.__setattr__(self, "y", y)
+        object.__setattr__(self, "groups", groups)
+
+    @property
+    def scale(self) -> float:
+        """s, the factor of uᵀKu in the objective."""
+        return 0.5 if self.lam is None else self.lam
+
+
+@dataclass(frozen=True)
+class GroupSolution:
+    """The weights β (n, G), the classifier f(x) = Σ_i u_i K(x_i, x) + bias, and how they came about.
+
+    `objectives` are those of the accepted steps, each lower than the one before; `trainings` counts all classifiers
+    that were trained, for steps that the line search refused too.
+    """
+
+    weights: Float
+    a: Float
+    b: Float
+    statistics: Float
+    u: Float
+    bias: float
+    objective: float
+    converged: bool
+    trainings: int
+    objectives: list[float] = field(default_factory=list)
+
+
+def best_of(solutions: Sequence[GroupSolution]) -> GroupSolution:
+    """The solution with the lowest training objective: of restarts from several seeds."""
+    return min(solutions, key=lambda solution: solution.objective)
+
+
+def gs_mkl(
+    problem: GroupProblem,
+    n_kernels: int,
+    *,
+    weighting: Weighting = "root",
+    seed: int | None = None,
+    spread: float = 1.0,
+    tol: float = 1e-4,
+    max_iter: int = 100,
+) -> Generator[Any, Any, GroupSolution]:
+    """Algorithm 1 with a line search; yields `TrainedGroups` and `Projected`, returns a `GroupSolution`.
+
+    The direction is that of limited-memory BFGS in (a, b); a step is kept if the objective of the trained classifier
+    falls by Armijo's rule. A kept step costs a training and a projection, a refused one a training.
+
+    Parameters
+    ----------
+    problem
+        Labels, groups and loss.
+    n_kernels
+        n
+    weighting
+        "root" or the paper's "softmax"; see the module.
+    seed
+        None begins with equal weights; a number with a and b from a normal distribution of deviation `spread` (small
+        for the paper's "small random numbers"). Kernels of unit diagonal have |ρ| ≤ 1; with far larger ρ a random a
+        gives all of the weight to one kernel.
+    tol
+        Ends when five steps together lower the objective by less than this part of it; trainings are ten times as
+        accurate.
+    max_iter
+        Most steps.
+    """
+    watch = progress.current()
+    y, groups, n_groups = problem.y, problem.groups, problem.n_groups
+    indicator = one_hot(groups, n_groups)
+    means = yield Projected(indicator / np.maximum(indicator.sum(axis=0), 1.0))
+    statistics = np.einsum("ngg->ng", means).copy()
+    shape = (2, n_kernels, n_groups)
+    theta = np.zeros(shape) if seed is None else spread * np.random.default_rng(seed).normal(size=shape)
+    objectives: list[float] = []
+    trainings = 0
+    memory = _Memory()
+
+    def train(at: Float, start: Float | None) -> Generator[Any, Any, tuple[Float, Any]]:
+        weights = group_weights(at[0], at[1], statistics, weighting)
+        answer = yield TrainedGroups(weights, groups, y, problem.C, 0.1 * tol, start, problem.lam)
+        return weights, answer
+
+    weights, answer = yield from train(theta, None)
+    trainings += 1
+    converged = False
+    for step in range(max_iter + 1):
+        objectives.append(float(answer.primal))
+        watch.note(f"{problem.name}step {step}: objective {objectives[-1]:.6g}")
+        if step >= _WINDOW and objectives[-1 - _WINDOW] - objectives[-1] <= tol * abs(objectives[-1]):
+            converged = True
+            break
+        if step == max_iter:
+            break
+        projected = yield Projected(indicator * np.asarray(answer.u)[:, None])
+        gradient = np.stack(parameter_gradients(weights, statistics, projected, problem.scale, weighting))
+        direction = memory.direction(theta, gradient)
+        slope = float(np.sum(gradient * direction))
+        # No logit moves by more than this in a step: softmax's far ends are flat, and nothing comes back from there.
+        furthest = float(np.abs(direction[0] * statistics + direction[1]).max())
+        length = min(1.0, _REACH / furthest) if furthest > 0 else 0.0
+        while length > 1e-6:
+            tried, found = yield from train(theta + length * direction, answer.u)
+            trainings += 1
+            if float(found.primal) < objectives[-1] + 1e-4 * length * slope:
+                break
+            length *= 0.3
+        else:
+            converged = True  # nothing below within the accuracy of a training
+            break
+        theta, weights, answer = theta + length * direction, tried, found
+    return GroupSolution(
+        weights, theta[0], theta[1], statistics, np.asarray(answer.u), float(answer.bias), objectives[-1], converged,
+        trainings, objectives,
+    )  # fmt: skip
+
+
+_WINDOW = 5
+_REACH = 3.0
+
+
+class _Memory:
+    """Limited-memory BFGS (Nocedal and Wright, Numerical Optimization, Algorithm 7.4)."""
+
+    def __init__(self, size: int = 10) -> None:
+        self._size = size
+        self._pairs: list[tuple[Float, Float]] = []
+        self._last: tuple[Float, Float] | None = None
+
+    def direction(self, at: Float, gradient: Float) -> Float:
+        """A direction of descent at a new point."""
+        if self._last is not None:
+            s, t = at - self._last[0], gradient - self._last[1]
+            # W is not convex: a pair of negative curvature would turn the direction uphill.
+            if np.sum(s * t) > 1e-10 * np.linalg.norm(s) * np.linalg.norm(t):
+                self._pairs = [*self._pairs[1 - self._size :], (s, t)]
+        self._last = at, gradient
+        if not self._pairs:
+            return -gradient * (_REACH / 3.0 / max(float(np.abs(gradient).max()), 1e-300))
+        q, factors = gradient.copy(), []
+        for s, t in reversed(self._pairs):
+            factors.append(float(np.sum(s * q) / np.sum(s * t)))
+            q -= factors[-1] * t
+        s, t = self._pairs[-1]
+        q *= float(np.sum(s * t) / np.sum(t * t))
+        for (s, t), factor in zip(self._pairs, reversed(factors), strict=True):
+            q += (factor - float(np.sum(t * q) / np.sum(s * t))) * s
+        return -q
