@@ -1,10 +1,10 @@
-"""Fits that share no passes, each a task of its own where there is a cluster."""
+"""Fits without a subspace: side by side in shared passes, or each a task of its own where there is a cluster."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,12 +16,13 @@ from sklearn.base import clone
 
 from dmkl import progress
 from dmkl.estimators.base import KernelClassifier
+from dmkl.estimators.margin import fit_side_by_side
 from dmkl.kernelset import KernelSet
 from dmkl.passes.execute import Machine, active_client, again, computing_here, execute, machine
 from dmkl.search.grid import points
 from dmkl.search.plan import Found, Plan
 
-__all__ = ["fit_points", "one_by_one"]
+__all__ = ["fit_points", "one_by_one", "side_by_side"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -99,22 +100,68 @@ def _fit(model: KernelClassifier, K: KernelSet, y: Array, train: Index, held_out
     started = time.monotonic()
     model = model.__class__(**model.get_params(deep=False))
     fitted = model.fit(K[train, train], y[train])
+    return _found(fitted, K, train, held_out, fitted.n_passes_, started)
+
+
+def _found(fitted: Any, K: KernelSet, train: Index, held_out: Index, n_passes: int, started: float) -> _Fit:
+    """What a search wants to know of a fitted model."""
     weights = fitted.weights_.values.reshape(fitted.weights_.shape[0], -1)
+    gap, objective = (np.asarray(value, dtype=np.float64) for value in (fitted.gap_, fitted.objective_))
+    if fitted.kind_ != "multilabel":
+        # Machines of several classes, each with weights of its own, are one point of a search.
+        weights, gap, objective = weights.mean(axis=1, keepdims=True), gap.max(), objective.sum()
     names = [str(name) for name in fitted.weights_.kernel.values]
+    decision = fitted.decision_function(K[held_out, train]).values
     return _Fit(
         [dict(zip(names, column.tolist(), strict=True)) for column in weights.T],
-        fitted.decision_function(K[held_out, train]).values,
-        np.asarray(fitted.gap_, dtype=np.float64),
-        np.asarray(fitted.objective_, dtype=np.float64),
+        decision,
+        gap,
+        objective,
         fitted.kind_,
         fitted.classes_,
-        fitted.n_passes_ + fitted.n_prediction_passes_,
+        n_passes + fitted.n_prediction_passes_,
         time.monotonic() - started,
     )
 
 
 def one_by_one(plan: Plan) -> Found:
     """Fit every point on every fold by itself."""
+    models, fits = _wanted(plan)
+    rows = [(fold.train, plan.held_out(fold)) for fold in plan.folds]
+    return _together(plan, fits, fit_points(models, plan.K, plan.labels, rows, fits))
+
+
+def side_by_side(plan: Plan) -> Found:
+    """Fit every point on every fold, all of them in the same passes."""
+    models, fits = _wanted(plan)
+    fitted = [clone(models[g]) for g, _ in fits]
+    sets, labels = [], []
+    for _, f in fits:
+        train = plan.folds[f].train
+        sets.append(plan.K[train, train])
+        # Labels that are stored with the kernels bring the names of their tasks along.
+        labels.append(None if plan.tasks is not None else plan.labels[train])
+    started = time.monotonic()
+    fit_side_by_side(fitted, sets, labels)
+
+    def found() -> Iterator[_Fit]:
+        for number, (model, (_, f)) in enumerate(zip(fitted, fits, strict=True)):
+            fold = plan.folds[f]
+            # All fits took the same passes: they count once.
+            passes = 0 if number else model.n_passes_
+            yield _found(model, plan.K, fold.train, plan.held_out(fold), passes, started)
+
+    return _together(plan, fits, found())
+
+
+def _wanted(plan: Plan) -> tuple[list[KernelClassifier], list[tuple[int, int]]]:
+    """A model for each point of the grid, and (point, fold) of every fit."""
+    grid = points(plan.grid)
+    models = [clone(plan.estimator).set_params(**point) for point in grid]
+    return models, [(g, f) for f in range(len(plan.folds)) for g in range(len(grid))]
+
+
+def _together(plan: Plan, fits: Sequence[tuple[int, int]], done: Iterable[_Fit]) -> Found:
     grid = points(plan.grid)
     n, sizes = len(plan.K), (len(grid), len(plan.folds), plan.n_tasks)
     found = Found(
@@ -127,11 +174,7 @@ def one_by_one(plan: Plan) -> Found:
         0,
         str(getattr(plan.estimator, "solver", "own")),
     )
-    models = [clone(plan.estimator).set_params(**point) for point in grid]
-    fits = [(g, f) for f in range(len(plan.folds)) for g in range(len(grid))]
-    rows = [(fold.train, plan.held_out(fold)) for fold in plan.folds]
-    y = plan.labels
-    for (g, f), fit in zip(fits, fit_points(models, plan.K, y, rows, fits), strict=True):
+    for (g, f), fit in zip(fits, done, strict=True):
         for t in range(plan.n_tasks):
             found.weights[g, f, t] = _over(plan.K.names, fit.weights[t])
         found.gap[g, f], found.objective[g, f] = fit.gap, fit.objective

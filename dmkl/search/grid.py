@@ -12,7 +12,7 @@ import numpy as np
 from dmkl.blocks.fisher import as_exponent
 from dmkl.errors import InputError
 
-__all__ = ["LAM_COSINE", "LAM_TRACE", "P_VALUES", "as_grid", "points", "shape"]
+__all__ = ["C_VALUES", "LAM_COSINE", "LAM_TRACE", "P_VALUES", "as_grid", "points", "shape"]
 
 P_VALUES = (1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf)
 """The twelve norms of the papers, with ∞ for their 10⁶ (JMLR Section 3.3, CVPR Section 4.1)."""
@@ -24,6 +24,10 @@ LAM_COSINE = tuple(4.0**k for k in range(-5, 5))
 """λ for kernels with ones on the diagonal, 4⁻⁵ to 4⁴ (JMLR Section 3.3)."""
 
 
+C_VALUES = tuple(2.0**k for k in range(-2, 8))
+"""C of the support vector machines of the papers, 2⁻² to 2⁷ (JMLR Section 3.3)."""
+
+
 def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[Any, ...]]:
     """Check a grid of parameters, or make the papers' one.
 
@@ -31,8 +35,8 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     ----------
     grid
         Values of each parameter, in the order in which they are to be told; a single value stands for a list of one.
-        None: `P_VALUES` for p if the estimator has it, and for lam `LAM_COSINE` if it normalises by "cosine",
-        `LAM_TRACE` otherwise.
+        None: of what the estimator has, `P_VALUES` for p, `C_VALUES` for C, and for lam `LAM_COSINE` if it normalises
+        by "cosine", `LAM_TRACE` otherwise.
     estimator
         Names the parameters there are, by its ``get_params()``.
 
@@ -57,9 +61,10 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     chosen: Any = grid
     if grid is None:
         lam = LAM_COSINE if known.get("normalize") == "cosine" else LAM_TRACE
-        chosen = {name: values for name, values in (("p", P_VALUES), ("lam", lam)) if name in known}
+        papers = (("p", P_VALUES), ("lam", lam), ("C", C_VALUES))
+        chosen = {name: values for name, values in papers if name in known}
         if not chosen:
-            msg = f"{what} has neither p nor lam, so there is no default grid; give one"
+            msg = f"{what} has neither p nor lam nor C, so there is no default grid; give one"
             raise InputError(msg)
     if not isinstance(chosen, Mapping) or not chosen:
         msg = f"grid must map parameters to their values, as {{'p': [1, 2], 'lam': [0.1, 1]}}, got {grid!r}"
@@ -88,7 +93,7 @@ def _value(name: str, value: Any) -> Any:
     """As a plain Python value, checked where the rule is known."""
     if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0:
         value = value.item()
-    if name not in ("p", "lam"):
+    if name not in ("p", "lam", "C"):
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         msg = f"the values of {name} must be numbers, got {value!r}"
@@ -97,7 +102,7 @@ def _value(name: str, value: Any) -> Any:
     if name == "p":
         return as_exponent(number)
     if not (np.isfinite(number) and number > 0):
-        msg = f"the values of lam must be positive and finite, got {value!r}"
+        msg = f"the values of {name} must be positive and finite, got {value!r}"
         raise InputError(msg)
     return number
 

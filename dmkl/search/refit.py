@@ -13,6 +13,7 @@ from dmkl.blocks.fisher import as_exponent, onto_sphere
 from dmkl.errors import InputError
 from dmkl.estimators.base import KernelClassifier
 from dmkl.estimators.fisher import fit_together
+from dmkl.estimators.margin import _MarginClassifier, fit_side_by_side
 from dmkl.estimators.mkfda import MKFDA, Uniform
 from dmkl.search.choice import Rule
 from dmkl.search.plan import Plan
@@ -79,7 +80,7 @@ def _together(name: str, values: list[Any]) -> Any:
     """The value of all tasks where they agree, or each task's own where the model takes that."""
     if all(value == values[0] for value in values):
         return values[0]
-    if name not in ("p", "lam"):
+    if name not in ("p", "lam", "C"):
         msg = (
             f"the tasks choose different values of {name}, and one model has one for all; search with refit=False and "
             "fit the tasks one by one"
@@ -104,5 +105,8 @@ def _models(
     labels = [None if plan.tasks is not None else plan.labels[rows] for rows in sets]
     if type(model) in (MKFDA, Uniform):
         fit_together(models, kernels, labels, starts)
+        return models
+    if isinstance(model, _MarginClassifier):
+        fit_side_by_side(models, kernels, labels)
         return models
     return [fresh.fit(part, y) for fresh, part, y in zip(models, kernels, labels, strict=True)]

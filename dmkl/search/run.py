@@ -15,9 +15,10 @@ from sklearn.base import clone
 from dmkl.blocks.fisher import encode_targets
 from dmkl.errors import InputError
 from dmkl.estimators.base import KernelClassifier, check_kernel_set
+from dmkl.estimators.margin import _MarginClassifier
 from dmkl.kernelset import KernelSet
 from dmkl.search.choice import Rule, check_rule
-from dmkl.search.fanout import one_by_one
+from dmkl.search.fanout import one_by_one, side_by_side
 from dmkl.search.folds import make_folds
 from dmkl.search.grid import as_grid, points
 from dmkl.search.labelled import as_dataset
@@ -116,16 +117,16 @@ def search(
     values = as_grid(grid, estimator)
     folds = make_folds(cv, labels, splits=K.splits, groups=groups)
     metrics = as_metrics(scoring, everything.kind)
-    for name in _SHARED:
+    for name in _OF_TASKS:
         own = getattr(estimator, name, 0.0)
         if np.ndim(own):
             msg = f"search takes an estimator with one {name} for all tasks, got {own!r}; give one number"
             raise InputError(msg)
-    if refit and everything.kind == "multilabel" and not set(values) <= set(_SHARED):
+    if refit and everything.kind == "multilabel" and not set(values) <= set(_OF_TASKS):
         msg = (
             "the tasks of a multilabel problem choose each for themselves, and one model has one "
-            f"{', '.join(name for name in values if name not in _SHARED)} for all; search with refit=False, or over p "
-            "and lam"
+            f"{', '.join(name for name in values if name not in _OF_TASKS)} for all; search with refit=False, or over "
+            "p, lam and C"
         )
         raise InputError(msg)
     plan = Plan(clone(estimator), K, labels, tasks, everything, values, folds, metrics)
@@ -137,7 +138,12 @@ def search(
 
 
 def _found(plan: Plan, state: str | Path | None) -> Found:
-    """Solve every point: those that differ in p and λ alone together, where their estimator has a subspace for it."""
+    """Solve every point: those that differ in p and λ alone together, where their estimator has a subspace for it.
+
+    Machines of all points go through the same passes where they see the same kernels.
+    """
+    if isinstance(plan.estimator, _MarginClassifier) and not set(plan.grid) & {"center", "normalize"}:
+        return side_by_side(plan)
     inner = {name: values for name, values in plan.grid.items() if name in _SHARED}
     others = [name for name in plan.grid if name not in _SHARED]
     if not others:
@@ -154,6 +160,8 @@ def _found(plan: Plan, state: str | Path | None) -> Found:
 
 _SHARED = ("p", "lam")
 """Parameters whose points have a subspace in common."""
+_OF_TASKS = (*_SHARED, "C")
+"""Parameters of which each task of one model may have its own."""
 
 
 def _merged(parts: list[tuple[list[int], Found]], n_points: int) -> Found:
