@@ -85,15 +85,17 @@ class Fitted:
     """A chain of steps with their statistics."""
 
     steps: tuple[FittedStep, ...] = ()
+    entrywise: bool = False
+    """Whether sums of kernels must take them after the steps: their entries are weighted one by one."""
 
     @property
     def shared(self) -> bool:
         """Whether `right` is the same for every kernel (scalar factors enter on the left alone)."""
-        return all(step.kind != "cosine" for step in self.steps)
+        return not self.entrywise and all(step.kind != "cosine" for step in self.steps)
 
     def select(self, kernels: Index) -> Fitted:
         """The same chain for some of the kernels."""
-        return Fitted(tuple(step.select(kernels) for step in self.steps))
+        return replace(self, steps=tuple(step.select(kernels) for step in self.steps))
 
     def for_products(self) -> Fitted:
         """Without the statistics that products do not need: a square centring needs none at all."""

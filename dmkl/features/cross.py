@@ -57,8 +57,8 @@ class TrainingFeatures:
     tile: int
 
     def select(self, names: Collection[str]) -> TrainingFeatures:
-        """What some of the kernels need, and no more."""
-        recipes = {name: recipe for name, recipe in self.recipes.items() if name in names}
+        """What some of the kernels need, and no more, in the order of the names."""
+        recipes = {name: self.recipes[name] for name in names if name in self.recipes}
         used = {recipe.feature for recipe in recipes.values()}
         tables = {name: table for name, table in self.tables.items() if name in used}
         return TrainingFeatures(recipes, tables, self.samples, self.dtype, self.tile)
@@ -112,6 +112,9 @@ def training_features(K: KernelSet) -> TrainingFeatures:
             "be; give their kernels against the training samples as a rectangular set"
         )
         raise InputError(msg)
+    # Of distances there is no table: new samples bring their own, to the columns.
+    used = {recipe.feature for recipe in recipes.values() if recipe.function != "distance"}
+    tables = {name: table for name, table in tables.items() if name in used}
     at = K.view.final_positions()[1]
     if len(at) != len(source.train_samples) or not np.array_equal(at, np.arange(len(at))):
         tables = {name: TableOfRows(table, at) for name, table in tables.items()}

@@ -161,7 +161,8 @@ def _write_tile(
         standing = tiles.standing(k, i, j)
         if standing is not None:
             parts[k] = _part(source, k, tile, standing, crc32c(standing))
-    with pinned_blas(blas_threads(tasks_per_machine)):
+    # What overflows is told by `_part`.
+    with pinned_blas(blas_threads(tasks_per_machine)), np.errstate(over="ignore", invalid="ignore"):
         for (k, _, _), block in source.stream([(k, i, j) for k in kernels if k not in parts]):
             part = _part(source, k, tile, block, 0)  # checks it before anything is written
             parts[k] = _TilePart(tiles.write(k, i, j, block), part.row_sum, part.col_sum, part.diagonal)

@@ -59,10 +59,21 @@ def fits_in_memory(view: View, n_systems: int, where: Machine | None = None) -> 
 
 @dataclass(frozen=True)
 class Combination:
-    """Σ_j w_j K_j through one of the lenses that share a pass."""
+    """Σ_j w_j K_j through one of the lenses that share a pass, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j.
+
+    Parameters
+    ----------
+    lens
+        Which one; of scaled kernels one whose chain is `entrywise`.
+    weights
+        w, (n,)
+    scales
+        The diagonals, (n, m).
+    """
 
     lens: int
     weights: Float
+    scales: Float | None = None
 
 
 Block = tuple[slice, slice, Float]
@@ -129,7 +140,7 @@ def add_strip(
                 _, whole = next(stream)
                 for number, (lens, order, (rows, cols)) in enumerate(zip(lenses, orders, runs, strict=True)):
                     mine = [
-                        (total, c.weights[k])
+                        (total, c.weights[k], c.scales)
                         for c, total in zip(combinations, totals, strict=True)
                         if c.lens == number and c.weights[k]
                     ]
@@ -140,8 +151,12 @@ def add_strip(
                     if not lens.fitted.shared:
                         trail = lens.fitted.positions(order.order[rows], order.order[cols])
                         part = lens.fitted.elementwise(k, part, trail)
-                    for total, weight in mine:
-                        _add(total, part, weight * factor)
+                    for total, weight, scales in mine:
+                        if scales is None:
+                            _add(total, part, weight * factor)
+                        else:
+                            down, across = (scales[k][order.order[run]] for run in (rows, cols))
+                            _add(total, part * down[:, None] * across[None, :], weight * factor)
             yield tile, [(*runs[c.lens], total) for c, total in zip(combinations, totals, strict=True)]
 
 

@@ -50,12 +50,13 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
 from scipy.special import softmax
 
 from dmkl import progress
 from dmkl.blocks.grouping import one_hot
 from dmkl.errors import InputError
+from dmkl.solvers.requests import Projected, TrainedGroups
+from dmkl.solvers.svm.square import SquareSolution, fit_square
 
 __all__ = [
     "GroupProblem",
@@ -76,33 +77,6 @@ Index = npt.NDArray[np.intp]
 Weighting = Literal["softmax", "root"]
 
 
-# --- requests ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Projected:
-    """BᵀK_jB for every kernel, in float64; answered by (n, G, G) for a block B (m, G)."""
-
-    block: Float
-
-
-@dataclass(frozen=True)
-class TrainedGroups:
-    """A classifier on the composite kernel of `weights` (n, G), with primal − dual ≤ tol·|primal|.
-
-    Answered by an `SVMSolution` where C is given, a `SquareSolution` (see `fit_square`) where lam is: u, bias, dual,
-    primal and scores are what the solver reads.
-    """
-
-    weights: Float
-    groups: Index
-    y: Float
-    C: float | None
-    tol: float
-    start: Float | None = None
-    lam: float | None = None
-
-
 # --- the composite kernel and its classifiers --------------------------------------------------------------------
 
 
@@ -120,41 +94,6 @@ def composite_kernel(kernels: npt.ArrayLike, weights: Float, rows: Index, column
     """
     left, right = weights[:, rows], weights[:, rows if columns is None else columns]
     return np.asarray(np.einsum("nr,nc,nrc->rc", left, right, np.asarray(kernels, dtype=np.float64), optimize=True))
-
-
-@dataclass(frozen=True)
-class SquareSolution:
-    """Regularized least squares: u (m,) with Σu = 0, the bias, both objectives, and the scores Ku."""
-
-    u: Float
-    bias: float
-    dual: float
-    primal: float
-    scores: Float
-
-
-def fit_square(K: Float, h: Float, lam: float) -> SquareSolution:
-    """Minimize Σ_i (h_i − f(x_i))² + λ‖w‖², f(x) = wᵀφ(x) + bias.
-
-    (K + λI)u + bias·1 = h and 1ᵀu = 0, w = Φᵀu; the dual is max over Σu = 0 of 2λhᵀu − λ²‖u‖² − λuᵀKu.
-
-    Parameters
-    ----------
-    K
-        (m, m), positive semidefinite.
-    h
-        (m,), targets: ±1, or those of Fisher discriminant analysis.
-    lam
-        λ > 0
-    """
-    factor = scipy.linalg.cho_factor(K + lam * np.eye(len(K)), lower=True)
-    solved = scipy.linalg.cho_solve(factor, np.column_stack([h, np.ones(len(h))]))
-    bias = float(solved[:, 0].sum() / solved[:, 1].sum())
-    u = solved[:, 0] - bias * solved[:, 1]
-    product = K @ u
-    own = lam * float(u @ product)
-    dual = 2.0 * lam * float(h @ u) - lam * lam * float(u @ u) - own
-    return SquareSolution(u, bias, dual, own + float(np.sum((h - product - bias) ** 2)), product)
 
 
 # --- the weights -------------------------------------------------------------------------------------------------

@@ -16,11 +16,21 @@ import numpy.typing as npt
 
 from dmkl.passes.combine import Combination, FactorHandle, factor_pass
 from dmkl.passes.run import run_pass
-from dmkl.passes.sweep import Columns
+from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens
 from dmkl.solvers.svm.training import train_together
 
-__all__ = ["Combined", "Each", "Factorized", "Request", "Solver", "Trained", "drive"]
+__all__ = [
+    "Combined",
+    "Each",
+    "Factorized",
+    "Projected",
+    "Request",
+    "Solver",
+    "Trained",
+    "TrainedGroups",
+    "drive",
+]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -68,7 +78,34 @@ class Trained:
     """The samples that it is trained on, which y and u are of; all where missing."""
 
 
-Request = Each | Combined | Factorized | Trained
+@dataclass(frozen=True, eq=False)
+class Projected:
+    """BᵀK_jB for every kernel, in float64; answered by (n, b, b) for a block B (m, b)."""
+
+    block: Float
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedGroups:
+    """A classifier on the composite kernel Σ_j β_j^{c(i)} β_j^{c(k)} K_j(i, k) of group-sensitive MKL.
+
+    Answered by an `SVMSolution` where C is given, by a `SquareSolution` where lam is.
+    """
+
+    weights: Float
+    """β, (n, G)"""
+    groups: Index
+    """c, (m,)"""
+    y: Float
+    """(m,): 1 and −1, or targets"""
+    C: float | None
+    tol: float
+    """The relative gap that is asked for."""
+    start: Float | None = None
+    lam: float | None = None
+
+
+Request = Each | Combined | Factorized | Projected | Trained | TrainedGroups
 Solver = Generator[Request, Any, Result]
 
 
@@ -135,13 +172,15 @@ def _answer(requests: list[tuple[Lens, Request]]) -> tuple[list[Any], int]:
         n_passes += 1
         for (k, _, _), handle in zip(factors, handles, strict=True):
             answers[k] = handle
-    machines = [(k, place(lens), r) for k, (lens, r) in enumerate(requests) if isinstance(r, Trained)]
+    machines = [(k, place(lens), r) for k, (lens, r) in enumerate(requests) if isinstance(r, Trained | TrainedGroups)]
     if machines:
         trained, passes = train_together(lenses, [(seen, r) for _, seen, r in machines])
         n_passes += passes
         for (k, _, _), solution in zip(machines, trained, strict=True):
             answers[k] = solution
-    vectors = [(k, place(lens), r) for k, (lens, r) in enumerate(requests) if isinstance(r, Each | Combined)]
+    vectors = [
+        (k, place(lens), r) for k, (lens, r) in enumerate(requests) if isinstance(r, Each | Combined | Projected)
+    ]
     if vectors:
         columns = [_columns(lenses[seen], seen, r) for _, seen, r in vectors]
         found, passes = run_pass(lenses, columns, _verb([r for _, _, r in vectors]))
@@ -151,12 +190,13 @@ def _answer(requests: list[tuple[Lens, Request]]) -> tuple[list[Any], int]:
     return answers, n_passes
 
 
-def _columns(lens: Lens, number: int, request: Each | Combined) -> Columns:
-    if isinstance(request, Each):
-        return Columns(request.block, "each", None, np.dtype(np.float64), number)
+def _columns(lens: Lens, number: int, request: Each | Combined | Projected) -> Columns:
+    if isinstance(request, Each | Projected):
+        want: Want = "each" if isinstance(request, Each) else "project"
+        return Columns(request.block, want, None, np.dtype(np.float64), number)
     weights = np.repeat(request.weights[:, None], request.block.shape[1], axis=1)
     return Columns(request.block, "sum", weights, lens.view.source.dtype, number)
 
 
-def _verb(requests: list[Each | Combined]) -> str:
+def _verb(requests: Sequence[Request]) -> str:
     return "cg" if all(isinstance(request, Combined) for request in requests) else "apply"

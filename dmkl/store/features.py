@@ -331,7 +331,9 @@ def write_table(root: Any, number: int, table: Block, found: Scan, chunk_rows: i
     path = f"{FEATURES}/{number}"
     if path in root:
         there = dict(root[path].attrs)
-        if there.get("content") == found.content and there.get("name") == table.name:
+        names = root[f"{path}/column"][:].tolist() if f"{path}/column" in root else None
+        same = there.get("content") == found.content and there.get("name") == table.name
+        if same and names == (None if table.columns is None else list(table.columns)):
             return
         del root[path]
     group = root.require_group(FEATURES).create_group(str(number))

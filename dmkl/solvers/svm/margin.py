@@ -12,6 +12,7 @@ stay free, its second derivatives are those of `SVMSolution.curvature`.
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from dmkl import progress
 from dmkl.blocks.fisher import as_exponent, dual_norm, onto_sphere, steepest, uniform_weights
 from dmkl.errors import InputError
-from dmkl.solvers.masters import newton_master
+from dmkl.solvers.masters import MasterError, newton_master
 from dmkl.solvers.requests import Each, Trained
 from dmkl.solvers.svm.machine import as_signs, best_bias, hinge
 from dmkl.solvers.wrapper import Status, check_slopes
@@ -89,6 +90,11 @@ class MarginCertificate:
     def machine_gap(self) -> float:
         """The part that a better u for the same weights would close."""
         return max(self.upper - self.objective, 0.0) / self._scale
+
+    @property
+    def weights_gap(self) -> float:
+        """The part that better weights would close, or a u that is nearer to that of such weights."""
+        return max(self.objective - self.lower, 0.0) / self._scale
 
     @property
     def _scale(self) -> float:
@@ -191,7 +197,8 @@ def mk_svm(
 
     Newton's method over the norm ball: the quadratic model of J at the best weights so far is minimised exactly
     (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to where its
-    slope, known at both ends, should vanish. J falls from one accepted step to the next.
+    slope, known at both ends, should vanish. J falls from one accepted step to the next. Where a machine gives no
+    curvature, the step is that of `closed_form_weights`, along which J always falls, slowly near p = 1.
 
     Each weighting asks for a machine on K(β), and for K_ju of all kernels. The machine's own gap shows in the slopes
     to first order, v being √gap off, so that machines are asked for to the square of what is to be told of the
@@ -232,12 +239,13 @@ def mk_svm(
     u: Float | None = None
     gap = _UNKNOWN_GAP
     for _ in range(max_iter):
-        machine = yield Trained(candidate, y, C, _machine_tolerance(gap, tol, fixed=fixed), u)
+        accuracy = _machine_tolerance(gap, tol, fixed=fixed)
+        machine = yield Trained(candidate, y, C, accuracy, u)
         u = np.asarray(machine.u, dtype=np.float64)
         products = (yield Each(u[:, None]))[:, :, 0]
         certificate = certify_margin(u, products, candidate, y, C, p)
         check_slopes(certificate.slopes, names)
-        gap = min(certificate.gap, _UNKNOWN_GAP)
+        gap = min(certificate.weights_gap, _UNKNOWN_GAP)
         accepted = descent is None or descent.accepts(candidate, certificate)
         steps.append(
             MarginStep(certificate.objective, certificate.upper, certificate.gap, candidate, accepted=accepted)
@@ -249,8 +257,9 @@ def mk_svm(
         watch.note(f"{problem.name}weighting {len(steps)}: gap {certificate.gap:.2e}, aim {tol:.0e}")
         if certified:
             return best
-        if fixed:
-            return replace(best, status=Status.STALLED)  # the machine could do no better, and nothing else can
+        if fixed or (accuracy <= 0.1 * tol and certificate.weights_gap <= 0.1 * tol):
+            # No other weights would help, and the machine could do no better.
+            return replace(best, status=Status.STALLED)
         if descent is None or accepted:
             descent = _Descent(p, candidate, certificate, machine.curvature(products))
         else:
@@ -267,7 +276,7 @@ _FINEST_MACHINE = 1e-13
 
 
 def _machine_tolerance(gap: float, tol: float, *, fixed: bool) -> float:
-    """The gap to ask of a machine, where the last weights had this gap.
+    """The gap to ask of a machine, where the last weights left this gap to better ones.
 
     With machines to within g of their optimum, the slopes are off by some √g, relative. With weights that stay as they
     are all of tol is the machine's, but for rounding.
@@ -291,10 +300,10 @@ class _Descent:
     def __init__(self, p: float, beta: Float, certificate: MarginCertificate, curvature: Float | None) -> None:
         self._beta, self._certificate = beta, certificate
         self._q = 0.5 * certificate.slopes
-        if curvature is None:
-            aim = closed_form_weights(beta, certificate.slopes, p)
-        else:
-            aim = newton_master(self._q, curvature, beta, p)
+        aim = closed_form_weights(beta, certificate.slopes, p)
+        if curvature is not None:
+            with suppress(MasterError):
+                aim = newton_master(self._q, curvature, beta, p)
         self._direction = aim - beta
         if not self._q @ self._direction > 0:
             # The model sees no way down though the gap is open (its solver's tolerance): go for the steepest corner.
