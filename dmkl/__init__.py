@@ -10,6 +10,7 @@ from dmkl._version import __version__ as __version__
 from dmkl.estimators.baselines import Product as Product
 from dmkl.estimators.baselines import SingleBest as SingleBest
 from dmkl.estimators.front import MKLClassifier as MKLClassifier
+from dmkl.estimators.groups import GSMKL as GSMKL
 from dmkl.estimators.mkfda import MKFDA as MKFDA
 from dmkl.estimators.mkfda import Uniform as Uniform
 from dmkl.estimators.mksvm import GMKL as GMKL

@@ -176,6 +176,23 @@ class Fitted:
             trail.append((rows, cols))
         return trail[::-1]
 
+    def diagonal(self, raw: Array) -> Array:
+        """Transform the raw kernels' diagonals, (kernels, samples), of a square view, in float64."""
+        found = np.asarray(raw, dtype=np.float64)
+        for step in self.steps:
+            if step.kind == "center":
+                assert step.col_mean is not None
+                found = found - 2.0 * step.col_mean + step.col_mean.mean(axis=1, keepdims=True)
+            elif step.kind == "scale":
+                assert step.factor is not None
+                found = found * step.factor[:, None]
+            elif step.kind == "cosine":
+                assert step.col_scale is not None
+                found = found * step.col_scale**2
+            elif step.take is not None:
+                found = found[:, step.take.cols]
+        return found
+
     def elementwise(self, j: int, block: Array, trail: list[tuple[Index, Index]]) -> Array:
         """Transform a raw block (whose rows and columns are `trail[0]`) entry by entry, in float64."""
         block = np.asarray(block, dtype=np.float64)

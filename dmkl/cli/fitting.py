@@ -16,16 +16,20 @@ import xarray as xr
 import dmkl
 from dmkl.blocks.fisher import as_exponent
 from dmkl.cli.cluster import computing_on
+from dmkl.cli.models import make
 from dmkl.cli.options import (
     SAMPLES,
     SOLVING,
     Center,
     Cluster,
+    Constraints,
     Json,
     Memory,
     Model,
+    Multiclass,
     Normalize,
     Overwrite,
+    Sigma,
     Store,
     Tol,
     Workers,
@@ -73,17 +77,28 @@ def fit(
     model_out: Annotated[Path, typer.Argument(metavar="MODEL_OUT", help="The folder to save the model in.")],
     model: Model = "mkfda",
     p: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--p",
             "-p",
             metavar="P",
-            help="Norm of the weights, 1 (few kernels) to inf (all alike); 4/3 and 1+2^-6 are understood.",
+            help="Of mkfda and mksvm: norm of the weights, 1 (few kernels) to inf (all alike); 4/3 and 1+2^-6 are "
+            "understood. [default: 2]",
         ),
-    ] = "2",
-    lam: Annotated[float, typer.Option("--lam", metavar="λ", help="Ridge, positive.")] = 1e-2,
-    center: Center = True,
-    normalize: Normalize = "trace",
+    ] = None,
+    lam: Annotated[
+        float | None,
+        typer.Option("--lam", metavar="λ", help="Ridge, positive, of mkfda and the baselines. [default: 0.01]"),
+    ] = None,
+    C: Annotated[
+        float | None,
+        typer.Option("--C", "-C", help="Price of a unit of hinge loss, positive, of mksvm and gmkl. [default: 1]"),
+    ] = None,
+    multiclass: Multiclass = None,
+    sigma: Sigma = None,
+    constraints: Constraints = None,
+    center: Center = None,
+    normalize: Normalize = None,
     split: Annotated[
         int | None,
         typer.Option(
@@ -103,18 +118,24 @@ def fit(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Train on all samples.", rich_help_panel=SAMPLES)] = False,
     solver: Annotated[
-        Literal["auto", "direct", "cg"],
+        Literal["auto", "direct", "cg"] | None,
         typer.Option(
-            help="direct: the combined kernel in memory; cg: out of core; auto: direct where it fits.",
+            help="Of mkfda and the baselines. direct: the combined kernel in memory; cg: out of core; auto: direct "
+            "where it fits. [default: auto]",
             rich_help_panel=SOLVING,
         ),
-    ] = "auto",
+    ] = None,
     master: Annotated[
-        Literal["newton", "taylor", "exact"],
-        typer.Option(help="How MK-FDA's weights are found.", rich_help_panel=SOLVING),
-    ] = "newton",
-    tol: Tol = 1e-4,
-    max_iter: Annotated[int, typer.Option(min=1, help="Most weightings tried.", rich_help_panel=SOLVING)] = 200,
+        Literal["newton", "taylor", "exact"] | None,
+        typer.Option(help="How the weights of mkfda are found. [default: newton]", rich_help_panel=SOLVING),
+    ] = None,
+    tol: Tol = None,
+    max_iter: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Most weightings tried. [default: 200; 100 for mksvm and gmkl]", rich_help_panel=SOLVING
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = "local",
@@ -131,22 +152,39 @@ def fit(
         dmkl fit kernels.zarr model
         dmkl fit kernels.zarr sparse --p 1 --lam 1e-3 --split 0
         dmkl fit kernels.zarr baseline --model uniform --all
+        dmkl fit kernels.zarr machine --model mksvm --p 1.5 --C 4 --multiclass ovo
+        dmkl fit kernels.zarr priced --model gmkl --C 10 --sigma prices.csv --constraints rules.toml
+
+    Constraints of gmkl: a table for each in a TOML file, Σ coefficient × weight at least, or at most, a number.
+
+        [[constraint]]
+        weights = { rbf = 1, chi2 = -2 }   # rbf weighs at least twice as much as chi2
+        least = 0
+
+        [[constraint]]
+        weights = { noise = 1 }
+        most = 0.1
     """
     if model_out.exists() and not overwrite:
         msg = f"{model_out} exists already; choose another path, or replace it with --overwrite"
         raise StoreExistsError(msg)
-    estimator = _estimator(
+    K = dmkl.open(store)
+    estimator = make(
         model,
-        parse_p(p),
-        master,
+        K.names,
+        p=None if p is None else parse_p(p),
         lam=lam,
+        C=C,
+        multiclass=multiclass,
+        sigma=sigma,
+        constraints=constraints,
         center=center,
-        normalize=None if normalize == "none" else normalize,
+        normalize=normalize,
         solver=solver,
+        master=master,
         tol=tol,
         max_iter=max_iter,
     )
-    K = dmkl.open(store)
     chosen, on = _training_samples(K, split, train, every)
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()
@@ -162,12 +200,6 @@ def fit(
     screen.print(summary_table({model: estimator}, {model: seconds}))
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     say(f"Saved in {model_out}; use it with: {shlex.join(['dmkl', 'predict', str(model_out), store])}")
-
-
-def _estimator(name: str, p: float, master: str, **shared: Any) -> Any:
-    if name == "mkfda":
-        return dmkl.MKFDA(p, master=master, **shared)  # type: ignore[arg-type]
-    return {"uniform": dmkl.Uniform, "single-best": dmkl.SingleBest, "product": dmkl.Product}[name](**shared)
 
 
 def _training_samples(K: KernelSet, split: int | None, train: Path | None, every: bool) -> tuple[Index, str]:
@@ -188,14 +220,11 @@ def _training_samples(K: KernelSet, split: int | None, train: Path | None, every
 
 def _as_mapping(estimator: Any, path: Path, n_samples: int, seconds: float) -> dict[str, Any]:
     weights: xr.DataArray = estimator.weights_
-    by_kernel = (
-        {str(name): weights.sel(kernel=name).item() for name in weights.kernel.values}
-        if weights.ndim == 1
-        else {
-            str(name): {str(task): weights.sel(kernel=name, task=task).item() for task in weights.task.values}
-            for name in weights.kernel.values
-        }
-    )
+    rows: list[Any] = weights.values.tolist()
+    if weights.ndim == 2:  # over classes, pairs or tasks
+        labels = [str(label) for label in weights[weights.dims[1]].values]
+        rows = [dict(zip(labels, row, strict=True)) for row in rows]
+    by_kernel = {str(name): row for name, row in zip(weights.kernel.values, rows, strict=True)}
     return {
         "model": type(estimator).__name__,
         "parameters": estimator.get_params(deep=False),
@@ -205,7 +234,7 @@ def _as_mapping(estimator: Any, path: Path, n_samples: int, seconds: float) -> d
         "gap": np.asarray(estimator.gap_).tolist(),
         "objective": np.asarray(estimator.objective_).tolist(),
         "passes": estimator.n_passes_,
-        "solver": estimator.solver_,
+        "solver": getattr(estimator, "solver_", None),  # machines have one alone
         "status": estimator.status_,
         "seconds": seconds,
     }

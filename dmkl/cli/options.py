@@ -12,15 +12,18 @@ __all__ = [
     "SOLVING",
     "Center",
     "Cluster",
+    "Constraints",
     "Dtype",
     "Json",
     "Labels",
     "Memory",
     "Missing",
     "Model",
+    "Multiclass",
     "Normalize",
     "Overwrite",
     "SampleNames",
+    "Sigma",
     "Splits",
     "Store",
     "Tile",
@@ -40,16 +43,44 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 
 # --- models ----------------------------------------------------------------------------------------------------------
 
+# Of what a model is made is None where it is not given: each has defaults of its own.
 Model = Annotated[
-    Literal["mkfda", "uniform", "single-best", "product"],
-    typer.Option(help="ℓp MK-FDA, which learns weights, or a baseline."),
+    Literal["mkfda", "mksvm", "gmkl", "uniform", "single-best", "product"],
+    typer.Option(
+        help="What learns weights: ℓp MK-FDA, ℓp MK-SVM, or GMKL (a support vector machine whose weights have prices "
+        "and constraints); or a baseline."
+    ),
 ]
-Center = Annotated[bool, typer.Option("--center/--no-center", help="Centre kernels in feature space.")]
+Multiclass = Annotated[
+    Literal["ovr", "ovo"] | None,
+    typer.Option(
+        help="More than two classes for mksvm and gmkl: one against the rest, or one against one. [default: ovr]"
+    ),
+]
+Sigma = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PRICE|FILE",
+        help="Of gmkl: the price of a unit of weight, a number or a CSV file with kernel,price a line. [default: 1]",
+    ),
+]
+Constraints = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.toml", help="Of gmkl: linear constraints on the weights, see above."),
+]
+Center = Annotated[
+    bool | None, typer.Option("--center/--no-center", help="Centre kernels in feature space. [default: center]")
+]
 Normalize = Annotated[
-    Literal["trace", "cosine", "multiplicative", "none"],
-    typer.Option(help="How kernels are brought to one scale."),
+    Literal["trace", "cosine", "multiplicative", "none"] | None,
+    typer.Option(
+        help="How kernels are brought to one scale. [default: trace; multiplicative for mksvm and gmkl]",
+    ),
 ]
-Tol = Annotated[float, typer.Option(help="Relative gap to prove.", rich_help_panel=SOLVING)]
+Tol = Annotated[
+    float | None,
+    typer.Option(help="Relative gap to prove. [default: 1e-4; 1e-3 for mksvm and gmkl]", rich_help_panel=SOLVING),
+]
 
 # --- samples and features --------------------------------------------------------------------------------------------
 

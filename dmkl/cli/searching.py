@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,7 @@ import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.fitting import _as_mapping as model_as_mapping
 from dmkl.cli.fitting import _training_samples, parse_p
+from dmkl.cli.models import make, refuse_foreign
 from dmkl.cli.options import (
     SAMPLES,
     SOLVING,
@@ -30,8 +32,10 @@ from dmkl.cli.options import (
     Json,
     Memory,
     Model,
+    Multiclass,
     Normalize,
     Overwrite,
+    Sigma,
     Store,
     Tol,
     Workers,
@@ -54,7 +58,6 @@ __all__ = ["parse_cv", "parse_grid", "search"]
 
 Index = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
-_MODELS = {"mkfda": dmkl.MKFDA, "uniform": dmkl.Uniform, "single-best": dmkl.SingleBest, "product": dmkl.Product}
 _GRID = "The grid"
 _FOLDS = "Folds and the choice"
 _PICTURES = ("scores.png", "weights.png")
@@ -78,6 +81,16 @@ def search(
         str | None,
         typer.Option(
             "--lam", metavar="λ,λ,…", help="Ridges, positive; the papers' ten by default.", rich_help_panel=_GRID
+        ),
+    ] = None,
+    C: Annotated[
+        str | None,
+        typer.Option(
+            "--C",
+            "-C",
+            metavar="C,C,…",
+            help="Of mksvm and gmkl: prices of hinge loss, positive; the papers' ten by default.",
+            rich_help_panel=_GRID,
         ),
     ] = None,
     grid: Annotated[
@@ -142,16 +155,23 @@ def search(
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Search on all samples.", rich_help_panel=SAMPLES)] = False,
-    center: Center = True,
-    normalize: Normalize = "trace",
+    multiclass: Multiclass = None,
+    sigma: Sigma = None,
+    constraints: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Of gmkl: linear constraints on the weights, see dmkl fit --help."),
+    ] = None,
+    center: Center = None,
+    normalize: Normalize = None,
     solver: Annotated[
-        Literal["auto", "subspace", "direct", "cg"],
+        Literal["auto", "subspace", "direct", "cg"] | None,
         typer.Option(
             help="subspace: all points of mkfda and uniform together, in some ten passes; direct, cg: each point by "
-            "itself; auto: subspace where the model has it.",
+            "itself; auto: subspace where the model has it. mksvm and gmkl have none of them: their points share "
+            "passes always. [default: auto]",
             rich_help_panel=SOLVING,
         ),
-    ] = "auto",
+    ] = None,
     finish: Annotated[
         Literal["auto", "direct", "cg", "report"] | None,
         typer.Option(
@@ -167,7 +187,7 @@ def search(
             rich_help_panel=SOLVING,
         ),
     ] = None,
-    tol: Tol = 1e-4,
+    tol: Tol = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write scores.png and weights.png into this folder."),
@@ -194,20 +214,29 @@ def search(
         dmkl search kernels.zarr found --p 1,4/3,2,inf --lam 1e-3,1e-2,0.1 --cv 3 --rule one-standard-error
         dmkl search kernels.zarr found --cv "GroupKFold(5)" --groups subjects.txt --scoring roc_auc
         dmkl search kernels.zarr found --model uniform --grid normalize=trace,cosine --plot pictures
+        dmkl search kernels.zarr found --model mksvm --p 1,2 --C 0.25,1,4,16 --multiclass ovo
     """
     out = out.expanduser()
     state = out.absolute().with_name(f"{out.name}.partial")
     _check_places(out, plot, overwrite=overwrite)
-    estimator = _estimator(
+    searched = {name: texts for name, texts in (("p", p), ("lam", lam), ("C", C)) if texts is not None}
+    refuse_foreign(model, searched)
+    K = dmkl.open(store)
+    estimator = make(
         model,
-        {"finish": finish, "basis": basis},
+        K.names,
+        multiclass=multiclass,
+        sigma=sigma,
+        constraints=constraints,
         center=center,
-        normalize=None if normalize == "none" else normalize,
+        normalize=normalize,
         solver=solver,
+        finish=finish,
+        basis=basis,
         tol=tol,
     )
-    values = {**as_grid(None, estimator), **parse_grid([*_named("p", p), *_named("lam", lam), *(grid or ())])}
-    K = dmkl.open(store)
+    named = [f"{name}={texts}" for name, texts in searched.items()]
+    values = {**as_grid(None, estimator), **parse_grid([*named, *(grid or ())])}
     chosen, on, folds = _samples(K, cv, split, train, every)
     known_groups = None if groups is None else _read_groups(groups, K.samples, chosen)
     if restart:
@@ -255,33 +284,25 @@ def _check_places(out: Path, plot: Path | None, *, overwrite: bool) -> None:
             raise StoreExistsError(msg)
 
 
-def _estimator(name: str, of_subspace: dict[str, Any], **shared: Any) -> Any:
-    given = {option: value for option, value in of_subspace.items() if value is not None}
-    if given and name != "mkfda":
-        msg = f"--{next(iter(given))} is for --model mkfda, and {name} has no such parameter; leave it out"
-        raise InputError(msg)
-    return _MODELS[name](**shared, **given)
-
-
 # --- the grid --------------------------------------------------------------------------------------------------------
-
-
-def _named(name: str, values: str | None) -> list[str]:
-    return [] if values is None else [f"{name}={values}"]
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     """Values by parameter from texts such as "p=1,4/3,inf", "lam=1e-3,0.1", "normalize=trace,none".
 
-    Norms are read by `parse_p`, ridges as numbers; of other parameters none, true, false and numbers are what they say
-    and everything else is text.
+    Norms are read by `parse_p`, ridges and C as numbers; of other parameters none, true, false and numbers are what
+    they say and everything else is text.
 
     Raises
     ------
     InputError
         If a text is none of these, or names a parameter that another has named.
     """
-    parsers: dict[str, Callable[[str], Any]] = {"p": parse_p, "lam": _ridge}
+    parsers: dict[str, Callable[[str], Any]] = {
+        "p": parse_p,
+        "lam": partial(_number, "lam", "1e-3,0.1"),
+        "C": partial(_number, "C", "0.25,4"),
+    }
     found: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))
@@ -295,11 +316,11 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     return found
 
 
-def _ridge(text: str) -> float:
+def _number(option: str, such_as: str, text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        msg = f"--lam takes positive numbers such as 1e-3,0.1, got {text!r}"
+        msg = f"--{option} takes positive numbers such as {such_as}, got {text!r}"
         raise InputError(msg) from error
 
 

@@ -18,20 +18,36 @@ from dmkl.search.result import SearchResult
 __all__ = ["points_table", "summary_table", "weights_table"]
 
 
+_MOST_COLUMNS = 4
+"""Of weights: what fits a terminal of 80 characters."""
+_SEVERAL = {"class": "classes", "pair": "pairs", "task": "tasks"}
+
+
 def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
-    """A row for each kernel, a column for each model (and each task): the weight, and a bar of its share."""
+    """A row for each kernel, a column for each model: the weight, and a bar of its share.
+
+    Of a model with weights for several classes, pairs or tasks a column for each; of many their mean, the largest, and
+    whose that is.
+    """
     columns: dict[str, xr.DataArray] = {}
+    whose: xr.DataArray | None = None
     for title, array in weights.items():
         if array.ndim == 1:
             columns[title] = array
+            continue
+        dim = str(array.dims[1])
+        if array.sizes[dim] <= _MOST_COLUMNS:
+            columns |= {str(label): array.sel({dim: label}) for label in array[dim].values}
         else:
-            columns |= {str(task): array.sel(task=task) for task in array.task.values}
+            columns |= {f"mean of {array.sizes[dim]} {_SEVERAL[dim]}": array.mean(dim), "largest": array.max(dim)}
+            whose = array.idxmax(dim).rename(dim)
     names = [str(name) for name in next(iter(weights.values())).kernel.values]
     found = table()
     found.add_column("kernel", overflow="fold")
     for title in columns:
         found.add_column("weight" if len(columns) == 1 else title, no_wrap=True)
-    # Four columns fit a terminal of 80 characters.
+    if whose is not None:
+        found.add_column(str(whose.name), overflow="fold")
     width = 30 if len(columns) == 1 else 6
     for name in names:
         cells = []
@@ -39,6 +55,8 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
             value, largest = float(array.sel(kernel=name)), float(array.max())
             share = value / largest if largest > 0 else 0.0
             cells.append(Text.assemble(f"{value:.4f} ", (bar(share, width), "cyan")))
+        if whose is not None:
+            cells.append(Text(str(whose.sel(kernel=name).item())))
         found.add_row(Text(name), *cells)
     return found
 
@@ -49,7 +67,10 @@ def summary_table(
     """A row for each model: accuracy where known, proven gap, passes, time."""
     found = table()
     found.add_column("model")
-    for name in (*(("accuracy",) if accuracy else ()), "proven gap", "passes", "solver", "seconds"):
+    # A support vector machine has one solver alone.
+    solvers = any(hasattr(model, "solver_") for model in models.values())
+    told = (*(["accuracy"] if accuracy else []), "proven gap", "passes", *(["solver"] if solvers else []), "seconds")
+    for name in told:
         found.add_column(name, justify="right")
     for name, model in models.items():
         correct = [f"{100 * accuracy[name]:.2f} %"] if accuracy else []
@@ -59,7 +80,7 @@ def summary_table(
             *correct,
             _gap(gap),
             str(model.n_passes_),
-            model.solver_,
+            *([getattr(model, "solver_", "")] if solvers else []),
             f"{seconds[name]:.2f}",
         )
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.fisher import as_exponent
+from dmkl.blocks.fisher import Targets, as_exponent
 from dmkl.errors import InputError
 from dmkl.estimators.margin import MarginProblems, Multiclass, _MarginClassifier
 from dmkl.kernelset import KernelSet
@@ -135,7 +135,7 @@ class GMKL(_MarginClassifier):
     Parameters
     ----------
     C
-        C > 0, the price of a unit of hinge loss.
+        C > 0, the price of a unit of hinge loss. For several problems also one for each.
     sigma
         (kernels,) or one number: the price of a unit of weight, from prior knowledge. A large one turns a kernel off.
     A, b
@@ -169,7 +169,7 @@ class GMKL(_MarginClassifier):
 
     def __init__(
         self,
-        C: float = 1.0,
+        C: float | Sequence[float] = 1.0,
         sigma: float | Sequence[float] = 1.0,
         A: npt.ArrayLike | None = None,
         b: npt.ArrayLike | None = None,
@@ -201,19 +201,28 @@ class GMKL(_MarginClassifier):
             msg = "A and b belong together, A d ≥ b; give both or neither"
             raise InputError(msg)
 
-    def _solvers(self, problems: MarginProblems, K: KernelSet) -> list[Solver[Any]]:
+    def _begin(self, K: KernelSet, y: npt.ArrayLike | None) -> Targets:
+        targets = super()._begin(K, y)
+        # What prices and constraints break is told before the first pass, whatever the labels.
+        for C in np.atleast_1d(np.asarray(self.C, dtype=np.float64)):
+            self._problem(np.array([1.0, -1.0]), float(C), K)
+        return targets
+
+    def _problem(self, y: npt.NDArray[np.float64], C: float, K: KernelSet, title: str = "") -> GeneralizedProblem:
         n = len(K)
         sigma = np.asarray(self.sigma, dtype=np.float64)
         sigma = np.full(n, float(sigma)) if sigma.ndim == 0 else sigma
+        if sigma.shape != (n,):
+            msg = f"sigma has shape {sigma.shape}, expected one number, or a price for each of the {n} kernels"
+            raise InputError(msg)
         A = np.zeros((0, n)) if self.A is None else np.asarray(self.A, dtype=np.float64)
         b = np.zeros(0) if self.b is None else np.asarray(self.b, dtype=np.float64)
-        titles = ["" if len(problems.names) == 1 else f"{name}: " for name in problems.names]
-        # All are made before any runs: constraints that cannot hold are told of first.
-        made = [
-            GeneralizedProblem(y, self.C, sigma, A, b, name=title)
-            for title, y in zip(titles, problems.signs, strict=True)
-        ]
-        return [
-            gmkl(problem, n, method=self.method, tol=self.tol, max_iter=self.max_iter, names=K.names)
-            for problem in made
-        ]
+        return GeneralizedProblem(y, C, sigma, A, b, name=title)
+
+    def _solvers(self, problems: MarginProblems, K: KernelSet) -> list[Solver[Any]]:
+        n = len(problems.names)
+        found: list[Solver[Any]] = []
+        for name, y, C in zip(problems.names, problems.signs, _one_for_each("C", self.C, n), strict=True):
+            problem = self._problem(y, C, K, "" if n == 1 else f"{name}: ")
+            found.append(gmkl(problem, len(K), method=self.method, tol=self.tol, max_iter=self.max_iter, names=K.names))
+        return found

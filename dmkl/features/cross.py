@@ -26,7 +26,7 @@ from dmkl.store.ingest import Labels
 from dmkl.store.reader import Location, StoreReader
 from dmkl.store.writer import Header, StoreWriter
 
-__all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "training_features"]
+__all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -82,6 +82,11 @@ class TrainingFeatures:
         return cls(recipes, read_tables(str(path)), samples, np.dtype(saved["dtype"]), int(saved["tile"]))
 
 
+def row_features(K: KernelSet) -> TrainingFeatures:
+    """The features that the kernels of a set were computed from, of its row samples; raises as `training_features`."""
+    return _features(K, 0)
+
+
 def training_features(K: KernelSet) -> TrainingFeatures:
     """The features that the kernels of a set were computed from, of its column samples.
 
@@ -90,6 +95,10 @@ def training_features(K: KernelSet) -> TrainingFeatures:
     InputError
         If they are not there: the kernels were imported, or steps were applied to the set.
     """
+    return _features(K, 1)
+
+
+def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     source = K.view.source
     while isinstance(source, HeldTiles | GeometricMean):
         source = source.origin if isinstance(source, HeldTiles) else source.source
@@ -100,7 +109,7 @@ def training_features(K: KernelSet) -> TrainingFeatures:
         )
         raise InputError(msg)
     if isinstance(source, FeatureTiles):
-        recipes, tables = {recipe.name: recipe for recipe in source.recipes}, dict(source.axes[1].tables)
+        recipes, tables = {recipe.name: recipe for recipe in source.recipes}, dict(source.axes[axis].tables)
     elif isinstance(source, StoreReader):
         made = {entry["name"]: entry for entry in source.provenance if "function" in entry}
         recipes, tables = {name: _recipe(name, entry) for name, entry in made.items()}, read_tables(source.location)
@@ -115,10 +124,11 @@ def training_features(K: KernelSet) -> TrainingFeatures:
     # Of distances there is no table: new samples bring their own, to the columns.
     used = {recipe.feature for recipe in recipes.values() if recipe.function != "distance"}
     tables = {name: table for name, table in tables.items() if name in used}
-    at = K.view.final_positions()[1]
-    if len(at) != len(source.train_samples) or not np.array_equal(at, np.arange(len(at))):
+    at = K.view.final_positions()[axis]
+    samples = (K.samples, K.train_samples)[axis]
+    if len(at) != len((source.samples, source.train_samples)[axis]) or not np.array_equal(at, np.arange(len(at))):
         tables = {name: TableOfRows(table, at) for name, table in tables.items()}
-    return TrainingFeatures(recipes, tables, K.train_samples, source.dtype, source.tiling.tile)
+    return TrainingFeatures(recipes, tables, samples, source.dtype, source.tiling.tile)
 
 
 _NOTED = ("name", "feature_content", "training_content", "identity")

@@ -105,7 +105,8 @@ def _fit(model: KernelClassifier, K: KernelSet, y: Array, train: Index, held_out
 
 def _found(fitted: Any, K: KernelSet, train: Index, held_out: Index, n_passes: int, started: float) -> _Fit:
     """What a search wants to know of a fitted model."""
-    weights = fitted.weights_.values.reshape(fitted.weights_.shape[0], -1)
+    labelled = fitted.weights_.mean("group") if "group" in fitted.weights_.dims else fitted.weights_
+    weights = labelled.values.reshape(len(labelled), -1)
     gap, objective = (np.asarray(value, dtype=np.float64) for value in (fitted.gap_, fitted.objective_))
     if fitted.kind_ != "multilabel":
         # Machines of several classes, each with weights of its own, are one point of a search.

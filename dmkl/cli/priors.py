@@ -1,0 +1,156 @@
+"""What is known of weights before they are learnt: prices and linear constraints, from files that name kernels."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dmkl.errors import InputError
+from dmkl.store.files.paths import known
+from dmkl.store.files.text import read_table
+
+__all__ = ["read_constraints", "read_prices"]
+
+Float = npt.NDArray[np.float64]
+
+
+def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
+    """One price for all kernels, or that of each from a table of kernel and price.
+
+    Parameters
+    ----------
+    text
+        A number, or the path of a text file with a kernel and its price a line.
+    kernels
+        Names, in the order of the prices.
+
+    Raises
+    ------
+    InputError
+        If the file is no such table, a kernel has no price or two, or a name is no kernel's.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        path = Path(text).expanduser()
+    if not path.exists():
+        msg = f"--sigma takes a number or a file of kernel,price, got {text!r}, which is neither"
+        raise InputError(msg)
+    table = read_table(known(path))
+    values = np.asarray(table.values).reshape(len(table.values), -1)
+    names = table.row_names
+    if names is None and values.shape[1] == 2:  # names that look like numbers
+        names, values = tuple(values[:, 0].astype(str)), values[:, 1:]
+    if names is None or values.shape[1] != 1:
+        msg = f"{path} has {values.shape[1]} columns, expected lines of a kernel's name and its price, such as rbf,0.5"
+        raise InputError(msg)
+    _check_names(names, kernels, str(path))
+    twice = [name for name in names if names.count(name) > 1]
+    without = [name for name in kernels if name not in names]
+    if twice or without:
+        msg = (
+            f"{path} has {'two prices' if twice else 'no price'} for kernel {(twice or without)[0]!r}, expected one "
+            "for each kernel of the set"
+        )
+        raise InputError(msg)
+    try:
+        prices = dict(zip(names, values[:, 0].astype(np.float64).tolist(), strict=True))
+    except ValueError as error:
+        msg = f"{path}: the prices must be numbers, {error}"
+        raise InputError(msg) from error
+    return [prices[name] for name in kernels]
+
+
+class _Constraint(BaseModel):
+    """Σ coefficient × weight is at least or at most a number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    weights: dict[str, float] = Field(min_length=1)
+    least: float | None = None
+    most: float | None = None
+
+
+class _Constraints(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    constraint: list[_Constraint] = Field(min_length=1)
+
+
+def read_constraints(path: Path, kernels: Sequence[str]) -> tuple[Float, Float]:
+    """A and b of A d ≥ b from a TOML file with a table for each row.
+
+    .. code-block:: toml
+
+        [[constraint]]                        # rbf weighs at least twice as much as chi2
+        weights = { rbf = 1, chi2 = -2 }
+        least = 0
+
+        [[constraint]]
+        weights = { noise = 1 }
+        most = 0.1
+
+    Parameters
+    ----------
+    path
+        The file.
+    kernels
+        Names, in the order of the columns of A.
+
+    Returns
+    -------
+    tuple
+        A (rows, kernels) and b (rows,), a row for each table in their order; "most" is the row of the negatives.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or breaks a rule, or a name is no kernel's.
+    """
+    path = path.expanduser()
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        msg = f"the file of constraints {path} cannot be read: {error.strerror}"
+        raise InputError(msg) from error
+    except ValueError as error:  # tomllib's and Unicode's
+        msg = f"the file of constraints {path} is not valid TOML: {error}"
+        raise InputError(msg) from error
+    try:
+        rows = _Constraints.model_validate(content).constraint
+    except ValidationError as error:
+        problem: Any = error.errors(include_url=False)[0]
+        place = [str(part + 1) if isinstance(part, int) else part for part in problem["loc"]]
+        _refuse(path, f"{' '.join(place)}: {problem['msg'].lower()}")
+    A, b = np.zeros((len(rows), len(kernels))), np.zeros(len(rows))
+    for number, row in enumerate(rows):
+        if (row.least is None) == (row.most is None):
+            _refuse(path, f"constraint {number + 1} has {'neither' if row.least is None else 'both'} of least and most")
+        _check_names(row.weights, kernels, f"{path}, constraint {number + 1},")
+        sign, bound = (1.0, row.least) if row.least is not None else (-1.0, row.most)
+        b[number] = sign * (bound or 0.0)
+        for name, coefficient in row.weights.items():
+            A[number, kernels.index(name)] = sign * coefficient
+    return A, b
+
+
+def _refuse(path: Path, found: str) -> NoReturn:
+    msg = (
+        f"{path}, {found}; expected a table [[constraint]] for each, with weights = {{ KERNEL = COEFFICIENT, … }} and "
+        "either least = NUMBER or most = NUMBER"
+    )
+    raise InputError(msg)
+
+
+def _check_names(names: Iterable[str], kernels: Sequence[str], where: str) -> None:
+    for name in names:
+        if name not in kernels:
+            some = ", ".join(kernels[:10]) + (" …" if len(kernels) > 10 else "")
+            msg = f"{where} names kernel {name!r}, which this set does not have; its kernels are {some}"
+            raise InputError(msg)
