@@ -197,7 +197,7 @@ class _MarginClassifier(KernelClassifier):
         history = self._history(solutions, names, dim)
         self.history_ = history.isel({dim: 0}) if single else history.assign_coords({dim: labels})
         if solutions[worst].status is not Status.CERTIFIED:
-            where = "" if single else f" ({dim} {labels[worst]!r})"
+            where = "" if single else f" ({dim} {labels[worst]})"
             warnings.warn(
                 f"{type(self).__name__} ended with a relative gap of {gaps[worst]:.2e}{where}, above tol={self.tol:g}. "
                 f"{self.status_}",

@@ -113,9 +113,12 @@ def _means(
     tiles = FeatureTiles(recipes, some, None, dtype, tile)
     everything = np.arange(len(rows))
     view = View(tiles, np.arange(len(keys)), everything, everything)
-    ones = Columns(np.ones((len(rows), 1)), "project", None, np.dtype(np.float64))
-    (found,), _ = run_pass([Lens(view, Fitted())], [ones], "distances")
-    totals = found[:, 0, 0]
+    # The sums of single tiles, added up here: in an order that does not depend on how many tasks there were, since a
+    # build that was interrupted goes on with the same numbers only.
+    n_tiles = tiles.tiling.shape[0]
+    by_tile = Columns(np.eye(n_tiles)[everything // tiles.tiling.tile], "project", None, np.dtype(np.float64))
+    (found,), _ = run_pass([Lens(view, Fitted())], [by_tile], "distances")
+    totals = found.sum(axis=(1, 2))
     diagonal = tiles.diagonal(np.arange(len(keys)))
     assert diagonal is not None
     return list(zip(keys, (totals - diagonal.sum(axis=1)) / (len(rows) * (len(rows) - 1.0)), strict=True))
