@@ -83,8 +83,10 @@ def train_together(lenses: Sequence[Lens], wanted: Sequence[tuple[int, Wanted]])
             combinations = [_combination(wanted[group[0]], len(lenses)) for group in batch]
             totals = combine_pass(seen, combinations, [f"{folder}/sum-{k}" for k in range(len(batch))])
             members = [(k, number) for k, group in enumerate(batch) for number in group]
+            # Few machines share the memory of all: one alone may hold what a task among others may not.
+            allowed = max(where.task_bytes, where.total_bytes // min(len(members), where.slots_per_host))
             work = [
-                partial(_train, totals[k], where.task_bytes, where.slots_per_host, _as_tuple(wanted[number][1]))
+                partial(_train, totals[k], allowed, where.slots_per_host, _as_tuple(wanted[number][1]))
                 for k, number in members
             ]
             machines = run_tasks("train", work)
