@@ -1,0 +1,171 @@
+"""Group-sensitive MKL as an estimator, against the dense composite kernel."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.svm import SVC
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.solvers.groups import composite_kernel
+
+
+def made(seed, m=150):
+    """Two classes in two hidden sub-categories: view s tells the classes apart in sub-category s alone."""
+    rng = np.random.default_rng(seed)
+    y, hidden = rng.integers(0, 2, m), rng.integers(0, 2, m)
+    context = rng.standard_normal((m, 4)) * 0.3 + 2.0 * hidden[:, None]
+    views = {"context": context}
+    for s in range(2):
+        signal = np.where(hidden == s, 2.0 * (2 * y - 1), 0.0)
+        views[f"view{s}"] = rng.standard_normal((m, 3)) + signal[:, None]
+    return views, y
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    views, y = made(0)
+    folder = tmp_path_factory.mktemp("groups")
+    return dmkl.build(folder / "k.zarr", views, {"function": "rbf", "gamma": 0.2}, labels=y, tile=40), y
+
+
+TRAIN, TEST = np.random.default_rng(1).permutation(150)[:90], np.arange(150)
+
+
+@pytest.mark.parametrize("grouping", ["kernel", "kmeans"])
+@pytest.mark.parametrize("weighting", ["root", "softmax"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scores_are_those_of_the_composite_kernel(built, grouping, weighting, classes):
+    K, y = built
+    labels = y if classes == 2 else y + (np.arange(150) % 3 == 0)
+    model = dmkl.GSMKL(2.0, 2, grouping, weighting=weighting, feature="context", max_iter=15)
+    if grouping == "kernel":
+        model.set_params(feature=None)
+    model.fit(K[TRAIN, TRAIN], labels[TRAIN])
+    dense = np.asarray(K[TRAIN, TRAIN].center().normalize("multiplicative"))
+    groups = model.groups_.values
+    scores = model.decision_function(K[TRAIN, TRAIN]).values.reshape(len(TRAIN), -1)
+    assert np.array_equal(model.groups_of(K[TRAIN, TRAIN]), groups)
+    for c in range(scores.shape[1]):
+        composite = composite_kernel(dense, model.weights_.values[:, :, c], groups)
+        u = model.dual_coef_.values[:, c]
+        np.testing.assert_allclose(scores[:, c], composite @ u + model.intercept_.values[c], atol=1e-10)
+        power = 2.0 if weighting == "root" else 1.0
+        np.testing.assert_allclose((model.weights_.values[:, :, c] ** power).sum(axis=0), 1.0, atol=1e-12)
+    objective = model.history_["objective"].values
+    falls = np.diff(np.atleast_2d(objective), axis=1)
+    assert (falls[np.isfinite(falls)] <= 0).all()
+
+
+def test_one_group_is_a_machine_on_the_sum_of_squared_weights(built):
+    K, y = built
+    model = dmkl.GSMKL(2.0, 1, weighting="softmax", center=False, normalize=None, tol=1e-6).fit(
+        K[TRAIN, TRAIN], y[TRAIN]
+    )
+    assert set(model.groups_.values) <= {0, 1}  # one for each class
+    across = dmkl.GSMKL(2.0, 1, regroup=False, center=False, normalize=None).fit(
+        K[TRAIN, TRAIN], np.stack([y, y], 1)[TRAIN]
+    )
+    weights = across.weights_.values[:, 0, 0]
+    total = np.tensordot(weights**2, np.asarray(K), axes=1)
+    machine = SVC(C=2.0, kernel="precomputed", tol=1e-8).fit(total[np.ix_(TRAIN, TRAIN)], y[TRAIN])
+    expected = machine.decision_function(total[:, TRAIN])
+    np.testing.assert_allclose(across.decision_function(K[TEST, TRAIN]).values[:, 0], expected, atol=2e-3)
+
+
+def misleading(seed, m=300):
+    """Three hidden sub-categories; view s tells the classes apart in sub-category s, and misleads in the others."""
+    rng = np.random.default_rng(seed)
+    y, hidden = np.where(rng.random(m) < 0.5, 1, -1), rng.integers(0, 3, m)
+    views = {"context": 4 * np.eye(3)[hidden] + 0.7 * rng.standard_normal((m, 3))}
+    for v in range(5):
+        X = rng.standard_normal((m, 4))
+        X[:, 0] += 1.6 * np.where(hidden == v, y, rng.choice([-1, 1], m))
+        views[f"view{v}"] = X
+    return views, y
+
+
+@pytest.mark.parametrize("loss", ["hinge", "square"])
+@pytest.mark.parametrize("grouping", ["kmeans", "plsa"])
+def test_it_finds_hidden_categories(loss, grouping):
+    """Ten seeds: better than one set of weights by far more than the standard error."""
+    gains = []
+    train, test = np.arange(150), np.arange(150, 300)
+    for seed in range(10):
+        views, y = misleading(seed)
+        if grouping == "plsa":  # counts of words, a third of the dictionary for each sub-category
+            rates = np.repeat(np.maximum(views["context"], 0.0), 4, axis=1)
+            views["context"] = np.random.default_rng(seed).poisson(2 * rates) + 0.0
+        specs = [{"function": "rbf", "feature": "view*", "gamma": 0.1}, {"function": "linear", "feature": "context"}]
+        K = dmkl.build(None, views, specs).persist()
+        model = dmkl.GSMKL(1.0, 3, grouping, loss, lam=1.0, feature="context", tol=1e-3).fit(K[train, train], y[train])
+        plain = dmkl.MKSVM(1.0, 1.0).fit(K[train, train], y[train])
+        gains.append(model.score(K[test, train], y[test]) - plain.score(K[test, train], y[test]))
+    error = np.std(gains, ddof=1) / np.sqrt(len(gains))
+    print(f"{loss}, {grouping}: {np.mean(gains):.3f} ± {error:.3f}")
+    assert np.mean(gains) > 10 * error
+    assert np.mean(gains) > 0.15
+
+
+@pytest.mark.parametrize("grouping", ["kernel", "kmeans", "plsa"])
+def test_saved_and_predicting_from_features(built, grouping, tmp_path):
+    K, y = built
+    if grouping == "plsa":
+        views = {name: np.abs(view) for name, view in made(0)[0].items()}
+        K = dmkl.build(None, views, {"function": "rbf", "gamma": 0.2}, tile=40)
+    else:
+        views = made(0)[0]
+    model = dmkl.GSMKL(n_groups=2, grouping=grouping, max_iter=5).fit(K[TRAIN, TRAIN], y[TRAIN])
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    expected = model.decision_function(K[TEST, TRAIN])
+    assert np.array_equal(loaded.decision_function(K[TEST, TRAIN]).values, expected.values)
+    np.testing.assert_allclose(loaded.decision_function(features=views).values, expected.values, atol=1e-10)
+    assert loaded.groups_.equals(model.groups_)
+    assert list(loaded.group_class_.values) == list(model.group_class_.values)
+
+
+def test_groups_are_chosen_by_a_search(built):
+    K, y = built
+    found = dmkl.search(
+        dmkl.GSMKL(grouping="kmeans", feature="context", max_iter=5), K, y, {"n_groups": [1, 2], "C": [1.0]}, cv=3
+    )
+    assert found.best_params_["n_groups"] in (1, 2)
+    assert found.best_.n_groups == found.best_params_["n_groups"]
+
+
+def test_restarts_keep_the_lowest_objective(built):
+    K, y = built
+    one, several = (
+        dmkl.GSMKL(restarts=r, max_iter=8, weighting="softmax").fit(K[TRAIN, TRAIN], y[TRAIN]) for r in (1, 3)
+    )
+    assert several.objective_ <= one.objective_
+    again = clone(several).fit(K[TRAIN, TRAIN], y[TRAIN])
+    assert again.objective_ == pytest.approx(several.objective_, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"grouping": "dbscan"}, "grouping must be"),
+        ({"loss": "logistic"}, "loss must be"),
+        ({"weighting": "linear"}, "weighting must be"),
+        ({"C": -1.0}, "C must be positive"),
+        ({"loss": "square", "lam": 0.0}, "lam must be positive"),
+        ({"restarts": 0}, "restarts must be at least 1"),
+        ({"n_groups": 1000}, "1000 groups"),
+        ({"grouping": "kmeans", "feature": "nothing"}, "no feature table 'nothing'"),
+    ],
+)
+def test_wrong_parameters(built, parameters, words):
+    K, y = built
+    with pytest.raises(InputError, match=words):
+        dmkl.GSMKL(**parameters).fit(K[TRAIN, TRAIN], y[TRAIN])
+
+
+def test_grouping_by_features_that_are_not_there(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 3))
+    K = dmkl.create(tmp_path / "k.zarr", [x @ x.T])
+    with pytest.raises(InputError, match=r"grouping='kmeans' looks at features"):
+        dmkl.GSMKL(grouping="kmeans").fit(K, np.arange(20) % 2)
