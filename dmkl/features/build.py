@@ -111,7 +111,14 @@ def build(
     scans = {name: scan(table, found.samples) for name, table in tables.items()}
     check_values(planned, tables, scans, found.samples)
     check_present({name: table.absent for name, table in scans.items()}, missing)
+    distances = {item.feature for item in planned if item.function == "distance"}
     for item in planned:
+        if item.feature in distances and item.function != "distance":
+            msg = (
+                f"{item.feature!r} is taken as a matrix of distances and, by kernel {item.name!r}, as a table of features; "
+                "name the features of each spec (feature=)"
+            )
+            raise InputError(msg)
         if item.function == "distance" and scans[str(item.feature)].absent.any():
             msg = (
                 f"the distances {item.feature!r} lack samples; leave those out, a distance has no mean in feature space"

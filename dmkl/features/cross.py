@@ -233,6 +233,9 @@ def cross_tiles(
     recipes = list(training.recipes.values())
     n_rows = next(iter(found.blocks.values())).shape[0]
     names = np.array([str(i) for i in range(n_rows)] if found.samples is None else found.samples, dtype=object)
+    if found.samples is None and any(recipe.feature is None for recipe in recipes):
+        msg = "random kernels are functions of the samples' names, and the new samples have none; give them (samples=)"
+        raise InputError(msg)
     check_values(recipes, tables, scans, names)
     check_present({name: each.absent for name, each in scans.items()}, missing)
     rows = Axis(names, at_hand(tables, scans))

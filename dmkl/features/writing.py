@@ -16,7 +16,7 @@ from dask.delayed import delayed
 from dmkl import progress
 from dmkl.errors import InputError
 from dmkl.features.tiles import FeatureTiles
-from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import again, check_memory, check_shared, execute, graph_token, machine, share_all
 from dmkl.store.tiles import TileWriter, crc32c
 from dmkl.store.writer import StoreWriter
@@ -80,7 +80,7 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
         writer.begin_kernels({k: provenances[k] for k in chosen})
         work = [(piece, tile) for piece in batch for tile in tiles]
         with writer.full_disk():
-            parts = again(partial(_run, source, writer.tiles, work, where.slots_per_host, tile_bytes), "build")
+            parts = again(partial(_run, source, writer.tiles, work, tile_bytes), "build")
         for piece in batch:
             mine = [part for (owner, _), part in zip(work, parts, strict=True) if owner is piece]
             for position, k in enumerate(piece.kernels):
@@ -136,14 +136,13 @@ def _run(
     source: FeatureTiles,
     tiles: TileWriter,
     work: Sequence[tuple[_Piece, tuple[int, int]]],
-    tasks_per_machine: int,
     tile_bytes: int,
 ) -> list[list[_TilePart]]:
     token = graph_token(machine(), source, [(piece.kernels, tile) for piece, tile in work])
     shared, target = share_all({f"build-features-{token}": source, f"build-store-{token}": tiles})
     tasks = [
         delayed(_write_tile, pure=False)(
-            shared, target, piece.kernels, tile, tasks_per_machine, dask_key_name=f"build-tile-{number}-{token}"
+            shared, target, piece.kernels, tile, dask_key_name=f"build-tile-{number}-{token}"
         )
         for number, (piece, tile) in enumerate(work)
     ]
@@ -152,7 +151,7 @@ def _run(
 
 
 def _write_tile(
-    source: FeatureTiles, tiles: TileWriter, kernels: tuple[int, ...], tile: tuple[int, int], tasks_per_machine: int
+    source: FeatureTiles, tiles: TileWriter, kernels: tuple[int, ...], tile: tuple[int, int]
 ) -> list[_TilePart]:
     """Compute and write one tile of some kernels."""
     i, j = tile
@@ -162,7 +161,8 @@ def _write_tile(
         if standing is not None:
             parts[k] = _part(source, k, tile, standing, crc32c(standing))
     # What overflows is told by `_part`.
-    with pinned_blas(blas_threads(tasks_per_machine)), np.errstate(over="ignore", invalid="ignore"):
+    # One thread, however many cores there are: others would round otherwise, and the set be another one.
+    with pinned_blas(1), np.errstate(over="ignore", invalid="ignore"):
         for (k, _, _), block in source.stream([(k, i, j) for k in kernels if k not in parts]):
             part = _part(source, k, tile, block, 0)  # checks it before anything is written
             parts[k] = _TilePart(tiles.write(k, i, j, block), part.row_sum, part.col_sum, part.diagonal)
