@@ -40,7 +40,7 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
             columns |= {str(label): array.sel({dim: label}) for label in array[dim].values}
         else:
             columns |= {f"mean of {array.sizes[dim]} {_SEVERAL[dim]}": array.mean(dim), "largest": array.max(dim)}
-            whose = array.idxmax(dim).rename(dim)
+            whose = array[dim][array.argmax(dim)]
     names = [str(name) for name in next(iter(weights.values())).kernel.values]
     found = table()
     found.add_column("kernel", overflow="fold")

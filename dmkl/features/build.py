@@ -115,8 +115,8 @@ def build(
     for item in planned:
         if item.feature in distances and item.function != "distance":
             msg = (
-                f"{item.feature!r} is taken as a matrix of distances and, by kernel {item.name!r}, as a table of features; "
-                "name the features of each spec (feature=)"
+                f"{item.feature!r} is taken as a matrix of distances and, by kernel {item.name!r}, as a table of "
+                "features; name the features of each spec (feature=)"
             )
             raise InputError(msg)
         if item.function == "distance" and scans[str(item.feature)].absent.any():
