@@ -470,6 +470,8 @@ def failing(monkeypatch):
     """Make the n-th write of a file fail, as a kill or a full disk would; later ones too."""
     from zarr.storage import _local
 
+    from dmkl.store import tiles
+
     put = _local._put
 
     def arrange(n, error):
@@ -484,7 +486,15 @@ def failing(monkeypatch):
                 raise error
             return put(path, value, exclusive)
 
+        def opened(path, mode):  # tiles are written without Zarr
+            nonlocal count
+            count += 1
+            if n is not None and count >= n:
+                raise error
+            return open(path, mode)
+
         monkeypatch.setattr(_local, "_put", counted)
+        monkeypatch.setattr(tiles, "open", opened, raising=False)
         return lambda: count
 
     return arrange

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class TileWriter:
         self.target, self.node, self.tiling = target, node, tiling
         self._gram: Any = zarr.open_group(target, mode="r+", zarr_format=3, use_consolidated=False)[node]
         self._files = plain_folder(self._gram)
+        self._local = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TileWriter, (self.target, self.node, self.tiling)
@@ -68,22 +70,36 @@ class TileWriter:
         """Write one tile of kernel j in one atomic step; returns its checksum without padding."""
         block = np.ascontiguousarray(block)
         checksum = crc32c(block)
-        if self._files is None or block.shape != (self.tiling.tile, self.tiling.tile):
+        if self._files is None:
             self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)] = block
             return checksum
         # As Zarr does it, without its two copies of the tile.
+        whole = self._padded(block)
         path = f"{self._files}/{j}/{row}/{col}"
         os.makedirs(os.path.dirname(path), exist_ok=True)
         written = f"{path}.{uuid.uuid4().hex}.partial"
         try:
             with open(written, "xb") as file:
-                file.write(block.data)
-                file.write(checksum.to_bytes(4, "little"))
+                file.write(whole.data)
+                file.write((checksum if whole is block else crc32c(whole)).to_bytes(4, "little"))
             os.replace(written, path)
         except BaseException:
             Path(written).unlink(missing_ok=True)
             raise
         return checksum
+
+    def _padded(self, block: Array) -> Array:
+        """A ragged tile with NaN to the full side, in an array that this thread uses again and again."""
+        side, (rows, cols) = self.tiling.tile, block.shape
+        if block.shape == (side, side):
+            return block
+        if not hasattr(self._local, "padded"):
+            self._local.padded = np.empty((side, side), block.dtype)
+        whole: Array = self._local.padded
+        whole[:rows, :cols] = block
+        whole[:rows, cols:] = np.nan
+        whole[rows:] = np.nan
+        return whole
 
     def read(self, j: int, row: int, col: int) -> Array:
         """Read back a tile that was written."""
