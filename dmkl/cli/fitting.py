@@ -158,7 +158,7 @@ def fit(
     Constraints of gmkl: a table for each in a TOML file, Σ coefficient × weight at least, or at most, a number.
 
         [[constraint]]
-        weights = { rbf = 1, chi2 = -2 }   # rbf weighs at least twice as much as chi2
+        weights = { rbf = 1, chi2 = -2 }  # rbf at least twice chi2
         least = 0
 
         [[constraint]]

@@ -9,7 +9,7 @@ import dmkl
 from dmkl.cli.priors import read_constraints, read_prices
 from dmkl.errors import InputError
 
-__all__ = ["MODELS", "make", "refuse_foreign"]
+__all__ = ["MODELS", "make"]
 
 MODELS: dict[str, Any] = {
     "mkfda": dmkl.MKFDA,
@@ -41,7 +41,7 @@ def make(name: str, kernels: Sequence[str], **options: Any) -> Any:
         If an option is for other models, or a file breaks a rule.
     """
     given = {option: value for option, value in options.items() if value is not None}
-    refuse_foreign(name, given)
+    _refuse_foreign(name, given)
     if "normalize" in given:  # where None is a value, the command line has a word for it
         given["normalize"] = None if given["normalize"] == "none" else given["normalize"]
     if "sigma" in given:
@@ -51,14 +51,7 @@ def make(name: str, kernels: Sequence[str], **options: Any) -> Any:
     return MODELS[name](**given)
 
 
-def refuse_foreign(name: str, options: Iterable[str]) -> None:
-    """Refuse options that a model knows nothing of.
-
-    Raises
-    ------
-    InputError
-        Naming the models that know it.
-    """
+def _refuse_foreign(name: str, options: Iterable[str]) -> None:
     known = {model: made().get_params() for model, made in MODELS.items()}
     for option in options:
         parameter = _PARAMETERS.get(option, option)

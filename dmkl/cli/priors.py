@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,8 +13,6 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dmkl.errors import InputError
-from dmkl.store.files.paths import known
-from dmkl.store.files.text import read_table
 
 __all__ = ["read_constraints", "read_prices"]
 
@@ -26,7 +25,7 @@ def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
     Parameters
     ----------
     text
-        A number, or the path of a text file with a kernel and its price a line.
+        A number, or the path of a CSV file with a kernel and its price a line, which may have a header.
     kernels
         Names, in the order of the prices.
 
@@ -35,36 +34,45 @@ def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
     InputError
         If the file is no such table, a kernel has no price or two, or a name is no kernel's.
     """
-    try:
+    if _is_number(text):
         return float(text)
-    except ValueError:
-        path = Path(text).expanduser()
+    path = Path(text).expanduser()
     if not path.exists():
         msg = f"--sigma takes a number or a file of kernel,price, got {text!r}, which is neither"
         raise InputError(msg)
-    table = read_table(known(path))
-    values = np.asarray(table.values).reshape(len(table.values), -1)
-    names = table.row_names
-    if names is None and values.shape[1] == 2:  # names that look like numbers
-        names, values = tuple(values[:, 0].astype(str)), values[:, 1:]
-    if names is None or values.shape[1] != 1:
-        msg = f"{path} has {values.shape[1]} columns, expected lines of a kernel's name and its price, such as rbf,0.5"
-        raise InputError(msg)
-    _check_names(names, kernels, str(path))
-    twice = [name for name in names if names.count(name) > 1]
-    without = [name for name in kernels if name not in names]
-    if twice or without:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [[cell.strip() for cell in line] for line in csv.reader(file) if line]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        msg = f"the file of prices {path} cannot be read: {error}"
+        raise InputError(msg) from error
+    found: list[tuple[str, float]] = []
+    for number, line in enumerate(lines):
+        if len(line) == 2 and _is_number(line[1]):
+            found.append((line[0], float(line[1])))
+        elif number or len(line) != 2:  # the first may be a header
+            msg = f"{path}: expected the name of a kernel and its price a line, such as rbf,0.5, got {','.join(line)!r}"
+            raise InputError(msg)
+    prices = dict(found)
+    _check_names(prices, kernels, str(path))
+    if len(prices) < len(found) or len(prices) < len(kernels):
+        names = [name for name, _ in found]
+        twice = [name for name in names if names.count(name) > 1]
+        without = [name for name in kernels if name not in prices]
         msg = (
             f"{path} has {'two prices' if twice else 'no price'} for kernel {(twice or without)[0]!r}, expected one "
             "for each kernel of the set"
         )
         raise InputError(msg)
-    try:
-        prices = dict(zip(names, values[:, 0].astype(np.float64).tolist(), strict=True))
-    except ValueError as error:
-        msg = f"{path}: the prices must be numbers, {error}"
-        raise InputError(msg) from error
     return [prices[name] for name in kernels]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class _Constraint(BaseModel):

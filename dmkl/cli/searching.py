@@ -23,7 +23,7 @@ import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.fitting import _as_mapping as model_as_mapping
 from dmkl.cli.fitting import _training_samples, parse_p
-from dmkl.cli.models import make, refuse_foreign
+from dmkl.cli.models import make
 from dmkl.cli.options import (
     SAMPLES,
     SOLVING,
@@ -219,8 +219,6 @@ def search(
     out = out.expanduser()
     state = out.absolute().with_name(f"{out.name}.partial")
     _check_places(out, plot, overwrite=overwrite)
-    searched = {name: texts for name, texts in (("p", p), ("lam", lam), ("C", C)) if texts is not None}
-    refuse_foreign(model, searched)
     K = dmkl.open(store)
     estimator = make(
         model,
@@ -235,7 +233,7 @@ def search(
         basis=basis,
         tol=tol,
     )
-    named = [f"{name}={texts}" for name, texts in searched.items()]
+    named = [f"{name}={texts}" for name, texts in (("p", p), ("lam", lam), ("C", C)) if texts is not None]
     values = {**as_grid(None, estimator), **parse_grid([*named, *(grid or ())])}
     chosen, on, folds = _samples(K, cv, split, train, every)
     known_groups = None if groups is None else _read_groups(groups, K.samples, chosen)
