@@ -123,7 +123,8 @@ def build(
     tile: Tile = None,
     dtype: Dtype = None,
     overwrite: Overwrite = False,
-    cluster: Cluster = "local",
+    # What a build does lets go of the interpreter: threads save the start of processes, and copies between them.
+    cluster: Cluster = "threads",
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -142,9 +143,16 @@ def table_of(recipe: Recipe, axis: Axis) -> FeatureTable:
     return RandomTable(axis.samples, recipe.parameters["seed"], int(recipe.parameters.get("dimensions", 1)))
 
 
+_IDLE = threading.local()
+
+
 @dataclass
 class _Scratch:
-    """What one stream keeps between tiles. Arrays are made once: fresh pages cost as much as the arithmetic."""
+    """What one stream keeps between tiles.
+
+    Large arrays outlive it, for the next stream of the thread, which most often is the next tile of a build: making
+    them anew would cost as much as the arithmetic, in fresh pages.
+    """
 
     pairs_of: tuple[Any, ...] | None = None
     pairs: Array | None = None
@@ -153,10 +161,18 @@ class _Scratch:
     buffers: dict[str, Array] = field(default_factory=dict)
     rows: dict[int, tuple[tuple[str, int], Array]] = field(default_factory=dict)
 
+    def __enter__(self) -> Self:
+        self.buffers = getattr(_IDLE, "buffers", {})
+        _IDLE.buffers = {}  # a stream that begins before this one has ended makes its own
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _IDLE.buffers = self.buffers
+
     def buffer(self, what: str, shape: tuple[int, int], dtype: np.dtype[Any], side: int) -> Array:
         """An array of this shape; what was in it is lost."""
         key = f"{what} {dtype}"
-        if key not in self.buffers:
+        if key not in self.buffers or len(self.buffers[key]) < side * side:
             self.buffers[key] = np.empty(side * side, dtype)
         return self.buffers[key][: shape[0] * shape[1]].reshape(shape)
 
@@ -226,9 +242,9 @@ class FeatureTiles:
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`. Kernels that share a statistic share its computation where one follows the other."""
-        scratch = _Scratch()
-        for key in keys:
-            yield key, self._tile(key, scratch)
+        with _Scratch() as scratch:
+            for key in keys:
+                yield key, self._tile(key, scratch)
 
     def _tile(self, key: TileKey, scratch: _Scratch) -> Array:
         k, i, j = key
