@@ -125,6 +125,7 @@ def test_what_is_not_given_is_the_models_own(run, tmp_path, store, model):
 def test_help_tells_the_models_own_values(run):
     """The defaults that help names are those of the estimators."""
     machines = {"mksvm", "gmkl"}
+    unit_variance = {*machines, "gsmkl"}
     for command in (fit, search):
         for name in ("center", "normalize", "tol", "multiclass", "sigma", "constraints", "C"):
             assert inspect.signature(command).parameters[name].default is None
@@ -132,9 +133,11 @@ def test_help_tells_the_models_own_values(run):
         (Normalize, "normalize", "trace", "multiplicative"),
         (Tol, "tol", "1e-4", "1e-3"),
     ):
-        assert f"[default: {others}; {of_machines} for mksvm and gmkl]" in option.__metadata__[0].help
+        those = unit_variance if name == "normalize" else machines
+        listed = "mksvm, gmkl and gsmkl" if name == "normalize" else "mksvm and gmkl"
+        assert f"[default: {others}; {of_machines} for {listed}]" in option.__metadata__[0].help
         for model, made in MODELS.items():
-            value = of_machines if model in machines else others
+            value = of_machines if model in those else others
             assert made().get_params()[name] == (value if name == "normalize" else float(value))
     for option, name, text, value in (
         (Center, "center", "center", True),
@@ -162,19 +165,20 @@ def test_the_form_that_help_shows_is_read(run, tmp_path):
 
 def test_options_of_other_models_are_refused(run, tmp_path, store, prices, rules):
     for model, given, told in (
-        ("mksvm", ["--lam", 1], "--lam is for --model mkfda or uniform or single-best or product, and mksvm has no"),
+        ("mksvm", ["--lam", 1], "--lam is for --model mkfda or gsmkl or uniform or single-best or product, and mksvm"),
+        ("gmkl", ["--groups", 2], "--groups is for --model gsmkl, and gmkl has no"),
         ("mksvm", ["--master", "newton"], "--master is for --model mkfda, and mksvm has no"),
         ("mksvm", ["--solver", "cg"], "--solver is for --model mkfda"),
         ("mksvm", ["--sigma", 1], "--sigma is for --model gmkl, and mksvm"),
         ("mksvm", ["--constraints", rules], "--constraints is for --model gmkl, and mksvm"),
-        ("mkfda", ["--C", 1], "--C is for --model mksvm or gmkl, and mkfda"),
+        ("mkfda", ["--C", 1], "--C is for --model mksvm or gmkl or gsmkl, and mkfda"),
         ("mkfda", ["--multiclass", "ovo"], "--multiclass is for --model mksvm or gmkl"),
         ("gmkl", ["--p", 2], "--p is for --model mkfda or mksvm, and gmkl"),
         ("uniform", ["--p", 2], "--p is for --model mkfda or mksvm, and uniform"),
         ("product", ["--master", "exact"], "--master is for --model mkfda"),
     ):
         for command in ("fit", "search"):
-            if command == "search" and given[0] == "--master":
+            if command == "search" and given[0] in ("--master", "--groups"):  # there, groups of samples
                 continue
             if command == "search" and given[0] in ("--p", "--lam", "--C"):
                 told = f"'{given[0][2:]}' is no parameter of {MODELS[model].__name__}"
@@ -351,3 +355,20 @@ def test_grids_of_C():
     assert parse_grid(["C=0.25,4,1e2"]) == {"C": [0.25, 4.0, 100.0]}
     with pytest.raises(InputError, match=r"--C takes positive numbers such as 0\.25,4, got 'many'"):
         parse_grid(["C=1,many"])
+
+
+def test_weights_of_groups(run, tmp_path, store):
+    options = ["--model", "gsmkl", "--groups", 2, "--C", 2, "--max-iter", 3, "--json", *THREADS]
+    status, out, err = run("fit", store, tmp_path / "model", *options)
+    assert status == 0, err
+    told, found = json.loads(out), dmkl.load(tmp_path / "model")
+    assert told["weights"][NAMES[0]]["apple, group 0"] == found.weights_.sel(
+        kernel=NAMES[0], group=0, **{"class": "apple"}
+    )
+    status, out, err = run("fit", store, tmp_path / "model", *options[:-3], "--overwrite", *THREADS)
+    assert status == 0, err
+    assert "none" in out
+    grid = ["--grid", "n_groups=1,2", "--C", "1", "--tol", 0.1, "--cv", 2]
+    status, out, err = run("search", store, tmp_path / "found", "--model", "gsmkl", *grid, *THREADS)
+    assert status == 0, err
+    assert dmkl.load(tmp_path / "found").parameters[0] in ("n_groups", "C")

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import typer
-import xarray as xr
 
 import dmkl
 from dmkl.blocks.fisher import as_exponent
@@ -23,6 +22,8 @@ from dmkl.cli.options import (
     Center,
     Cluster,
     Constraints,
+    Grouping,
+    Groups,
     Json,
     Memory,
     Model,
@@ -36,7 +37,7 @@ from dmkl.cli.options import (
 )
 from dmkl.cli.output import console, count, print_json, say
 from dmkl.cli.samples import positions
-from dmkl.cli.tables import summary_table, weights_table
+from dmkl.cli.tables import by_column, summary_table, weights_table
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
@@ -92,11 +93,15 @@ def fit(
     ] = None,
     C: Annotated[
         float | None,
-        typer.Option("--C", "-C", help="Price of a unit of hinge loss, positive, of mksvm and gmkl. [default: 1]"),
+        typer.Option(
+            "--C", "-C", help="Price of a unit of hinge loss, positive, of mksvm, gmkl and gsmkl. [default: 1]"
+        ),
     ] = None,
     multiclass: Multiclass = None,
     sigma: Sigma = None,
     constraints: Constraints = None,
+    groups: Groups = None,
+    grouping: Grouping = None,
     center: Center = None,
     normalize: Normalize = None,
     split: Annotated[
@@ -178,6 +183,8 @@ def fit(
         multiclass=multiclass,
         sigma=sigma,
         constraints=constraints,
+        groups=groups,
+        grouping=grouping,
         center=center,
         normalize=normalize,
         solver=solver,
@@ -219,7 +226,7 @@ def _training_samples(K: KernelSet, split: int | None, train: Path | None, every
 
 
 def _as_mapping(estimator: Any, path: Path, n_samples: int, seconds: float) -> dict[str, Any]:
-    weights: xr.DataArray = estimator.weights_
+    weights = by_column(estimator.weights_)
     rows: list[Any] = weights.values.tolist()
     if weights.ndim == 2:  # over classes, pairs or tasks
         labels = [str(label) for label in weights[weights.dims[1]].values]

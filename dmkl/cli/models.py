@@ -15,11 +15,12 @@ MODELS: dict[str, Any] = {
     "mkfda": dmkl.MKFDA,
     "mksvm": dmkl.MKSVM,
     "gmkl": dmkl.GMKL,
+    "gsmkl": dmkl.GSMKL,
     "uniform": dmkl.Uniform,
     "single-best": dmkl.SingleBest,
     "product": dmkl.Product,
 }
-_PARAMETERS = {"constraints": "A"}
+_PARAMETERS = {"constraints": "A", "groups": "n_groups"}
 """What estimators call an option, where it is not the same."""
 
 
@@ -48,6 +49,8 @@ def make(name: str, kernels: Sequence[str], **options: Any) -> Any:
         given["sigma"] = read_prices(given["sigma"], kernels)
     if "constraints" in given:
         given["A"], given["b"] = read_constraints(given.pop("constraints"), kernels)
+    if "groups" in given:
+        given["n_groups"] = given.pop("groups")
     return MODELS[name](**given)
 
 

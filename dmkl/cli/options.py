@@ -14,6 +14,8 @@ __all__ = [
     "Cluster",
     "Constraints",
     "Dtype",
+    "Grouping",
+    "Groups",
     "Json",
     "Labels",
     "Memory",
@@ -45,10 +47,18 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 
 # Of what a model is made is None where it is not given: each has defaults of its own.
 Model = Annotated[
-    Literal["mkfda", "mksvm", "gmkl", "uniform", "single-best", "product"],
+    Literal["mkfda", "mksvm", "gmkl", "gsmkl", "uniform", "single-best", "product"],
     typer.Option(
-        help="What learns weights: ℓp MK-FDA, ℓp MK-SVM, or GMKL (a support vector machine whose weights have prices "
-        "and constraints); or a baseline."
+        help="What learns weights: ℓp MK-FDA, ℓp MK-SVM, GMKL (a support vector machine whose weights have prices and "
+        "constraints), or GS-MKL (weights for each group of samples); or a baseline."
+    ),
+]
+Groups = Annotated[int | None, typer.Option(min=1, help="Groups of each class, for gsmkl. [default: 2]")]
+Grouping = Annotated[
+    Literal["kernel", "kmeans", "plsa"] | None,
+    typer.Option(
+        help="What makes gsmkl's groups: kernel k-means on the mean kernel; or k-means, or pLSA, on the features that "
+        "the kernels were built from. [default: kernel]"
     ),
 ]
 Multiclass = Annotated[
@@ -74,7 +84,7 @@ Center = Annotated[
 Normalize = Annotated[
     Literal["trace", "cosine", "multiplicative", "none"] | None,
     typer.Option(
-        help="How kernels are brought to one scale. [default: trace; multiplicative for mksvm and gmkl]",
+        help="How kernels are brought to one scale. [default: trace; multiplicative for mksvm, gmkl and gsmkl]",
     ),
 ]
 Tol = Annotated[

@@ -13,9 +13,10 @@ from rich.text import Text
 
 from dmkl.cli.output import bar, table
 from dmkl.errors import InputError
+from dmkl.estimators.groups import GSMKL
 from dmkl.search.result import SearchResult
 
-__all__ = ["points_table", "summary_table", "weights_table"]
+__all__ = ["by_column", "points_table", "summary_table", "weights_table"]
 
 
 _MOST_COLUMNS = 4
@@ -35,6 +36,7 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
         if array.ndim == 1:
             columns[title] = array
             continue
+        array = by_column(array)
         dim = str(array.dims[1])
         if array.sizes[dim] <= _MOST_COLUMNS:
             columns |= {str(label): array.sel({dim: label}) for label in array[dim].values}
@@ -61,6 +63,20 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
     return found
 
 
+def by_column(weights: xr.DataArray) -> xr.DataArray:
+    """Weights of groups as columns of their own: (kernel, group, class) as (kernel, class), named with the group."""
+    if weights.ndim < 3:
+        return weights
+    group, dim = (str(name) for name in weights.dims[1:])
+    names = [f"{label}, group {g}" for g in weights[group].values for label in weights[dim].values]
+    return xr.DataArray(
+        weights.values.reshape(len(weights), -1),
+        dims=("kernel", dim),
+        coords={"kernel": weights.kernel.values, dim: names},
+        name=weights.name,
+    )
+
+
 def summary_table(
     models: Mapping[str, Any], seconds: Mapping[str, float], accuracy: Mapping[str, float] | None = None
 ) -> Table:
@@ -78,7 +94,7 @@ def summary_table(
         found.add_row(
             Text(name),
             *correct,
-            _gap(gap),
+            "none" if isinstance(model, GSMKL) else _gap(gap),  # its problem is not convex
             str(model.n_passes_),
             *([getattr(model, "solver_", "")] if solvers else []),
             f"{seconds[name]:.2f}",

@@ -86,8 +86,8 @@ class GSMKL(KernelClassifier):
     gap_ : float or DataArray
         The relative decrease of the objective over the last steps: the problem is not convex, and nothing proves how
         far the best weights are.
-    converged_ : bool
-        Whether every descent ended before `max_iter`.
+    converged_, status_ : bool, str
+        Whether every descent ended before `max_iter`, and what to do.
 
     Notes
     -----
@@ -272,6 +272,11 @@ class GSMKL(KernelClassifier):
         )
         self.gap_ = float(decreases[0]) if single else xr.DataArray(decreases, dims=(dim,), coords=along, name="gap")
         self.converged_ = all(solution.converged for solution in solutions)
+        self.status_ = (
+            "The objective stopped falling: a local minimum, to within the tolerance."
+            if self.converged_
+            else "The iteration cap was reached while the objective still fell: raise max_iter, or tol."
+        )
         self.n_iter_ = max(len(solution.objectives) for solution in solutions) - 1
         self.n_trainings_ = sum(solution.trainings for solution in solutions)
         history = np.full((len(solutions), self.n_iter_ + 1), np.nan)
@@ -341,7 +346,7 @@ class GSMKL(KernelClassifier):
 
     def _more_state(self) -> dict[str, Any]:
         plain = {name: np.asarray(getattr(self, name)).tolist() for name in ("gap_", "objective_")}
-        own = {name: getattr(self, name) for name in ("converged_", "n_iter_", "n_trainings_", "n_passes_")}
+        own = {name: getattr(self, name) for name in ("converged_", "status_", "n_iter_", "n_trainings_", "n_passes_")}
         return {**plain, **own, "groups": {key: value.tolist() for key, value in self._grouped.arrays().items()}}
 
     def _set_more_state(self, state: dict[str, Any]) -> Self:

@@ -62,7 +62,9 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     if grid is None:
         lam = LAM_COSINE if known.get("normalize") == "cosine" else LAM_TRACE
         papers = (("p", P_VALUES), ("lam", lam), ("C", C_VALUES))
-        chosen = {name: values for name, values in papers if name in known}
+        # Of two losses, each has a price of its own.
+        idle = {"hinge": "lam", "square": "C"}.get(str(known.get("loss")))
+        chosen = {name: values for name, values in papers if name in known and name != idle}
         if not chosen:
             msg = f"{what} has neither p nor lam nor C, so there is no default grid; give one"
             raise InputError(msg)
