@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
 import dask
 import numpy as np
 import pytest
@@ -10,6 +13,11 @@ from hypothesis import HealthCheck, settings
 from references import psd
 
 import dmkl
+
+# What a shell starts in the background ignores Ctrl-C, and so would all programs that tests start and interrupt.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 settings.register_profile(
     "fast", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
