@@ -6,11 +6,14 @@ import os
 import signal
 from collections import Counter
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import dask
 import numpy as np
 from dask.base import tokenize
+from sklearn.datasets import load_digits
+from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kernel
 
 from dmkl.blocks.tiling import Tiling
 from dmkl.kernelset import KernelSet
@@ -208,3 +211,20 @@ def in_memory(K, tile):
     n, m, _ = K.shape
     every = np.arange(m)
     return KernelSet(View(InMemory(K, tile), np.arange(n), every, every))
+
+
+@cache
+def digits():
+    """90 digits and 5 kernels without negative entries: of pixels, of half the pixels, of noise."""
+    rng = np.random.default_rng(0)
+    x, y = load_digits(return_X_y=True)
+    chosen = rng.permutation(len(y))[:90]
+    x, y = x[chosen] / 16, y[chosen]
+    kernels = [
+        rbf_kernel(x, gamma=0.02),
+        rbf_kernel(x, gamma=0.5),
+        linear_kernel(x[:, :32]),
+        polynomial_kernel(x[:, 32:], degree=3),
+        rbf_kernel(rng.standard_normal((90, 5)), gamma=0.2),
+    ]
+    return np.stack(kernels), y

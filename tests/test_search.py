@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import dask
 import numpy as np
 import pytest
-from references import Counting, dense_view, in_memory, over
-from sklearn.datasets import load_digits
+from references import Counting, dense_view, digits, in_memory, over
 from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score
-from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kernel
 from sklearn.model_selection import KFold, RepeatedStratifiedKFold, StratifiedGroupKFold, StratifiedKFold
 from threadpoolctl import threadpool_limits
 
@@ -36,23 +32,6 @@ def one_blas_thread():
 
 
 # --- data, and the same search point by point ---------------------------------------------------------------
-
-
-@cache
-def digits():
-    """90 digits and 5 kernels without negative entries."""
-    rng = np.random.default_rng(0)
-    x, y = load_digits(return_X_y=True)
-    chosen = rng.permutation(len(y))[:90]
-    x, y = x[chosen] / 16, y[chosen]
-    kernels = [
-        rbf_kernel(x, gamma=0.02),
-        rbf_kernel(x, gamma=0.5),
-        linear_kernel(x[:, :32]),
-        polynomial_kernel(x[:, 32:], degree=3),
-        rbf_kernel(rng.standard_normal((90, 5)), gamma=0.2),
-    ]
-    return np.stack(kernels), y
 
 
 def kernel_set():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from functools import cache
 from typing import NamedTuple
 
 import dask
@@ -14,9 +13,7 @@ from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 from optima import bounds, norm, optimum, solve, system, value
-from references import Counting, Killing, dense_view, error, in_memory, over, psd
-from sklearn.datasets import load_digits
-from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kernel
+from references import Counting, Killing, dense_view, digits, error, in_memory, over, psd
 from threadpoolctl import threadpool_limits
 
 import dmkl
@@ -47,23 +44,6 @@ def one_blas_thread():
 
 
 # --- data ---------------------------------------------------------------------------------------------------
-
-
-@cache
-def digits():
-    """90 digits and 5 kernels of pixels, of half the pixels, and of noise."""
-    rng = np.random.default_rng(0)
-    x, y = load_digits(return_X_y=True)
-    chosen = rng.permutation(len(y))[:90]
-    x, y = x[chosen] / 16, y[chosen]
-    kernels = [
-        rbf_kernel(x, gamma=0.02),
-        rbf_kernel(x, gamma=0.5),
-        linear_kernel(x[:, :32]),
-        polynomial_kernel(x[:, 32:], degree=3),
-        rbf_kernel(rng.standard_normal((90, 5)), gamma=0.2),
-    ]
-    return np.stack(kernels), y
 
 
 LABELS = {

@@ -74,7 +74,7 @@ class MKSVM(_MarginClassifier):
     Sources: Yan et al., JMLR 13 (2012), Eq. 1; Kloft, Brefeld, Sonnenburg, Zien, JMLR 12 (2011). The weights are found
     by Newton steps over the norm ball (`dmkl.solvers.svm.margin`), which reach p = 1 too.
 
-    A machine is trained on the combined kernel in the memory of one task, 24 m² bytes, or where that does not fit on
+    A machine is trained on the combined kernel in the memory of one task, 32 m² bytes, or where that does not fit on
     the columns of a working set.
 
     Examples
