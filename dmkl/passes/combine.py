@@ -156,7 +156,7 @@ def add_strip(
                             _add(total, part, weight * factor)
                         else:
                             down, across = (scales[k][order.order[run]] for run in (rows, cols))
-                            _add(total, part * down[:, None] * across[None, :], weight * factor)
+                            _add(total, part, weight * factor * down[:, None], across)
             yield tile, [(*runs[c.lens], total) for c, total in zip(combinations, totals, strict=True)]
 
 
@@ -170,14 +170,16 @@ def _strip(
     return blocks
 
 
-def _add(total: Float, part: Array, weight: float) -> None:
-    """Add weight · part to total, in float64."""
+def _add(total: Float, part: Array, weight: float | Float, across: Float | None = None) -> None:
+    """Add weight · part to total, in float64; the weight is a number, or one for each row, and one for each column."""
     scratch = np.empty((_PANEL, total.shape[1]))
     for start in range(0, len(total), _PANEL):
         rows = slice(start, min(start + _PANEL, len(total)))
         panel = scratch[: rows.stop - start]
         panel[:] = part[rows]
-        panel *= weight
+        panel *= weight[rows] if isinstance(weight, np.ndarray) else weight
+        if across is not None:
+            panel *= across
         total[rows] += panel
 
 
