@@ -52,6 +52,12 @@ def scheduler(request):
         yield request.param
 
 
+@pytest.fixture(params=["whole", "cut"])
+def cutting(request, monkeypatch):
+    """Whether passes cut tiles down to the samples that are looked at; otherwise the number of columns says."""
+    monkeypatch.setattr("dmkl.passes.sweep._WORTH", 0.0 if request.param == "cut" else np.inf)
+
+
 @pytest.fixture
 def synchronous():
     """This thread alone: fastest for small cases."""

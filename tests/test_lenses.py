@@ -101,6 +101,7 @@ def batched(found, c):
 # --- products -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("cutting")
 def test_a_shared_pass_is_each_lens_alone(kernels, scheduler):
     K = in_memory(kernels, 9)
     lenses = [lens(K, name) for name in LENSES]
@@ -116,6 +117,7 @@ def test_a_shared_pass_is_each_lens_alone(kernels, scheduler):
             assert error(batched(by_itself, columns[k]), reference) < 1e-12
 
 
+@pytest.mark.usefixtures("cutting")
 @pytest.mark.parametrize("tile", [1, 5, 16, 40])
 @pytest.mark.parametrize("slots", [1, 8])
 def test_kernels_in_parts(kernels, slots, tile):
@@ -131,7 +133,7 @@ def test_kernels_in_parts(kernels, slots, tile):
         assert error(batched(result, c), expected(dense(kernels, list(LENSES)[c.lens]), c)) < 1e-12
 
 
-@pytest.mark.usefixtures("synchronous")
+@pytest.mark.usefixtures("synchronous", "cutting")
 def test_tiles_held_in_memory(kernels):
     """Some of them: those of the rest are read."""
     K = in_memory(kernels, 9).persist()
@@ -144,7 +146,7 @@ def test_tiles_held_in_memory(kernels):
             assert error(batched(result, c), expected(dense(kernels, list(LENSES)[c.lens]), c)) < 1e-12
 
 
-@pytest.mark.usefixtures("synchronous")
+@pytest.mark.usefixtures("synchronous", "cutting")
 def test_precisions_side_by_side(kernels):
     """Blocks in the precision of float32 kernels, and others in double precision, through the same lenses."""
     K = in_memory(kernels.astype(np.float32), 9)
