@@ -35,6 +35,7 @@ MODELS: dict[str, tuple[Any, dict[str, list[Any]]]] = {
     "mksvm": (dmkl.MKSVM(), {"p": NORMS, "C": COSTS[::2]}),
     "gmkl": (dmkl.GMKL(), {"C": [1.0, 10.0, 100.0], "sigma": [1.0, 10.0, 100.0]}),
     "gsmkl": (dmkl.GSMKL(C=4.0, tol=3e-3, max_iter=30), {"n_groups": [1, 2, 3, 4, 5]}),
+    "gsmkl, across": (dmkl.GSMKL(C=4.0, across=True, tol=3e-3, max_iter=30), {"n_groups": [1, 2, 3, 4, 5]}),
 }
 
 

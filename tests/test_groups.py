@@ -124,7 +124,12 @@ def test_kernel_kmeans_on_a_linear_kernel_is_kmeans(seed):
     centers = np.array([X[groups.labels == g].mean(0) for g in range(6)])
     nearest = np.argmin(((new[:, None] - centers) ** 2).sum(-1), axis=1)
     np.testing.assert_array_equal(groups.labels_of(lambda block: new @ X.T @ block), nearest)
-    np.testing.assert_array_equal(groups.as_new(products).labels, groups.labels_of(products))
+    without = np.array(
+        [X[(groups.labels == groups.labels[i]) & (np.arange(len(X)) != i)].mean(0) for i in range(len(X))]
+    )
+    apart = ((X[:, None] - centers) ** 2).sum(-1)
+    apart[np.arange(len(X)), groups.labels] = ((X - without) ** 2).sum(-1)
+    np.testing.assert_array_equal(groups.as_new(products, np.diag(K)).labels, np.argmin(apart, axis=1))
 
 
 def test_as_new_keeps_the_centers():
@@ -135,10 +140,46 @@ def test_as_new_keeps_the_centers():
         (group_by_kmeans(X, y, 3), X, new),
         (group_by_kernel(K.__matmul__, np.diag(K), y, 3), K.__matmul__, (new @ X.T).__matmul__),
     ):
-        again = groups.as_new(training)
+        again = groups.as_new(training, np.diag(K))
         assert not np.array_equal(again.labels, groups.labels)
         np.testing.assert_array_equal(again.labels_of(fresh), groups.labels_of(fresh))
-        np.testing.assert_array_equal(again.labels_of(training), again.labels)
+        np.testing.assert_array_equal(again.as_new(training, np.diag(K)).labels, again.labels)
+
+
+@pytest.mark.parametrize("model", ["kmeans", "kernel", "plsa"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_training_samples_are_grouped_like_new_ones(model, count):
+    """Classes that cannot be told apart: of new samples, half get a group of their class.
+
+    With a group for each class so do the training samples; with two, how the others were cut in two still tells some.
+    """
+    shares, whole = [], []
+    for seed in range(10):
+        X = np.random.default_rng(seed).poisson(3.0, size=(80, 30)).astype(float)
+        y = np.arange(80) % 2
+        K, squares = X @ X.T, (X**2).sum(1)
+        if model == "kernel":
+            groups, training = group_by_kernel(K.__matmul__, squares, y, count, restarts=2), K.__matmul__
+        else:
+            groups = (group_by_kmeans if model == "kmeans" else group_by_plsa)(X, y, count, restarts=2)
+            training = X
+        shares.append(np.mean(groups.classes[groups.as_new(training, squares).labels] == y))
+        whole.append(np.mean(groups.classes[groups.labels_of(training)] == y))
+    error = np.std(shares, ddof=1) / np.sqrt(len(shares))
+    print(f"{model}, {count}: {np.mean(shares):.3f} ± {error:.3f}, by whole centers {np.mean(whole):.3f}")
+    assert np.mean(whole) > 0.65  # what centers give away that they were made into
+    if count == 1:
+        assert abs(np.mean(shares) - 0.5) < 3 * error
+    else:
+        assert np.mean(shares) < np.mean(whole) - 5 * error
+
+
+def test_a_sample_alone_in_its_group_goes_elsewhere():
+    X = np.array([[0.0], [1.0], [10.0], [0.2]])
+    groups = group_by_kmeans(X, None, 2)
+    assert len(np.unique(groups.labels[[0, 1, 3]])) == 1 != groups.labels[2]
+    again = groups.as_new(X)
+    assert (again.labels == groups.labels[0]).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -182,7 +223,7 @@ def test_groups_go_through_plain_arrays():
     for groups, new in (
         (group_by_kmeans(X, y, 2), X),
         (group_by_plsa(counts, k, 2), counts),
-        (group_by_kernel(K.__matmul__, np.diag(K), None, 3).as_new(K.__matmul__), K.__matmul__),
+        (group_by_kernel(K.__matmul__, np.diag(K), None, 3).as_new(K.__matmul__, np.diag(K)), K.__matmul__),
     ):
         arrays = groups.arrays()
         assert all(type(value) is np.ndarray and value.dtype != object for value in arrays.values())

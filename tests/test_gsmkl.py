@@ -45,9 +45,10 @@ def test_scores_are_those_of_the_composite_kernel(built, grouping, weighting, cl
     dense = np.asarray(K[TRAIN, TRAIN].center().normalize("multiplicative"))
     groups = model.groups_.values
     scores = model.decision_function(K[TRAIN, TRAIN]).values.reshape(len(TRAIN), -1)
-    assert np.array_equal(model.groups_of(K[TRAIN, TRAIN]), groups)
+    again = model.groups_of(K[TRAIN, TRAIN])  # as new samples: each of them has its share in a center
+    assert 0.8 < np.mean(again == groups) <= 1.0
     for c in range(scores.shape[1]):
-        composite = composite_kernel(dense, model.weights_.values[:, :, c], groups)
+        composite = composite_kernel(dense, model.weights_.values[:, :, c], again, groups)
         u = model.dual_coef_.values[:, c]
         np.testing.assert_allclose(scores[:, c], composite @ u + model.intercept_.values[c], atol=1e-10)
         power = 2.0 if weighting == "root" else 1.0
@@ -57,20 +58,22 @@ def test_scores_are_those_of_the_composite_kernel(built, grouping, weighting, cl
     assert (falls[np.isfinite(falls)] <= 0).all()
 
 
-def test_one_group_is_a_machine_on_the_sum_of_squared_weights(built):
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_one_group_is_a_machine_on_the_sum_of_squared_weights(built, multilabel):
     K, y = built
     model = dmkl.GSMKL(2.0, 1, weighting="softmax", center=False, normalize=None, tol=1e-6).fit(
         K[TRAIN, TRAIN], y[TRAIN]
     )
     assert set(model.groups_.values) <= {0, 1}  # one for each class
-    across = dmkl.GSMKL(2.0, 1, regroup=False, center=False, normalize=None).fit(
-        K[TRAIN, TRAIN], np.stack([y, y], 1)[TRAIN]
-    )
+    labels = np.stack([y, y], 1) if multilabel else y
+    across = dmkl.GSMKL(2.0, 1, across=True, center=False, normalize=None).fit(K[TRAIN, TRAIN], labels[TRAIN])
+    assert set(across.groups_.values) == {0}
     weights = across.weights_.values[:, 0, 0]
     total = np.tensordot(weights**2, np.asarray(K), axes=1)
     machine = SVC(C=2.0, kernel="precomputed", tol=1e-8).fit(total[np.ix_(TRAIN, TRAIN)], y[TRAIN])
     expected = machine.decision_function(total[:, TRAIN])
-    np.testing.assert_allclose(across.decision_function(K[TEST, TRAIN]).values[:, 0], expected, atol=2e-3)
+    scores = across.decision_function(K[TEST, TRAIN]).values.reshape(len(TEST), -1)
+    np.testing.assert_allclose(scores[:, 0], expected, atol=2e-3)
 
 
 def misleading(seed, m=300):

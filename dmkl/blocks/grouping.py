@@ -19,7 +19,13 @@ the groups of all classes. `affinities_of(new)` has the values that are compared
 
 The training samples of groups inside classes were grouped by another rule, which knew their class, and a classifier
 with weights for each group can read the class off the group (see `dmkl.solvers.groups`). `Groups.as_new(training)`
-groups them by the rule for new samples; groups across classes (y = None) have one rule for both.
+groups them by the rule for new samples, and each of them as if no center had been made of it: a sample is nearer to a
+center that it has its share in than any new sample of its kind. With n members, the center c without x lies at
+
+    ‖x − c₋ₓ‖² = (n/(n − 1))² ‖x − c‖².
+
+(On 680 images of 17 classes, one group each by a mean kernel of which 58 % of new images get the group of their class,
+80 % of the training images would get it from the whole centers.) Groups across classes (y = None) need none of this.
 
 pLSA as a factorization
 -----------------------
@@ -130,7 +136,19 @@ class Groups(ABC):
             affinities = np.where(allowed, affinities, -np.inf)
         return np.asarray(np.argmax(affinities, axis=1), dtype=np.intp)
 
-    def as_new(self, training: Any) -> Groups:
+    @abstractmethod
+    def affinities_apart(self, training: Any, squares: Float | None = None) -> Float:
+        """How near each training sample is to each group, made without that sample, (m, G).
+
+        Parameters
+        ----------
+        training
+            The training samples, as `labels_of` takes new ones.
+        squares
+            (m,), ‖φ(x)‖² = K_ii of the training samples; `KernelGroups` need it.
+        """
+
+    def as_new(self, training: Any, squares: Float | None = None) -> Groups:
         """The same centers, but each training sample in the group that a new sample like it would get.
 
         `labels` then tells no more of the class than it will for new samples (see the module). Groups that nobody is in
@@ -138,15 +156,26 @@ class Groups(ABC):
 
         Parameters
         ----------
-        training
-            The training samples, as `labels_of` takes new ones.
+        training, squares
+            As in `affinities_apart`.
         """
-        return replace(self, labels=self.labels_of(training))
+        apart = self.affinities_apart(training, squares)
+        return replace(self, labels=np.asarray(np.argmax(apart, axis=1), dtype=np.intp))
 
     def arrays(self) -> dict[str, Array]:
         """All there is, as plain arrays by name: `groups_from_arrays` makes the same groups of them."""
         stored = {key: getattr(self, key) for key in ("labels", "classes", "centers", "members")}
         return {"model": np.array(self.model), **stored}
+
+    def _stretched(self, squared: Float) -> Float:
+        """Squared distances from centers as they are without each sample, from those as they are; see the module."""
+        sizes = np.bincount(self.members, minlength=self.n_groups)[self.members].astype(np.float64)
+        alone = sizes == 1
+        own = np.arange(len(self.members)), self.members
+        stretched = squared.copy()
+        stretched[own] *= (sizes / np.where(alone, 1.0, sizes - 1.0)) ** 2
+        stretched[own[0][alone], own[1][alone]] = np.inf
+        return stretched
 
     def _fitting(self, new: Any) -> Float:
         table: Float = np.asarray(new, dtype=np.float64)
@@ -168,6 +197,10 @@ class KMeansGroups(Groups):
         apart = np.sum(new**2, axis=1)[:, None] - 2.0 * new @ self.centers.T + np.sum(self.centers**2, axis=1)
         return -np.asarray(apart)
 
+    def affinities_apart(self, training: Any, squares: Float | None = None) -> Float:
+        """See `Groups.affinities_apart`."""
+        return -self._stretched(-self.affinities_of(training))
+
 
 @dataclass(frozen=True)
 class PLSAGroups(Groups):
@@ -177,23 +210,56 @@ class PLSAGroups(Groups):
 
     def affinities_of(self, new: Any) -> Float:
         """See `Groups.affinities_of`."""
-        counts = _counts(self._fitting(new))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # see _factorize
-            weights, _, _ = non_negative_factorization(
-                counts,
-                H=self.centers,
-                n_components=self.n_groups,
-                update_H=False,
-                solver="mu",
-                beta_loss="kullback-leibler",
-                max_iter=_PLSA_STEPS,
-                tol=_PLSA_TOL,
-            )
-        total = weights.sum(axis=1, keepdims=True)
-        # A sample without a word that any topic knows is as near to all of them.
-        shares = np.where(total > 0, weights / np.where(total > 0, total, 1.0), 1.0 / self.n_groups)
-        return np.asarray(shares, dtype=np.float64)
+        return _fold_in(_counts(self._fitting(new)), self.centers)
+
+    def affinities_apart(self, training: Any, squares: Float | None = None) -> Float:
+        """See `Groups.affinities_apart`; here without a tenth of the samples at a time, the sample among them.
+
+        A sample adds n(d, w) P(z|d, w) to the counts of which P(w|z) is made, with z among its own class's topics.
+        """
+        counts = _counts(self._fitting(training))
+        classes = self.classes[self.members]
+        shares = np.zeros((len(counts), self.n_groups))
+        for label in np.unique(self.classes):
+            rows, topics = np.flatnonzero(classes == label), np.flatnonzero(self.classes == label)
+            shares[np.ix_(rows, topics)] = _fold_in(counts[rows], self.centers[topics])
+        mixed = shares @ self.centers
+        ratio = np.divide(counts, mixed, out=np.zeros_like(counts), where=mixed > 0)
+        whole = self.centers * (shares.T @ ratio)
+        tenths = np.empty(len(counts), dtype=np.intp)
+        tenths[np.argsort(self.members, kind="stable")] = np.arange(len(counts)) % _TENTHS
+        found = np.empty_like(shares)
+        for tenth in range(_TENTHS):
+            left = tenths == tenth
+            rest = np.maximum(whole - self.centers * (shares[left].T @ ratio[left]), 0.0)
+            sizes = rest.sum(axis=1, keepdims=True)
+            found[left] = _fold_in(counts[left], rest / np.where(sizes > 0, sizes, 1.0))
+        return found
+
+
+_TENTHS = 10
+
+
+def _fold_in(counts: Float, topics: Float) -> Float:
+    """P(z|d) of documents (t, d) for P(w|z) as they are, (t, G)."""
+    if not len(counts):
+        return np.zeros((0, len(topics)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # see _factorize
+        weights, _, _ = non_negative_factorization(
+            counts,
+            H=topics,
+            n_components=len(topics),
+            update_H=False,
+            solver="mu",
+            beta_loss="kullback-leibler",
+            max_iter=_PLSA_STEPS,
+            tol=_PLSA_TOL,
+        )
+    total = weights.sum(axis=1, keepdims=True)
+    # A sample without a word that any topic knows is as near to all of them.
+    shares = np.where(total > 0, weights / np.where(total > 0, total, 1.0), 1.0 / len(topics))
+    return np.asarray(shares, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -206,6 +272,19 @@ class KernelGroups(Groups):
         """See `Groups.affinities_of`."""
         sizes = np.bincount(self.members, minlength=self.n_groups)
         return np.asarray(2.0 * new(one_hot(self.members, self.n_groups) / sizes) - self.centers)
+
+    def affinities_apart(self, training: Any, squares: Float | None = None) -> Float:
+        """See `Groups.affinities_apart`.
+
+        Raises
+        ------
+        InputError
+            If `squares` is missing.
+        """
+        if squares is None:
+            msg = "groups by kernel k-means need squares=, the diagonal of the training kernel, to leave a sample out"
+            raise InputError(msg)
+        return squares[:, None] - self._stretched(squares[:, None] - self.affinities_of(training))
 
 
 _MODELS: dict[str, type[Groups]] = {made.model: made for made in (KMeansGroups, PLSAGroups, KernelGroups)}

@@ -46,8 +46,8 @@ class GSMKL(KernelClassifier):
     C
         C > 0, the price of a unit of hinge loss.
     n_groups
-        Groups in each class; a number, or a mapping from classes to numbers. 1 is MKL with a weight for each class of
-        samples (see Notes).
+        Groups in each class; a number, or a mapping from classes to numbers. 1 is MKL with weights for each class of
+        samples (see Notes, and `across`).
     grouping
         How the samples of a class are divided: "kernel" (kernel k-means on the mean kernel), "kmeans" or "plsa" (on
         the features that the kernels were built from).
@@ -58,10 +58,14 @@ class GSMKL(KernelClassifier):
         λ > 0 of the square loss.
     weighting
         "root": β = √γ with γ the softmax, so that Σ_m (β_m^g)² = 1; "softmax": the paper's β = γ.
+    across
+        Make groups of all samples together, `n_groups` in all, instead of some in each class. Then c(x) tells no more
+        of the class in training than it does later, and n_groups=1 is canonical MKL.
     regroup
-        Give the training samples the groups that new samples like them would get, across classes. The paper's groups
-        lie inside classes; a classifier then reads the class off the group in training, where a new sample's group is
-        only guessed (False shows it).
+        Give the training samples the groups that new samples like them would get. The paper's groups lie inside
+        classes; a classifier then reads the class off the group in training, where a new sample's group is only
+        guessed (False shows it). For n_groups=1 this mends it, for more of them mostly: how the other samples of the
+        class were divided still tells a little.
     feature
         The feature table that "kmeans" and "plsa" look at; all of them side by side where missing.
     restarts
@@ -78,7 +82,7 @@ class GSMKL(KernelClassifier):
     groups_ : DataArray
         The group of each training sample.
     group_class_ : DataArray
-        The class whose samples made each group.
+        The class whose samples made each group; 0 of groups across classes.
     dual_coef_, intercept_
         As in `MKSVM`.
     objective_ : float or DataArray
@@ -113,6 +117,7 @@ class GSMKL(KernelClassifier):
         *,
         lam: float = 1e-2,
         weighting: Weighting = "root",
+        across: bool = False,
         regroup: bool = True,
         feature: str | None = None,
         restarts: int = 1,
@@ -128,6 +133,7 @@ class GSMKL(KernelClassifier):
         self.loss = loss
         self.lam = lam
         self.weighting = weighting
+        self.across = across
         self.regroup = regroup
         self.feature = feature
         self.restarts = restarts
@@ -184,8 +190,8 @@ class GSMKL(KernelClassifier):
     def _make_groups(self, training: TrainingSet) -> tuple[Groups, int]:
         """The groups of the training samples, and the passes that took."""
         targets, K = training.targets, training.kernels
-        if targets.kind == "multilabel":
-            classes: Array | None = None  # a sample has no one class: groups across all
+        if self._one_rule():
+            classes: Array | None = None
         elif targets.kind == "binary":
             classes = (targets.problems[0][:, 0] > 0).astype(np.intp)
         else:
@@ -196,17 +202,21 @@ class GSMKL(KernelClassifier):
             counts = {place[label]: int(count) for label, count in self.n_groups.items() if label in place}
         else:
             counts = int(self.n_groups)
-        seed = self.random_state
+        seed, anew = self.random_state, self.regroup and not self._one_rule()
         if self.grouping == "kernel":
             mean = _MeanKernel(Lens(K.view, K.statistics()))
             diagonal = mean.diagonal()
             made: Groups = group_by_kernel(mean, diagonal, classes, counts, seed=seed)
-            made = made.as_new(mean) if self.regroup else made
+            made = made.as_new(mean, diagonal) if anew else made
             return made, mean.n_passes
         table = self._table(self.features_)
         group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
         made = group(table, classes, counts, seed=seed)
-        return made.as_new(table) if self.regroup else made, 0
+        return made.as_new(table) if anew else made, 0
+
+    def _one_rule(self) -> bool:
+        """Whether groups are made across all classes: in a multilabel problem a sample has no one class."""
+        return self.across or self.kind_ == "multilabel"
 
     def _table(self, features: TrainingFeatures | str) -> Float:
         """The features that groups are made of, (samples, columns)."""
@@ -289,7 +299,7 @@ class GSMKL(KernelClassifier):
     def _label_groups(self) -> None:
         made = self._grouped
         self.groups_ = xr.DataArray(made.labels, dims=("sample",), coords={"sample": self.train_samples_}, name="group")
-        classes = made.classes if self.kind_ == "multilabel" else self.classes_[made.classes]
+        classes = made.classes if self._one_rule() else self.classes_[made.classes]
         self.group_class_ = xr.DataArray(
             classes, dims=("group",), coords={"group": np.arange(made.n_groups)}, name="class"
         )
