@@ -7,6 +7,8 @@ learners (`MKFDA` and the baselines) find weights with a proven gap, in passes o
 
 from dmkl import errors as errors
 from dmkl._version import __version__ as __version__
+from dmkl.analysis.result import Analysis as Analysis
+from dmkl.analysis.run import analyze as analyze
 from dmkl.estimators.baselines import Product as Product
 from dmkl.estimators.baselines import SingleBest as SingleBest
 from dmkl.estimators.front import MKLClassifier as MKLClassifier
@@ -15,6 +17,7 @@ from dmkl.estimators.mkfda import MKFDA as MKFDA
 from dmkl.estimators.mkfda import Uniform as Uniform
 from dmkl.estimators.mksvm import GMKL as GMKL
 from dmkl.estimators.mksvm import MKSVM as MKSVM
+from dmkl.estimators.ncuts import NCuts as NCuts
 from dmkl.estimators.persistence import load as load
 from dmkl.features.build import build as build
 from dmkl.features.cross import build_cross as build_cross

@@ -13,13 +13,15 @@ import xarray as xr
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
+from dmkl.blocks.alignment import alignments, estimated, sign_probes
 from dmkl.blocks.chain import KINDS, ChainState, Fitted, Kind
 from dmkl.blocks.psd import Repair
 from dmkl.errors import InputError
+from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.product import GeometricMean
-from dmkl.passes.run import PassGraph, pass_graph
+from dmkl.passes.run import PassGraph, pass_graph, run_pass
 from dmkl.passes.statistics import chain_statistics, measured_together
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
@@ -386,6 +388,67 @@ class KernelSet:
     def compute_dtype(self, dtype: npt.DTypeLike | None = None) -> np.dtype[Any]:
         """The precision of products for an asked `dtype`: never less than that of the kernels."""
         return self.dtype if dtype is None else np.result_type(self.dtype, np.dtype(dtype))
+
+    # --- how alike the kernels are -------------------------------------------------------------------------------
+
+    def alignment(self, centered: bool = True, *, probes: int | None = None, seed: int = 0) -> xr.DataArray:
+        """A_ij = ⟨K_i, K_j⟩/(‖K_i‖‖K_j‖) for all pairs of kernels of a square set; Frobenius products, run now.
+
+        Exact, it is one pass in which a task reads the tiles of all kernels at the same place. With `probes` it is an
+        estimate from z_aᵀK_jz_b for pairs of random sign vectors, products that other work of the same pass may share;
+        its standard error comes from leaving out one probe at a time (`dmkl.blocks.alignment.estimated`). Centring
+        over some of the samples, or after cosine normalisation, takes a pass for its means before.
+
+        Parameters
+        ----------
+        centered
+            Align the kernels centred in feature space, (I − 11ᵀ/m)K(I − 11ᵀ/m); False aligns them as they are, and
+            then a common offset makes all of them alike.
+        probes
+            Number of random vectors for an estimate, at least 3; exact by default.
+        seed
+            Of the random vectors.
+
+        Returns
+        -------
+        xarray.DataArray
+            (kernel, kernel_2), from −1 to 1 and not below 0 for positive semidefinite kernels; NaN for a kernel of
+            which centring leaves nothing but rounding. An estimate has a coordinate ``standard_error`` of the same
+            shape. The attributes say what it is.
+
+        Raises
+        ------
+        InputError
+            If the view is not square or has no samples, or `probes` is below 3.
+        MemoryBudgetError
+            If the projected memory exceeds the budget; nothing is run.
+
+        References
+        ----------
+        Yan, Kittler, Mikolajczyk, Tahir, JMLR 13 (2012), Fig. 5; centred: Cortes, Mohri, Rostamizadeh, Algorithms for
+        learning kernels based on centered alignment, JMLR 13 (2012), Definition 4.
+        """
+        check_alignable(self._view)
+        Z = None if probes is None else sign_probes(self.shape[1], probes, seed)
+        K = self.center() if centered else self
+        lens = Lens(K.view, K.statistics())
+        floor = self.shape[1] * rounding(lens)
+        if Z is None:
+            value, errors = alignments(gram_pass(lens), floor), {}
+        else:
+            (projections,), _ = run_pass([lens], [Columns(Z, "project", None, np.dtype(np.float64))], "project")
+            value, error = estimated(projections, lambda gram: alignments(gram, floor))
+            errors = {"standard_error": (("kernel", "kernel_2"), error)}
+        names = np.array(self.names, dtype=str)
+        what = "alignment of centered kernels" if centered else "alignment of the kernels"
+        method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
+        return xr.DataArray(
+            value,
+            dims=("kernel", "kernel_2"),
+            coords={"kernel": names, "kernel_2": names, **errors},
+            name="alignment",
+            attrs={"long_name": what, "method": method},
+        )
 
     # --- the matrices themselves ---------------------------------------------------------------------------------
 

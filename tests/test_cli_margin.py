@@ -135,18 +135,21 @@ def test_help_tells_the_models_own_values(run):
     ):
         those = unit_variance if name == "normalize" else machines
         listed = "mksvm, gmkl and gsmkl" if name == "normalize" else "mksvm and gmkl"
-        assert f"[default: {others}; {of_machines} for {listed}]" in option.__metadata__[0].help
+        of_cuts = "cosine" if name == "normalize" else others
+        told = f"{of_machines} for {listed}" + ("; cosine for ncuts" if name == "normalize" else "")
+        assert f"[default: {others}; {told}]" in option.__metadata__[0].help
         for model, made in MODELS.items():
-            value = of_machines if model in those else others
+            value = of_machines if model in those else of_cuts if model == "ncuts" else others
             assert made().get_params()[name] == (value if name == "normalize" else float(value))
     for option, name, text, value in (
-        (Center, "center", "center", True),
+        (Center, "center", "center; no-center for ncuts", True),
         (Multiclass, "multiclass", "ovr", "ovr"),
         (Sigma, "sigma", "1", 1.0),
     ):
         assert f"[default: {text}]" in option.__metadata__[0].help
-        for made in MODELS.values():
-            assert made().get_params().get(name, value) == value
+        for model, made in MODELS.items():
+            own = False if (model, name) == ("ncuts", "center") else value
+            assert made().get_params().get(name, own) == own
     help_of_fit = run("fit", "--help")[1]
     for text in ("[[constraint]]", "weights = { rbf = 1, chi2 = -2 }", "least = 0", "most = 0.1"):
         assert text in help_of_fit
@@ -165,14 +168,14 @@ def test_the_form_that_help_shows_is_read(run, tmp_path):
 
 def test_options_of_other_models_are_refused(run, tmp_path, store, prices, rules):
     for model, given, told in (
-        ("mksvm", ["--lam", 1], "--lam is for --model mkfda or gsmkl or uniform or single-best or product, and mksvm"),
+        ("mksvm", ["--lam", 1], "--lam is for --model mkfda or gsmkl or ncuts or uniform"),
         ("gmkl", ["--groups", 2], "--groups is for --model gsmkl, and gmkl has no"),
         ("mksvm", ["--master", "newton"], "--master is for --model mkfda, and mksvm has no"),
         ("mksvm", ["--solver", "cg"], "--solver is for --model mkfda"),
         ("mksvm", ["--sigma", 1], "--sigma is for --model gmkl, and mksvm"),
         ("mksvm", ["--constraints", rules], "--constraints is for --model gmkl, and mksvm"),
-        ("mkfda", ["--C", 1], "--C is for --model mksvm or gmkl or gsmkl, and mkfda"),
-        ("mkfda", ["--multiclass", "ovo"], "--multiclass is for --model mksvm or gmkl"),
+        ("mkfda", ["--C", 1], "--C is for --model mksvm or gmkl or gsmkl or ncuts, and mkfda"),
+        ("mkfda", ["--multiclass", "ovo"], "--multiclass is for --model mksvm or gmkl or ncuts"),
         ("gmkl", ["--p", 2], "--p is for --model mkfda or mksvm, and gmkl"),
         ("uniform", ["--p", 2], "--p is for --model mkfda or mksvm, and uniform"),
         ("product", ["--master", "exact"], "--master is for --model mkfda"),

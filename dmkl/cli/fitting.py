@@ -22,14 +22,17 @@ from dmkl.cli.options import (
     Center,
     Cluster,
     Constraints,
+    Examples,
     Grouping,
     Groups,
     Json,
+    Loss,
     Memory,
     Model,
     Multiclass,
     Normalize,
     Overwrite,
+    Sharing,
     Sigma,
     Store,
     Tol,
@@ -89,12 +92,18 @@ def fit(
     ] = None,
     lam: Annotated[
         float | None,
-        typer.Option("--lam", metavar="λ", help="Ridge, positive, of mkfda and the baselines. [default: 0.01]"),
+        typer.Option(
+            "--lam",
+            metavar="λ",
+            help="Ridge, positive, of mkfda, the square loss and the baselines. [default: 0.01; 1 for ncuts]",
+        ),
     ] = None,
     C: Annotated[
         float | None,
         typer.Option(
-            "--C", "-C", help="Price of a unit of hinge loss, positive, of mksvm, gmkl and gsmkl. [default: 1]"
+            "--C",
+            "-C",
+            help="Price of a unit of hinge loss, positive, of mksvm, gmkl, gsmkl and ncuts. [default: 1; 10 for ncuts]",
         ),
     ] = None,
     multiclass: Multiclass = None,
@@ -102,6 +111,9 @@ def fit(
     constraints: Constraints = None,
     groups: Groups = None,
     grouping: Grouping = None,
+    loss: Loss = None,
+    examples: Examples = None,
+    sharing: Sharing = None,
     center: Center = None,
     normalize: Normalize = None,
     split: Annotated[
@@ -123,10 +135,20 @@ def fit(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Train on all samples.", rich_help_panel=SAMPLES)] = False,
     solver: Annotated[
-        Literal["auto", "direct", "cg"] | None,
+        Literal["auto", "direct", "cg", "subspace", "interleaved", "dual"] | None,
         typer.Option(
-            help="Of mkfda and the baselines. direct: the combined kernel in memory; cg: out of core; auto: direct "
-            "where it fits. [default: auto]",
+            help="Of mkfda and the baselines. direct: the combined kernel in memory; cg, subspace: out of core; "
+            "interleaved: some tile columns at a time; dual: by gradients, p above 1; auto: direct where it fits, "
+            "out of core otherwise. [default: auto]",
+            rich_help_panel=SOLVING,
+        ),
+    ] = None,
+    mu: Annotated[
+        float | None,
+        typer.Option(
+            metavar="μ",
+            help="Of mkfda with --solver dual: price μ of the squared norm of the weights, positive, instead of the "
+            "norm one.",
             rich_help_panel=SOLVING,
         ),
     ] = None,
@@ -138,7 +160,9 @@ def fit(
     max_iter: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Most weightings tried. [default: 200; 100 for mksvm and gmkl]", rich_help_panel=SOLVING
+            min=1,
+            help="Most weightings tried; of ncuts, steps of its solver. [default: 200; 100 for mksvm and gmkl]",
+            rich_help_panel=SOLVING,
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -158,6 +182,7 @@ def fit(
         dmkl fit kernels.zarr sparse --p 1 --lam 1e-3 --split 0
         dmkl fit kernels.zarr baseline --model uniform --all
         dmkl fit kernels.zarr machine --model mksvm --p 1.5 --C 4 --multiclass ovo
+        dmkl fit kernels.zarr cut --model ncuts --examples 5 --C 10
         dmkl fit kernels.zarr priced --model gmkl --C 10 --sigma prices.csv --constraints rules.toml
 
     Constraints of gmkl: a table for each in a TOML file, Σ coefficient × weight at least, or at most, a number.
@@ -185,9 +210,13 @@ def fit(
         constraints=constraints,
         groups=groups,
         grouping=grouping,
+        loss=loss,
+        examples=examples,
+        sharing=sharing,
         center=center,
         normalize=normalize,
         solver=solver,
+        mu=mu,
         master=master,
         tol=tol,
         max_iter=max_iter,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from dmkl._version import __version__
+from dmkl.cli.analyzing import analyze
 from dmkl.cli.building import build
 from dmkl.cli.checking import check
 from dmkl.cli.demo import demo
@@ -60,6 +61,7 @@ app.command("import")(import_)
 app.command("build")(build)
 app.command("info")(info)
 app.command("check")(check)
+app.command("analyze")(analyze)
 app.command("fit")(fit)
 app.command("search")(search)
 app.command("predict")(predict)

@@ -16,11 +16,12 @@ MODELS: dict[str, Any] = {
     "mksvm": dmkl.MKSVM,
     "gmkl": dmkl.GMKL,
     "gsmkl": dmkl.GSMKL,
+    "ncuts": dmkl.NCuts,
     "uniform": dmkl.Uniform,
     "single-best": dmkl.SingleBest,
     "product": dmkl.Product,
 }
-_PARAMETERS = {"constraints": "A", "groups": "n_groups"}
+_PARAMETERS = {"constraints": "A", "groups": "n_groups", "examples": "n_examples"}
 """What estimators call an option, where it is not the same."""
 
 
@@ -49,8 +50,9 @@ def make(name: str, kernels: Sequence[str], **options: Any) -> Any:
         given["sigma"] = read_prices(given["sigma"], kernels)
     if "constraints" in given:
         given["A"], given["b"] = read_constraints(given.pop("constraints"), kernels)
-    if "groups" in given:
-        given["n_groups"] = given.pop("groups")
+    for option in ("groups", "examples"):
+        if option in given:
+            given[_PARAMETERS[option]] = given.pop(option)
     return MODELS[name](**given)
 
 

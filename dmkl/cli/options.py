@@ -14,10 +14,12 @@ __all__ = [
     "Cluster",
     "Constraints",
     "Dtype",
+    "Examples",
     "Grouping",
     "Groups",
     "Json",
     "Labels",
+    "Loss",
     "Memory",
     "Missing",
     "Model",
@@ -25,6 +27,7 @@ __all__ = [
     "Normalize",
     "Overwrite",
     "SampleNames",
+    "Sharing",
     "Sigma",
     "Splits",
     "Store",
@@ -47,10 +50,10 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is th
 
 # Of what a model is made is None where it is not given: each has defaults of its own.
 Model = Annotated[
-    Literal["mkfda", "mksvm", "gmkl", "gsmkl", "uniform", "single-best", "product"],
+    Literal["mkfda", "mksvm", "gmkl", "gsmkl", "ncuts", "uniform", "single-best", "product"],
     typer.Option(
         help="What learns weights: ℓp MK-FDA, ℓp MK-SVM, GMKL (a support vector machine whose weights have prices and "
-        "constraints), or GS-MKL (weights for each group of samples); or a baseline."
+        "constraints), GS-MKL (weights for each group of samples), or normalized cuts; or a baseline."
     ),
 ]
 Groups = Annotated[int | None, typer.Option(min=1, help="Groups of each class, for gsmkl. [default: 2]")]
@@ -61,10 +64,25 @@ Grouping = Annotated[
         "the kernels were built from. [default: kernel]"
     ),
 ]
+Loss = Annotated[
+    Literal["hinge", "square"] | None,
+    typer.Option(help="Of gsmkl and ncuts: support vector machines, or Fisher discriminants. [default: hinge]"),
+]
+Examples = Annotated[
+    int | None,
+    typer.Option(min=1, help="Of ncuts: examples that the training samples are divided into. [default: 5]"),
+]
+Sharing = Annotated[
+    Literal["mean", "own", "joint"] | None,
+    typer.Option(
+        help="Of ncuts with several classes: the mean of their weights for all, weights of its own for each, or "
+        "weights from all at once. [default: mean]"
+    ),
+]
 Multiclass = Annotated[
     Literal["ovr", "ovo"] | None,
     typer.Option(
-        help="More than two classes for mksvm and gmkl: one against the rest, or one against one. [default: ovr]"
+        help="More than two classes for mksvm, gmkl and ncuts: one against the rest, or one against one. [default: ovr]"
     ),
 ]
 Sigma = Annotated[
@@ -79,12 +97,16 @@ Constraints = Annotated[
     typer.Option(metavar="FILE.toml", help="Of gmkl: linear constraints on the weights, see above."),
 ]
 Center = Annotated[
-    bool | None, typer.Option("--center/--no-center", help="Centre kernels in feature space. [default: center]")
+    bool | None,
+    typer.Option(
+        "--center/--no-center", help="Centre kernels in feature space. [default: center; no-center for ncuts]"
+    ),
 ]
 Normalize = Annotated[
     Literal["trace", "cosine", "multiplicative", "none"] | None,
     typer.Option(
-        help="How kernels are brought to one scale. [default: trace; multiplicative for mksvm, gmkl and gsmkl]",
+        help="How kernels are brought to one scale. [default: trace; multiplicative for mksvm, gmkl and gsmkl; cosine "
+        "for ncuts]",
     ),
 ]
 Tol = Annotated[

@@ -148,8 +148,8 @@ def side_by_side(plan: Plan) -> Found:
     def found() -> Iterator[_Fit]:
         for number, (model, (_, f)) in enumerate(zip(fitted, fits, strict=True)):
             fold = plan.folds[f]
-            # All fits took the same passes: they count once.
-            passes = 0 if number else model.n_passes_
+            # All fits took the same passes, which count once; the weights of a cut took a pass of each fit's own.
+            passes = getattr(model, "n_cut_passes_", 0) if number else model.n_passes_
             yield _found(model, plan.K, fold.train, plan.held_out(fold), passes, started)
 
     return _together(plan, fits, found())

@@ -1,0 +1,197 @@
+"""Pictures of an analysis: the map of alignments, alignments with the labels, spectra."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
+
+__all__ = ["plot_alignment", "plot_spectra", "plot_targets"]
+
+Float = npt.NDArray[np.float64]
+
+# Wong: Points of view: color blindness, Nature Methods 8 (2011); the maps' colours are viridis and, with negative
+# values, the diverging "RdBu_r".
+SKY, RED, GREY = "#56b4e9", "#d55e00", "#555555"
+MOST_NAMES = 60
+"""Rows of a map that have their names written beside them."""
+MOST_NUMBERS = 14
+"""Rows of a map that have their numbers written into it."""
+MOST_BARS = 40
+LONGEST_NAME = 32
+
+
+class _Picture(Figure):
+    """Shows itself in a notebook also where pyplot, which would see to it, was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
+
+def _picture(width: float, height: float) -> Figure:
+    return _Picture(figsize=(width, height), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+
+
+def plot_alignment(data: xr.Dataset) -> Figure:
+    """Draw the map of alignments, ordered by hierarchical clustering, as `data["order"]` has it.
+
+    After Yan et al., JMLR 13 (2012), Fig. 5. The scale of colours begins at the smallest alignment there is, and is
+    symmetric where some are negative; what has no alignment is grey.
+    """
+    order = data["order"].values
+    values = data["alignment"].values[np.ix_(order, order)]
+    names = [_shortened(str(name)) for name in data["kernel"].values[order]]
+    n = len(names)
+    side = min(max(2.6, 0.26 * n), 12.0)
+    named = n <= MOST_NAMES
+    margin = 0.075 * max(map(len, names)) if named else 0.4
+    figure = _picture(side + margin + 1.3, side + margin + 0.5)
+    ax = figure.subplots()
+    low = float(np.nanmin(values, initial=1.0))
+    span: dict[str, Any] = (
+        {"vmin": low, "vmax": 1.0, "cmap": "viridis"} if low >= 0 else {"vmin": -1.0, "vmax": 1.0, "cmap": "RdBu_r"}
+    )
+    if low == 1.0:  # a single kernel, or copies of one
+        span["vmin"] = 0.0
+    image = ax.imshow(values, interpolation="nearest", **span)
+    ax.set_facecolor("#d0d0d0")
+    if named:
+        ax.set_xticks(range(n), names, rotation=90)
+        ax.set_yticks(range(n), names)
+    else:
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.set_xlabel(f"{n} kernels, those alike side by side", fontsize=9)
+    if n <= MOST_NUMBERS:
+        _write_numbers(ax, values, image)
+    ax.tick_params(length=0, labelsize=8)
+    ax.spines[:].set_visible(False)
+    bar = figure.colorbar(image, ax=ax, shrink=0.8)
+    bar.ax.tick_params(labelsize=8)
+    ax.set_title(f"Alignment of {_what(data)}", fontsize=10, loc="left")
+    return figure
+
+
+def _write_numbers(ax: Axes, values: Float, image: Any) -> None:
+    for (a, b), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            red, green, blue, _ = image.cmap(image.norm(value))
+            dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
+            text = f"{value:.2f}".replace("0.", ".", 1).replace("1.00", "1")
+            ax.text(b, a, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
+
+
+def plot_targets(data: xr.Dataset, task: str | None = None) -> Figure:
+    """Draw a bar for each kernel: its alignment with the ideal kernel of the labels, the best on top.
+
+    Parameters
+    ----------
+    task
+        Of a multilabel problem. By default the bars are means over the tasks, a dot for each task.
+
+    Returns
+    -------
+    Figure
+        Of the best 40 kernels if there are more, which its title says; estimates have lines of one standard error.
+    """
+    fit = data["target_alignment"]
+    error = data.get("target_alignment_error")
+    dots: Float | None = None
+    if task is not None:
+        fit, error = fit.sel(task=task), None if error is None else error.sel(task=task)
+    elif "task" in fit.dims:
+        dots, fit, error = fit.values, fit.mean("task"), None
+    values = fit.values
+    shown = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")[:MOST_BARS]
+    names = [_shortened(str(name)) for name in data["kernel"].values[shown]]
+    figure = _picture(5.0 + 0.075 * max(map(len, names)), 1.3 + 0.24 * len(shown))
+    ax = figure.subplots()
+    rows = np.arange(len(shown))
+    ax.barh(rows, values[shown], height=0.72, color=SKY, xerr=None if error is None else error.values[shown])
+    if dots is not None:
+        ax.plot(dots[shown], rows, "o", color=RED, markersize=3.5, markeredgecolor="white", markeredgewidth=0.4)
+    ax.set_yticks(rows, names)
+    ax.set_ylim(len(shown) - 0.4, -0.6)
+    several = "" if dots is None else f", mean of {dots.shape[1]} tasks, a dot each"
+    ax.set_xlabel(f"alignment with the ideal kernel{several}", fontsize=9)
+    _dress(ax, "x")
+    title = f"Fit to {'the labels' if task is None else _shortened(task)}: {_what(data)}"
+    if len(shown) < len(values):
+        title += f"\nthe best {len(shown)} of {len(values)}"
+    ax.set_title(title, fontsize=10, loc="left")
+    return figure
+
+
+def plot_spectra(data: xr.Dataset) -> Figure:
+    """Draw the leading eigenvalues of each kernel as shares of its trace: bands between their proven bounds.
+
+    A line for each kernel, from lower to upper bounds, dark where the effective rank is small. The ten kernels with the
+    smallest effective ranks are named.
+    """
+    share = data["eigenvalue"] / data["trace"]
+    upper = (data["eigenvalue_upper"] / data["trace"]).values
+    rank = data["effective_rank"].values
+    component = data["component"].values
+    known = np.flatnonzero(np.isfinite(share.values).all(axis=1) & np.isfinite(rank))
+    known = known[np.argsort(rank[known], kind="stable")]
+    figure = _picture(6.4, 4.0)
+    ax = figure.subplots()
+    colours = _colours(len(known))
+    for place, j in enumerate(known):
+        name = _shortened(str(data["kernel"].values[j]))
+        label = f"{name}: {rank[j]:.3g}" if place < 10 else None
+        # Zeros, which a logarithmic scale has no place for, are left out: the spectrum ends there.
+        line = np.where(share.values[j] > 1e-12, share.values[j], np.nan)
+        ax.plot(component, line, "o-", color=colours[place], markersize=2.5, linewidth=1.0, label=label)
+        ax.fill_between(component, line, upper[j], color=colours[place], alpha=0.12, linewidth=0)
+    ax.set_yscale("log")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xlabel("component", fontsize=9)
+    ax.set_ylabel("share of the trace", fontsize=9)
+    _dress(ax, "y")
+    if len(known):
+        more = "" if len(known) <= 10 else " (the smallest 10)"
+        ax.legend(
+            title=f"effective rank{more}",
+            fontsize=7,
+            title_fontsize=7,
+            frameon=False,
+            loc="center left",
+            bbox_to_anchor=(1, 0.5),
+        )
+    ax.set_title(f"Leading eigenvalues of {_what(data)}, between proven bounds", fontsize=10, loc="left")
+    return figure
+
+
+def _colours(n: int) -> list[Any]:
+    from matplotlib import colormaps
+
+    return [colormaps["viridis"](0.9 * place / max(n - 1, 1)) for place in range(n)]
+
+
+def _what(data: xr.Dataset) -> str:
+    about = "centred kernels" if data.attrs["centered"] else "the kernels as they are"
+    return about if data.attrs["method"] == "exact" else f"{about}\n{data.attrs['method']}"
+
+
+def _dress(ax: Axes, along: Any) -> None:
+    ax.tick_params(axis="both", length=0, labelsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis=along, color="#e4e4e4", linewidth=0.7)
+    ax.set_axisbelow(True)
+
+
+def _shortened(name: str) -> str:
+    """With the middle left out where it is long, names often differing at their ends; never taken for mathematics."""
+    half = (LONGEST_NAME - 1) // 2
+    short = name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"
+    return short.replace("$", r"\$")

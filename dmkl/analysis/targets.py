@@ -1,0 +1,95 @@
+"""Ideal kernels made from labels, and how well kernels align with them.
+
+Two classes: T = yyᵀ with y = ±1 (Cristianini, Shawe-Taylor, Elisseeff, Kandola, On kernel-target alignment, NIPS 2001).
+More classes: T_ab = 1 where samples a and b are of one class, 0 elsewhere. Several labels: one of two classes for each.
+Either is FFᵀ with one column, or one for each class, so that neither it nor its products are ever formed:
+
+    ⟨K, T⟩ = tr FᵀKF        ‖T‖ = ‖FᵀF‖        A(K, T) = ⟨K, T⟩/(‖K‖‖T‖)
+
+Centred, F is CF, which makes of both conventions for two classes the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.blocks.fisher import encode_targets
+
+__all__ = ["Ideal", "ideal_kernels", "target_alignments"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """The factors of one ideal kernel or, of a multilabel problem, of one for each task.
+
+    Parameters
+    ----------
+    factors
+        F of each, (m, columns).
+    tasks
+        Names of the tasks; None where there is one problem.
+    """
+
+    factors: tuple[Float, ...]
+    tasks: tuple[str, ...] | None
+
+    @property
+    def columns(self) -> Float:
+        """All factors side by side, (m, columns)."""
+        return np.concatenate(self.factors, axis=1)
+
+
+def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, centered: bool) -> Ideal:
+    """The ideal kernels of labels.
+
+    Parameters
+    ----------
+    y
+        (m,) classes, or (m, tasks) of 0 and 1.
+    n_samples
+        m, to check the length.
+    tasks
+        Names of the tasks; numbers where missing.
+    centered
+        Whether they are compared with centred kernels.
+
+    Raises
+    ------
+    InputError
+        As `dmkl.blocks.fisher.encode_targets`: wrong length, one class only, labels missing.
+    """
+    targets = encode_targets(y, n_samples, tasks)
+    factors = []
+    for h in targets.problems:
+        if h.shape[1] == 1:
+            factor = np.sign(h)
+        else:
+            factor = (h > 0).astype(np.float64)  # √(m/m_k) − √(m_k/m) is positive in the sample's own class alone
+        factors.append(factor - factor.mean(axis=0) if centered else factor)
+    if targets.kind != "multilabel":
+        return Ideal(tuple(factors), None)
+    names = range(len(factors)) if tasks is None else tasks
+    return Ideal(tuple(factors), tuple(str(name) for name in names))
+
+
+def target_alignments(forms: Float, norm: Float, ideal: Ideal) -> Float:
+    """A(K_j, T_t), (n, tasks).
+
+    Parameters
+    ----------
+    forms
+        fᵀK_jf for each column f of `ideal.columns`, (n, columns).
+    norm
+        ‖K_j‖, (n,); NaN where a kernel has no direction.
+    """
+    starts = np.cumsum([0, *(factor.shape[1] for factor in ideal.factors[:-1])])
+    products = np.add.reduceat(forms, starts, axis=1)
+    sizes = np.array([np.linalg.norm(factor.T @ factor) for factor in ideal.factors])
+    return np.asarray(np.clip(products / sizes / norm[:, None], -1.0, 1.0))

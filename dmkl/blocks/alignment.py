@@ -1,0 +1,113 @@
+"""Alignments of matrices from their inner products, exact or estimated from projections on random probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import InputError
+
+__all__ = ["alignments", "estimated", "inner_products", "sign_probes"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+
+def alignments(gram: Float, floor: Float | float = 0.0) -> Float:
+    """⟨K_i, K_j⟩/(‖K_i‖‖K_j‖) from G_ij = ⟨K_i, K_j⟩, (n, n).
+
+    Parameters
+    ----------
+    gram
+        G, (n, n).
+    floor
+        (n,): a matrix whose Frobenius norm is not above this has no direction, and NaN for its alignments.
+    """
+    norm = np.sqrt(gram.diagonal())
+    size = np.where(norm > floor, norm, np.nan)
+    found = gram / (size[:, None] * size[None, :])  # in this order it is symmetric to the last bit
+    # Rounding must not leave a matrix slightly more, or less, than aligned with itself.
+    np.fill_diagonal(found, np.where(np.isnan(size), np.nan, 1.0))
+    return np.asarray(np.clip(found, -1.0, 1.0))
+
+
+def sign_probes(size: int, width: int, seed: int) -> Float:
+    """Random vectors of independent entries ±1, (size, width), for `estimated`.
+
+    Raises
+    ------
+    InputError
+        If they are fewer than 3: leaving one out must leave a pair.
+    """
+    if width < 3:
+        msg = f"an estimate from random probes and its standard error need at least 3 of them, got {width}"
+        raise InputError(msg)
+    return np.asarray(2.0 * np.random.default_rng(seed).integers(0, 2, (size, width)) - 1.0)
+
+
+def inner_products(projections: Array) -> Float:
+    """Unbiased estimates of ⟨K_i, K_j⟩ from P_i = ZᵀK_iZ, whose columns z are independent probes with E zzᵀ = I.
+
+    For a ≠ b, E[(z_aᵀK_iz_b)(z_aᵀK_jz_b)] = E[z_aᵀK_iK_jz_a] = tr K_iK_j, so the mean over all pairs of different
+    columns is unbiased; equal columns would add E(zᵀK_iz)(zᵀK_jz), which is something else. It is a U-statistic of
+    second order: with M = ½(K_iK_j + K_jK_i) its variance is (4/b)·Var(zᵀMz) + O(b⁻²), where Var(zᵀMz) is 2‖M‖_F² for
+    normal probes, and 2(‖M‖_F² − Σ_a M_aa²), never more, for probes of random signs.
+
+    Parameters
+    ----------
+    projections
+        (n, b, b), b ≥ 2.
+
+    Returns
+    -------
+    ndarray
+        (n, n)
+    """
+    b = projections.shape[1]
+    return np.asarray(_pair_sums(projections) / (b * (b - 1)))
+
+
+def _pair_sums(projections: Array) -> Float:
+    """Σ over a ≠ b of (P_i)_ab (P_j)_ab: a Gram matrix, so what is estimated has alignments within [−1, 1] too."""
+    off = np.asarray(projections, dtype=np.float64).copy()
+    off[:, range(off.shape[1]), range(off.shape[1])] = 0.0
+    flat = off.reshape(len(off), -1)
+    return np.asarray(flat @ flat.T)
+
+
+def estimated(projections: Array, statistic: Callable[[Float], Float]) -> tuple[Float, Float]:
+    """A function of the inner products, and its standard error by the jackknife over probes.
+
+    Each product shares its probes with 2(b − 2) others, so their scatter over pairs says little: what is left out at a
+    time is a probe, with all of its pairs. With θ_a the statistic without probe a, the squared error is
+    (b − 1)/b · Σ_a (θ_a − mean θ)² (Arvesen, Jackknifing U-statistics, Annals of Mathematical Statistics 40, 1969).
+    It is rather too large than too small: what pairs add beyond single probes, which falls as 1/b², it counts twice
+    (Efron, Stein, The jackknife estimate of variance, Annals of Statistics 9, 1981).
+
+    Parameters
+    ----------
+    projections
+        P, (n, b, b), b ≥ 3.
+    statistic
+        Takes estimates of the inner products, (n, n).
+
+    Returns
+    -------
+    tuple
+        The statistic and its standard error, of one shape.
+    """
+    b = projections.shape[1]
+    sums = _pair_sums(projections)
+    value = statistic(sums / (b * (b - 1)))
+    mean, scatter = np.zeros_like(value), np.zeros_like(value)
+    for a in range(b):
+        of_a = np.delete(projections[:, a, :], a, axis=1)
+        without = statistic((sums - 2.0 * of_a @ of_a.T) / ((b - 1) * (b - 2)))
+        # Welford's recurrence: b matrices of n × n are not all kept.
+        change = without - mean
+        mean += change / (a + 1)
+        scatter += change * (without - mean)
+    return value, np.sqrt((b - 1) / b * scatter)

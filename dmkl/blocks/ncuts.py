@@ -1,0 +1,267 @@
+"""Normalized cuts: from known partitions to a quadratic program over the simplex of kernel weights.
+
+A cut of samples into two sides is good under K(α) = Σ_l α_l K_l where uᵀα/vᵀα is small: u_l is how similar the sides
+are to each other under K_l, v_l how similar they are within (Mukherjee, Singh, Peng, Hinrichs, CVPR 2010, Eqs. 4 and
+6). The sum of several ratios is not convex. Following the paper (Eqs. 8 to 13), the ratios are taken in pairs g < h,
+
+    uᵍᵀα/vᵍᵀα + uʰᵀα/vʰᵀα = αᵀA α / αᵀB α,   A = uᵍvʰᵀ + uʰvᵍᵀ,   B = vᵍvʰᵀ,
+
+and the sum of αᵀ(A − B)α over all pairs is minimised instead: αᵀQα over α ≥ 0, Σα = 1, a standard quadratic program.
+Unlike a ratio, that depends on the scale of a kernel: doubling K_l doubles what α_l counts for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from sklearn.model_selection import StratifiedKFold
+
+from dmkl.errors import InputError
+
+__all__ = [
+    "class_columns",
+    "cut_matrix",
+    "descend",
+    "is_positive_block",
+    "ratios",
+    "rounded",
+    "sample_examples",
+    "smallest_ratio",
+    "starts",
+]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+
+
+# --- ratios ----------------------------------------------------------------------------------------------------------
+
+
+def sample_examples(labels: Index, n_examples: int, seed: int, classes: Array) -> Index:
+    """Divide samples at random into examples in each of which every class has its share.
+
+    Parameters
+    ----------
+    labels
+        (m,), the number of each sample's class.
+    n_examples
+        N
+    seed
+        Fixes the division.
+    classes
+        What the classes are called in messages.
+
+    Returns
+    -------
+    ndarray
+        (m,), the number of each sample's example.
+
+    Raises
+    ------
+    InputError
+        If a class has fewer samples than there are examples.
+    """
+    sizes = np.bincount(labels, minlength=len(classes))
+    if sizes.min() < n_examples:
+        least = int(np.argmin(sizes))
+        msg = (
+            f"every example needs a sample of every class, and there are n_examples={n_examples} of them while class "
+            f"{classes.tolist()[least]!r} has {sizes[least]} training samples; take n_examples={sizes[least]} or "
+            "fewer, or leave that class out"
+        )
+        raise InputError(msg)
+    examples = np.zeros(len(labels), dtype=np.intp)
+    if n_examples > 1:
+        folds = StratifiedKFold(n_examples, shuffle=True, random_state=seed).split(labels, labels)
+        for number, (_, rows) in enumerate(folds):
+            examples[rows] = number
+    return examples
+
+
+def class_columns(labels: Index, examples: Index, n_classes: int, wanted: range) -> Float:
+    """The indicators of the classes inside some of the examples, (m, len(wanted) · classes), example by example."""
+    inside = (examples >= wanted.start) & (examples < wanted.stop)
+    columns = np.zeros((len(labels), len(wanted) * n_classes))
+    columns[inside, (examples[inside] - wanted.start) * n_classes + labels[inside]] = 1.0
+    return columns
+
+
+def ratios(sums: Float, sizes: Float, signs: Float) -> tuple[Float, Float]:
+    """Numerators u and denominators v of cuts (Eqs. 4 and 6), from the similarities between classes.
+
+    For the sides S and T of a cut, means over pairs of samples instead of sums, so that sides of unequal size count
+    alike:
+
+        u_l = Σ_{p∈S, q∈T} K_l(p, q) / |S||T|,   v_l = Σ_{p,q∈S} K_l(p, q) / |S|² + Σ_{p,q∈T} K_l(p, q) / |T|².
+
+    With sides of equal size they are Eq. 4's sums, all divided by one number, which no minimiser sees.
+
+    Parameters
+    ----------
+    sums
+        Σ K_l(p, q) over p of class a and q of class b in an example, (kernels, examples, classes, classes).
+    sizes
+        Samples of each class in each example, (examples, classes).
+    signs
+        The side of each class in each cut, (cuts, classes): 1, −1, or 0 where it takes no part.
+
+    Returns
+    -------
+    tuple
+        u and v, (cuts, examples, kernels).
+    """
+    here, there = (signs > 0).astype(np.float64), (signs < 0).astype(np.float64)
+    n_here, n_there = here @ sizes.T, there @ sizes.T
+
+    def total(one: Float, other: Float) -> Float:
+        return np.asarray(np.einsum("ca,leab,cb->cel", one, sums, other, optimize=True))
+
+    u = total(here, there) / (n_here * n_there)[:, :, None]
+    v = total(here, here) / (n_here**2)[:, :, None] + total(there, there) / (n_there**2)[:, :, None]
+    return u, v
+
+
+def cut_matrix(u: Float, v: Float) -> Float:
+    """Q = (J + Jᵀ)/2, J = Σ_{g<h} (uᵍvʰᵀ + uʰvᵍᵀ − vᵍvʰᵀ) (Eqs. 9 to 13), from sums over ratios.
+
+    A sum over all pairs is the product of the sums less the pairs of a ratio with itself; every unordered pair counts
+    once. (Over ordered pairs, as the paper writes Φ, Q is twice that, with the same minimisers.)
+
+    Parameters
+    ----------
+    u, v
+        (ratios, kernels)
+
+    Returns
+    -------
+    ndarray
+        (kernels, kernels), symmetric; zero for a single ratio, which has no pairs.
+    """
+    mixed = np.outer(u.sum(axis=0), v.sum(axis=0)) - u.T @ v
+    within = np.outer(v.sum(axis=0), v.sum(axis=0)) - v.T @ v
+    return np.asarray(0.5 * (mixed + mixed.T - 0.5 * (within + within.T)))
+
+
+def smallest_ratio(u: Float, v: Float) -> tuple[Float, float]:
+    """The minimum of uᵀα/vᵀα over the simplex, for a single ratio: the kernel with the smallest (Eq. 6).
+
+    Returns
+    -------
+    tuple
+        α and the ratio.
+
+    Raises
+    ------
+    InputError
+        If no v is positive.
+    """
+    found = np.divide(u, v, out=np.full(len(u), np.inf), where=v > 0)
+    best = int(np.argmin(found))
+    if not np.isfinite(found[best]):
+        msg = (
+            "a cut's ratio needs kernels by which samples of one side are similar, and every mean similarity within "
+            f"the sides is negative or zero (at most {v.max():.3g}); take center=False, and kernels that are "
+            "similarities"
+        )
+        raise InputError(msg)
+    return np.eye(len(u))[best], float(found[best])
+
+
+# --- the quadratic program ---------------------------------------------------------------------------------------
+
+
+def rounded(Z: Float) -> Float:
+    """α_i ∝ √Z_ii, Σα = 1: the paper's rounding of the relaxation's solution (Eq. 15)."""
+    alpha = np.sqrt(np.maximum(Z.diagonal(), 0.0))
+    return np.asarray(alpha / alpha.sum())
+
+
+_NOT_ZERO = 1e-4
+"""Of the largest entry of Z: what counts as an entry that is not zero."""
+
+
+def is_positive_block(Z: Float) -> bool:
+    """Whether Z is positive in every entry, or in every entry of a principal block and zero elsewhere.
+
+    Theorem 1 and its extension (Eq. 20): with such an optimal Z, the relaxation's value is the quadratic program's.
+    """
+    there = Z > _NOT_ZERO * float(Z.max())
+    used = there.diagonal()
+    return bool(np.array_equal(there, np.outer(used, used)))
+
+
+def starts(Z: Float) -> Iterable[Float]:
+    """Where to descend from, beside the paper's rounding and the vertices.
+
+    The leading eigenvector of Z is the optimum where Theorem 1 holds (its proof, Eq. 19; √Z_ii is that only if Z has
+    rank one). For up to three kernels the optimum is among Z's columns and the vertices: they are the pieces of rank
+    one that Z is cut into in the proof of Theorem 2 (Eq. 24).
+    """
+    leading = np.abs(np.linalg.eigh(Z)[1][:, -1])
+    yield leading / leading.sum()
+    for column in Z[Z.diagonal() > _NOT_ZERO * float(Z.max())]:
+        yield column / column.sum()
+
+
+def descend(Q: Float, start: Float, *, precision: float = 1e-13, steps: int = 1000) -> tuple[Float, float]:
+    """Descend on αᵀQα over the simplex to where no small change of α gains anything.
+
+    Each step moves weight from the kernel in use with the largest slope to the kernel with the smallest, as far as that
+    gains: all of it, or to the minimum along the line. The value falls in every step.
+
+    Parameters
+    ----------
+    Q
+        (n, n), symmetric.
+    start
+        (n,), in the simplex.
+    precision
+        The largest difference of two slopes that counts as none, relative to the range of Q's entries.
+    steps
+        Most steps, in multiples of n.
+
+    Returns
+    -------
+    tuple
+        α and αᵀQα.
+    """
+    alpha = np.array(start, dtype=np.float64)
+    _exchange(np.ascontiguousarray(Q), alpha, precision * float(np.ptp(Q)), steps * len(alpha))
+    alpha /= alpha.sum()
+    return alpha, float(alpha @ Q @ alpha)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _exchange(Q: Array, alpha: Array, eps: float, steps: int) -> None:
+    """The steps of `descend`; changes alpha."""
+    n = len(alpha)
+    slopes = np.zeros(n)  # half the gradient, Qα
+    for k in range(n):
+        if alpha[k] > 0:
+            for a in range(n):
+                slopes[a] += alpha[k] * Q[k, a]
+    for _ in range(steps):
+        low, high = 0, -1
+        for k in range(n):
+            if slopes[k] < slopes[low]:
+                low = k
+            if alpha[k] > 0 and (high < 0 or slopes[k] > slopes[high]):
+                high = k
+        apart = slopes[high] - slopes[low]
+        if apart <= eps:
+            return
+        curvature = Q[low, low] + Q[high, high] - 2.0 * Q[low, high]
+        moved = alpha[high]
+        if curvature * moved > apart:
+            moved = apart / curvature
+            alpha[high] -= moved
+        else:
+            alpha[high] = 0.0
+        alpha[low] += moved
+        for k in range(n):
+            slopes[k] += moved * (Q[low, k] - Q[high, k])

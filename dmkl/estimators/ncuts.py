@@ -1,0 +1,362 @@
+"""Kernel weights by normalized cuts, and a classifier on the combined kernel."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from dmkl import progress
+from dmkl.blocks.fisher import Targets
+from dmkl.blocks.ncuts import class_columns, ratios, sample_examples
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
+from dmkl.estimators.groups import Loss
+from dmkl.estimators.margin import MarginProblems, Multiclass, _MarginClassifier
+from dmkl.estimators.mksvm import _one_for_each
+from dmkl.kernelset import KernelSet
+from dmkl.passes.execute import machine
+from dmkl.passes.run import run_pass
+from dmkl.passes.sweep import Columns
+from dmkl.passes.view import Lens
+from dmkl.solvers.requests import Solver, Trained, TrainedGroups
+from dmkl.solvers.running import run_tasks
+from dmkl.solvers.simplex_sdp import Cut, RelaxationStep, best_cut
+from dmkl.solvers.wrapper import Status
+
+__all__ = ["NCuts", "Sharing"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+Sharing = Literal["mean", "own", "joint"]
+
+
+class NCuts(_MarginClassifier):
+    """Weights under which the classes of the training samples are good normalized cuts, then a classifier.
+
+    The training samples are divided into N examples. In each, a binary problem cuts the samples into two sides; with
+    u_l the mean similarity across the cut under kernel l, and v_l the sum of the mean similarities within the sides,
+
+        min over α ≥ 0, Σα = 1 of  Σ_{g<h} αᵀ(uᵍvʰᵀ + uʰvᵍᵀ − vᵍvʰᵀ)α
+
+    over pairs of examples. It is solved by a semidefinite relaxation with a proven bound, the paper's rounding and a
+    descent from there. Its size is the number of kernels: one pass over the kernels is all that the samples are needed
+    for. The classifier is then learnt on K(α) = Σ_l α_l K_l.
+
+    Parameters
+    ----------
+    n_examples
+        N, the paper's is 5. Every class needs that many samples, and better five times as many: the ratios of a few
+        samples are noise themselves, which k(x, x) alone makes up half of where a class has two. With one example, a
+        cut's weights are those of the kernel with the smallest ratio.
+    loss
+        Of the classifier: "hinge" (support vector machines), or "square" (regularised Fisher discriminants, with a
+        bias: those of `MKFDA` on the centred combined kernel).
+    C
+        C > 0, the price of a unit of hinge loss. For several problems also one for each.
+    lam
+        λ > 0, the ridge of the square loss, in units of the combined kernel's eigenvalues: m times that of `MKFDA`,
+        whose kernels have unit trace. For several problems also one for each.
+    multiclass
+        More than two classes: "ovr", one against the rest, or for machines "ovo", one against one by votes.
+    sharing
+        With several classes each binary problem is a cut. "mean": weights are learnt for each, and their mean serves
+        all; "own": each problem has weights of its own, as in the paper's one-vs-all scheme; "joint": one program over
+        the ratios of all. Each task of a multilabel problem has weights of its own.
+    center, normalize
+        As in `MKFDA`. Ratios compare similarities, which centering would make negative; they depend on the kernels'
+        scale, so k(x, x) = 1 by default.
+    tol
+        The gap to prove, of weights (see `cuts_`) and of classifiers.
+    max_iter
+        Most steps of the relaxation's solver.
+    random_state
+        Fixes the examples.
+
+    Attributes
+    ----------
+    weights_ : DataArray
+        α, over kernel; over kernel and class, pair or task where there are several.
+    cuts_ : Dataset
+        How good the weights are, for each program that was solved: `value` αᵀQα, `bound` (no weights have a lower
+        value), `relaxed` (of the relaxation's solution), `rounded` (of the paper's rounding), `descended` (where a
+        descent from there ends), `gap` = (value − bound)/(max Q − min Q), `iterations`, and `proof`: "theorem 1" or
+        "theorem 2" where these foretell that the relaxation is exact, "bound" where only its bound proves it, "single
+        ratio", or "none": better weights may exist, within the gap.
+    gap_ : float or DataArray
+        The proven relative gap of each classifier on its combined kernel.
+    objective_ : float or DataArray
+        Of each classifier: the dual of the support vector machine, or of least squares.
+    dual_coef_, intercept_, classes_, n_passes_, status_
+        As in `MKSVM`.
+    n_cut_passes_ : int
+        The passes among `n_passes_` that the weights took: one, unless all examples are too much to hold at once.
+    history_ : Dataset
+        Value, bound and weights of the relaxation, every 25 of its steps.
+
+    Notes
+    -----
+    Source: Mukherjee, Singh, Peng, Hinrichs, CVPR 2010, Eqs. 4 to 15 and section 4.1. The dual bound is in
+    `dmkl.solvers.simplex_sdp`.
+
+    Where examples are alike, αᵀQα is but for a factor nearly (vᵀα)((u − v/2)ᵀα), and its minimum has one kernel or two.
+    That leaves noise out, and good kernels too: the mean over several problems keeps more of them.
+
+    Kernels need not be positive semidefinite for the weights. On an indefinite combination a support vector machine
+    ends where no small change gains anything; the square loss refuses it if λ does not make up for it.
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> model = dmkl.NCuts(n_examples=5, C=10.0)
+    """
+
+    _WEIGHTS = "weights"
+    _STEP = ("value", "bound")
+
+    def __init__(
+        self,
+        n_examples: int = 5,
+        *,
+        loss: Loss = "hinge",
+        C: float | Sequence[float] = 10.0,
+        lam: float | Sequence[float] = 1.0,
+        multiclass: Multiclass = "ovr",
+        sharing: Sharing = "mean",
+        center: bool = False,
+        normalize: str | None = "cosine",
+        tol: float = 1e-4,
+        max_iter: int = 5000,
+        random_state: int = 0,
+    ) -> None:
+        self.n_examples = n_examples
+        self.loss = loss
+        self.C = C
+        self.lam = lam
+        self.multiclass = multiclass
+        self.sharing = sharing
+        self.center = center
+        self.normalize = normalize
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    # --- fitting -----------------------------------------------------------------------------------------------------
+
+    def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
+        """Learn weights, and classifiers on the combined kernel.
+
+        Parameters
+        ----------
+        K, y
+            As in `MKSVM.fit`.
+
+        Raises
+        ------
+        InputError
+            If a parameter, the labels or the kernels break a rule, or a class has fewer samples than examples.
+        IndefiniteKernelError
+            If the square loss meets a combined kernel that is not positive semidefinite.
+        """
+        try:
+            return super().fit(K, y)
+        except np.linalg.LinAlgError as error:
+            msg = (
+                "the combined kernel plus lam is not positive definite, as the square loss needs it; run `dmkl "
+                "check` for kernels with negative eigenvalues, take a larger lam, or loss='hinge'"
+            )
+            raise IndefiniteKernelError(msg) from error
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        choices = {"loss": ("hinge", "square"), "sharing": ("mean", "own", "joint")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                msg = f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}"
+                raise InputError(msg)
+        if not (self.n_examples >= 1 and self.n_examples == int(self.n_examples)):
+            msg = f"n_examples must be a whole number, at least 1, got {self.n_examples!r}"
+            raise InputError(msg)
+        for name in ("C", "lam"):
+            for value in np.atleast_1d(np.asarray(getattr(self, name), dtype=np.float64)):
+                if not (np.isfinite(value) and value > 0):
+                    msg = f"{name} must be positive and finite, got {value!r}"
+                    raise InputError(msg)
+        if self.loss == "square" and self.multiclass == "ovo":
+            msg = "the square loss is for one class against the rest; take multiclass='ovr', or loss='hinge'"
+            raise InputError(msg)
+
+    def _begin(self, K: KernelSet, y: npt.ArrayLike | None) -> Targets:
+        targets = super()._begin(K, y)
+        self._partitions = _partitions(targets, self.n_examples, self.random_state)
+        return targets
+
+    def _solvers(self, problems: MarginProblems, K: KernelSet) -> list[Solver[Any]]:
+        cuts, self.n_cut_passes_ = self._learn(problems, K)
+        n = len(problems.names)
+        owner = [0] * n if len(cuts) == 1 else range(n)
+        self._cuts = cuts
+        weights = np.array([cut.alpha for cut in cuts])
+        if self.sharing == "mean" and self.kind_ != "multilabel":
+            weights = weights.mean(axis=0, keepdims=True).repeat(len(cuts), axis=0)
+        costs = _one_for_each("C", self.C, n)
+        ridges = _one_for_each("lam", self.lam, n)
+        found: list[Solver[Any]] = []
+        for k, own in enumerate(owner):
+            wanted: Trained | TrainedGroups
+            if self.loss == "hinge":
+                wanted = Trained(weights[own], problems.signs[k], costs[k], self.tol)
+            else:
+                # One group: its composite kernel is Σ_l √α_l √α_l K_l.
+                target, everywhere = self._target(problems.signs[k]), np.zeros(K.shape[1], dtype=np.intp)
+                root = np.sqrt(weights[own])[:, None]
+                wanted = TrainedGroups(root, everywhere, target, None, self.tol, lam=ridges[k])
+            found.append(_classifier(wanted, weights[own], cuts[own].steps, self.tol))
+        return found
+
+    def _learn(self, problems: MarginProblems, K: KernelSet) -> tuple[list[Cut], int]:
+        """A cut for each problem, or one for all; and the passes that took."""
+        lens, n = Lens(K.view, K.statistics()), len(K)
+        blocks = [partition.blocks(_most_columns(n)) for partition in self._partitions]
+        columns = [Columns(block, "project", None, np.dtype(np.float64)) for some in blocks for block in some]
+        products, passes = run_pass([lens], columns, "cut")
+        following = iter(products)
+        several: list[tuple[Float, Float]] = []
+        for number, (partition, some) in enumerate(zip(self._partitions, blocks, strict=True)):
+            sums = np.concatenate([partition.sums(next(following)) for _ in some], axis=1)
+            signs = partition.sides(problems, number if self.kind_ == "multilabel" else None)
+            several += zip(*ratios(sums, partition.sizes, signs), strict=True)
+        if self.sharing == "joint" and self.kind_ != "multilabel":
+            several = [(np.concatenate([u for u, _ in several]), np.concatenate([v for _, v in several]))]
+        progress.current().note(f"weights of {n:,} kernels for {len(several):,} cuts")
+        return run_tasks("cut", [partial(best_cut, u, v, self.tol, self.max_iter) for u, v in several]), passes
+
+    def _target(self, signs: Float) -> Float:
+        """What the square loss regresses on: `encode_targets` of the class that is positive, with mean zero."""
+        share = float(np.mean(signs > 0))
+        scale = np.sqrt(share) if self.kind_ == "multiclass" else len(signs) * share * (1.0 - share)
+        return np.asarray(((signs > 0) - share) / scale)
+
+    def _keep(self, problems: MarginProblems, solutions: Sequence[Any], n_passes: int) -> None:
+        """Set the fitted attributes, and warn where a gap is open."""
+        super()._keep(problems, solutions, n_passes + self.n_cut_passes_)
+        if self.kind_ == "multiclass" and self.sharing != "own":
+            self.weights_ = self.weights_.isel({problems.dim: 0}, drop=True)
+        dim = "cut" if len(self._cuts) == 1 else problems.dim
+        names = ("value", "bound", "relaxed", "rounded", "descended", "gap", "iterations", "proof")
+        table = {name: ((dim,), [getattr(cut, name) for cut in self._cuts]) for name in names}
+        cuts = xr.Dataset(table)
+        self.cuts_ = cuts.isel({dim: 0}) if dim == "cut" else cuts.assign_coords({dim: self.dual_coef_[dim].values})
+        converged = all(cut.converged for cut in self._cuts)
+        self.status_ = f"{self.status_} {self._told(converged=converged)}"
+        del self._cuts, self._partitions
+        if not converged:
+            message = f"{type(self).__name__} stopped before its relaxation was solved. {self._told(converged=False)}"
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+
+    def _told(self, *, converged: bool) -> str:
+        """What is known of the weights, and what to do."""
+        gap = float(self.cuts_.gap.max())
+        if not converged:
+            return f"Weights: the relaxation ran out of steps, at a gap of {gap:.1e}: raise max_iter, or tol."
+        if gap > self.tol:
+            return (
+                f"Weights: better ones may exist, by up to {gap:.1e} of the range of Q; the relaxation tells no more."
+            )
+        return "Weights: proven optimal to the tolerance."
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    def _more_state(self) -> dict[str, Any]:
+        return {**super()._more_state(), "n_cut_passes_": self.n_cut_passes_, "cuts": self.cuts_.to_dict()}
+
+    def _set_more_state(self, state: dict[str, Any]) -> Self:
+        self.cuts_ = xr.Dataset.from_dict(state.pop("cuts"))
+        return super()._set_more_state(state)
+
+
+def _most_columns(n_kernels: int) -> int:
+    """How wide a block may be of whose products with each kernel only blocks on the diagonal are needed.
+
+    All examples go in one, and take one pass, unless a matrix of that width for each kernel is too much to hold.
+    """
+    return int((machine().task_bytes / (32 * n_kernels)) ** 0.5)
+
+
+@dataclass(frozen=True, eq=False)
+class _Partition:
+    """Classes that partition the samples, in examples that do too."""
+
+    labels: Index
+    """(m,), the class of each sample"""
+    examples: Index
+    """(m,)"""
+    n_classes: int
+
+    @property
+    def sizes(self) -> Float:
+        """Samples of each class in each example, (examples, classes)."""
+        counts = np.zeros((int(self.examples.max()) + 1, self.n_classes))
+        np.add.at(counts, (self.examples, self.labels), 1.0)
+        return counts
+
+    def blocks(self, most: int) -> list[Float]:
+        """Indicators of the classes in all examples, cut into blocks of so many columns at most."""
+        n_examples, each = len(self.sizes), max(1, most // self.n_classes)
+        runs = [range(start, min(start + each, n_examples)) for start in range(0, n_examples, each)]
+        return [class_columns(self.labels, self.examples, self.n_classes, run) for run in runs]
+
+    def sums(self, product: Float) -> Float:
+        """Similarities between classes from BᵀK_lB, (kernels, examples, classes, classes)."""
+        n, width, _ = product.shape
+        each = product.reshape(n, width // self.n_classes, self.n_classes, width // self.n_classes, self.n_classes)
+        return np.asarray(np.einsum("leaeb->leab", each))
+
+    def sides(self, problems: MarginProblems, only: int | None) -> Float:
+        """The side of each class in each problem, or in one of them, (problems, classes)."""
+        chosen = range(len(problems.names)) if only is None else [only]
+        found = np.zeros((len(chosen), self.n_classes))
+        for row, k in zip(found, chosen, strict=True):
+            rows = slice(None) if problems.rows[k] is None else problems.rows[k]
+            row[self.labels[rows]] = problems.signs[k]
+        return found
+
+
+def _partitions(targets: Targets, n_examples: int, seed: int) -> list[_Partition]:
+    """The classes as a partition; of a multilabel set one for each task."""
+    found = []
+    for h in targets.problems:
+        labels = np.argmax(h, axis=1) if h.shape[1] > 1 else (h[:, 0] > 0).astype(np.intp)
+        examples = sample_examples(labels, n_examples, seed, targets.classes)
+        found.append(_Partition(labels, examples, len(targets.classes)))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Learnt:
+    """A classifier on fixed weights."""
+
+    u: Float
+    bias: float
+    weights: Float
+    objective: float
+    gap: float
+    status: Status
+    steps: list[RelaxationStep]
+    """Of the weights."""
+
+
+def _classifier(
+    wanted: Trained | TrainedGroups, weights: Float, steps: list[RelaxationStep], tol: float
+) -> Generator[Any, Any, _Learnt]:
+    """Ask for a classifier; see `dmkl.solvers.requests`."""
+    answer = yield wanted
+    gap = max(answer.primal - answer.dual, 0.0) / (abs(answer.primal) or float(np.finfo(np.float64).tiny))
+    status = Status.CERTIFIED if gap <= tol else Status.STALLED
+    return _Learnt(answer.u, answer.bias, weights, answer.dual, gap, status, steps)

@@ -1,0 +1,268 @@
+"""Inner products of all pairs of kernels: one pass whose tasks read the tiles of every kernel at the same place.
+
+    ⟨K_i, K_j⟩ = Σ_ab (K_i)_ab (K_j)_ab
+
+A tile above the diagonal counts twice. The kernels are centred and scaled entry by entry before they are multiplied:
+⟨CK_iC, CK_jC⟩ = ⟨K_i, K_j⟩ − (2/m) r_iᵀr_j + s_is_j/m², with row sums r and grand sums s, would need no means
+beforehand, but loses every digit of kernels whose means are large beside what centring leaves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dask.delayed import Delayed, delayed
+
+from dmkl.blocks.chain import Fitted
+from dmkl.errors import InputError
+from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, share_all
+from dmkl.passes.memory import HeldTiles
+from dmkl.passes.sweep import merge
+from dmkl.passes.view import Lens, TileKey, View
+
+__all__ = ["check_alignable", "gram_pass", "rounding"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+_PANEL_ENTRIES = 2**15
+"""Of each kernel, transformed and multiplied at a time: a few of such arrays stay in a core's cache."""
+_PANEL_BYTES = 2**26
+"""What such a panel of all kernels may take; many kernels have fewer entries each."""
+_FAN_IN = 8
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Some rows of the tiles of all kernels at one place; rows and columns are runs of the samples in store order."""
+
+    i: int
+    j: int
+    rows: slice
+    cols: slice
+    n_bytes: int
+    """What reading it counts for: its part of the tiles."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows.stop - self.rows.start, self.cols.stop - self.cols.start
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """The samples after all steps in the order of the store, in which those of one tile are neighbors."""
+
+    order: Index
+    """Position in the view of each."""
+    stored: Index
+    """Position in the source of each, ascending."""
+
+    @classmethod
+    def of(cls, lens: Lens) -> _Samples:
+        final = lens.view.final_positions()[0]
+        order = np.argsort(final, kind="stable")
+        return cls(order, final[order])
+
+    def run(self, tile: int, side: int) -> slice:
+        """The samples that lie in one row of tiles."""
+        start, stop = np.searchsorted(self.stored, (tile * side, (tile + 1) * side))
+        return slice(int(start), int(stop))
+
+    def inside(self, run: slice, side: int) -> Any:
+        """Where in their tile the samples of a run lie: a slice where that can be, for it costs no copy."""
+        local = self.stored[run] % side
+        if np.all(np.diff(local) == 1):
+            return slice(int(local[0]), int(local[-1]) + 1)
+        return local
+
+
+def rounding(lens: Lens) -> Float:
+    """Size under which the entries of each kernel are rounding of what is stored, (n,).
+
+    What centring took away is the measure of it: it is zero where nothing was centred.
+    """
+    removed = np.zeros(len(lens.view.kernels))
+    for step in lens.fitted.steps:
+        if step.kind == "center":
+            assert step.col_mean is not None
+            removed = removed + np.abs(step.col_mean).mean(axis=1)
+        elif step.kind == "scale":
+            assert step.factor is not None
+            removed = removed * step.factor
+        elif step.kind == "cosine":
+            assert step.col_scale is not None
+            removed = removed * (step.col_scale**2).mean(axis=1)
+    return np.asarray(32.0 * float(np.finfo(lens.view.source.dtype).eps) * removed)
+
+
+def check_alignable(view: View) -> None:
+    """Refuse a view whose kernels have no alignment.
+
+    Raises
+    ------
+    InputError
+        If it is not square, or has no samples.
+    """
+    _, n_rows, n_cols = view.shape
+    if not view.is_square:
+        way_out = "take K[rows, rows] first" if view.source.symmetric else "this set is rectangular"
+        msg = f"alignment needs the same samples as rows and columns, got {n_rows} rows and {n_cols} columns; {way_out}"
+        raise InputError(msg)
+    if not n_rows:
+        msg = "alignment needs samples, and this view has none; is a fold empty?"
+        raise InputError(msg)
+
+
+_COUNTER = itertools.count(1)
+
+
+def gram_pass(lens: Lens) -> Float:
+    """⟨K_i, K_j⟩ for all pairs of kernels of a square view, (n, n), in float64: one pass, run now.
+
+    Every tile is read once. Where the tiles of all kernels at one place do not fit the memory of a task, they are
+    read in bands of rows, again for each band; of a tile that is mapped into memory only the band's rows are touched.
+
+    Parameters
+    ----------
+    lens
+        A view for which `check_alignable` holds.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If a row of every kernel's tile exceeds the budget of a task; nothing is run.
+    """
+    return again(lambda: _gram_pass(lens), "alignment")
+
+
+def _gram_pass(lens: Lens) -> Float:
+    where = machine()
+    name, token = f"alignment-pass-{next(_COUNTER)}", uuid.uuid4().hex
+    bands = _bands(lens, where)
+    cuts = np.array_split(np.arange(len(bands)), min(len(bands), 4 * where.slots))
+    plan = [[bands[b] for b in cut] for cut in cuts]
+    shared = share_all(
+        {f"{name}-lens-{token}": lens, f"{name}-plan-{token}": plan, f"{name}-held-{token}": _held(lens)}
+    )
+    side_by_side = min(where.slots_per_host, len(plan))
+    tasks = [
+        (
+            delayed(_add_bands, pure=False)(*shared, number, side_by_side, dask_key_name=f"{name}-{number}-{token}"),
+            sum(band.n_bytes for band in some),
+        )
+        for number, some in enumerate(plan)
+    ]
+    parts = [task for task, _ in tasks]
+    return np.asarray(execute([_added(parts, f"{name}-add-{token}")], tasks, name)[0])
+
+
+def _added(parts: list[Delayed], name: str) -> Delayed:
+    """The sum of all, by tasks that add a few each: many kernels make large matrices."""
+    for level in itertools.count():
+        if len(parts) == 1:
+            break
+        parts = [
+            delayed(merge, pure=False)(parts[k : k + _FAN_IN], dask_key_name=f"{name}-{level}.{k}")
+            for k in range(0, len(parts), _FAN_IN)
+        ]
+    return parts[0]
+
+
+def _bands(lens: Lens, where: Machine) -> list[_Band]:
+    """What there is to read, place by place, in bands that fit the memory of a task."""
+    view = lens.view
+    n, side, itemsize = len(view.kernels), view.source.tiling.tile, view.source.dtype.itemsize
+    tile_bytes = side**2 * itemsize
+    needed = {
+        "tiles": 2 * tile_bytes + view.source.scratch_bytes,
+        "statistics": sum(step.kind in ("center", "cosine") for step in lens.fitted.steps) * n * view.shape[1] * 8,
+        "panel": (n + 4) * _panel_rows(n, side, side) * side * 8,
+        "products": 2 * n * n * 8,
+    }
+    row_bytes = n * side * itemsize
+    check_memory(
+        "this pass",
+        {**needed, "a row of every kernel's tile": row_bytes},
+        where.task_bytes,
+        "Set dmkl.memory higher, give the workers more memory, select fewer kernels, or store the set with smaller "
+        "tiles",
+    )
+    height = min(side, (where.task_bytes - sum(needed.values())) // row_bytes)
+    samples = _Samples.of(lens)
+    final = view.final_positions()[0]
+    bands = []
+    for tile in replace(view, rows=final, cols=final, steps=()).tile_tasks():
+        rows, cols = samples.run(tile.i, side), samples.run(tile.j, side)
+        starts = range(rows.start, rows.stop, height)
+        n_bytes = n * tile_bytes * view.source.reads_per_tile // len(starts)
+        bands += [
+            _Band(tile.i, tile.j, slice(start, min(start + height, rows.stop)), cols, n_bytes) for start in starts
+        ]
+    return bands
+
+
+def _held(lens: Lens) -> dict[TileKey, Array]:
+    """The tiles that are in this process's memory; workers, which hold some kernels each, read them anew."""
+    source = lens.view.source
+    if not isinstance(source, HeldTiles) or active_client() is not None:
+        return {}
+    parts = [held for kernel in lens.view.kernels for _, held in source.parts[int(kernel)]]
+    return {key: tile for held in parts if isinstance(held, Mapping) for key, tile in held.items()}
+
+
+def _add_bands(
+    lens: Lens, plan: Sequence[Sequence[_Band]], held: Mapping[TileKey, Array], number: int, tasks_per_machine: int
+) -> Float:
+    """The part of the inner products that one task's bands make, (n, n)."""
+    view = lens.view
+    keys = [(int(k), band.i, band.j) for band in plan[number] for k in view.kernels]
+    inside = all(key in held for key in keys)
+    stream = ((key, held[key]) for key in keys) if inside else view.source.stream(keys)
+    n = len(view.kernels)
+    samples, gram = _Samples.of(lens), np.zeros((n, n))
+    # Two arrays for all bands of the task: new ones for each would cost as much in page faults as the products do.
+    stored = np.empty(n * max(band.shape[0] * band.shape[1] for band in plan[number]), view.source.dtype)
+    scratch = np.empty((n, max(_panel_rows(n, *band.shape) * band.shape[1] for band in plan[number])))
+    with pinned_blas(blas_threads(tasks_per_machine)):
+        for band in plan[number]:
+            raw = stored[: n * band.shape[0] * band.shape[1]].reshape(n, *band.shape)
+            _read(raw, band, view, samples, stream)
+            times = 1.0 if band.i == band.j else 2.0
+            for panel in _panels(raw, band, lens.fitted, samples.order, scratch):
+                gram += times * (panel @ panel.T)
+    return gram
+
+
+def _read(raw: Array, band: _Band, view: View, samples: _Samples, stream: Iterator[tuple[TileKey, Array]]) -> None:
+    """Fill `raw` with a band of every kernel as it is stored, (n, rows, columns)."""
+    side = view.source.tiling.tile
+    rows, cols = samples.inside(band.rows, side), samples.inside(band.cols, side)
+    for place in raw:
+        _, tile = next(stream)
+        place[:] = tile[rows][:, cols]
+
+
+def _panel_rows(n: int, n_rows: int, n_cols: int) -> int:
+    return min(max(1, min(_PANEL_ENTRIES, _PANEL_BYTES // (8 * n)) // n_cols), n_rows)
+
+
+def _panels(raw: Array, band: _Band, fitted: Fitted, order: Index, scratch: Float) -> Iterator[Float]:
+    """Some rows of a band after another, transformed, (n, entries); each is good until the next is asked for."""
+    n, n_rows, n_cols = raw.shape
+    height = _panel_rows(n, n_rows, n_cols)
+    for start in range(0, n_rows, height):
+        rows = slice(start, min(start + height, n_rows))
+        trail = fitted.positions(order[band.rows][rows], order[band.cols])
+        panel = scratch[:, : (rows.stop - rows.start) * n_cols]
+        for k in range(n):
+            panel[k] = fitted.elementwise(k, raw[k, rows], trail).reshape(-1)
+        yield panel
