@@ -1,136 +1,208 @@
-"""Add noise to the χ² kernels of the Oxford Flower17 images, and see which norms of the weights can bear it.
+"""Add kernels of noise to good ones, and see which norms of the weights, and what else learns weights, can bear it.
 
-    python pipelines/noise_kernels.py flower17.npz --output out/noise_kernels
-    python pipelines/noise_kernels.py flower17.npz --noise 0 5 --lams 1e-3 1e-2    # a small one
+    python pipelines/noise_kernels.py digits                                          # scikit-learn's digits
+    python pipelines/noise_kernels.py flower17.npz --output out/noise_flower17        # Oxford Flower17 images
+    python pipelines/noise_kernels.py flower17.npz --noise 0 5 --lams 1e-3 1e-2       # a small one
 
-The file holds views of L1-normalised histograms, (samples, bins) each, beside `label` and `split` (split, sample: 0
-train, 1 validation, 2 test). To their kernels (see flower17.py) come RBF kernels of Gaussian noise. For each number of
-them one search goes through the papers' grid on all splits, trained on the training rows alone. λ is chosen for each
-norm by the mean over the splits of the validation score; the norm is learnt by choosing it in the same way.
+The experiments of Yan, Kittler, Mikolajczyk, Tahir (JMLR 13, 2012, sections 3.2 and 3.4) and of Mukherjee, Singh, Peng,
+Hinrichs (Learning kernels for variants of normalized cuts, CVPR 2010, section 4.1). A file holds views of L1-normalised
+histograms, (samples, bins) each, beside `label` and `split` (split, sample: 0 train, 1 validation, 2 test): their
+kernels are exp(−χ²/η), η being the mean χ² between training samples. Of the digits there are ten RBF kernels of a few
+random pixels each, and splits at random. The noise are RBF kernels of Gaussian vectors that have nothing to do with
+the samples.
+
+For each number of noise kernels one search goes through a grid of (p, λ) on all splits, trained on the training rows
+alone. λ is chosen for each norm by the mean over the splits of the validation score; the norm is learnt by choosing it
+in the same way, and so is the C of the support vector machines on the weights of NCuts, around the papers' 10.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 from matplotlib.figure import Figure
+from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.metrics import balanced_accuracy_score
-from sklearn.metrics.pairwise import additive_chi2_kernel, euclidean_distances
+from sklearn.model_selection import train_test_split
 
 import dmkl
 
 NORMS = [1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf]
 LAMS = [10.0**k for k in range(-8, 2)]
-SHOWN = [1.0, 1 + 2**-6, 1.5, 2.0, 8.0, np.inf]
-LEARNT = "learnt"
+COSTS = [1.0, 10.0, 100.0]
+SHOWN = [1.0, 1 + 2**-4, 1.5, 2.0, np.inf]
+LEARNT, NCUTS = "learnt p", "NCuts"
+TITLES = {"test": "trained on train", "refitted": "refitted on train and validation"}
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011).
-COLORS = ["#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#000000"]
-MARKERS = "ov^sDP*"
+COLORS = ["#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00"]
+SPECIAL = {
+    LEARNT: {"color": "#000000", "marker": "*", "linestyle": "--"},
+    NCUTS: {"color": "#cc79a7", "marker": "P", "linestyle": ":"},
+}
+MARKERS = "ov^sD"
 
 
-def all_kernels(data: np.lib.npyio.NpzFile, names: list[str], train: np.ndarray, n_noise: int) -> Iterator[np.ndarray]:
-    """exp(−χ²/η) of the views, η being the mean over training pairs; then the RBF kernels of noise; float32."""
-    for name in names:
-        view = data[name].astype(np.float64)
-        view /= view.sum(axis=1, keepdims=True)
-        distance = -additive_chi2_kernel(view)
-        yield np.exp(-distance / distance[np.ix_(train, train)].mean()).astype(np.float32)
-    rng = np.random.default_rng(0)
-    for _ in range(n_noise):
-        distance = euclidean_distances(rng.standard_normal((len(data["label"]), 20)), squared=True)
-        yield np.exp(-distance / distance.mean()).astype(np.float32)
+# --- the kernels -----------------------------------------------------------------------------------------------------
 
 
-def kernel_set(path: Path, folder: Path, n_noise: int) -> tuple[dmkl.KernelSet, int]:
-    """All kernels, and how many of them are not noise."""
+def histograms(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """The views of a file, their rows summing to one again after half precision; labels and splits."""
     with np.load(path) as data:
         names = [name for name in data.files if data[name].ndim == 2 and name != "split"]
-        store = folder / f"kernels-{n_noise}.zarr"
-        try:
-            return dmkl.open(store), len(names)
-        except (dmkl.errors.StoreNotFoundError, dmkl.errors.IncompleteStoreError):
-            kernels = all_kernels(data, names, np.flatnonzero(data["split"][0] == 0), n_noise)
-            titles = [*names, *(f"noise {k}" for k in range(1, n_noise + 1))]
-            stored = dmkl.create(store, kernels, names=titles, labels=data["label"], splits=data["split"])
-            return stored, len(names)
+        views = {name: data[name].astype(np.float32) for name in names}
+        return {k: v / v.sum(axis=1, keepdims=True) for k, v in views.items()}, data["label"], data["split"]
 
 
-def refitted(kernels: dmkl.KernelSet, p: float, lam: float) -> np.ndarray:
+def digits(
+    n_samples: int, n_pixels: int = 4, n_splits: int = 5
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Ten views of some random pixels each; labels; stratified splits into a half, a quarter and a quarter."""
+    images, labels = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    chosen, _ = train_test_split(np.arange(len(labels)), train_size=n_samples, stratify=labels, random_state=0)
+    images, labels = images[chosen] / 16, labels[chosen]
+    seen = np.flatnonzero(images.std(axis=0) > 0.1)  # those of the margin are always white
+    views = {f"pixels {k}": images[:, rng.choice(seen, n_pixels, replace=False)] for k in range(1, 11)}
+    splits = np.zeros((n_splits, n_samples), dtype=np.int8)
+    for seed, split in enumerate(splits):
+        _, held_out = train_test_split(np.arange(n_samples), test_size=0.5, stratify=labels, random_state=seed)
+        _, test = train_test_split(held_out, test_size=0.5, stratify=labels[held_out], random_state=seed)
+        split[held_out], split[test] = 1, 2
+    return views, labels, splits
+
+
+def kernel_set(options: argparse.Namespace) -> tuple[dmkl.KernelSet, int]:
+    """All kernels, those of noise last, and how many are not noise."""
+    n_noise = max(options.noise)
+    of_digits = options.data == "digits"
+    size = f"-{options.samples}" if of_digits else ""
+    store = options.output / f"{Path(options.data).stem}{size}-{n_noise}.zarr"
+    if not store.exists():
+        views, labels, splits = digits(options.samples) if of_digits else histograms(Path(options.data))
+        specs: list[dict[str, Any]] = [{"function": "rbf" if of_digits else "chi2", "feature": "*", "bandwidth": 1}]
+        if n_noise:
+            specs.append({"function": "random_rbf", "copies": n_noise})
+        dmkl.build(store, views, specs, labels=labels, splits=splits, dtype="float32")
+    kernels = dmkl.open(store)
+    return kernels, len(kernels) - n_noise
+
+
+# --- the models ------------------------------------------------------------------------------------------------------
+
+
+def refitted(kernels: dmkl.KernelSet, estimator: Any) -> np.ndarray:
     """Mean class accuracy on the test rows of each split, trained on its training and validation rows."""
     scores = []
     for number in range(len(kernels.splits)):
         train, validation, test = kernels.split(number)
         rows = np.union1d(train, validation)
-        model = dmkl.MKFDA(p, lam).fit(kernels[rows, rows])
+        model = clone(estimator).fit(kernels[rows, rows])
         scores.append(balanced_accuracy_score(kernels.labels[test], model.predict(kernels[test, rows])))
     return np.array(scores)
 
 
-def mean_and_error(scores: np.ndarray) -> tuple[float, float]:
+def candidates(kernels: dmkl.KernelSet, options: argparse.Namespace) -> dict[str, tuple[Any, dmkl.SearchResult]]:
+    """By the name of each curve: what was searched with, and the part of the search that it chooses from."""
+    how: dict[str, Any] = {"cv": "splits", "scoring": "mean_class_accuracy", "refit": False}
+    found: dict[str, tuple[Any, dmkl.SearchResult]] = {}
+    if "mkfda" in options.models:
+        model = dmkl.MKFDA()
+        scores = dmkl.search(model, kernels, grid={"p": options.ps, "lam": options.lams}, **how).scores
+        shown = {f"p = {p:.7g}": [p] for p in SHOWN if p in options.ps}
+        found = {
+            name: (model, dmkl.SearchResult(scores.sel(p=ps))) for name, ps in (shown | {LEARNT: options.ps}).items()
+        }
+    if "ncuts" in options.models:
+        model = dmkl.NCuts()
+        found[NCUTS] = model, dmkl.search(model, kernels, grid={"C": options.costs}, **how)
+    return found
+
+
+def outcomes(kernels: dmkl.KernelSet, options: argparse.Namespace) -> xr.Dataset:
+    """Scores over (model, split) in validation, on test, on test after refitting; and what was chosen."""
+    refits: dict[str, np.ndarray] = {}
+    rows = []
+    searched = candidates(kernels, options)
+    for estimator, result in searched.values():
+        best = clone(estimator).set_params(**result.best_params_)
+        if str(best) not in refits:
+            refits[str(best)] = refitted(kernels, best)
+        point = result.scores.isel(result.best_index_)
+        scores = {"validation": point["score"], "test": point["test_score"], "refitted": refits[str(best)]}
+        row = xr.Dataset({name: ("split", np.asarray(values)) for name, values in scores.items()})
+        row["chosen"] = ", ".join(f"{name} = {value:.5g}" for name, value in result.best_params_.items())
+        rows.append(row)
+    return xr.concat(rows, pd.Index(list(searched), name="model"))
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def mean_and_error(scores: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     """Mean over the splits and its standard error."""
-    return float(scores.mean()), float(scores.std(ddof=1) / np.sqrt(len(scores)))
+    return scores.mean("split"), scores.std("split", ddof=1) / np.sqrt(scores.sizes["split"])
 
 
-def draw(counts: list[int], found: dict[str, np.ndarray]) -> Figure:
-    """Test scores over the number of noise kernels, a curve for each norm; `found` is (counts, 2, 2) of each."""
-    figure = Figure(figsize=(9, 4), dpi=150, layout="constrained")
+def draw(found: xr.Dataset) -> Figure:
+    """Test scores over the number of noise kernels, a curve for each model."""
+    figure = Figure(figsize=(9.5, 4), dpi=150, layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    for side, (axes, title) in enumerate(
-        zip(panels, ("trained on train", "refitted on train and validation"), strict=True)
-    ):
-        for k, (name, values) in enumerate(found.items()):
+    names = list(found["model"].values)
+    styles = zip(COLORS, MARKERS, strict=True)
+    drawn = {name: SPECIAL.get(name) or dict(zip(("color", "marker"), next(styles), strict=True)) for name in names}
+    for axes, (variable, title) in zip(panels, TITLES.items(), strict=True):
+        mean, error = mean_and_error(found[variable])
+        for k, name in enumerate(names):
             # Beside one another, so that their bars can be told apart.
-            places = np.array(counts) + 0.03 * max(*counts, 1) * (k / len(found) - 0.5)
-            mean, error = values[:, side].T
-            style = {"color": COLORS[k], "marker": MARKERS[k]}
-            style |= {"color": "#000000", "linestyle": "--"} if name == LEARNT else {}
-            axes.errorbar(places, mean, error, label=name, capsize=2, markersize=5, linewidth=1.2, **style)
-        axes.set(title=title, xlabel="noise kernels", xticks=counts)
+            places = found["noise"] + 0.03 * max(int(found["noise"].max()), 1) * (k / len(names) - 0.5)
+            at, style = {"model": name}, {"capsize": 2, "markersize": 5, "linewidth": 1.2, **drawn[name]}
+            axes.errorbar(places, mean.sel(at), error.sel(at), label=name, **style)
+        axes.set(title=title, xlabel="noise kernels", xticks=found["noise"])
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("mean class accuracy on test ± standard error")
-    panels[1].legend(frameon=False, fontsize="small")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     return figure
 
 
 def main() -> None:
     """Make the set, search, print and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--noise", type=int, nargs="+", default=[0, 10, 20, 30], help="numbers of noise kernels")
+    parser.add_argument("data", help="a file, or 'digits'")
+    parser.add_argument("--noise", type=int, nargs="+", default=list(range(0, 31, 5)), help="numbers of noise kernels")
     parser.add_argument("--ps", type=float, nargs="+", default=NORMS, help="norms to choose from")
     parser.add_argument("--lams", type=float, nargs="+", default=LAMS)
+    parser.add_argument("--costs", type=float, nargs="+", default=COSTS, help="values of C, for NCuts")
+    parser.add_argument("--models", nargs="+", choices=["mkfda", "ncuts"], default=["mkfda", "ncuts"])
+    parser.add_argument("--samples", type=int, default=800, help="how many of the 1,797 digits")
     parser.add_argument("--output", type=Path, default=Path("out/noise_kernels"))
     options = parser.parse_args()
-    kernels, n_views = kernel_set(options.data, options.output, max(options.noise))
-    grid = {"p": options.ps, "lam": options.lams}
-    shown = [p for p in SHOWN if p in options.ps]
-    titles = [*(f"p = {p:.7g}" for p in shown), LEARNT]
-    found = {title: np.full((len(options.noise), 2, 2), np.nan) for title in titles}
+    options.output.mkdir(parents=True, exist_ok=True)
+    kernels, n_views = kernel_set(options)
     print(f"mean class accuracy ± standard error over {len(kernels.splits)} splits, {n_views} kernels and noise\n")
-    print(f"{'noise':>5}  {'norm':<14}{'lam':>8}{'validation':>16}{'test':>16}{'test, refitted':>17}")
-    for row, n_noise in enumerate(options.noise):
-        chosen = kernels.select(slice(n_views + n_noise))
-        result = dmkl.search(dmkl.MKFDA(), chosen, grid=grid, cv="splits", scoring="mean_class_accuracy", refit=False)
-        refits: dict[tuple[float, float], np.ndarray] = {}
-        result.save(options.output / f"search-{n_noise}.zarr", overwrite=True)
-        for title, norms in zip(titles, [*([p] for p in shown), options.ps], strict=True):
-            part = dmkl.SearchResult(result.scores.sel(p=norms))
-            point = part.scores.isel(part.best_index_)
-            p, lam = part.best_params_["p"], part.best_params_["lam"]
-            if (p, lam) not in refits:
-                refits[p, lam] = refitted(chosen, p, lam)
-            both = [mean_and_error(point["test_score"].values), mean_and_error(refits[p, lam])]
-            found[title][row] = both
-            columns = [f"{mean:.3f} ± {error:.3f}" for mean, error in (mean_and_error(point["score"].values), *both)]
-            name = f"{title}: {p:.7g}" if title == LEARNT else title
-            print(f"{n_noise:>5}  {name:<16}{lam:>6g}{columns[0]:>16}{columns[1]:>16}{columns[2]:>17}", flush=True)
-        print(f"       {result.summary().splitlines()[-1]}\n", flush=True)
+    print(f"{'noise':>5}  {'model':<12}{'validation':>15}{'test':>16}{'test, refitted':>16}   chosen")
+    parts = []
+    for n_noise in options.noise:
+        part = outcomes(kernels.select(slice(n_views + n_noise)), options)
+        parts.append(part)
+        for name in part["model"].values:
+            row = part.sel(model=name)
+            cells = [mean_and_error(row[variable]) for variable in ("validation", *TITLES)]
+            columns = "".join(f"{float(mean):>8.3f} ± {float(error):.3f}" for mean, error in cells)
+            print(f"{n_noise:>5}  {name:<12}{columns}   {row['chosen'].item()}", flush=True)
+        print()
+    found = xr.concat(parts, pd.Index(options.noise, name="noise"))
+    found["noise"].attrs["long_name"] = "noise kernels"
+    found.attrs = {"data": Path(options.data).name, "kernels": n_views, "scoring": "mean class accuracy"}
+    found.to_netcdf(options.output / "noise_kernels.nc", engine="scipy")
     picture = options.output / "noise_kernels.png"
-    draw(options.noise, found).savefig(picture)
+    draw(found).savefig(picture)
     print(f"drawn in {picture}")
 
 

@@ -644,7 +644,10 @@ def refused(words, action, kind=InputError):
         ({"lam": np.nan}, ["lam must be", "got nan"]),
         ({"tol": 0}, ["tol must be positive", "got 0"]),
         ({"max_iter": 0}, ["max_iter must be at least 1", "got 0"]),
-        ({"solver": "newton"}, ["solver must be 'auto', 'direct', 'cg' or 'subspace'", "got 'newton'"]),
+        (
+            {"solver": "newton"},
+            ["solver must be 'auto', 'direct', 'cg', 'subspace', 'interleaved' or 'dual'", "got 'newton'"],
+        ),
         ({"master": "silp"}, ["master must be 'newton', 'taylor' or 'exact'", "got 'silp'"]),
         (
             {"normalize": "frobenius"},

@@ -56,3 +56,8 @@ def test_noise_kernels(views, tmp_path):
 def test_large_build(tmp_path):
     printed = run("large_build.py", "-n", 2, "-m", 300, "-d", 5, "--cluster", "threads", cwd=tmp_path)
     assert "floor / measured" in printed
+
+
+def test_ncuts(views, tmp_path):
+    options = ["--noise", 0, 2, "--models", "ncuts", "uniform Fisher", "--output", tmp_path / "out"]
+    assert "weight of noise" in run("ncuts.py", views, *options, cwd=tmp_path)

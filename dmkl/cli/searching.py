@@ -90,7 +90,7 @@ def search(
             "--C",
             "-C",
             metavar="C,C,…",
-            help="Of mksvm, gmkl and gsmkl: prices of hinge loss, positive; the papers' ten by default.",
+            help="Of mksvm, gmkl, gsmkl and ncuts: prices of hinge loss, positive; the papers' ten by default.",
             rich_help_panel=_GRID,
         ),
     ] = None,
@@ -166,9 +166,9 @@ def search(
     center: Center = None,
     normalize: Normalize = None,
     solver: Annotated[
-        Literal["auto", "subspace", "direct", "cg"] | None,
+        Literal["auto", "subspace", "direct", "cg", "interleaved", "dual"] | None,
         typer.Option(
-            help="subspace: all points of mkfda and uniform together, in some ten passes; direct, cg: each point by "
+            help="subspace: all points of mkfda and uniform together, in some ten passes; all others: each point by "
             "itself; auto: subspace where the model has it. mksvm and gmkl have none of them: their points share "
             "passes always. [default: auto]",
             rich_help_panel=SOLVING,

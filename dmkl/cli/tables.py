@@ -95,7 +95,7 @@ def summary_table(
             Text(name),
             *correct,
             "none" if isinstance(model, GSMKL) else _gap(gap),  # its problem is not convex
-            str(model.n_passes_),
+            f"{model.n_passes_:.4g}",
             *([getattr(model, "solver_", "")] if solvers else []),
             f"{seconds[name]:.2f}",
         )

@@ -17,18 +17,22 @@ from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
 from dmkl.estimators.base import KernelClassifier, TrainingSet
 from dmkl.kernelset import KernelSet
 from dmkl.passes.combine import direct_bytes, fits_in_memory
-from dmkl.passes.execute import machine
+from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.view import Lens, View
-from dmkl.solvers.requests import Solver, drive
+from dmkl.solvers.descent import PartStep, Steps, descend, least_columns
+from dmkl.solvers.dual import GradientSteps
+from dmkl.solvers.interleaved import BlockSteps
+from dmkl.solvers.requests import Solver, drive, drive_in_parts
 from dmkl.solvers.subspace.engine import SubspaceSolver
 from dmkl.solvers.subspace.problem import Finish, Point, SubspaceOptions, Training
 from dmkl.solvers.subspace.workspace import Workspace
+from dmkl.solvers.working_sets import working_sets
 from dmkl.solvers.wrapper import AlphaStep, CGStep, DirectStep, Master, Problem, Solution, Status, wrapper
 
 __all__ = ["Fit", "SolverName", "basis_bytes", "check_resolution", "fit_together", "solve_together"]
 
 Float = npt.NDArray[np.float64]
-SolverName = Literal["auto", "direct", "cg", "subspace"]
+SolverName = Literal["auto", "direct", "cg", "subspace", "interleaved", "dual"]
 
 
 class _FisherClassifier(KernelClassifier):
@@ -36,6 +40,7 @@ class _FisherClassifier(KernelClassifier):
 
     finish: Finish = "auto"
     basis: int | str | None = None
+    mu: float | None = None
 
     def __init__(
         self,
@@ -112,6 +117,22 @@ class _FisherClassifier(KernelClassifier):
             *others, last = map(repr, self._SOLVERS)
             msg = f"solver must be {', '.join(others)} or {last}, got {self.solver!r}"
             raise InputError(msg)
+        if self.solver == "dual" and 1.0 in self._exponents():
+            msg = (
+                "solver='dual' follows the gradient of the dual, which does not exist at p = 1; take "
+                "solver='interleaved', 'subspace', 'cg' or 'direct', or a p above 1, such as 1 + 2**-6"
+            )
+            raise InputError(msg)
+        if self.mu is not None:
+            if not (np.isfinite(self.mu) and self.mu > 0):
+                msg = f"mu must be positive and finite, or None for weights of norm one, got {self.mu!r}"
+                raise InputError(msg)
+            if self.solver != "dual":
+                msg = (
+                    f"mu, a penalty on the weights instead of their norm, needs solver='dual', got {self.solver!r}; "
+                    "take solver='dual', or mu=None"
+                )
+                raise InputError(msg)
         if self._master() not in ("newton", "taylor", "exact"):
             msg = f"master must be 'newton', 'taylor' or 'exact', got {self._master()!r}"
             raise InputError(msg)
@@ -122,7 +143,7 @@ class _FisherClassifier(KernelClassifier):
 
     def _solve(
         self, training: TrainingSet, pairs: list[tuple[float, float]] | None = None
-    ) -> tuple[list[Solution], int, str]:
+    ) -> tuple[list[Solution], float, str]:
         pairs = self._settings(len(training.targets.problems)) if pairs is None else pairs
         solver = self._chosen_solver(training.kernels.view)
         found, passes = solve_together([Fit(self, training, pairs)], solver)
@@ -139,7 +160,8 @@ class _FisherClassifier(KernelClassifier):
         where = machine()
         if self.solver == "auto":
             # Out of core the subspace takes 3 to 13 times fewer passes than conjugate gradients.
-            return "direct" if fits_in_memory(view, 1, where) else self._SOLVERS[-1]
+            out_of_core = "subspace" if "subspace" in self._SOLVERS else "cg"
+            return "direct" if fits_in_memory(view, 1, where) else out_of_core
         if self.solver == "direct" and not fits_in_memory(view, 1, where):
             msg = (
                 f"solver='direct' holds the combined kernel in memory, {direct_bytes(view, 1) / 2**30:.3g} "
@@ -185,7 +207,7 @@ class _FisherClassifier(KernelClassifier):
                 stacklevel=depth,
             )
 
-    _SOLVERS: ClassVar[tuple[str, ...]] = ("auto", "direct", "cg", "subspace")
+    _SOLVERS: ClassVar[tuple[str, ...]] = ("auto", "direct", "cg", "subspace", "interleaved", "dual")
 
     def _more_state(self) -> dict[str, Any]:
         return {
@@ -215,10 +237,9 @@ def _history(
 ) -> xr.Dataset:
     """One row a weighting; shorter histories of a multilabel problem end in NaN."""
     length = max(len(s.steps) for s in solutions)
-    table: dict[str, Float] = {
-        name: np.full((len(solutions), length), np.nan)
-        for name in ("objective", "upper", "gap", "residual_sq", "products")
-    }
+    in_parts = isinstance(solutions[0].steps[0], PartStep)
+    names = ("objective", "upper", "gap", "residual_sq", "products", *(("passes",) if in_parts else ()))
+    table: dict[str, Float] = {name: np.full((len(solutions), length), np.nan) for name in names}
     betas = np.full((len(solutions), length, len(kernels)), np.nan)
     for k, solution in enumerate(solutions):
         for r, step in enumerate(solution.steps):
@@ -249,7 +270,7 @@ class Fit:
 
 def solve_together(
     fits: Sequence[Fit], solver: str, starts: Sequence[Float] | None = None
-) -> tuple[list[list[Solution]], int]:
+) -> tuple[list[list[Solution]], float]:
     """Solve several fits on the same kernels, which share every pass.
 
     Parameters
@@ -257,19 +278,19 @@ def solve_together(
     fits
         With equal parameters but for p and λ.
     solver
-        "direct", "cg" or "subspace".
+        "direct", "cg", "subspace", "interleaved" or "dual".
     starts
         β to begin with, one for every problem of every fit in turn.
 
     Returns
     -------
     tuple
-        The solutions of each fit, and the passes that all took together.
+        The solutions of each fit, and the passes that all took together, parts of a pass as parts.
     """
     lenses = [fit.lens for fit in fits]
     for fit, lens in zip(fits, lenses, strict=True):
         check_resolution(lens, min(lam for _, lam in fit.pairs))
-    solve = _by_subspace if solver == "subspace" else _by_wrapper
+    solve = {"subspace": _by_subspace, "interleaved": _by_descent, "dual": _by_descent}.get(solver, _by_wrapper)
     solutions, passes = solve(fits, lenses, solver, starts)
     found, first = [], 0
     for fit in fits:
@@ -280,7 +301,7 @@ def solve_together(
 
 def _by_wrapper(
     fits: Sequence[Fit], lenses: Sequence[Lens], solver: str, starts: Sequence[Float] | None
-) -> tuple[list[Solution], int]:
+) -> tuple[list[Solution], float]:
     jobs: list[tuple[Lens, Solver[Solution]]] = []
     for fit, lens in zip(fits, lenses, strict=True):
         model, training = fit.model, fit.training
@@ -307,7 +328,7 @@ def _by_wrapper(
 
 def _by_subspace(
     fits: Sequence[Fit], lenses: Sequence[Lens], solver: str, starts: Sequence[Float] | None
-) -> tuple[list[Solution], int]:
+) -> tuple[list[Solution], float]:
     """See `dmkl.solvers.subspace.engine`."""
     model = fits[0].model
     options = SubspaceOptions(
@@ -334,6 +355,60 @@ def _by_subspace(
         status = Status.CERTIFIED if result.gap <= model.tol else Status.BASIS
         solutions.append(Solution(result.alpha, result.beta, certificate, status, result.steps))
     return solutions, engine.n_passes
+
+
+_COLUMNS = 400
+"""More directions than this make the small problem slower, and the convergence hardly faster."""
+
+
+def _by_descent(
+    fits: Sequence[Fit], lenses: Sequence[Lens], solver: str, starts: Sequence[Float] | None
+) -> tuple[list[Solution], float]:
+    """See `dmkl.solvers.descent`.
+
+    Half of the memory is for the directions and their products; the interleaved solver's factors may take a quarter.
+    """
+    problems = [
+        (fit, lens, k, h, *pair)
+        for fit, lens in zip(fits, lenses, strict=True)
+        for k, (h, pair) in enumerate(zip(fit.training.targets.problems, fit.pairs, strict=True))
+    ]
+    widest = max((h for _, _, _, h, _, _ in problems), key=lambda h: h.size)
+    n, (m, c) = len(fits[0].training.kernels), widest.shape
+    column_bytes, budget = 8 * (n + 1) * m, machine().total_bytes
+    steps: Steps = GradientSteps(c) if solver == "dual" else BlockSteps([], 1.0, c, 1)
+    least_bytes = column_bytes * least_columns(c, steps.width)
+    check_memory(
+        f"solver={solver!r}",
+        {"the least number of directions and their products": least_bytes},
+        budget // 2,
+        "Set dmkl.memory higher, or take solver='subspace', which keeps them on disk, or 'cg'",
+    )
+    lanes = min(len(problems), budget // 2 // least_bytes)
+    capacity = min(_COLUMNS + c, budget // 2 // lanes // column_bytes)
+    jobs: list[tuple[Lens, Solver[Solution]]] = []
+    for fit, lens, k, h, p, lam in problems:
+        model = fit.model
+        c = h.shape[1]
+        if solver == "interleaved":
+            sets = working_sets(lens, largest=int(np.sqrt(budget / 256)))
+            factor_bytes = 8 * max(len(one.index) for one in sets) ** 2
+            steps = BlockSteps(sets, lam, c, max(1, budget // 4 // lanes // factor_bytes))
+        else:
+            steps = GradientSteps(c)
+        job = descend(
+            Problem(h, lam, p, "" if model.tasks_ is None else f"{model.tasks_[k]}: "),
+            n,
+            steps,
+            capacity=capacity,
+            tol=model.tol,
+            max_passes=model.max_iter,
+            mu=model.mu,
+            names=fit.training.kernels.names,
+            start=None if starts is None else starts[len(jobs)],
+        )
+        jobs.append((lens, job))
+    return drive_in_parts(jobs, lanes=lanes) if solver == "interleaved" else drive(jobs, lanes=lanes)
 
 
 def fit_together(

@@ -40,11 +40,14 @@ class MKFDA(_FisherClassifier):
     solver
         "direct" (wrapper method, the combined kernel in memory, one Cholesky factor for each weighting), "cg" (wrapper
         method with blocked conjugate gradients, out of core), "subspace" (a basis that all tasks share, out of core;
-        see Notes), "auto" (direct where it fits the memory budget, subspace otherwise). `solver_` says which.
+        see Notes), "interleaved" (subsets of α and the weights in turn, a few tile columns at a time), "dual" (the
+        weights eliminated, a gradient a pass, p above 1), "auto" (direct where it fits the memory budget, subspace
+        otherwise). `solver_` says which.
     tol
         The relative gap to prove.
     max_iter
-        Most weightings tried; beyond it the true gap is reported with a warning.
+        Most weightings tried, or of the solvers "interleaved" and "dual" most passes; beyond it the true gap is
+        reported with a warning.
     master
         How weights are found: "newton", or the papers' cutting planes under the Taylor form ("taylor") or the exact
         norm ("exact").
@@ -54,6 +57,10 @@ class MKFDA(_FisherClassifier):
     basis
         Of the subspace solver, the most bytes ("8GiB") that the basis and its products may take on disk, in the
         folder for temporary files; half of what is free there by default.
+    mu
+        Of the dual solver, μ > 0 of the Tikhonov form: the objective is S(α, β) − λμ‖β‖_p² over all β ≥ 0, and the
+        norm of `weights_` is what comes out, ‖β‖_p = ‖q‖_p*/(2λμ). None for ‖β‖_p ≤ 1. A solution of the one form
+        is one of the other: with weights divided by their norm ρ it is that of mu=None and λ/ρ.
 
     Attributes
     ----------
@@ -62,19 +69,21 @@ class MKFDA(_FisherClassifier):
     dual_coef_ : DataArray
         α, over sample and class (one column for two classes), or sample and task.
     gap_ : float or DataArray
-        The proven relative gap, (F(α) − S(α, β) + ‖R‖²)/|S|, computed from the returned pair.
+        The proven relative gap, (F(α) − S(α, β) + ‖R‖²)/|S|, computed from the returned pair. With `mu` it holds
+        for the Tikhonov form and for the bound ‖β‖_p ≤ ‖weights_‖_p alike.
     objective_ : float or DataArray
-        S(α, β)
+        S(α, β); with `mu`, without the penalty.
     status_ : str
         How the solver ended, and what to do about it.
     solver_ : str
-        "direct", "cg" or "subspace".
-    n_passes_ : int
-        Passes over the stored kernels.
+        "direct", "cg", "subspace", "interleaved" or "dual".
+    n_passes_ : int or float
+        Passes over the stored kernels; of the interleaved solver the tiles that were read by those of a pass.
     n_iter_ : int
         Weightings tried.
     history_ : Dataset
-        Objective, upper bound, gap, weights … of every step.
+        Objective, upper bound, gap, weights … of every step; `passes` read up to it of the solvers "interleaved" and
+        "dual".
     classes_ : ndarray
         The labels, sorted.
     train_samples_, kernel_names_ : ndarray, tuple
@@ -84,7 +93,7 @@ class MKFDA(_FisherClassifier):
     -----
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10
     to
-    22, Algorithms 1 and 2.
+    22, Algorithms 1 and 2; Section 2.3 for the interleaved and the dual solver, Eqs. 25 and 26 for `mu`.
 
     Examples
     --------
@@ -108,12 +117,14 @@ class MKFDA(_FisherClassifier):
         master: Master = "newton",
         finish: Finish = "auto",
         basis: int | str | None = None,
+        mu: float | None = None,
     ) -> None:
         super().__init__(lam, center=center, normalize=normalize, solver=solver, tol=tol, max_iter=max_iter)
         self.p = p
         self.master = master
         self.finish = finish
         self.basis = basis
+        self.mu = mu
 
     def _exponents(self) -> list[float]:
         return [as_exponent(float(p)) for p in np.atleast_1d(np.asarray(self.p, dtype=np.float64))]
@@ -139,7 +150,7 @@ class MKFDA(_FisherClassifier):
         IndefiniteKernelError
             If a kernel proves not to be positive semidefinite.
         MemoryBudgetError
-            If solver="direct" does not fit the budget.
+            If solver="direct", "interleaved" or "dual" does not fit the budget.
         """
         return self._fit(K, y)
 

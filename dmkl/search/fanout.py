@@ -40,7 +40,7 @@ class _Fit:
     objective: Any
     kind: str
     classes: Array
-    n_passes: int
+    n_passes: float
     seconds: float
 
 

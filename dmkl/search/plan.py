@@ -57,6 +57,6 @@ class Found:
     """Of (point, fold): scores of the rows held out."""
     classes: list[tuple[str, Array]]
     """Of each fold: kind and classes that its training rows have."""
-    n_passes: int
+    n_passes: float
     solver: str
     rounds: list[dict[str, Any]] = field(default_factory=list)

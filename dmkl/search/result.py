@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,8 +138,8 @@ class SearchResult:
 
     @property
     def n_passes_(self) -> int:
-        """Passes over the stored kernels that the search took."""
-        return int(self._scores.attrs["n_passes"])
+        """Passes over the stored kernels that the search took, parts of the last one counted whole."""
+        return math.ceil(self._scores.attrs["n_passes"])
 
     @property
     def best_(self) -> KernelClassifier:

@@ -17,10 +17,12 @@ import numpy.typing as npt
 from dmkl.passes.combine import Combination, FactorHandle, factor_pass
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns, Want
-from dmkl.passes.view import Lens
+from dmkl.passes.view import Lens, View, covering
 from dmkl.solvers.svm.training import train_together
+from dmkl.solvers.working_sets import add_blocks, columns_lens, finish_columns, share
 
 __all__ = [
+    "Block",
     "Combined",
     "Each",
     "Factorized",
@@ -30,6 +32,7 @@ __all__ = [
     "Trained",
     "TrainedGroups",
     "drive",
+    "drive_in_parts",
 ]
 
 Array = npt.NDArray[Any]
@@ -43,6 +46,16 @@ class Each:
     """K_jV for every kernel, in float64; answered by (n, m, b)."""
 
     block: Float
+    columns: Index | None = None
+    """The samples that the rows of the block are, all others being zero: only tiles with their columns are read."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """K(β) over some samples, in float64; answered by (b, b)."""
+
+    weights: Float
+    index: Index
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,7 @@ class TrainedGroups:
     lam: float | None = None
 
 
-Request = Each | Combined | Factorized | Projected | Trained | TrainedGroups
+Request = Block | Each | Combined | Factorized | Projected | Trained | TrainedGroups
 Solver = Generator[Request, Any, Result]
 
 
@@ -126,10 +139,18 @@ def drive(solvers: Sequence[tuple[Lens, Solver[Result]]], *, lanes: int | None =
     tuple
         The solvers' results in order, and the number of passes over the stored kernels.
     """
+    results, n_passes = drive_in_parts(solvers, lanes=lanes)
+    return results, round(n_passes)
+
+
+def drive_in_parts(
+    solvers: Sequence[tuple[Lens, Solver[Result]]], *, lanes: int | None = None
+) -> tuple[list[Result], float]:
+    """`drive` for solvers that ask for parts of the kernels: the passes are tiles read by the tiles of a pass."""
     results: dict[int, Result] = {}
     waiting = list(enumerate(solvers))[::-1]
     running: dict[int, tuple[Lens, Solver[Result], Request]] = {}
-    n_passes = 0
+    n_passes = 0.0
 
     def advance(number: int, lens: Lens, solver: Solver[Result], answer: Any) -> None:
         try:
@@ -151,12 +172,12 @@ def drive(solvers: Sequence[tuple[Lens, Solver[Result]]], *, lanes: int | None =
         answers.reverse()
         for number, (lens, solver, _) in list(running.items()):
             advance(number, lens, solver, answers.pop())
-    return [results[number] for number in range(len(solvers))], n_passes
+    return [results[number] for number in range(len(solvers))], float(n_passes)
 
 
-def _answer(requests: list[tuple[Lens, Request]]) -> tuple[list[Any], int]:
+def _answer(requests: list[tuple[Lens, Request]]) -> tuple[list[Any], float]:
     answers: list[Any] = [None] * len(requests)
-    n_passes = 0
+    n_passes = 0.0
     lenses: list[Lens] = []
     for lens, _ in requests:
         if not any(lens is known for known in lenses):
@@ -178,16 +199,32 @@ def _answer(requests: list[tuple[Lens, Request]]) -> tuple[list[Any], int]:
         n_passes += passes
         for (k, _, _), solution in zip(machines, trained, strict=True):
             answers[k] = solution
-    vectors = [
-        (k, place(lens), r) for k, (lens, r) in enumerate(requests) if isinstance(r, Each | Combined | Projected)
-    ]
+    blocks = [(k, lens, r) for k, (lens, r) in enumerate(requests) if isinstance(r, Block)]
+    if blocks:
+        sums, read = add_blocks([(lens, r.weights, r.index) for _, lens, r in blocks])
+        n_passes += read
+        for (k, _, _), total in zip(blocks, sums, strict=True):
+            answers[k] = total
+    vectors = [(k, lens, r) for k, (lens, r) in enumerate(requests) if isinstance(r, Each | Combined | Projected)]
     if vectors:
-        columns = [_columns(lenses[seen], seen, r) for _, seen, r in vectors]
-        found, passes = run_pass(lenses, columns, _verb([r for _, _, r in vectors]))
-        n_passes += passes
-        for (k, _, _), answer in zip(vectors, found, strict=True):
-            answers[k] = answer
+        # All that see the kernels whole through one lens share it; who asks for columns sees them through another.
+        parts = [r.columns if isinstance(r, Each) else None for _, _, r in vectors]
+        in_parts = all(part is not None for part in parts)
+        seen = [] if in_parts else lenses
+        columns = []
+        for (_, lens, r), part in zip(vectors, parts, strict=True):
+            if part is not None:
+                seen = [*seen, columns_lens(lens, part)]
+            columns.append(_columns(lens, place(lens) if part is None else len(seen) - 1, r))
+        found, passes = run_pass(seen, columns, _verb([r for _, _, r in vectors]))
+        n_passes += passes * (share(_covered(seen), _covered(lenses)) if in_parts else 1)
+        for (k, lens, r), part, answer in zip(vectors, parts, found, strict=True):
+            answers[k] = answer if part is None else finish_columns(lens, part, r.block, answer)
     return answers, n_passes
+
+
+def _covered(lenses: Sequence[Lens]) -> View:
+    return covering([lens.view for lens in lenses])
 
 
 def _columns(lens: Lens, number: int, request: Each | Combined | Projected) -> Columns:
