@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=24)
     parser.add_argument("-m", type=int, default=8000)
     parser.add_argument("--memory", default="2GiB", help="the budget, for all processes together")
-    parser.add_argument("--solver", default="auto", choices=["auto", "direct", "cg"])
+    parser.add_argument("--solver", default="auto", choices=["auto", "direct", "cg", "subspace", "interleaved", "dual"])
     parser.add_argument("-p", default="2")
     parser.add_argument("--lam", default="1e-2")
     parser.add_argument("--cluster", default="local")

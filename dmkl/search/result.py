@@ -139,7 +139,7 @@ class SearchResult:
     @property
     def n_passes_(self) -> int:
         """Passes over the stored kernels that the search took, parts of the last one counted whole."""
-        return math.ceil(self._scores.attrs["n_passes"])
+        return math.ceil(float(self._scores.attrs["n_passes"]))
 
     @property
     def best_(self) -> KernelClassifier:
