@@ -14,6 +14,8 @@ A solver is left out of harder problems of a size once it has run out of `--pati
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import gc
 import itertools
 import threading
@@ -52,6 +54,8 @@ class Memory:
 
     def __enter__(self) -> Memory:
         gc.collect()
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier fits have freed must not serve this one unseen
         self.before = self.peak = self._own()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -129,6 +133,10 @@ def compare(sets: dict[str, dmkl.KernelSet], norms: list[float], lams: list[floa
                 if name not in tired and not undefined(name, p):
                     for key, value in solve(K, p, lam, choices).items():
                         found[key][s, a, b, c] = value
+                    if not progress.console.is_terminal:
+                        print(
+                            f"{size}, p = {p:g}, λ = {lam:g}, {name}: {found['seconds'][s, a, b, c]:.1f} s", flush=True
+                        )
                     if found["seconds"][s, a, b, c] > patience:
                         tired.add(name)
                 progress.advance(task)
@@ -177,7 +185,7 @@ def picture(table: xr.Dataset) -> Figure:
         if column == 0:
             panel.set_ylabel(label)
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(SOLVERS), fontsize=9)
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(SOLVERS), 2 * len(columns)), fontsize=9)
     return figure
 
 
@@ -187,7 +195,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["10x1000", "50x1000", "16x4000"], help="kernels x samples")
     parser.add_argument("--norms", nargs="+", type=float, default=[1.0, 1.0625, 2.0])
     parser.add_argument("--lams", nargs="+", type=float, default=[1.0, 1e-2, 1e-4])
-    parser.add_argument("--patience", type=float, default=20.0, help="seconds")
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds")
     parser.add_argument("--output", type=Path, default=Path("out/compare_solvers"))
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)

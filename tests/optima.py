@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
+from functools import cache
 
 import cvxpy as cp
 import numpy as np
+from references import dense_view, digits
+
+from dmkl.blocks.fisher import encode_targets
 
 
 def norm(x, p):
@@ -72,3 +76,25 @@ def optimum(kernels, h, lam, p):
             return problem.value * unit**2
     msg = f"Clarabel ended with {problem.status} at p = {p}, λ = {lam}"
     raise AssertionError(msg)
+
+
+STEPS = ("center", "trace")
+LABELS = {
+    "binary": lambda y: y > 4,
+    "multiclass": lambda y: y % 3,
+    "multilabel": lambda y: np.stack([y % 2, y > 6], axis=1).astype(int),
+}
+
+
+def few_digits():
+    """Few enough for cvxpy to be quick."""
+    kernels, y = digits()
+    return kernels[:, :45, :45], y[:45]
+
+
+@cache
+def case(kind):
+    """The kernels centred and of unit trace, the labels, and H of each problem."""
+    kernels, y = few_digits()
+    labels = LABELS[kind](y)
+    return dense_view(kernels, steps=STEPS), labels, encode_targets(labels, len(y)).problems

@@ -10,13 +10,13 @@ import pytest
 import scipy.optimize
 from hypothesis import given
 from hypothesis import strategies as st
-from optima import bounds, conjugate, norm, optimum, slopes, solve, value
-from references import Counting, dense_view, in_memory, over, psd
-from references import digits as ninety_digits
+from optima import LABELS, bounds, case, conjugate, few_digits, norm, optimum, slopes, solve, value
+from references import Counting, in_memory, over, psd
+from sklearn.metrics.pairwise import rbf_kernel
 from threadpoolctl import threadpool_limits
 
 import dmkl
-from dmkl.blocks.fisher import certify, encode_targets, steepest
+from dmkl.blocks.fisher import certify, steepest
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.solvers.descent import Point, descend, least_columns
 from dmkl.solvers.dual import GradientSteps
@@ -25,7 +25,6 @@ from dmkl.solvers.span import Span
 from dmkl.solvers.subspace.reduced import solve_reduced
 from dmkl.solvers.wrapper import Problem, Status
 
-STEPS = ("center", "trace")
 NEAR_ONE = 1 + 2**-6
 EXPONENTS = [1.0625, 1.5, 2.0, 8.0, np.inf]
 LAMBDAS = [1.0, 1e-2, 1e-3]
@@ -39,32 +38,11 @@ def one_blas_thread():
         yield
 
 
-def digits():
-    """Few enough for cvxpy to be quick."""
-    kernels, y = ninety_digits()
-    return kernels[:, :45, :45], y[:45]
-
-
-LABELS = {
-    "binary": lambda y: y > 4,
-    "multiclass": lambda y: y % 3,
-    "multilabel": lambda y: np.stack([y % 2, y > 6], axis=1).astype(int),
-}
-
-
-@cache
-def case(kind):
-    """The kernels centred and of unit trace, the labels, and H of each problem."""
-    kernels, y = digits()
-    labels = LABELS[kind](y)
-    return dense_view(kernels, steps=STEPS), labels, encode_targets(labels, len(y)).problems
-
-
 @cache
 def best(kind, p, lam):
     """The weights of the direct solver, and the value of each problem by cvxpy."""
     kernels, labels, targets = case(kind)
-    model = dmkl.MKFDA(p, lam, solver="direct", tol=1e-8).fit(in_memory(digits()[0], 20), labels)
+    model = dmkl.MKFDA(p, lam, solver="direct", tol=1e-8).fit(in_memory(few_digits()[0], 20), labels)
     return model.weights_.values.reshape(len(kernels), -1), [optimum(kernels, h, lam, p) for h in targets]
 
 
@@ -84,7 +62,7 @@ def pairs(model):
 @pytest.mark.parametrize("p", EXPONENTS)
 def test_agrees_with_the_optimum_and_proves_it(kind, lam, p):
     kernels, labels, targets = case(kind)
-    K, source = over(in_memory(digits()[0], 20), Counting)
+    K, source = over(in_memory(few_digits()[0], 20), Counting)
     # S hardly depends on β where λ is large: its weights need a small gap.
     model = dmkl.MKFDA(p, lam, solver="dual", tol=1e-4 if lam < 1e-2 else 1e-7).fit(K, labels)
     weights, optima = best(kind, p, lam)
@@ -109,7 +87,7 @@ def test_agrees_with_the_optimum_and_proves_it(kind, lam, p):
 
 @pytest.mark.parametrize("normalize", ["cosine", "multiplicative", None])
 def test_any_chain_of_steps(normalize):
-    kernels, y = digits()
+    kernels, y = few_digits()
     train = np.random.default_rng(3).permutation(len(y))[:30]
     K = in_memory(kernels, 17)[train, train]
     fits = [dmkl.MKFDA(1.5, 1.0, normalize=normalize, solver=s, tol=1e-6).fit(K, y[train]) for s in ("direct", "dual")]
@@ -118,7 +96,7 @@ def test_any_chain_of_steps(normalize):
 
 
 def test_fewer_passes_than_conjugate_gradients():
-    K, labels = in_memory(digits()[0], 20), case("multiclass")[1]
+    K, labels = in_memory(few_digits()[0], 20), case("multiclass")[1]
     for p, lam in ((NEAR_ONE, 1e-3), (2.0, 1e-2)):
         dual, cg = (dmkl.MKFDA(p, lam, solver=solver).fit(K, labels) for solver in ("dual", "cg"))
         assert dual.n_passes_ < 0.7 * cg.n_passes_
@@ -150,7 +128,7 @@ def test_the_direction_is_minus_the_gradient_of_the_dual(p):
 
 def test_the_dual_falls_in_every_step():
     labels = case("multiclass")[1]
-    model = dmkl.MKFDA(1.0625, 1e-3, solver="dual", tol=1e-8).fit(in_memory(digits()[0], 20), labels)
+    model = dmkl.MKFDA(1.0625, 1e-3, solver="dual", tol=1e-8).fit(in_memory(few_digits()[0], 20), labels)
     upper = model.history_.upper.values
     assert len(upper) > 5
     assert (np.diff(upper) <= 1e-9 * np.abs(upper[:-1])).all()
@@ -167,7 +145,7 @@ MUS = [1e-3, 0.1, 10.0]
 def test_tikhonov_agrees_with_its_own_optimum(p, mu):
     kernels, labels, (h,) = case("multiclass")
     lam = 1e-2
-    model = dmkl.MKFDA(p, lam, solver="dual", mu=mu, tol=1e-6).fit(in_memory(digits()[0], 20), labels)
+    model = dmkl.MKFDA(p, lam, solver="dual", mu=mu, tol=1e-6).fit(in_memory(few_digits()[0], 20), labels)
     ((alpha, beta),) = pairs(model)
     rho = norm(beta, p)
     penalized = model.objective_ - lam * mu * rho**2
@@ -189,7 +167,7 @@ def test_tikhonov_in_the_scaling_of_the_paper(p):
     """Eq. 26 is stationary at C α/2 with C = 1/λ, and its closed form for β gives the weights."""
     kernels, labels, (h,) = case("multiclass")
     lam, mu, q = 1e-2, 0.1, conjugate(p)
-    model = dmkl.MKFDA(p, lam, solver="dual", mu=mu, tol=1e-9).fit(in_memory(digits()[0], 20), labels)
+    model = dmkl.MKFDA(p, lam, solver="dual", mu=mu, tol=1e-9).fit(in_memory(few_digits()[0], 20), labels)
     ((alpha, beta),) = pairs(model)
     C = 1 / lam
     a = C / 2 * alpha
@@ -211,7 +189,7 @@ def test_tikhonov_in_the_scaling_of_the_paper(p):
 @pytest.mark.parametrize("p", [1.0625, 1.5, 8.0, np.inf])
 def test_norms_and_penalties_map_onto_each_other(p):
     kernels, labels, (h,) = case("multiclass")
-    K, lam = in_memory(digits()[0], 20), 1e-2
+    K, lam = in_memory(few_digits()[0], 20), 1e-2
     penalized = dmkl.MKFDA(p, lam, solver="dual", mu=0.3, tol=1e-8).fit(K, labels)
     beta = penalized.weights_.values
     rho = norm(beta, p)
@@ -231,7 +209,7 @@ def test_norms_and_penalties_map_onto_each_other(p):
 
 def test_each_task_has_a_norm_of_its_own():
     _, labels, _ = case("multilabel")
-    K = in_memory(digits()[0], 20)
+    K = in_memory(few_digits()[0], 20)
     together = dmkl.MKFDA(2.0, 1e-2, solver="dual", mu=0.01).fit(K, labels)
     alone = [dmkl.MKFDA(2.0, 1e-2, solver="dual", mu=0.01).fit(K, column) for column in labels.T]
     np.testing.assert_allclose(together.weights_.values.T, [one.weights_.values for one in alone], rtol=1e-3)
@@ -295,7 +273,7 @@ def test_certifies_with_the_least_memory():
 
 
 def test_what_is_left_is_told():
-    K, labels = in_memory(digits()[0], 20), case("multiclass")[1]
+    K, labels = in_memory(few_digits()[0], 20), case("multiclass")[1]
     with pytest.warns(ConvergenceWarning, match="raise max_iter"):
         early = dmkl.MKFDA(2.0, 1e-3, solver="dual", max_iter=2).fit(K, labels)
     assert early.n_passes_ == 2
@@ -306,7 +284,7 @@ def test_what_is_left_is_told():
 
 
 def test_starts_from_given_weights_and_searches():
-    K, labels = in_memory(digits()[0], 20), case("multiclass")[1]
+    K, labels = in_memory(few_digits()[0], 20), case("multiclass")[1]
     found = dmkl.search(dmkl.MKFDA(solver="dual"), K, labels, {"p": [1.5, 2], "lam": [1e-2, 1e-1]}, cv=2)
     assert (found.scores.gap.values <= 1e-4).all()
     assert found.best_.solver_ == "dual"
@@ -314,7 +292,7 @@ def test_starts_from_given_weights_and_searches():
 
 
 def test_an_indefinite_kernel_is_named():
-    kernels, y = digits()
+    kernels, y = few_digits()
     bad = kernels.copy()
     bad[2] -= 3 * np.outer(bad[2][0], bad[2][0]) / bad[2][0, 0]
     with pytest.raises(IndefiniteKernelError, match="dmkl check"):
@@ -333,24 +311,52 @@ def test_an_indefinite_kernel_is_named():
 )
 def test_refuses(options, message):
     with pytest.raises(InputError, match=message):
-        dmkl.MKFDA(**{"solver": "dual", **options}).fit(in_memory(digits()[0], 20), digits()[1])
+        dmkl.MKFDA(**{"solver": "dual", **options}).fit(in_memory(few_digits()[0], 20), few_digits()[1])
 
 
 def test_memory_is_bounded():
-    K, labels = in_memory(digits()[0], 5), case("multiclass")[1]
+    K, labels = in_memory(few_digits()[0], 5), case("multiclass")[1]
     few = {"dmkl.memory": "50kB"}  # 11 directions in half of it
     with dask.config.set(few):
         model = dmkl.MKFDA(1.5, 1e-3, solver="dual").fit(K, labels)
     assert model.gap_ <= 1e-4
     with dask.config.set({"dmkl.memory": "30kB"}), pytest.raises(MemoryBudgetError, match="solver='subspace'"):
-        dmkl.MKFDA(1.5, 1e-3, solver="dual").fit(K, digits()[1])
+        dmkl.MKFDA(1.5, 1e-3, solver="dual").fit(K, few_digits()[1])
 
 
 def test_a_saved_model_knows_its_penalty(tmp_path):
-    K, labels = in_memory(digits()[0], 20), case("multiclass")[1]
+    K, labels = in_memory(few_digits()[0], 20), case("multiclass")[1]
     model = dmkl.MKFDA(2.0, 1e-2, solver="dual", mu=0.5).fit(K, labels)
     model.save(tmp_path / "model")
     loaded = dmkl.load(tmp_path / "model")
     assert loaded.mu == 0.5
     assert loaded.n_passes_ == model.n_passes_
     np.testing.assert_array_equal(loaded.predict(K), model.predict(K))
+
+
+# --- what "auto" takes out of core ----------------------------------------------------------------------------------
+
+
+@cache
+def twelve_hundred():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 1200)
+    return np.stack([rbf_kernel(rng.standard_normal((1200, 5)) + s * y[:, None], gamma=0.1) for s in (0.0, 1.0)]), y
+
+
+@pytest.mark.parametrize(
+    ("p", "lam", "solver"), [(2.0, 1.0, "dual"), (1.0, 1.0, "interleaved"), (2.0, 1e-5, "subspace")]
+)
+def test_auto_descends_on_the_dual_where_lambda_is_ample(p, lam, solver):
+    kernels, y = twelve_hundred()
+    with dask.config.set({"dmkl.memory": "10MB"}):
+        model = dmkl.MKFDA(p, lam).fit(in_memory(kernels, 256), y)
+    assert model.solver_ == solver
+    assert model.gap_ <= 1e-4
+
+
+def test_auto_shares_a_subspace_among_tasks():
+    kernels, y = twelve_hundred()
+    with dask.config.set({"dmkl.memory": "10MB"}):
+        model = dmkl.MKFDA(2.0, 1.0).fit(in_memory(kernels, 256), np.stack([y, 1 - y], axis=1))
+    assert model.solver_ == "subspace"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
 
 import dask
 import numpy as np
 import pytest
-from optima import bounds, norm, optimum, value
+from optima import LABELS, STEPS, bounds, case, few_digits, norm, optimum, value
 from references import Counting, dense_view, error, in_memory, over, psd, stepped
-from references import digits as ninety_digits
 from threadpoolctl import threadpool_limits
 
 import dmkl
-from dmkl.blocks.fisher import encode_targets, uniform_weights
+from dmkl.blocks.fisher import uniform_weights
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, MemoryBudgetError
 from dmkl.passes.view import Lens
 from dmkl.solvers.descent import descend, least_columns
@@ -23,7 +21,6 @@ from dmkl.solvers.requests import Block, Each, drive, drive_in_parts
 from dmkl.solvers.working_sets import working_sets
 from dmkl.solvers.wrapper import Problem, Status
 
-STEPS = ("center", "trace")
 EXPONENTS = [1.0, 1.0625, 1.5, 2.0, 8.0, np.inf]
 LAMBDAS = [1.0, 1e-2, 1e-3]
 
@@ -32,27 +29,6 @@ LAMBDAS = [1.0, 1e-2, 1e-3]
 def one_blas_thread():
     with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
         yield
-
-
-def digits():
-    """Few enough for cvxpy to be quick."""
-    kernels, y = ninety_digits()
-    return kernels[:, :45, :45], y[:45]
-
-
-LABELS = {
-    "binary": lambda y: y > 4,
-    "multiclass": lambda y: y % 3,
-    "multilabel": lambda y: np.stack([y % 2, y > 6], axis=1).astype(int),
-}
-
-
-@cache
-def case(kind):
-    """The kernels centred and of unit trace, the labels, and H of each problem."""
-    kernels, y = digits()
-    labels = LABELS[kind](y)
-    return dense_view(kernels, steps=STEPS), labels, encode_targets(labels, len(y)).problems
 
 
 def lens_of(K):
@@ -73,10 +49,10 @@ def single(request):
 @pytest.mark.parametrize("p", EXPONENTS)
 def test_agrees_with_the_optimum_and_proves_it(kind, lam, p):
     kernels, labels, targets = case(kind)
-    K, source = over(in_memory(digits()[0], 8), Counting)
+    K, source = over(in_memory(few_digits()[0], 8), Counting)
     # S hardly depends on β where λ is large: its weights need a small gap.
     model = dmkl.MKFDA(p, lam, solver="interleaved", tol=1e-4 if lam < 1e-2 else 1e-7).fit(K, labels)
-    direct = dmkl.MKFDA(p, lam, solver="direct", tol=1e-8).fit(in_memory(digits()[0], 20), labels)
+    direct = dmkl.MKFDA(p, lam, solver="direct", tol=1e-8).fit(in_memory(few_digits()[0], 20), labels)
     expected = direct.weights_.values.reshape(len(kernels), -1)
     assert model.solver_ == "interleaved"
     assert model.status_ == Status.CERTIFIED.value
@@ -103,7 +79,7 @@ def test_agrees_with_the_optimum_and_proves_it(kind, lam, p):
 def test_tiles_of_any_size(tile):
     """Several tile columns a set, ragged ones, and all in one."""
     _, labels, _ = case("multiclass")
-    K, source = over(in_memory(digits()[0], tile), Counting)
+    K, source = over(in_memory(few_digits()[0], tile), Counting)
     model = dmkl.MKFDA(1.5, 1e-2, solver="interleaved", tol=1e-6).fit(K, labels)
     direct = dmkl.MKFDA(1.5, 1e-2, solver="direct", tol=1e-8).fit(K, labels)
     np.testing.assert_allclose(model.weights_, direct.weights_, atol=1e-3)
@@ -115,7 +91,7 @@ def test_tiles_of_any_size(tile):
 
 def test_everywhere(scheduler):
     _, labels, _ = case("binary")
-    K = in_memory(digits()[0], 64)
+    K = in_memory(few_digits()[0], 64)
     model = dmkl.MKFDA(2.0, 1.0, solver="interleaved", tol=1e-3).fit(K, labels)
     with dask.config.set(scheduler="synchronous"):
         here = dmkl.MKFDA(2.0, 1.0, solver="interleaved", tol=1e-3).fit(K, labels)
@@ -131,10 +107,10 @@ def test_everywhere(scheduler):
 def test_a_step_reads_its_tile_columns_and_no_more():
     _, _, (h,) = case("multiclass")
     shuffled = np.random.default_rng(0).permutation(45)
-    K, source = over(in_memory(digits()[0], 8), Counting)
+    K, source = over(in_memory(few_digits()[0], 8), Counting)
     K = K[shuffled, shuffled].center().normalize("trace")
     h, lens = h[shuffled], lens_of(K)
-    kernels = dense_view(digits()[0], shuffled, shuffled, STEPS)
+    kernels = dense_view(few_digits()[0], shuffled, shuffled, STEPS)
     sets = working_sets(lens, 10**6)
     solver = descend(Problem(h, 1e-3, 1.5), len(K), BlockSteps(sets, 1e-3, 3, 9), capacity=45, tol=1e-6)
     seen, answer = Counter(), None
@@ -201,7 +177,7 @@ def test_the_most_violating_set_goes_first():
 @pytest.mark.usefixtures("synchronous")
 def test_problems_share_what_they_read():
     _, labels, _ = case("multilabel")
-    K = in_memory(digits()[0], 8)
+    K = in_memory(few_digits()[0], 8)
     together = dmkl.MKFDA(2.0, 1e-2, solver="interleaved").fit(K, labels)
     alone = [dmkl.MKFDA(2.0, 1e-2, solver="interleaved").fit(K, column) for column in labels.T]
     assert max(one.n_passes_ for one in alone) <= together.n_passes_ < sum(one.n_passes_ for one in alone)
@@ -303,14 +279,14 @@ def test_certifies_with_the_least_memory():
 
 @pytest.mark.usefixtures("synchronous")
 def test_what_does_not_fit_is_refused():
-    K, labels = in_memory(digits()[0], 5), case("multiclass")[1]
+    K, labels = in_memory(few_digits()[0], 5), case("multiclass")[1]
     with dask.config.set({"dmkl.memory": "30kB"}), pytest.raises(MemoryBudgetError, match="solver='subspace'"):
         dmkl.MKFDA(1.5, 1e-2, solver="interleaved").fit(K, labels)
 
 
 @pytest.mark.usefixtures("synchronous")
 def test_what_is_left_is_told():
-    K, labels = in_memory(digits()[0], 8), case("multiclass")[1]
+    K, labels = in_memory(few_digits()[0], 8), case("multiclass")[1]
     with pytest.warns(ConvergenceWarning, match="raise max_iter"):
         early = dmkl.MKFDA(2.0, 1e-3, solver="interleaved", max_iter=1).fit(K, labels)
     assert 1 <= early.n_passes_ + 1e-9 < 1.4
@@ -322,7 +298,7 @@ def test_what_is_left_is_told():
 
 @pytest.mark.usefixtures("synchronous")
 def test_an_indefinite_kernel_is_named():
-    kernels, y = digits()
+    kernels, y = few_digits()
     bad = kernels.copy()
     bad[2] -= 3 * np.outer(bad[2][0], bad[2][0]) / bad[2][0, 0]
     with pytest.raises(IndefiniteKernelError, match="dmkl check"):
@@ -331,7 +307,7 @@ def test_an_indefinite_kernel_is_named():
 
 @pytest.mark.usefixtures("synchronous")
 def test_searches_and_reads_memory(tmp_path):
-    K, labels = in_memory(digits()[0], 12), case("multiclass")[1]
+    K, labels = in_memory(few_digits()[0], 12), case("multiclass")[1]
     found = dmkl.search(dmkl.MKFDA(solver="interleaved"), K, labels, {"p": [1, 2], "lam": [1e-2, 1e-1]}, cv=2)
     assert (found.scores.gap.values <= 1e-4).all()
     assert found.best_.solver_ == "interleaved"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,9 @@ import numpy.typing as npt
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
+
+from dmkl.pictures import picture, shortened
 
 __all__ = ["plot_alignment", "plot_spectra", "plot_targets"]
 
@@ -28,19 +28,6 @@ MOST_BARS = 40
 LONGEST_NAME = 32
 
 
-class _Picture(Figure):
-    """Shows itself in a notebook also where pyplot, which would see to it, was never imported."""
-
-    def _repr_png_(self) -> bytes:
-        file = io.BytesIO()
-        self.savefig(file, format="png")
-        return file.getvalue()
-
-
-def _picture(width: float, height: float) -> Figure:
-    return _Picture(figsize=(width, height), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
-
-
 def plot_alignment(data: xr.Dataset) -> Figure:
     """Draw the map of alignments, ordered by hierarchical clustering, as `data["order"]` has it.
 
@@ -49,12 +36,12 @@ def plot_alignment(data: xr.Dataset) -> Figure:
     """
     order = data["order"].values
     values = data["alignment"].values[np.ix_(order, order)]
-    names = [_shortened(str(name)) for name in data["kernel"].values[order]]
+    names = [shortened(str(name), LONGEST_NAME) for name in data["kernel"].values[order]]
     n = len(names)
     side = min(max(2.6, 0.26 * n), 12.0)
     named = n <= MOST_NAMES
     margin = 0.075 * max(map(len, names)) if named else 0.4
-    figure = _picture(side + margin + 1.3, side + margin + 0.5)
+    figure = picture(side + margin + 1.3, side + margin + 0.5)
     ax = figure.subplots()
     low = float(np.nanmin(values, initial=1.0))
     span: dict[str, Any] = (
@@ -112,8 +99,8 @@ def plot_targets(data: xr.Dataset, task: str | None = None) -> Figure:
         dots, fit, error = fit.values, fit.mean("task"), None
     values = fit.values
     shown = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")[:MOST_BARS]
-    names = [_shortened(str(name)) for name in data["kernel"].values[shown]]
-    figure = _picture(5.0 + 0.075 * max(map(len, names)), 1.3 + 0.24 * len(shown))
+    names = [shortened(str(name), LONGEST_NAME) for name in data["kernel"].values[shown]]
+    figure = picture(5.0 + 0.075 * max(map(len, names)), 1.3 + 0.24 * len(shown))
     ax = figure.subplots()
     rows = np.arange(len(shown))
     ax.barh(rows, values[shown], height=0.72, color=SKY, xerr=None if error is None else error.values[shown])
@@ -124,7 +111,7 @@ def plot_targets(data: xr.Dataset, task: str | None = None) -> Figure:
     several = "" if dots is None else f", mean of {dots.shape[1]} tasks, a dot each"
     ax.set_xlabel(f"alignment with the ideal kernel{several}", fontsize=9)
     _dress(ax, "x")
-    title = f"Fit to {'the labels' if task is None else _shortened(task)}: {_what(data)}"
+    title = f"Fit to {'the labels' if task is None else shortened(task, LONGEST_NAME)}: {_what(data)}"
     if len(shown) < len(values):
         title += f"\nthe best {len(shown)} of {len(values)}"
     ax.set_title(title, fontsize=10, loc="left")
@@ -143,11 +130,11 @@ def plot_spectra(data: xr.Dataset) -> Figure:
     component = data["component"].values
     known = np.flatnonzero(np.isfinite(share.values).all(axis=1) & np.isfinite(rank))
     known = known[np.argsort(rank[known], kind="stable")]
-    figure = _picture(6.4, 4.0)
+    figure = picture(6.4, 4.0)
     ax = figure.subplots()
     colours = _colours(len(known))
     for place, j in enumerate(known):
-        name = _shortened(str(data["kernel"].values[j]))
+        name = shortened(str(data["kernel"].values[j]), LONGEST_NAME)
         label = f"{name}: {rank[j]:.3g}" if place < 10 else None
         # Zeros, which a logarithmic scale has no place for, are left out: the spectrum ends there.
         line = np.where(share.values[j] > 1e-12, share.values[j], np.nan)
@@ -188,10 +175,3 @@ def _dress(ax: Axes, along: Any) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis=along, color="#e4e4e4", linewidth=0.7)
     ax.set_axisbelow(True)
-
-
-def _shortened(name: str) -> str:
-    """With the middle left out where it is long, names often differing at their ends; never taken for mathematics."""
-    half = (LONGEST_NAME - 1) // 2
-    short = name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"
-    return short.replace("$", r"\$")

@@ -17,7 +17,7 @@ from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
 from dmkl.estimators.base import KernelClassifier, TrainingSet
 from dmkl.kernelset import KernelSet
 from dmkl.passes.combine import direct_bytes, fits_in_memory
-from dmkl.passes.execute import check_memory, machine
+from dmkl.passes.execute import Machine, check_memory, machine
 from dmkl.passes.view import Lens, View
 from dmkl.solvers.descent import PartStep, Steps, descend, least_columns
 from dmkl.solvers.dual import GradientSteps
@@ -145,12 +145,13 @@ class _FisherClassifier(KernelClassifier):
         self, training: TrainingSet, pairs: list[tuple[float, float]] | None = None
     ) -> tuple[list[Solution], float, str]:
         pairs = self._settings(len(training.targets.problems)) if pairs is None else pairs
-        solver = self._chosen_solver(training.kernels.view)
-        found, passes = solve_together([Fit(self, training, pairs)], solver)
+        fit = Fit(self, training, pairs)
+        solver = self._chosen_solver(training.kernels.view, [fit])
+        found, passes = solve_together([fit], solver)
         return found[0], passes, solver
 
-    def _chosen_solver(self, view: View) -> str:
-        """What "auto" means here.
+    def _chosen_solver(self, view: View, fits: Sequence[Fit]) -> str:
+        """What "auto" means here, for fits on views of which this is the largest.
 
         Raises
         ------
@@ -159,9 +160,9 @@ class _FisherClassifier(KernelClassifier):
         """
         where = machine()
         if self.solver == "auto":
-            # Out of core the subspace takes 3 to 13 times fewer passes than conjugate gradients.
-            out_of_core = "subspace" if "subspace" in self._SOLVERS else "cg"
-            return "direct" if fits_in_memory(view, 1, where) else out_of_core
+            if fits_in_memory(view, 1, where):
+                return "direct"
+            return _out_of_core(fits, where) if "subspace" in self._SOLVERS else "cg"
         if self.solver == "direct" and not fits_in_memory(view, 1, where):
             msg = (
                 f"solver='direct' holds the combined kernel in memory, {direct_bytes(view, 1) / 2**30:.3g} "
@@ -252,6 +253,29 @@ def _history(
         coords={"iteration": np.arange(1, length + 1), "kernel": kernels},
     )
     return history.isel(task=0) if tasks is None else history.assign_coords(task=tasks)
+
+
+_AMPLE = 1e-3
+"""λ by tr K(β) from which descent on the dual takes no more passes than the subspace solver, and half of its time."""
+_ROOM = 100
+"""Directions that it should have room for."""
+
+
+def _out_of_core(fits: Sequence[Fit], where: Machine) -> str:
+    """The solver for kernels whose sum does not fit in memory, as `pipelines/compare_solvers.py` has measured them."""
+    if len(fits) > 1 or len(fits[0].pairs) > 1:
+        return "subspace"  # one for all problems, where descent keeps directions for each
+    (fit,), ((p, lam),) = fits, fits[0].pairs
+    view, fitted = fit.lens.view, fit.lens.fitted
+    n, m, _ = view.shape
+    diagonal = view.source.diagonal(view.kernels)
+    if diagonal is None or 8 * (n + 1) * m * _ROOM > where.total_bytes // 2:
+        return "subspace"
+    trace = float(np.median(fitted.diagonal(diagonal[:, view.rows]).sum(axis=1)))
+    # Uniform weights of norm one are n^(−1/p).
+    if lam < _AMPLE * trace * n ** (1.0 - 1.0 / p):
+        return "subspace"
+    return "dual" if p > 1 else "interleaved"
 
 
 @dataclass(frozen=True)
@@ -436,7 +460,7 @@ def fit_together(
         for model, training in zip(models, trainings, strict=True)
     ]
     largest = max((training.kernels.view for training in trainings), key=lambda view: view.shape[1])
-    solver = models[0]._chosen_solver(largest)
+    solver = models[0]._chosen_solver(largest, fits)
     solutions, passes = solve_together(fits, solver, starts)
     for fit, found in zip(fits, solutions, strict=True):
         fit.model.solver_ = solver

@@ -41,8 +41,9 @@ class MKFDA(_FisherClassifier):
         "direct" (wrapper method, the combined kernel in memory, one Cholesky factor for each weighting), "cg" (wrapper
         method with blocked conjugate gradients, out of core), "subspace" (a basis that all tasks share, out of core;
         see Notes), "interleaved" (subsets of α and the weights in turn, a few tile columns at a time), "dual" (the
-        weights eliminated, a gradient a pass, p above 1), "auto" (direct where it fits the memory budget, subspace
-        otherwise). `solver_` says which.
+        weights eliminated, a gradient a pass, p above 1), "auto". `solver_` says which.
+        Auto takes direct where it fits the memory budget; otherwise dual (interleaved for p = 1) for one problem whose
+        λ is 1/1,000 of tr K(β) or more, and subspace for several problems and for smaller λ.
     tol
         The relative gap to prove.
     max_iter

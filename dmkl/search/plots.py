@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ import numpy.typing as npt
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import Normal, Stroke
 
 from dmkl.errors import InputError
+from dmkl.pictures import picture, shortened
 from dmkl.search.choice import choose, within_one_standard_error
 from dmkl.search.result import SearchResult, grid_points, mean_and_error
 
@@ -28,20 +27,6 @@ Float = npt.NDArray[np.float64]
 BLUE, SKY, RED, GREY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
 MOST_BARS = 40
 LONGEST_NAME = 48
-
-
-class _Picture(Figure):
-    """Shows itself in a notebook also where pyplot, which would see to it, was never imported."""
-
-    def _repr_png_(self) -> bytes:
-        file = io.BytesIO()
-        self.savefig(file, format="png")
-        return file.getvalue()
-
-
-def _picture(width: float, height: float) -> Figure:
-    # Inches around each panel.
-    return _Picture(figsize=(width, height), dpi=110, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -109,7 +94,7 @@ def plot_scores(result: SearchResult, ax: Axes | Sequence[Axes] | None = None, *
     surface = _surface(result, task)
     needed = 1 if surface.y is None else 2
     if ax is None:
-        figure = _picture(*_size(surface))
+        figure = picture(*_size(surface))
         ratios = [1.0] if surface.y is None else [0.95, 1.0]
         axes = list(figure.subplots(1, needed, squeeze=False, width_ratios=ratios)[0])
     else:
@@ -133,10 +118,10 @@ def _size(surface: _Surface) -> tuple[float, float]:
 
 
 def _measure(result: SearchResult, task: str | None) -> str:
-    scoring = _shortened(str(result.scores.attrs["scoring"]).replace("_", " "))
+    scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "), LONGEST_NAME)
     if result.tasks is None:
         return scoring
-    return f"{scoring}, {f'mean of {len(result.tasks)} tasks' if task is None else _shortened(task)}"
+    return f"{scoring}, {f'mean of {len(result.tasks)} tasks' if task is None else shortened(task, LONGEST_NAME)}"
 
 
 def _surface(result: SearchResult, task: str | None) -> _Surface:
@@ -197,7 +182,9 @@ def _axis(values: xr.DataArray) -> _Axis:
     order = np.argsort(values.values, kind="stable") if numbers else np.arange(values.size)
     ordered = values.values[order]
     name = str(values.name)
-    return _Axis(name, order, _number_labels(name, ordered) if numbers else [_shortened(str(v)) for v in ordered])
+    return _Axis(
+        name, order, _number_labels(name, ordered) if numbers else [shortened(str(v), LONGEST_NAME) for v in ordered]
+    )
 
 
 def _number_labels(name: str, values: npt.NDArray[Any]) -> list[str]:
@@ -222,7 +209,7 @@ def _number(name: str, value: float, digits: int) -> str:
 
 def _setting(name: str, value: Any) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{name} = {_number(name, value, 3) if number else _shortened(str(value))}"
+    return f"{name} = {_number(name, value, 3) if number else shortened(str(value), LONGEST_NAME)}"
 
 
 def _draw_map(ax: Axes, surface: _Surface, y: _Axis, measure: str) -> None:
@@ -314,11 +301,11 @@ def plot_weights(result: SearchResult, task: str | None = None, at: Mapping[str,
     _check_task(result, task)
     tasks = [task] if task is not None or result.tasks is None else list(result.tasks)
     by_fold = np.mean([_weights(result, each, at or {}) for each in tasks], axis=0)
-    names = [_shortened(str(name)) for name in result.scores["kernel"].values]
+    names = [shortened(str(name), LONGEST_NAME) for name in result.scores["kernel"].values]
     mean = xr.DataArray(by_fold, dims=("fold", "kernel")).mean("fold").values
     shown = np.sort(np.argsort(-mean, kind="stable")[:MOST_BARS])
     n_folds, n_shown, longest = len(by_fold), len(shown), max(len(names[j]) for j in shown)
-    figure = _picture(5.0 + 0.075 * longest, 1.3 + 0.24 * n_shown)
+    figure = picture(5.0 + 0.075 * longest, 1.3 + 0.24 * n_shown)
     ax = figure.subplots()
     rows = np.arange(n_shown)
     ax.barh(rows, mean[shown], height=0.72, color=SKY)
@@ -369,7 +356,7 @@ def _weights_title(
     if result.tasks is None or task is not None:
         params = {**(result.best_params_ if task is None else result.best_params_[task]), **at}
         told = ", ".join(_setting(name, value) for name, value in params.items())
-        lines.append(told if task is None else f"{_shortened(task)}: {told}")
+        lines.append(told if task is None else f"{shortened(task, LONGEST_NAME)}: {told}")
     else:
         lines.append(f"mean of {len(result.tasks)} tasks, each at its own choice")
     if len(shown) < len(mean):
@@ -378,10 +365,3 @@ def _weights_title(
             f"the {len(shown)} largest of {len(mean)} kernels; the others have {100 * rest:.0f} % of the weight"
         )
     return "\n".join(lines)
-
-
-def _shortened(name: str) -> str:
-    """With the middle left out where it is long, names often differing at their ends; never taken for mathematics."""
-    half = (LONGEST_NAME - 1) // 2
-    short = name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"
-    return short.replace("$", r"\$")
