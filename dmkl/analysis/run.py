@@ -216,10 +216,9 @@ def _norm(gram: Float, floor: Float) -> Float:
 
 def _trace(lens: Lens) -> Float:
     """The traces of the view, without a pass."""
-    view = lens.view
-    raw = view.source.diagonal(view.kernels)
-    assert raw is not None  # symmetric sets have it
-    return np.asarray(lens.fitted.diagonal(raw[:, view.cols]).sum(axis=1))
+    diagonal = lens.diagonal()
+    assert diagonal is not None  # symmetric sets have it
+    return np.asarray(diagonal.sum(axis=1))
 
 
 def _put_spectrum(put: Any, found: Float, trace: Float, norm: Float | None, n_eigenvalues: int) -> None:

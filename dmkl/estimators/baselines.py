@@ -13,8 +13,9 @@ from sklearn.model_selection import check_cv
 
 from dmkl.errors import InputError
 from dmkl.estimators.base import check_kernel_set
-from dmkl.estimators.fisher import SolverName, _FisherClassifier, check_resolution
+from dmkl.estimators.fisher import SolverName, _FisherClassifier
 from dmkl.estimators.mkfda import MKFDA
+from dmkl.estimators.solving import check_resolution
 from dmkl.kernelset import KernelSet
 from dmkl.passes.combine import direct_bytes, fits_in_memory
 from dmkl.passes.execute import machine

@@ -394,7 +394,6 @@ class _MeanKernel:
 
     def diagonal(self) -> Float:
         """K_ii of the mean kernel, of a square view."""
-        view = self._lens.view
-        raw = view.source.diagonal(view.kernels)
-        assert raw is not None  # a symmetric source has its own
-        return np.asarray(self._lens.fitted.diagonal(raw[:, view.rows]).mean(axis=0))
+        diagonal = self._lens.diagonal()
+        assert diagonal is not None  # a symmetric source has its own
+        return np.asarray(diagonal.mean(axis=0))

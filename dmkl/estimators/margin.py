@@ -128,6 +128,10 @@ class _MarginClassifier(KernelClassifier):
             If a parameter breaks a rule.
         """
 
+    def _own_passes(self) -> int:
+        """Passes that making the solvers took, which no other fit shares."""
+        return 0
+
     # --- fitting -------------------------------------------------------------------------------------------------
 
     def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
@@ -263,7 +267,7 @@ class _MarginClassifier(KernelClassifier):
 
 def fit_side_by_side(
     models: Sequence[_MarginClassifier], sets: Sequence[KernelSet], labels: Sequence[npt.ArrayLike | None]
-) -> None:
+) -> int:
     """Fit estimators on sets of rows of the same kernels: every pass serves all of their problems.
 
     Parameters
@@ -272,6 +276,11 @@ def fit_side_by_side(
         Fitted in place, as by `fit`.
     sets, labels
         What each is fitted on.
+
+    Returns
+    -------
+    int
+        The passes that all took together.
     """
     for model in models:
         model._check_parameters()
@@ -288,7 +297,8 @@ def fit_side_by_side(
     for model, training, problems in zip(models, trainings, cut, strict=True):
         solutions = found[first : first + len(problems.names)]
         first += len(problems.names)
-        model._keep(problems, solutions, training.n_passes + passes)
+        model._keep(problems, solutions, training.n_passes + passes + model._own_passes())
+    return trainings[0].n_passes + passes + sum(model._own_passes() for model in models)
 
 
 def _jobs(model: _MarginClassifier, training: TrainingSet, problems: MarginProblems) -> list[tuple[Lens, Solver[Any]]]:

@@ -15,7 +15,7 @@ import xarray as xr
 from dmkl import progress
 from dmkl.blocks.fisher import Targets
 from dmkl.blocks.ncuts import class_columns, ratios, sample_examples
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
+from dmkl.errors import ConvergenceWarning, InputError
 from dmkl.estimators.groups import Loss
 from dmkl.estimators.margin import MarginProblems, Multiclass, _MarginClassifier
 from dmkl.estimators.mksvm import _one_for_each
@@ -164,14 +164,7 @@ class NCuts(_MarginClassifier):
         IndefiniteKernelError
             If the square loss meets a combined kernel that is not positive semidefinite.
         """
-        try:
-            return super().fit(K, y)
-        except np.linalg.LinAlgError as error:
-            msg = (
-                "the combined kernel plus lam is not positive definite, as the square loss needs it; run `dmkl "
-                "check` for kernels with negative eigenvalues, take a larger lam, or loss='hinge'"
-            )
-            raise IndefiniteKernelError(msg) from error
+        return super().fit(K, y)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -220,6 +213,9 @@ class NCuts(_MarginClassifier):
             found.append(_classifier(wanted, weights[own], cuts[own].steps, self.tol))
         return found
 
+    def _own_passes(self) -> int:
+        return self.n_cut_passes_
+
     def _learn(self, problems: MarginProblems, K: KernelSet) -> tuple[list[Cut], int]:
         """A cut for each problem, or one for all; and the passes that took."""
         lens, n = Lens(K.view, K.statistics()), len(K)
@@ -245,7 +241,7 @@ class NCuts(_MarginClassifier):
 
     def _keep(self, problems: MarginProblems, solutions: Sequence[Any], n_passes: int) -> None:
         """Set the fitted attributes, and warn where a gap is open."""
-        super()._keep(problems, solutions, n_passes + self.n_cut_passes_)
+        super()._keep(problems, solutions, n_passes)
         if self.kind_ == "multiclass" and self.sharing != "own":
             self.weights_ = self.weights_.isel({problems.dim: 0}, drop=True)
         dim = "cut" if len(self._cuts) == 1 else problems.dim

@@ -24,6 +24,7 @@ from dmkl.errors import InputError
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, share_all
 from dmkl.passes.memory import HeldTiles
+from dmkl.passes.ordering import StoreOrder
 from dmkl.passes.sweep import merge
 from dmkl.passes.view import Lens, TileKey, View
 
@@ -57,32 +58,9 @@ class _Band:
         return self.rows.stop - self.rows.start, self.cols.stop - self.cols.start
 
 
-@dataclass(frozen=True)
-class _Samples:
-    """The samples after all steps in the order of the store, in which those of one tile are neighbors."""
-
-    order: Index
-    """Position in the view of each."""
-    stored: Index
-    """Position in the source of each, ascending."""
-
-    @classmethod
-    def of(cls, lens: Lens) -> _Samples:
-        final = lens.view.final_positions()[0]
-        order = np.argsort(final, kind="stable")
-        return cls(order, final[order])
-
-    def run(self, tile: int, side: int) -> slice:
-        """The samples that lie in one row of tiles."""
-        start, stop = np.searchsorted(self.stored, (tile * side, (tile + 1) * side))
-        return slice(int(start), int(stop))
-
-    def inside(self, run: slice, side: int) -> Any:
-        """Where in their tile the samples of a run lie: a slice where that can be, for it costs no copy."""
-        local = self.stored[run] % side
-        if np.all(np.diff(local) == 1):
-            return slice(int(local[0]), int(local[-1]) + 1)
-        return local
+def _samples(lens: Lens) -> StoreOrder:
+    """The samples after all steps."""
+    return StoreOrder.of(lens.view.final_positions()[0], lens.view.source.tiling.tile)
 
 
 def rounding(lens: Lens) -> Float:
@@ -197,11 +175,11 @@ def _bands(lens: Lens, where: Machine) -> list[_Band]:
         "tiles",
     )
     height = min(side, (where.task_bytes - sum(needed.values())) // row_bytes)
-    samples = _Samples.of(lens)
+    samples = _samples(lens)
     final = view.final_positions()[0]
     bands = []
     for tile in replace(view, rows=final, cols=final, steps=()).tile_tasks():
-        rows, cols = samples.run(tile.i, side), samples.run(tile.j, side)
+        rows, cols = samples.run(tile.i), samples.run(tile.j)
         starts = range(rows.start, rows.stop, height)
         n_bytes = n * tile_bytes * view.source.reads_per_tile // len(starts)
         bands += [
@@ -228,24 +206,23 @@ def _add_bands(
     inside = all(key in held for key in keys)
     stream = ((key, held[key]) for key in keys) if inside else view.source.stream(keys)
     n = len(view.kernels)
-    samples, gram = _Samples.of(lens), np.zeros((n, n))
+    samples, gram = _samples(lens), np.zeros((n, n))
     # Two arrays for all bands of the task: new ones for each would cost as much in page faults as the products do.
     stored = np.empty(n * max(band.shape[0] * band.shape[1] for band in plan[number]), view.source.dtype)
     scratch = np.empty((n, max(_panel_rows(n, *band.shape) * band.shape[1] for band in plan[number])))
     with pinned_blas(blas_threads(tasks_per_machine)):
         for band in plan[number]:
             raw = stored[: n * band.shape[0] * band.shape[1]].reshape(n, *band.shape)
-            _read(raw, band, view, samples, stream)
+            _read(raw, band, samples, stream)
             times = 1.0 if band.i == band.j else 2.0
             for panel in _panels(raw, band, lens.fitted, samples.order, scratch):
                 gram += times * (panel @ panel.T)
     return gram
 
 
-def _read(raw: Array, band: _Band, view: View, samples: _Samples, stream: Iterator[tuple[TileKey, Array]]) -> None:
+def _read(raw: Array, band: _Band, samples: StoreOrder, stream: Iterator[tuple[TileKey, Array]]) -> None:
     """Fill `raw` with a band of every kernel as it is stored, (n, rows, columns)."""
-    side = view.source.tiling.tile
-    rows, cols = samples.inside(band.rows, side), samples.inside(band.cols, side)
+    rows, cols = samples.inside(band.rows), samples.inside(band.cols)
     for place in raw:
         _, tile = next(stream)
         place[:] = tile[rows][:, cols]

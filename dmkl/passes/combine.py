@@ -23,6 +23,7 @@ from dmkl.blocks.chain import Fitted, Take
 from dmkl.errors import IndefiniteKernelError
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, execute, machine, share_all
+from dmkl.passes.ordering import StoreOrder
 from dmkl.passes.view import Lens, TileTask, View, covering
 
 __all__ = [
@@ -82,37 +83,14 @@ _Strip = list[list[Block]]
 """The upper tiles of the sums that one task adds up: for each combination its blocks."""
 
 
-@dataclass(frozen=True)
-class _Order:
-    """The samples of the sum in the order of the store, in which those of one tile are neighbors.
+def _order(lens: Lens) -> StoreOrder:
+    """The samples of the sum: those before the steps where the chain is left to the whole sum, after them otherwise.
 
-    The sum is put together, centred and factorised in this order, and only vectors are ever permuted: taking a shuffled
-    training set costs no scattered copy of a matrix.
+    The sum is put together, centred and factorised in the order of the store, and only vectors are ever permuted:
+    taking a shuffled training set costs no scattered copy of a matrix.
     """
-
-    order: Index
-    """Position in the view of each sample of the sum."""
-    stored: Index
-    """Position in the source of each sample of the sum, ascending."""
-
-    @classmethod
-    def of(cls, lens: Lens) -> _Order:
-        """The samples before the steps where the chain is left to the whole sum, after them otherwise."""
-        rows = lens.view.rows if lens.fitted.shared else lens.view.final_positions()[0]
-        order = np.argsort(rows, kind="stable")
-        return cls(order, rows[order])
-
-    def run(self, tile: int, side: int) -> slice:
-        """The samples that lie in one row of tiles."""
-        start, stop = np.searchsorted(self.stored, (tile * side, (tile + 1) * side))
-        return slice(int(start), int(stop))
-
-
-def _inside(local: Index) -> Any:
-    """A slice where the positions are a run: no copy."""
-    if len(local) and local[-1] - local[0] == len(local) - 1 and np.all(np.diff(local) == 1):
-        return slice(int(local[0]), int(local[-1]) + 1)
-    return local
+    rows = lens.view.rows if lens.fitted.shared else lens.view.final_positions()[0]
+    return StoreOrder.of(rows, lens.view.source.tiling.tile)
 
 
 _PANEL = 32
@@ -128,13 +106,12 @@ def add_strip(
     to the whole sum; otherwise each tile is transformed entry by entry first.
     """
     source, kernels = lenses[0].view.source, lenses[0].view.kernels
-    side = source.tiling.tile
-    orders = [_Order.of(lens) for lens in lenses]
+    orders = [_order(lens) for lens in lenses]
     used = [k for k in range(len(kernels)) if any(c.weights[k] for c in combinations)]
     stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
     for tile in tiles:
         with pinned_blas(blas_threads(tasks_per_machine)):
-            runs = [(order.run(tile.i, side), order.run(tile.j, side)) for order in orders]
+            runs = [(order.run(tile.i), order.run(tile.j)) for order in orders]
             totals = [np.zeros([part.stop - part.start for part in runs[c.lens]]) for c in combinations]
             for k in used:
                 _, whole = next(stream)
@@ -146,7 +123,7 @@ def add_strip(
                     ]
                     if not mine or rows.start == rows.stop or cols.start == cols.stop:
                         continue
-                    part = whole[_inside(order.stored[rows] % side)][:, _inside(order.stored[cols] % side)]
+                    part = whole[order.inside(rows)][:, order.inside(cols)]
                     factor = lens.fitted.factor(k) if lens.fitted.shared else 1.0
                     if not lens.fitted.shared:
                         trail = lens.fitted.positions(order.order[rows], order.order[cols])
@@ -221,7 +198,7 @@ class Factor:
 
 def _whole(blocks: Iterable[Block], lens: Lens) -> tuple[Float, Index | None]:
     """K(β) of which the lower triangle is right, (m, m), and the position of each of its rows among the samples."""
-    order = _Order.of(lens)
+    order = _order(lens)
     m = len(order.order)
     # Column-major, as LAPACK wants it. Blocks above the diagonal, row-major, are blocks below it in that order: each
     # is copied as it lies, and the upper triangle is never written nor read.
@@ -403,13 +380,13 @@ class StoredSum:
 
     def blocks(self, mmap_mode: Literal["r"] | None = None) -> Iterator[Block]:
         """The tiles: runs of rows and columns of the sum, and the entries there."""
-        order, side = _Order.of(self.lens), self.lens.view.source.tiling.tile
+        order = _order(self.lens)
         for i, j in self.tiles:
-            yield order.run(i, side), order.run(j, side), np.load(_tile_file(self.stem, i, j), mmap_mode=mmap_mode)
+            yield order.run(i), order.run(j), np.load(_tile_file(self.stem, i, j), mmap_mode=mmap_mode)
 
     def places(self) -> tuple[Index, int]:
         """The position among the view's samples of each row of the sum, and how many rows there are."""
-        order = _Order.of(self.lens).order
+        order = _order(self.lens).order
         return order, len(order)
 
     def whole(self) -> Float:

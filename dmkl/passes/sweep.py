@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from dmkl.blocks.tiling import Tiling
 from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.ordering import StoreOrder
 from dmkl.passes.units import Unit
 from dmkl.passes.view import Lens, TileKey
 
@@ -98,11 +99,12 @@ def _sweep(lenses: Sequence[Lens], unit: Unit, columns: list[Columns], stream: S
         else np.empty((len(unit.kernels), *_shape(c, lens.view.shape[1])), _out(c))
         for c, lens in zip(columns, seen, strict=True)
     ]
+    needed = _needed(tiling, lenses, columns)
     carried: list[tuple[Array, list[Array]]] = []
     for place, k in enumerate(unit.kernels):
         if not carried or not all(lens.fitted.shared for lens in lenses):
             carried = [_carry(lens, int(k), c) for c, lens in zip(columns, seen, strict=True)]
-        sums = _through_tiles(tiling, unit, lenses, columns, [wide for wide, _ in carried], stream)
+        sums = _through_tiles(unit, lenses, needed, columns, [wide for wide, _ in carried], stream)
         for position, (c, lens, total, (_, kept)) in enumerate(zip(columns, seen, sums, carried, strict=True)):
             if c.want == "project":
                 results[position][place] = total * lens.fitted.factor(int(k))
@@ -145,31 +147,6 @@ def is_whole(positions: Index, length: int) -> bool:
     return len(positions) == length and bool(np.all(positions == np.arange(length)))
 
 
-class _Part:
-    """The rows or columns of a source that some columns need: all of them, or sorted positions."""
-
-    def __init__(self, positions: Index | None, length: int, side: int) -> None:
-        self._side = side
-        self.positions = positions
-        self.size = length if positions is None else len(positions)
-        edges = np.arange(0, length + side, side)
-        self._cuts = np.minimum(edges, length) if positions is None else np.searchsorted(positions, edges)
-
-    def run(self, tile: int) -> slice:
-        """Where those of one row (or column) of tiles are among all that are needed."""
-        return slice(int(self._cuts[tile]), int(self._cuts[tile + 1]))
-
-    def inside(self, tile: int) -> Any:
-        """Where they are inside that tile."""
-        return slice(None) if self.positions is None else self.positions[self.run(tile)] - tile * self._side
-
-    def places(self, positions: Index) -> Any:
-        """Where some of them are among all that are needed."""
-        if self.positions is not None:
-            return np.searchsorted(self.positions, positions)
-        return slice(None) if is_whole(positions, self.size) else positions
-
-
 @dataclass
 class _Lane:
     """Columns that go through each tile in one product: many narrow products would run far below the machine's rate."""
@@ -178,8 +155,8 @@ class _Lane:
     total: Array
     scratch: Array
     project: bool
-    rows: _Part
-    cols: _Part
+    rows: StoreOrder
+    cols: StoreOrder
 
 
 _WORTH = 45
@@ -189,41 +166,37 @@ Picking an entry costs some 1.3 ns, multiplying it by a column 0.03 ns.
 """
 
 
-def _parts(tiling: Tiling, lenses: Sequence[Lens], columns: Sequence[Columns]) -> dict[int, tuple[_Part, _Part]]:
-    """Of each lens through which tiles are worth cutting down: the rows and columns that are left of them."""
-    found = {}
+def _needed(tiling: Tiling, lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[tuple[StoreOrder, StoreOrder]]:
+    """For each lens the rows and columns that tiles are cut down to where that is worth it, otherwise all there are."""
+    whole = tuple(StoreOrder.of(np.arange(length), tiling.tile) for length in (tiling.rows, tiling.cols))
+    found = []
     for number, lens in enumerate(lenses):
         view, width = lens.view, sum(c.width for c in columns if c.lens == number)
-        rows, cols = np.unique(view.rows), np.unique(view.cols)
-        share = len(rows) * len(cols) / (tiling.rows * tiling.cols)
-        if width * (1.0 - share) > _WORTH * share:
-            found[number] = _Part(rows, tiling.rows, tiling.tile), _Part(cols, tiling.cols, tiling.tile)
+        rows, cols = (StoreOrder.of(np.unique(positions), tiling.tile) for positions in (view.rows, view.cols))
+        share = len(rows.stored) * len(cols.stored) / (tiling.rows * tiling.cols)
+        found.append((rows, cols) if width * (1.0 - share) > _WORTH * share else (whole[0], whole[1]))
     return found
 
 
 def _lanes(
-    tiling: Tiling, lenses: Sequence[Lens], columns: list[Columns], wides: list[Array]
-) -> tuple[list[_Lane], list[tuple[int, slice]]]:
+    tile: int, needed: Sequence[tuple[StoreOrder, StoreOrder]], columns: list[Columns], wides: list[Array]
+) -> tuple[list[_Lane], list[tuple[_Lane, slice]]]:
     """One lane for all columns of one precision, one for each projection; and where each of the columns ends up."""
-    cuts = _parts(tiling, lenses, columns)
-    whole = _Part(None, tiling.rows, tiling.tile), _Part(None, tiling.cols, tiling.tile)
     lanes: list[_Lane] = []
-    places: list[tuple[int, slice]] = [(0, slice(0))] * len(columns)
-    groups: dict[tuple[np.dtype[Any], int, int | None], list[int]] = {}
+    places: dict[int, tuple[_Lane, slice]] = {}
+    groups: dict[Any, list[int]] = {}
     for position, c in enumerate(columns):
-        cut = c.lens if c.lens in cuts else None
-        groups.setdefault((c.dtype, position if c.want == "project" else -1, cut), []).append(position)
-    for (dtype, projected, cut), members in groups.items():
-        rows, cols = whole if cut is None else cuts[cut]
+        groups.setdefault((c.dtype, position if c.want == "project" else -1, needed[c.lens]), []).append(position)
+    for (dtype, projected, (rows, cols)), members in groups.items():
         wide = wides[members[0]] if len(members) == 1 else np.concatenate([wides[k] for k in members], axis=1)
-        wide = wide if cols.positions is None else wide[cols.positions]
+        wide = wide if len(cols.stored) == len(wide) else wide[cols.stored]
         width, project = wide.shape[1], projected >= 0
-        total = np.zeros((width, width)) if project else np.zeros((rows.size, width), dtype=dtype)
+        total = np.zeros((width, width)) if project else np.zeros((len(rows.stored), width), dtype=dtype)
+        lanes.append(_Lane(wide, total, np.empty((tile, width), dtype=dtype), project, rows, cols))
         starts = np.cumsum([0, *(columns[k].width for k in members)])
         for k, start, stop in zip(members, starts[:-1], starts[1:], strict=True):
-            places[k] = (len(lanes), slice(int(start), int(stop)))
-        lanes.append(_Lane(wide, total, np.empty((tiling.tile, width), dtype=dtype), project, rows, cols))
-    return lanes, places
+            places[k] = lanes[-1], slice(int(start), int(stop))
+    return lanes, [places[k] for k in range(len(columns))]
 
 
 class _Blocks:
@@ -233,25 +206,28 @@ class _Blocks:
         self._tile, self._i, self._j = tile, i, j
         self._made: dict[Any, Array] = {}
 
-    def of(self, lane: _Lane, rows: _Part, cols: _Part) -> Array:
+    def of(self, lane: _Lane, rows: StoreOrder, cols: StoreOrder) -> Array:
         """Some rows and columns of it, in the precision of a lane."""
         key = (lane.wide.dtype, rows, cols)
         if key not in self._made:
-            part = self._tile
-            if rows.positions is not None:
-                part = part[rows.inside(self._i)][:, cols.inside(self._j)]
+            part = self._tile[rows.inside(rows.run(self._i))][:, cols.inside(cols.run(self._j))]
             self._made[key] = part.astype(lane.wide.dtype, copy=False)
         return self._made[key]
 
 
 def _through_tiles(
-    tiling: Tiling, unit: Unit, lenses: Sequence[Lens], columns: list[Columns], wides: list[Array], stream: Stream
+    unit: Unit,
+    lenses: Sequence[Lens],
+    needed: Sequence[tuple[StoreOrder, StoreOrder]],
+    columns: list[Columns],
+    wides: list[Array],
+    stream: Stream,
 ) -> list[Array]:
     """The raw products of one kernel, for the rows of the views.
 
     Sums over tiles are in the precision of the products: a tile's own sums are, and they are the longer ones.
     """
-    lanes, places = _lanes(tiling, lenses, columns, wides)
+    lanes, places = _lanes(lenses[0].view.source.tiling.tile, needed, columns, wides)
     for task in unit.tiles:
         _, tile = next(stream)
         blocks = _Blocks(tile, task.i, task.j)
@@ -273,8 +249,12 @@ def _through_tiles(
                 product = np.matmul(block, lane.wide[cols.run(task.i)], out=lane.scratch[: block.shape[0]])
                 lane.total[rows.run(task.j)] += product
     return [
-        lanes[lane].total
-        if lanes[lane].project
-        else lanes[lane].total[lanes[lane].rows.places(lenses[c.lens].view.rows), part]
+        lane.total if lane.project else _picked(lane, lenses[c.lens].view.rows, part)
         for c, (lane, part) in zip(columns, places, strict=True)
     ]
+
+
+def _picked(lane: _Lane, positions: Index, part: slice) -> Array:
+    """The rows at some positions of the source, of some of a lane's columns."""
+    where = np.searchsorted(lane.rows.stored, positions)
+    return lane.total[:, part] if is_whole(where, len(lane.total)) else lane.total[where, part]

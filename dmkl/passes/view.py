@@ -163,6 +163,11 @@ class Lens:
     view: View
     fitted: Fitted
 
+    def diagonal(self) -> Array | None:
+        """The diagonals of the kernels after all steps, (n, m), of a square view; None where the source has none."""
+        raw = self.view.source.diagonal(self.view.kernels)
+        return None if raw is None else self.fitted.diagonal(raw[:, self.view.rows])
+
 
 def covering(views: Sequence[View]) -> View:
     """The view, without steps, that has every row and column of some views of the same kernels."""

@@ -143,14 +143,13 @@ def side_by_side(plan: Plan) -> Found:
         # Labels that are stored with the kernels bring the names of their tasks along.
         labels.append(None if plan.tasks is not None else plan.labels[train])
     started = time.monotonic()
-    fit_side_by_side(fitted, sets, labels)
+    passes = fit_side_by_side(fitted, sets, labels)
 
     def found() -> Iterator[_Fit]:
         for number, (model, (_, f)) in enumerate(zip(fitted, fits, strict=True)):
             fold = plan.folds[f]
-            # All fits took the same passes, which count once; the weights of a cut took a pass of each fit's own.
-            passes = getattr(model, "n_cut_passes_", 0) if number else model.n_passes_
-            yield _found(model, plan.K, fold.train, plan.held_out(fold), passes, started)
+            # The fits' passes, most of them shared, count once.
+            yield _found(model, plan.K, fold.train, plan.held_out(fold), 0 if number else passes, started)
 
     return _together(plan, fits, found())
 

@@ -17,8 +17,8 @@ from sklearn.base import clone
 from dmkl._version import __version__
 from dmkl.blocks.fisher import encode_targets
 from dmkl.estimators.base import KernelClassifier
-from dmkl.estimators.fisher import basis_bytes, check_resolution
 from dmkl.estimators.mkfda import MKFDA, Uniform
+from dmkl.estimators.solving import basis_bytes, check_resolution
 from dmkl.kernelset import KernelSet
 from dmkl.passes.statistics import measured_together, training_lens
 from dmkl.passes.view import Lens, covering

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
+from dmkl.errors import IndefiniteKernelError
+
 __all__ = ["SquareSolution", "fit_square"]
 
 Float = npt.NDArray[np.float64]
@@ -37,8 +39,20 @@ def fit_square(K: Float, h: Float, lam: float) -> SquareSolution:
         (m,), targets: ±1, or those of Fisher discriminant analysis.
     lam
         λ > 0
+
+    Raises
+    ------
+    IndefiniteKernelError
+        If K + λI is not positive definite.
     """
-    factor = scipy.linalg.cho_factor(K + lam * np.eye(len(K)), lower=True)
+    try:
+        factor = scipy.linalg.cho_factor(K + lam * np.eye(len(K)), lower=True)
+    except np.linalg.LinAlgError as error:
+        msg = (
+            f"the combined kernel plus lam={lam:g} is not positive definite, as the square loss needs it; run `dmkl "
+            "check` for kernels with negative eigenvalues, take a larger lam, or loss='hinge'"
+        )
+        raise IndefiniteKernelError(msg) from error
     solved = scipy.linalg.cho_solve(factor, np.column_stack([h, np.ones(len(h))]))
     bias = float(solved[:, 0].sum() / solved[:, 1].sum())
     u = solved[:, 0] - bias * solved[:, 1]
