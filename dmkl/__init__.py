@@ -25,5 +25,5 @@ from dmkl.kernelset import KernelSet as KernelSet
 from dmkl.kernelset import create as create
 from dmkl.kernelset import open as open
 from dmkl.progress import ConsoleWatch as ConsoleWatch
-from dmkl.search.result import SearchResult as SearchResult
-from dmkl.search.run import search as search
+from dmkl.searching.result import SearchResult as SearchResult
+from dmkl.searching.run import search as search

@@ -13,10 +13,10 @@ import xarray as xr
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
-from dmkl.blocks.alignment import alignments, estimated, sign_probes
-from dmkl.blocks.chain import KINDS, ChainState, Fitted, Kind
-from dmkl.blocks.psd import Repair
 from dmkl.errors import InputError
+from dmkl.numerics.alignment import alignments, estimated, sign_probes
+from dmkl.numerics.chain import KINDS, ChainState, Fitted, Kind
+from dmkl.numerics.psd import Repair
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
@@ -396,7 +396,7 @@ class KernelSet:
 
         Exact, it is one pass in which a task reads the tiles of all kernels at the same place. With `probes` it is an
         estimate from z_aᵀK_jz_b for pairs of random sign vectors, products that other work of the same pass may share;
-        its standard error comes from leaving out one probe at a time (`dmkl.blocks.alignment.estimated`). Centring
+        its standard error comes from leaving out one probe at a time (`dmkl.numerics.alignment.estimated`). Centring
         over some of the samples, or after cosine normalisation, takes a pass for its means before.
 
         Parameters
@@ -593,7 +593,7 @@ def create(
     diagonal
         (n, rows), k(x, x) of the row samples of rectangular kernels: cosine normalisation needs it.
     repair
-        "clip", "flip" or "shift" negative eigenvalues of each kernel (see `dmkl.blocks.psd.repair_psd`); takes one
+        "clip", "flip" or "shift" negative eigenvalues of each kernel (see `dmkl.numerics.psd.repair_psd`); takes one
         kernel whole into memory.
     symmetry_tol
         How far two mirrored entries may differ, relative to the largest entry; 1e-5 for float32, 1e-8 for float64.

@@ -9,8 +9,8 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from helpers.references import psd
 from hypothesis import HealthCheck, settings
-from references import psd
 
 import dmkl
 

@@ -8,7 +8,7 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from references import Counting, dense_view, error, over, psd, raise_if_computes, stepped
+from helpers.references import Counting, dense_view, error, over, psd, raise_if_computes, stepped
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
 
-from dmkl.blocks.likeness import proportional_groups
+from dmkl.numerics.likeness import proportional_groups
 
 __all__ = ["alike", "multiples", "neighborly_order"]
 
@@ -32,7 +32,7 @@ def multiples(projections: Array, noise: Float) -> Index:
     Parameters
     ----------
     projections, noise
-        As `dmkl.blocks.likeness.proportional_groups` takes them: it tells differences that alignments, which are
+        As `dmkl.numerics.likeness.proportional_groups` takes them: it tells differences that alignments, which are
         quadratic in them, round to 1.
     """
     first = np.arange(len(projections))

@@ -15,9 +15,9 @@ from dmkl.analysis.result import Analysis
 from dmkl.analysis.sketch import Sketch, sketch_pass
 from dmkl.analysis.spectrum import captured, least_captured, participation_ratio, upper_bounds
 from dmkl.analysis.targets import Ideal, ideal_kernels, target_alignments
-from dmkl.blocks.alignment import alignments, estimated, inner_products, sign_probes
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.view import Lens
 

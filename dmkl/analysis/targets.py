@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.fisher import encode_targets
+from dmkl.numerics.fisher import encode_targets
 
 __all__ = ["Ideal", "ideal_kernels", "target_alignments"]
 
@@ -63,7 +63,7 @@ def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, cent
     Raises
     ------
     InputError
-        As `dmkl.blocks.fisher.encode_targets`: wrong length, one class only, labels missing.
+        As `dmkl.numerics.fisher.encode_targets`: wrong length, one class only, labels missing.
     """
     targets = encode_targets(y, n_samples, tasks)
     factors = []

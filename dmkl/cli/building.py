@@ -16,7 +16,6 @@ import numpy.typing as npt
 import typer
 
 import dmkl
-from dmkl.blocks.functions import BANDED
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import (
     SAMPLES,
@@ -36,6 +35,7 @@ from dmkl.cli.samples import positions
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.features.specs import FUNCTIONS, plan, read_specs
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.functions import BANDED
 from dmkl.progress import ConsoleWatch
 from dmkl.store.feature_files import Features, as_features
 from dmkl.store.files import read_vector

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import typer
 
 import dmkl
-from dmkl.blocks.fisher import as_exponent
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.models import make
 from dmkl.cli.options import (
@@ -43,6 +42,7 @@ from dmkl.cli.samples import positions
 from dmkl.cli.tables import by_column, summary_table, weights_table
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.fisher import as_exponent
 from dmkl.progress import ConsoleWatch
 from dmkl.store.files import read_vector
 

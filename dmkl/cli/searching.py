@@ -48,9 +48,9 @@ from dmkl.errors import InputError, StoreExistsError
 from dmkl.estimators.persistence import _has_format
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
-from dmkl.search.grid import as_grid
-from dmkl.search.result import BEST, FORMAT, STATUSES, SearchResult
-from dmkl.solvers.subspace.workspace import FORMAT as STATE_FORMAT
+from dmkl.searching.grid import as_grid
+from dmkl.searching.result import BEST, FORMAT, STATUSES, SearchResult
+from dmkl.solvers.fisher.subspace.workspace import FORMAT as STATE_FORMAT
 from dmkl.store.files import read_vector
 from dmkl.store.files.paths import known
 from dmkl.store.files.text import TEXT_SUFFIXES, Table, read_table

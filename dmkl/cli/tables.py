@@ -14,7 +14,7 @@ from rich.text import Text
 from dmkl.cli.output import bar, table
 from dmkl.errors import InputError
 from dmkl.estimators.groups import GSMKL
-from dmkl.search.result import SearchResult
+from dmkl.searching.result import SearchResult
 
 __all__ = ["by_column", "points_table", "summary_table", "weights_table"]
 

@@ -14,13 +14,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 
-from dmkl.blocks.chain import ChainState, Fitted, FittedStep, Kind
-from dmkl.blocks.fisher import Targets, encode_targets
 from dmkl.errors import InputError
 from dmkl.estimators.persistence import MODELS, save_model
 from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
 from dmkl.kernelset import KernelSet, measure
+from dmkl.numerics.chain import ChainState, Fitted, FittedStep, Kind
+from dmkl.numerics.fisher import Targets, encode_targets
 from dmkl.passes.run import run_pass
 from dmkl.passes.statistics import chain_statistics, means_of
 from dmkl.passes.sweep import Columns

@@ -22,8 +22,9 @@ from dmkl.passes.execute import machine
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
-from dmkl.solvers.requests import Factorized, Solver, drive
-from dmkl.solvers.wrapper import CGStep, Problem
+from dmkl.solvers.driver import drive
+from dmkl.solvers.fisher.wrapper import CGStep, Problem
+from dmkl.solvers.requests import CombinedFactor, Solver
 
 __all__ = ["Product", "SingleBest"]
 
@@ -140,7 +141,7 @@ class SingleBest(_FisherClassifier):
         return np.array(accuracy), training.n_passes + passes + extra + read
 
     def _alone(self, h: Float, weights: Float) -> Solver[Float]:
-        factor = yield Factorized(weights, self._ridges()[0])
+        factor = yield CombinedFactor(weights, self._ridges()[0])
         return np.asarray(factor.solve(h))
 
     def _iterated(self, problem: Problem, weights: Float) -> Solver[Float]:

@@ -17,9 +17,10 @@ from dmkl.kernelset import KernelSet
 from dmkl.passes.combine import direct_bytes, fits_in_memory
 from dmkl.passes.execute import machine
 from dmkl.passes.view import View
-from dmkl.solvers.descent import PartStep
-from dmkl.solvers.subspace.problem import Finish
-from dmkl.solvers.wrapper import Master, Solution, Status
+from dmkl.solvers.fisher.descent import PartStep
+from dmkl.solvers.fisher.subspace.problem import Finish
+from dmkl.solvers.fisher.wrapper import Master, Solution
+from dmkl.solvers.outcome import Status
 
 __all__ = ["SolverName", "fit_together"]
 
@@ -187,7 +188,7 @@ class _FisherClassifier(KernelClassifier):
             else xr.DataArray(objectives, dims=("task",), coords={"task": tasks}, name="objective")
         )
         worst = max(solutions, key=lambda s: s.certificate.gap)
-        self.status_ = worst.status.value
+        self.status_ = worst.status.advice
         self.n_iter_ = max(len(s.steps) for s in solutions)
         names = np.array(self.kernel_names_, dtype=str)
         self.history_ = _history(solutions, weights, names, tasks)
@@ -195,7 +196,7 @@ class _FisherClassifier(KernelClassifier):
             where = "" if single else f" (task {tasks[int(np.argmax(gaps))]!r})"  # type: ignore[index]
             warnings.warn(
                 f"{type(self).__name__} ended with a relative gap of {worst.certificate.gap:.2e}{where}, above "
-                f"tol={self.tol:g}. {worst.status.value}",
+                f"tol={self.tol:g}. {worst.status.advice}",
                 ConvergenceWarning,
                 stacklevel=depth,
             )

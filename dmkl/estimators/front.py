@@ -18,13 +18,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dmkl import settings
-from dmkl.blocks.fisher import encode_targets
-from dmkl.blocks.tiling import Tiling
 from dmkl.errors import InputError
 from dmkl.estimators.base import KernelClassifier
 from dmkl.estimators.mkfda import MKFDA
 from dmkl.features.build import Missing, build
 from dmkl.features.specs import plan
+from dmkl.numerics.fisher import encode_targets
+from dmkl.numerics.tiling import Tiling
 from dmkl.passes.execute import Machine, active_client, check_memory, computing_here, machine
 from dmkl.store.feature_files import as_features
 

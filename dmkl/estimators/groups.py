@@ -10,17 +10,18 @@ import numpy.typing as npt
 import xarray as xr
 
 from dmkl import settings
-from dmkl.blocks.fisher import Targets
-from dmkl.blocks.grouping import Groups, group_by_kernel, group_by_kmeans, group_by_plsa, groups_from_arrays
 from dmkl.errors import InputError
 from dmkl.estimators.base import KernelClassifier, TrainingSet, check_kernel_set
 from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.fisher import Targets
+from dmkl.numerics.grouping import Groups, group_by_kernel, group_by_kmeans, group_by_plsa, groups_from_arrays
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
+from dmkl.solvers.driver import drive
 from dmkl.solvers.groups import GroupProblem, GroupSolution, Weighting, best_of, gs_mkl
-from dmkl.solvers.requests import Solver, drive
+from dmkl.solvers.requests import Solver
 
 __all__ = ["GSMKL", "Grouping", "Loss"]
 

@@ -14,13 +14,14 @@ import numpy.typing as npt
 import xarray as xr
 
 from dmkl import settings
-from dmkl.blocks.fisher import Targets
 from dmkl.errors import ConvergenceWarning, InputError
 from dmkl.estimators.base import KernelClassifier, TrainingSet
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.fisher import Targets
 from dmkl.passes.view import Lens
-from dmkl.solvers.requests import Each, Solver, Trained, drive
-from dmkl.solvers.wrapper import Status
+from dmkl.solvers.driver import drive
+from dmkl.solvers.outcome import Status
+from dmkl.solvers.requests import SVM, EachProduct, Solver
 
 __all__ = ["MarginProblems", "Multiclass", "_MarginClassifier", "fit_side_by_side", "on_rows"]
 
@@ -97,13 +98,13 @@ def on_rows(solver: Solver[Result], rows: Index, n_samples: int) -> Generator[An
             request = solver.send(answer)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        if isinstance(request, Trained):
+        if isinstance(request, SVM):
             answer = yield replace(request, rows=rows)
         else:
-            assert isinstance(request, Each)
+            assert isinstance(request, EachProduct)
             block = np.zeros((n_samples, request.block.shape[1]))
             block[rows] = request.block
-            answer = (yield Each(block))[:, rows]
+            answer = (yield EachProduct(block))[:, rows]
 
 
 class _MarginClassifier(KernelClassifier):
@@ -195,7 +196,7 @@ class _MarginClassifier(KernelClassifier):
         self.gap_ = float(gaps[0]) if single else labelled(gaps, "gap")
         self.objective_ = float(objectives[0]) if single else labelled(objectives, "objective")
         worst = int(np.argmax(gaps))
-        self.status_ = solutions[worst].status.value
+        self.status_ = solutions[worst].status.advice
         self.n_iter_ = max(len(solution.steps) for solution in solutions)
         self.n_passes_ = n_passes
         history = self._history(solutions, names, dim)

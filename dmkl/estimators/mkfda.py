@@ -8,11 +8,11 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.fisher import as_exponent
 from dmkl.estimators.fisher import SolverName, _FisherClassifier
 from dmkl.kernelset import KernelSet
-from dmkl.solvers.subspace.problem import Finish
-from dmkl.solvers.wrapper import Master
+from dmkl.numerics.fisher import as_exponent
+from dmkl.solvers.fisher.subspace.problem import Finish
+from dmkl.solvers.fisher.wrapper import Master
 
 __all__ = ["MKFDA", "Uniform"]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.fisher import Targets, as_exponent
 from dmkl.errors import InputError
 from dmkl.estimators.margin import MarginProblems, Multiclass, _MarginClassifier
 from dmkl.kernelset import KernelSet
-from dmkl.solvers.generalized import GeneralizedProblem, Method, gmkl
+from dmkl.numerics.fisher import Targets, as_exponent
+from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
+from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.requests import Solver
-from dmkl.solvers.svm.margin import MarginProblem, mk_svm
 
 __all__ = ["GMKL", "MKSVM"]
 
@@ -72,7 +72,7 @@ class MKSVM(_MarginClassifier):
     Notes
     -----
     Sources: Yan et al., JMLR 13 (2012), Eq. 1; Kloft, Brefeld, Sonnenburg, Zien, JMLR 12 (2011). The weights are found
-    by Newton steps over the norm ball (`dmkl.solvers.svm.margin`), which reach p = 1 too.
+    by Newton steps over the norm ball (`dmkl.solvers.margin.mksvm`), which reach p = 1 too.
 
     A machine is trained on the combined kernel in the memory of one task, 32 m² bytes, or where that does not fit on
     the columns of a working set.
@@ -156,7 +156,7 @@ class GMKL(_MarginClassifier):
     Notes
     -----
     Source: Varma and Ray, Learning the discriminative power-invariance trade-off, ICCV 2007. The lower bound that
-    proves the gap, and what is done about constraints that contradict each other, is in `dmkl.solvers.generalized`.
+    proves the gap, and what is done about constraints that contradict each other, is in `dmkl.solvers.margin.gmkl`.
 
     Examples
     --------

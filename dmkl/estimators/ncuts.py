@@ -13,21 +13,21 @@ import numpy.typing as npt
 import xarray as xr
 
 from dmkl import progress
-from dmkl.blocks.fisher import Targets
-from dmkl.blocks.ncuts import class_columns, ratios, sample_examples
 from dmkl.errors import ConvergenceWarning, InputError
 from dmkl.estimators.groups import Loss
 from dmkl.estimators.margin import MarginProblems, Multiclass, _MarginClassifier
 from dmkl.estimators.mksvm import _one_for_each
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.fisher import Targets
+from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.passes.execute import machine
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
-from dmkl.solvers.requests import Solver, Trained, TrainedGroups
+from dmkl.solvers.cuts import Cut, RelaxationStep, best_cut
+from dmkl.solvers.outcome import Status
+from dmkl.solvers.requests import SVM, GroupClassifier, Solver
 from dmkl.solvers.running import run_tasks
-from dmkl.solvers.simplex_sdp import Cut, RelaxationStep, best_cut
-from dmkl.solvers.wrapper import Status
 
 __all__ = ["NCuts", "Sharing"]
 
@@ -103,7 +103,7 @@ class NCuts(_MarginClassifier):
     Notes
     -----
     Source: Mukherjee, Singh, Peng, Hinrichs, CVPR 2010, Eqs. 4 to 15 and section 4.1. The dual bound is in
-    `dmkl.solvers.simplex_sdp`.
+    `dmkl.solvers.cuts`.
 
     Where examples are alike, αᵀQα is but for a factor nearly (vᵀα)((u − v/2)ᵀα), and its minimum has one kernel or two.
     That leaves noise out, and good kernels too: the mean over several problems keeps more of them.
@@ -202,14 +202,14 @@ class NCuts(_MarginClassifier):
         ridges = _one_for_each("lam", self.lam, n)
         found: list[Solver[Any]] = []
         for k, own in enumerate(owner):
-            wanted: Trained | TrainedGroups
+            wanted: SVM | GroupClassifier
             if self.loss == "hinge":
-                wanted = Trained(weights[own], problems.signs[k], costs[k], self.tol)
+                wanted = SVM(weights[own], problems.signs[k], costs[k], self.tol)
             else:
                 # One group: its composite kernel is Σ_l √α_l √α_l K_l.
                 target, everywhere = self._target(problems.signs[k]), np.zeros(K.shape[1], dtype=np.intp)
                 root = np.sqrt(weights[own])[:, None]
-                wanted = TrainedGroups(root, everywhere, target, None, self.tol, lam=ridges[k])
+                wanted = GroupClassifier(root, everywhere, target, None, self.tol, lam=ridges[k])
             found.append(_classifier(wanted, weights[own], cuts[own].steps, self.tol))
         return found
 
@@ -349,7 +349,7 @@ class _Learnt:
 
 
 def _classifier(
-    wanted: Trained | TrainedGroups, weights: Float, steps: list[RelaxationStep], tol: float
+    wanted: SVM | GroupClassifier, weights: Float, steps: list[RelaxationStep], tol: float
 ) -> Generator[Any, Any, _Learnt]:
     """Ask for a classifier; see `dmkl.solvers.requests`."""
     answer = yield wanted

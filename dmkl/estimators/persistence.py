@@ -14,9 +14,9 @@ import xarray as xr
 import zarr
 
 from dmkl._version import __version__
-from dmkl.blocks.chain import FittedStep
 from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
 from dmkl.features.cross import TrainingFeatures
+from dmkl.numerics.chain import FittedStep
 
 __all__ = ["MODELS", "READERS", "check_version", "load", "put_in_place", "save_model", "write_model"]
 

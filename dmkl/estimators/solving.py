@@ -10,21 +10,23 @@ import numpy as np
 import numpy.typing as npt
 from dask.utils import parse_bytes
 
-from dmkl.blocks.fisher import Certificate
 from dmkl.errors import InputError
 from dmkl.estimators.base import TrainingSet
+from dmkl.numerics.fisher import Certificate
 from dmkl.passes.combine import direct_bytes
 from dmkl.passes.execute import Machine, check_memory, machine
 from dmkl.passes.view import Lens
-from dmkl.solvers.descent import Steps, descend, least_columns
-from dmkl.solvers.dual import GradientSteps
-from dmkl.solvers.interleaved import BlockSteps
-from dmkl.solvers.requests import Solver, drive, drive_in_parts
-from dmkl.solvers.subspace.engine import SubspaceSolver
-from dmkl.solvers.subspace.problem import Point, SubspaceOptions, Training
-from dmkl.solvers.subspace.workspace import Workspace
-from dmkl.solvers.working_sets import working_sets
-from dmkl.solvers.wrapper import AlphaStep, CGStep, DirectStep, Problem, Solution, Status, wrapper
+from dmkl.solvers.driver import drive
+from dmkl.solvers.fisher.descent import Steps, descend, least_columns
+from dmkl.solvers.fisher.dual import GradientSteps
+from dmkl.solvers.fisher.interleaved import BlockSteps
+from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
+from dmkl.solvers.fisher.subspace.problem import Point, SubspaceOptions, Training
+from dmkl.solvers.fisher.subspace.workspace import Workspace
+from dmkl.solvers.fisher.working_sets import working_sets
+from dmkl.solvers.fisher.wrapper import AlphaStep, CGStep, DirectStep, Problem, Solution, wrapper
+from dmkl.solvers.outcome import Status
+from dmkl.solvers.requests import Solver
 
 if TYPE_CHECKING:
     from dmkl.estimators.fisher import _FisherClassifier
@@ -136,7 +138,7 @@ def _by_wrapper(
 def _by_subspace(
     fits: Sequence[Fit], lenses: Sequence[Lens], solver: str, starts: Sequence[Float] | None
 ) -> tuple[list[Solution], float]:
-    """See `dmkl.solvers.subspace.engine`."""
+    """See `dmkl.solvers.fisher.subspace.engine`."""
     model = fits[0].model
     options = SubspaceOptions(
         tol=model.tol,
@@ -171,7 +173,7 @@ _COLUMNS = 400
 def _by_descent(
     fits: Sequence[Fit], lenses: Sequence[Lens], solver: str, starts: Sequence[Float] | None
 ) -> tuple[list[Solution], float]:
-    """See `dmkl.solvers.descent`.
+    """See `dmkl.solvers.fisher.descent`.
 
     Half of the memory is for the directions and their products; the interleaved solver's factors may take a quarter.
     """
@@ -215,7 +217,7 @@ def _by_descent(
             start=None if starts is None else starts[len(jobs)],
         )
         jobs.append((lens, job))
-    return drive_in_parts(jobs, lanes=lanes) if solver == "interleaved" else drive(jobs, lanes=lanes)
+    return drive(jobs, lanes=lanes)
 
 
 # --- what they take --------------------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.chain import Fitted
-from dmkl.blocks.functions import STATISTIC
 from dmkl.errors import InputError
 from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned
 from dmkl.features.tiles import Axis, FeatureTiles, RandomTable
+from dmkl.numerics.chain import Fitted
+from dmkl.numerics.functions import STATISTIC
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View

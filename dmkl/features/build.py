@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import kernelset, settings
-from dmkl.blocks.functions import NONNEGATIVE, STATISTIC
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.features.bandwidths import resolve
 from dmkl.features.fills import filled
@@ -19,6 +18,7 @@ from dmkl.features.specs import Planned, plan, read_specs
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
 from dmkl.passes.view import View
 from dmkl.store.feature_files import Block, as_features
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.chain import Fitted
 from dmkl.errors import InputError
 from dmkl.features.tiles import FeatureTiles, Fill
+from dmkl.numerics.chain import Fitted
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from dmkl.blocks.functions import STATISTIC
 from dmkl.errors import StoreError
+from dmkl.numerics.functions import STATISTIC
 
 __all__ = ["Recipe"]
 

@@ -17,10 +17,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks import functions
-from dmkl.blocks.tiling import Tiling
 from dmkl.errors import InputError
 from dmkl.features.recipes import Recipe
+from dmkl.numerics import functions
+from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable
 

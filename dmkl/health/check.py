@@ -11,7 +11,6 @@ import numpy.typing as npt
 import xarray as xr
 from dask.delayed import delayed
 
-from dmkl.blocks.likeness import proportional_groups
 from dmkl.errors import InputError
 from dmkl.health.examine import PROBES, Plan, Portrait, examine
 from dmkl.health.findings import (
@@ -23,6 +22,7 @@ from dmkl.health.findings import (
     resolution_of,
 )
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.likeness import proportional_groups
 from dmkl.passes.execute import again, check_memory, execute, machine, share
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import TileSource, View

@@ -10,10 +10,10 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.chain import Fitted
-from dmkl.blocks.lanczos import Extremes, extreme_eigenvalues
-from dmkl.blocks.likeness import centered_probes
 from dmkl.errors import CorruptTileError
+from dmkl.numerics.chain import Fitted
+from dmkl.numerics.lanczos import Extremes, extreme_eigenvalues
+from dmkl.numerics.likeness import centered_probes
 from dmkl.passes.sweep import Columns, sweep
 from dmkl.passes.units import Unit
 from dmkl.passes.view import Lens, TileKey, TileSource, View

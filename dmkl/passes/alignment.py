@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
-from dmkl.blocks.chain import Fitted
 from dmkl.errors import InputError
+from dmkl.numerics.chain import Fitted
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, share_all
 from dmkl.passes.memory import HeldTiles

@@ -19,8 +19,8 @@ import scipy.linalg
 from dask.delayed import delayed
 
 from dmkl import settings
-from dmkl.blocks.chain import Fitted, Take
 from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.chain import Fitted, Take
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, execute, machine, share_all
 from dmkl.passes.ordering import StoreOrder

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
-from dmkl.blocks.chain import ChainState, Fitted
+from dmkl.numerics.chain import ChainState, Fitted
 from dmkl.passes.execute import graph_token, machine, share
 from dmkl.passes.view import View
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.tiling import Tiling
 from dmkl.errors import InputError
+from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey, TileSource
 
 __all__ = ["GeometricMean"]

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
 from dmkl import settings
-from dmkl.blocks.chain import Fitted
 from dmkl.errors import InputError
+from dmkl.numerics.chain import Fitted
 from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, share_all
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import Columns, Partial, merge, sweep

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
-from dmkl.blocks.chain import ChainState, Fitted, Take
 from dmkl.errors import InputError
+from dmkl.numerics.chain import ChainState, Fitted, Take
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.tiling import Tiling
+from dmkl.numerics.tiling import Tiling
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.ordering import StoreOrder
 from dmkl.passes.units import Unit

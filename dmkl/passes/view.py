@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.blocks.chain import Fitted, Step, Take
-from dmkl.blocks.tiling import Tiling
+from dmkl.numerics.chain import Fitted, Step, Take
+from dmkl.numerics.tiling import Tiling
 
 __all__ = ["Lens", "TileKey", "TileSource", "TileTask", "View", "covering"]
 
@@ -65,7 +65,7 @@ class TileTask:
 
 @dataclass(frozen=True)
 class View:
-    """Kernels, rows and columns of a source, then steps (see `dmkl.blocks.chain`) in order.
+    """Kernels, rows and columns of a source, then steps (see `dmkl.numerics.chain`) in order.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ What to know
 - Groups that lie inside classes, as the paper has them, give the labels away: W falls most if groups of different
   classes share no kernel. Their block of the composite vanishes, f has the right sign on every training sample
   because of c(i) alone, and a new sample gets the class of its group, however that was found. So group the training
-  samples by a rule that serves new ones as well: across classes, or by `dmkl.blocks.grouping.Groups.as_new`.
+  samples by a rule that serves new ones as well: across classes, or by `dmkl.numerics.grouping.Groups.as_new`.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ import numpy.typing as npt
 from scipy.special import softmax
 
 from dmkl import progress
-from dmkl.blocks.grouping import one_hot
 from dmkl.errors import InputError
-from dmkl.solvers.requests import Projected, TrainedGroups
-from dmkl.solvers.svm.square import SquareSolution, fit_square
+from dmkl.numerics.grouping import one_hot
+from dmkl.solvers.margin.square import SquareSolution, fit_square
+from dmkl.solvers.requests import GroupClassifier, Projection
 
 __all__ = [
+    "GroupClassifier",
     "GroupProblem",
     "GroupSolution",
-    "Projected",
+    "Projection",
     "SquareSolution",
-    "TrainedGroups",
     "best_of",
     "composite_kernel",
     "fit_square",
@@ -222,7 +222,7 @@ def gs_mkl(
     tol: float = 1e-4,
     max_iter: int = 100,
 ) -> Generator[Any, Any, GroupSolution]:
-    """Algorithm 1 with a line search; yields `TrainedGroups` and `Projected`, returns a `GroupSolution`.
+    """Algorithm 1 with a line search; yields `GroupClassifier` and `Projection`, returns a `GroupSolution`.
 
     The direction is that of limited-memory BFGS in (a, b); a step is kept if the objective of the trained classifier
     falls by Armijo's rule. A kept step costs a training and a projection, a refused one a training.
@@ -248,7 +248,7 @@ def gs_mkl(
     watch = progress.current()
     y, groups, n_groups = problem.y, problem.groups, problem.n_groups
     indicator = one_hot(groups, n_groups)
-    means = yield Projected(indicator / np.maximum(indicator.sum(axis=0), 1.0))
+    means = yield Projection(indicator / np.maximum(indicator.sum(axis=0), 1.0))
     statistics = np.einsum("ngg->ng", means).copy()
     shape = (2, n_kernels, n_groups)
     theta = np.zeros(shape) if seed is None else spread * np.random.default_rng(seed).normal(size=shape)
@@ -258,7 +258,7 @@ def gs_mkl(
 
     def train(at: Float, start: Float | None) -> Generator[Any, Any, tuple[Float, Any]]:
         weights = group_weights(at[0], at[1], statistics, weighting)
-        answer = yield TrainedGroups(weights, groups, y, problem.C, 0.1 * tol, start, problem.lam)
+        answer = yield GroupClassifier(weights, groups, y, problem.C, 0.1 * tol, start, problem.lam)
         return weights, answer
 
     weights, answer = yield from train(theta, None)
@@ -272,7 +272,7 @@ def gs_mkl(
             break
         if step == max_iter:
             break
-        projected = yield Projected(indicator * np.asarray(answer.u)[:, None])
+        projected = yield Projection(indicator * np.asarray(answer.u)[:, None])
         gradient = np.stack(parameter_gradients(weights, statistics, projected, problem.scale, weighting))
         direction = memory.direction(theta, gradient)
         slope = float(np.sum(gradient * direction))

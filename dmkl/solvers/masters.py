@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from dmkl.blocks.fisher import onto_sphere
 from dmkl.errors import DmklError
+from dmkl.numerics.fisher import onto_sphere
 
 __all__ = ["Cut", "MasterError", "exact_master", "newton_master", "taylor_form", "taylor_master"]
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from zarr.abc.store import Store
 
 from dmkl import progress, settings
-from dmkl.blocks.psd import Repair, repair_psd, worst_minor
 from dmkl.errors import IndefiniteKernelWarning, InputError
+from dmkl.numerics.psd import Repair, repair_psd, worst_minor
 from dmkl.store.reader import Location
 from dmkl.store.sources import KernelSource, Matrix, fingerprint
 from dmkl.store.writer import Header, StoreWriter

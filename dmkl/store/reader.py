@@ -18,7 +18,6 @@ import zarr
 from zarr.abc.store import Store
 
 from dmkl import settings
-from dmkl.blocks.tiling import Tiling
 from dmkl.errors import (
     CorruptTileError,
     FormatVersionError,
@@ -26,6 +25,7 @@ from dmkl.errors import (
     StoreError,
     StoreNotFoundError,
 )
+from dmkl.numerics.tiling import Tiling
 from dmkl.store.schema import FORMAT, FORMAT_VERSION
 from dmkl.store.tiles import crc32c, plain_folder
 

@@ -17,7 +17,7 @@ from zarr.abc.store import Store
 from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
-from dmkl.blocks.tiling import Tiling
+from dmkl.numerics.tiling import Tiling
 
 __all__ = ["TileWriter", "crc32c", "plain_folder"]
 

@@ -30,8 +30,8 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
 from dmkl._version import __version__
-from dmkl.blocks.tiling import Tiling
 from dmkl.errors import DiskFullError, InputError, StoreExistsError
+from dmkl.numerics.tiling import Tiling
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
 from dmkl.store.reader import Location, as_location, describe, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node

@@ -1,0 +1,238 @@
+"""Kernel functions of features, tile by tile.
+
+Every function is made in two steps, so that kernels that differ in a parameter share the first, which costs most:
+
+1. a *statistic* of all pairs of samples, a sum over columns that can be added up in panels of columns,
+
+       dot          Σ_k x_k y_k
+       sqeuclidean  Σ_k (x_k − y_k)²
+       l1           Σ_k |x_k − y_k|
+       chi2         Σ_k (x_k − y_k)²/(x_k + y_k), 0/0 = 0
+       minimum      Σ_k w_k min(x_k, y_k)
+       given        the entries of a matrix of distances
+       noise        a number in [0, 1) that two samples have in common
+
+2. the *entries*, an elementwise function of it.
+
+Sources: Schölkopf and Smola, Learning with Kernels (2002); chi2 and minimum: Zhang, Marszałek, Lazebnik, Schmid, IJCV
+73 (2007), and Barla, Odone, Verri, ICIP (2003); pyramid: Lazebnik, Schmid, Ponce, CVPR (2006), Eq. 3; proximity: Ling
+and Soatto, ICCV (2007).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.special
+
+__all__ = [
+    "BANDED",
+    "NONNEGATIVE",
+    "PANEL",
+    "STATISTIC",
+    "PairSum",
+    "diagonal",
+    "entries",
+    "gaussians",
+    "noise",
+    "precision",
+    "sample_keys",
+    "sizes",
+]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+STATISTIC = {
+    "linear": "dot",
+    "polynomial": "dot",
+    "cosine": "dot",
+    "rbf": "sqeuclidean",
+    "laplacian": "l1",
+    "chi2": "chi2",
+    "distance": "given",
+    "intersection": "minimum",
+    "pyramid": "minimum",
+    "proximity": "minimum",
+    "random_rbf": "sqeuclidean",
+    "random": "noise",
+    "mean-l1": "l1",
+    "mean-chi2": "chi2",
+    "mean-given": "given",
+}
+"""The statistic of each function. The last three are the statistics themselves, for the means of bandwidths."""
+
+BANDED = frozenset({"rbf", "laplacian", "chi2", "distance", "random_rbf"})
+"""exp(−γs): functions with a bandwidth."""
+
+NONNEGATIVE = frozenset({"chi2", "minimum"})
+"""Statistics of histograms, which negative values make meaningless."""
+
+PANEL = 2048
+"""Columns that are added up at a time: bounds the memory of a task whatever the features' width."""
+
+
+_STRIP = 32
+
+
+def precision(statistic: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """The precision in which a statistic is added up, for kernels stored in `dtype`.
+
+    ‖x‖² + ‖y‖² − 2x·y cancels where samples are close to one another and far from their mean, so it is float64 always.
+    """
+    return np.dtype(np.float64) if statistic == "sqeuclidean" else np.dtype(dtype)
+
+
+@dataclass
+class PairSum:
+    """A statistic of all pairs of rows of X and Y, added up panel by panel of columns.
+
+    Parameters
+    ----------
+    statistic
+        One of dot, sqeuclidean, l1, chi2, minimum.
+    total
+        Σ so far, (rows of X, rows of Y); overwritten.
+    """
+
+    statistic: str
+    total: Array
+
+    def __post_init__(self) -> None:
+        self._empty = True
+        self.row_sizes = np.zeros(self.total.shape[0])
+        self.col_sizes = np.zeros(self.total.shape[1])
+
+    def add(self, X: Array, Y: Array) -> None:
+        """Add some columns of X (r, d) and Y (c, d), both in the precision of the total."""
+        self.row_sizes += sizes(self.statistic, X)
+        self.col_sizes += sizes(self.statistic, Y)
+        if self.statistic in ("dot", "sqeuclidean"):
+            if self._empty:
+                np.matmul(X, Y.T, out=self.total)
+            else:
+                self.total += X @ Y.T
+        else:
+            # Compiled code is loaded only where it is needed: it takes half a second.
+            from dmkl.numerics import pair_loops
+
+            if self._empty:
+                self.total[:] = 0
+            loop = getattr(pair_loops, f"add_{self.statistic}")
+            loop(np.ascontiguousarray(X), np.ascontiguousarray(Y.T), self.total)
+        self._empty = False
+
+    def finish(self, *, same: bool) -> None:
+        """Turn the sum into the statistic; `same` says that X and Y are the same rows."""
+        if self.statistic != "sqeuclidean":
+            return
+        for start in range(0, len(self.total), _STRIP):  # a strip stays in the cache for all three steps
+            strip = self.total[start : start + _STRIP]
+            strip *= -2.0
+            strip += self.row_sizes[start : start + _STRIP, None]
+            strip += self.col_sizes[None, :]
+            np.maximum(strip, 0.0, out=strip)
+        if same:
+            np.fill_diagonal(self.total, 0.0)
+
+
+def sizes(statistic: str, X: Array) -> Float:
+    """What the rows contribute to s(x, x) or to the norms: Σx² for products, Σx for minima, (rows,) in float64."""
+    if statistic in ("dot", "sqeuclidean"):
+        return np.asarray(np.einsum("rd,rd->r", X, X, dtype=np.float64))
+    if statistic == "minimum":
+        return np.asarray(X.sum(axis=1, dtype=np.float64))
+    return np.zeros(len(X))
+
+
+def entries(
+    function: str, parameters: Mapping[str, Any], pairs: Array, row_sizes: Float, col_sizes: Float, out: Array
+) -> None:
+    """Write the kernel's entries of a tile into `out`; `pairs` stays as it is.
+
+    Parameters
+    ----------
+    function, parameters
+        As in the table of `dmkl.build`, with every number resolved.
+    pairs
+        The statistic, (r, c).
+    row_sizes, col_sizes
+        Of `PairSum`.
+    out
+        (r, c), in the precision of the kernel.
+    """
+    if function in BANDED:
+        for start in range(0, len(out), _STRIP):
+            strip = out[start : start + _STRIP]
+            np.multiply(pairs[start : start + _STRIP], -parameters["gamma"], out=strip, casting="same_kind")
+            np.exp(strip, out=strip)
+    elif function == "polynomial":
+        base = parameters["gamma"] * pairs.astype(out.dtype, copy=False)
+        base += parameters["coef0"]
+        np.copyto(out, base)
+        for _ in range(parameters["degree"] - 1):
+            out *= base
+    elif function == "cosine":
+        np.multiply(pairs, _inverse_norms(row_sizes)[:, None], out=out, casting="same_kind")
+        out *= _inverse_norms(col_sizes)[None, :]
+    elif function == "random":
+        np.multiply(pairs, 2.0 * parameters["mean"], out=out, casting="same_kind")
+    else:
+        np.copyto(out, pairs, casting="same_kind")
+
+
+def diagonal(function: str, parameters: Mapping[str, Any], row_sizes: Float) -> Float:
+    """k(x, x) of samples with these sizes, (rows,); of `distance` and `random` it is not a function of them."""
+    if function in BANDED:
+        return np.ones_like(row_sizes)
+    if function == "polynomial":
+        power = (parameters["gamma"] * row_sizes + parameters["coef0"]) ** parameters["degree"]
+        return np.asarray(power, dtype=np.float64)
+    if function == "cosine":
+        return (row_sizes > 0).astype(np.float64)
+    return row_sizes
+
+
+def _inverse_norms(squares: Float) -> Float:
+    return np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
+
+
+# --- noise ------------------------------------------------------------------------------------------------------------
+
+
+def sample_keys(names: Array, seed: int) -> npt.NDArray[np.uint64]:
+    """64 random bits for each sample, from its name: the same whatever set the sample is in."""
+    prefix = f"{seed}\0".encode()
+    digests = (hashlib.blake2b(prefix + str(name).encode(), digest_size=8).digest() for name in names)
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def noise(rows: npt.NDArray[np.uint64], cols: npt.NDArray[np.uint64], out: Array) -> None:
+    """Numbers in [0, 1) that look random, symmetric in the two keys: SplitMix64 of their sum and difference."""
+    with np.errstate(over="ignore"):
+        mixed = _scrambled(rows[:, None] + cols[None, :])
+        mixed ^= rows[:, None] ^ cols[None, :]
+        mixed = _scrambled(mixed)
+    # The highest bits that the precision holds, so that nothing is rounded up to one.
+    bits = np.finfo(out.dtype).nmant
+    np.multiply(mixed >> np.uint64(64 - bits), 2.0**-bits, out=out, casting="same_kind")
+
+
+def gaussians(keys: npt.NDArray[np.uint64], n_columns: int) -> Float:
+    """A standard Gaussian vector for each key, (keys, n_columns)."""
+    with np.errstate(over="ignore"):
+        counter = np.arange(1, n_columns + 1, dtype=np.uint64) * np.uint64(0xD1342543DE82EF95)
+        mixed = _scrambled(_scrambled(keys[:, None] + counter[None, :]))
+    return np.asarray(scipy.special.ndtri((mixed >> np.uint64(12)) * 2.0**-52 + 2.0**-53))
+
+
+def _scrambled(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

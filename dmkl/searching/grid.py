@@ -1,0 +1,119 @@
+"""Grids of parameters: the papers' defaults, checks, and the points in order."""
+
+from __future__ import annotations
+
+import itertools
+import numbers
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dmkl.errors import InputError
+from dmkl.numerics.fisher import as_exponent
+
+__all__ = ["C_VALUES", "LAM_COSINE", "LAM_TRACE", "P_VALUES", "as_grid", "points", "shape"]
+
+P_VALUES = (1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf)
+"""The twelve norms of the papers, with ∞ for their 10⁶ (JMLR Section 3.3, CVPR Section 4.1)."""
+
+LAM_TRACE = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
+"""λ for kernels of unit trace (CVPR Section 4.1)."""
+
+LAM_COSINE = tuple(4.0**k for k in range(-5, 5))
+"""λ for kernels with ones on the diagonal, 4⁻⁵ to 4⁴ (JMLR Section 3.3)."""
+
+
+C_VALUES = tuple(2.0**k for k in range(-2, 8))
+"""C of the support vector machines of the papers, 2⁻² to 2⁷ (JMLR Section 3.3)."""
+
+
+def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[Any, ...]]:
+    """Check a grid of parameters, or make the papers' one.
+
+    Parameters
+    ----------
+    grid
+        Values of each parameter, in the order in which they are to be told; a single value stands for a list of one.
+        None: of what the estimator has, `P_VALUES` for p, `C_VALUES` for C, and for lam `LAM_COSINE` if it normalises
+        by "cosine", `LAM_TRACE` otherwise.
+    estimator
+        Names the parameters there are, by its ``get_params()``.
+
+    Returns
+    -------
+    dict
+        Tuples of values by parameter, in the order of `grid`; p and lam as floats, p from 1e6 on as ∞.
+
+    Raises
+    ------
+    InputError
+        If a name is no parameter of the estimator, a list is empty or repeats a value, p is below 1, or lam is not
+        positive and finite.
+
+    Notes
+    -----
+    JMLR: Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis, JMLR 13 (2012).
+    CVPR: Yan, Mikolajczyk, Barnard, Cai, Kittler: ℓp norm multiple kernel Fisher discriminant analysis for object and
+    image categorisation, CVPR 2010.
+    """
+    known, what = estimator.get_params(), type(estimator).__name__
+    chosen: Any = grid
+    if grid is None:
+        lam = LAM_COSINE if known.get("normalize") == "cosine" else LAM_TRACE
+        papers = (("p", P_VALUES), ("lam", lam), ("C", C_VALUES))
+        # Of two losses, each has a price of its own.
+        idle = {"hinge": "lam", "square": "C"}.get(str(known.get("loss")))
+        chosen = {name: values for name, values in papers if name in known and name != idle}
+        if not chosen:
+            msg = f"{what} has neither p nor lam nor C, so there is no default grid; give one"
+            raise InputError(msg)
+    if not isinstance(chosen, Mapping) or not chosen:
+        msg = f"grid must map parameters to their values, as {{'p': [1, 2], 'lam': [0.1, 1]}}, got {grid!r}"
+        raise InputError(msg)
+    return {name: _values(name, values, known, what) for name, values in chosen.items()}
+
+
+def _values(name: str, given: Any, known: Mapping[str, Any], what: str) -> tuple[Any, ...]:
+    if name not in known:
+        msg = f"{name!r} is no parameter of {what}; its parameters are {', '.join(sorted(known))}"
+        raise InputError(msg)
+    several = isinstance(given, Iterable) and not isinstance(given, str) and getattr(given, "ndim", 1) > 0
+    values = tuple(_value(name, value) for value in (given if several else [given]))
+    if not values:
+        msg = f"the grid has no values for {name}; give one at least, or leave {name} out"
+        raise InputError(msg)
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            note = " (from 1e6 on it counts as infinite)" if name == "p" else ""
+            msg = f"the grid has {value!r} twice among the values of {name}{note}; leave one out"
+            raise InputError(msg)
+    return values
+
+
+def _value(name: str, value: Any) -> Any:
+    """As a plain Python value, checked where the rule is known."""
+    if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0:
+        value = value.item()
+    if name not in ("p", "lam", "C"):
+        return value
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        msg = f"the values of {name} must be numbers, got {value!r}"
+        raise InputError(msg)
+    number = float(value)
+    if name == "p":
+        return as_exponent(number)
+    if not (np.isfinite(number) and number > 0):
+        msg = f"the values of {name} must be positive and finite, got {value!r}"
+        raise InputError(msg)
+    return number
+
+
+def shape(grid: Mapping[str, tuple[Any, ...]]) -> tuple[int, ...]:
+    """The number of values of each parameter."""
+    return tuple(len(values) for values in grid.values())
+
+
+def points(grid: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """All combinations in C order: the last parameter varies fastest, as in an array of `shape`."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]

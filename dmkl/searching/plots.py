@@ -1,0 +1,367 @@
+"""Pictures of a search: mean scores over the grid, kernel weights of a point."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import Normal, Stroke
+
+from dmkl.errors import InputError
+from dmkl.pictures import picture, shortened
+from dmkl.searching.choice import choose, within_one_standard_error
+from dmkl.searching.result import SearchResult, grid_points, mean_and_error
+
+__all__ = ["plot_scores", "plot_weights"]
+
+Float = npt.NDArray[np.float64]
+
+# Wong: Points of view: color blindness, Nature Methods 8 (2011); the map's colours are viridis.
+BLUE, SKY, RED, GREY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
+MOST_BARS = 40
+LONGEST_NAME = 48
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Values of a parameter, from small to large where they are numbers."""
+
+    name: str
+    order: npt.NDArray[np.int64]
+    labels: list[str]
+
+    def place(self, position: int) -> int:
+        """Where a value of the grid is drawn."""
+        return int(np.flatnonzero(self.order == position)[0])
+
+
+@dataclass(frozen=True)
+class _Surface:
+    """What is drawn: mean and standard error (x, y), and which points were chosen how often."""
+
+    x: _Axis
+    y: _Axis | None
+    mean: Float
+    error: Float
+    near: npt.NDArray[np.bool_]
+    """Within one standard error of the best."""
+    threshold: float
+    """One standard error below the best."""
+    chosen: Counter[tuple[int, ...]]
+    """How often each place was."""
+    fixed: tuple[str, ...]
+    """The other parameters."""
+
+
+def plot_scores(result: SearchResult, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Figure:
+    """Draw the mean validation scores of a search.
+
+    Left the map over two parameters: a ring around the chosen point, dots in the points whose mean is within one
+    standard error of the best. Right the curve over the first of them, for each of its values the best of the other,
+    with bars of one standard error; the chosen value has a ring at its own score, and the dotted line lies one standard
+    error below the best. A grid of one parameter has the curve alone. Of three parameters or more, the two with the
+    most values are drawn (p and lam if several have as many), the others being at their chosen values.
+
+    Parameters
+    ----------
+    ax
+        Where to draw: the axes of map and curve, or those of the curve alone for one parameter. A figure of its own
+        by default.
+    task
+        Of a multilabel problem. By default the scores are means over the tasks, their standard error is that of these
+        means, and each point that a task chose has a ring with the number of tasks.
+
+    Returns
+    -------
+    Figure
+        A matplotlib figure; notebooks show it, ``savefig`` saves it.
+
+    Raises
+    ------
+    InputError
+        If there is no such task, no point can be chosen, or `ax` has not the number of axes that is needed.
+    """
+    surface = _surface(result, task)
+    needed = 1 if surface.y is None else 2
+    if ax is None:
+        figure = picture(*_size(surface))
+        ratios = [1.0] if surface.y is None else [0.95, 1.0]
+        axes = list(figure.subplots(1, needed, squeeze=False, width_ratios=ratios)[0])
+    else:
+        axes = list(np.ravel(np.asarray(ax, dtype=object)))
+        if len(axes) != needed:
+            msg = f"ax must hold {needed} axes, {'map and curve' if needed == 2 else 'the curve'}, got {len(axes)}"
+            raise InputError(msg)
+        figure = axes[0].figure
+    measure = _measure(result, task)
+    if surface.y is not None:
+        _draw_map(axes[0], surface, surface.y, measure)
+    _draw_curve(axes[-1], surface, measure)
+    return figure
+
+
+def _size(surface: _Surface) -> tuple[float, float]:
+    side = max(4.2, 1.6 + 0.34 * len(surface.x.order))
+    if surface.y is None:
+        return side + 0.8, 3.6
+    return 2 * side + 1.6, max(3.6, 1.2 + 0.3 * len(surface.y.order))
+
+
+def _measure(result: SearchResult, task: str | None) -> str:
+    scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "), LONGEST_NAME)
+    if result.tasks is None:
+        return scoring
+    return f"{scoring}, {f'mean of {len(result.tasks)} tasks' if task is None else shortened(task, LONGEST_NAME)}"
+
+
+def _surface(result: SearchResult, task: str | None) -> _Surface:
+    _check_task(result, task)
+    scores = result.scores if task is None else result.scores.sel(task=task)
+    if result.tasks is None:
+        picks = [result.best_index_]
+    else:
+        picks = list(result.best_index_.values()) if task is None else [result.best_index_[task]]
+        scores = _mean_over_tasks(scores) if task is None else scores
+    points = grid_points(scores, result.parameters)
+    best = choose(**points)
+    names = _drawn(result)
+    rest = [name for name in result.parameters if name not in names]
+    common = {name: Counter(pick[name] for pick in picks).most_common(1)[0][0] for name in rest}
+    axes = [_axis(scores[name]) for name in names]
+
+    def drawn(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        part = xr.DataArray(values, dims=result.parameters).isel(common).transpose(*names)
+        return part.values[np.ix_(*(axis.order for axis in axes))].reshape(len(axes[0].order), -1)
+
+    return _Surface(
+        x=axes[0],
+        y=axes[1] if len(axes) == 2 else None,
+        mean=drawn(np.where(points["failed"], np.nan, points["mean"])),
+        error=drawn(points["standard_error"]),
+        near=drawn(within_one_standard_error(**points)),
+        threshold=float(points["mean"][best] - np.nan_to_num(points["standard_error"][best])),
+        chosen=Counter((*(axis.place(pick[axis.name]) for axis in axes), 0)[:2] for pick in picks),
+        fixed=tuple(_setting(name, result.grid[name][place]) for name, place in common.items()),
+    )
+
+
+def _mean_over_tasks(scores: xr.Dataset) -> xr.Dataset:
+    mean, error = mean_and_error(scores["score"].mean("task"))
+    # A point failed if it did in every task: the best status of them.
+    return scores[["status"]].min("task").assign(mean_score=mean, standard_error=error)
+
+
+def _check_task(result: SearchResult, task: str | None) -> None:
+    if task is not None and (result.tasks is None or task not in result.tasks):
+        found = "has no tasks" if result.tasks is None else f"has the tasks {', '.join(result.tasks[:10])}"
+        msg = f"there is no task {task!r}: this search {found}; leave task out, or name one of them"
+        raise InputError(msg)
+
+
+def _drawn(result: SearchResult) -> list[str]:
+    """The parameter across, and the one upwards if two vary."""
+    sizes = result.scores.sizes
+    ranked = sorted(result.parameters, key=lambda name: (-sizes[name], {"p": 0, "lam": 1}.get(name, 2)))
+    chosen = [ranked[0], *(name for name in ranked[1:2] if sizes[name] > 1)]
+    # p across and lam upwards, whatever the other is.
+    return sorted(chosen, key=lambda name: {"p": 0, "lam": 2}.get(name, 1))
+
+
+def _axis(values: xr.DataArray) -> _Axis:
+    numbers = values.dtype.kind in "iuf"
+    order = np.argsort(values.values, kind="stable") if numbers else np.arange(values.size)
+    ordered = values.values[order]
+    name = str(values.name)
+    return _Axis(
+        name, order, _number_labels(name, ordered) if numbers else [shortened(str(v), LONGEST_NAME) for v in ordered]
+    )
+
+
+def _number_labels(name: str, values: npt.NDArray[Any]) -> list[str]:
+    """As short as they can be and still differ."""
+    for digits in (3, 6, 17):
+        labels = [_number(name, float(value), digits) for value in values]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def _number(name: str, value: float, digits: int) -> str:
+    """Such as 8, 1.5, 1e-8, ∞, and 1+2⁻⁶ for norms close to one."""
+    if np.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    exponent = np.log2(value - 1) if name == "p" and value > 1 else 0.0
+    if exponent <= -3 and exponent == round(exponent):
+        return f"1+2$^{{{int(exponent)}}}$"
+    plain, scientific = f"{value:.{digits}g}", np.format_float_scientific(value, digits - 1, trim="-", exp_digits=1)
+    return scientific if "e" in plain or (abs(value) < 1 and len(scientific) < len(plain)) else plain
+
+
+def _setting(name: str, value: Any) -> str:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{name} = {_number(name, value, 3) if number else shortened(str(value), LONGEST_NAME)}"
+
+
+def _draw_map(ax: Axes, surface: _Surface, y: _Axis, measure: str) -> None:
+    ax.set_facecolor("#dddddd")  # where there is no score
+    image = ax.pcolormesh(np.ma.masked_invalid(surface.mean.T), cmap="viridis", edgecolors="white", linewidth=0.4)
+    x_near, y_near = np.nonzero(surface.near)
+    (dots,) = ax.plot(x_near + 0.5, y_near + 0.5, ".", color="black", markersize=4, markeredgewidth=0)
+    dots.set_path_effects([Stroke(linewidth=1.2, foreground="white"), Normal()])
+    for (column, row), times in surface.chosen.items():
+        _ring(ax, column + 0.5, row + 0.5, times)
+    bar = ax.figure.colorbar(image, ax=ax, pad=0.02)
+    bar.set_label(measure, fontsize=9)
+    bar.ax.tick_params(labelsize=8, length=2)
+    bar.outline.set_visible(False)
+    ax.set_xticks(np.arange(len(surface.x.labels)) + 0.5, surface.x.labels)
+    ax.set_yticks(np.arange(len(y.labels)) + 0.5, y.labels)
+    rings = "ring: chosen" if surface.chosen.total() == 1 else "rings: chosen by a task, or as many as the number says"
+    _dress(ax, surface.x, y.name, *surface.fixed, rings, "dots: within one standard error of the best")
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+
+
+def _draw_curve(ax: Axes, surface: _Surface, measure: str) -> None:
+    where = np.arange(len(surface.mean))
+    best = np.argmax(np.where(np.isfinite(surface.mean), surface.mean, -np.inf), axis=1)
+    mean, error = surface.mean[where, best], surface.error[where, best]
+    ax.errorbar(where, mean, np.nan_to_num(error), color=BLUE, marker="o", markersize=4, linewidth=1.4, elinewidth=1)
+    legend = [] if surface.y is not None else list(surface.fixed)
+    if np.any(error > 0):
+        ax.axhline(surface.threshold, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
+        legend += ["bars: one standard error", "dotted: one below the best"]
+    # A single choice at its own score; those of many tasks, whose scores are not drawn, on the curve.
+    if surface.chosen.total() == 1:
+        rings = {place[0]: surface.mean[place] for place in surface.chosen}
+    else:
+        rings = {place[0]: mean[place[0]] for place in surface.chosen}
+    for column, score in rings.items():
+        _ring(ax, column, float(score), sum(n for place, n in surface.chosen.items() if place[0] == column), zorder=1)
+    ax.set_xticks(where, surface.x.labels)
+    upwards = measure if surface.y is None else f"{measure}, best {surface.y.name}"
+    _dress(ax, surface.x, upwards, *legend)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis="y", color="#e4e4e4", linewidth=0.7)
+    ax.set_axisbelow(True)
+
+
+def _ring(ax: Axes, x: float, y: float, times: int, zorder: float = 5) -> None:
+    effects = [Stroke(linewidth=4.5, foreground="white"), Normal()]
+    (ring,) = ax.plot(x, y, "o", label="chosen", zorder=zorder, markersize=12, markeredgewidth=2.2)
+    ring.set(markerfacecolor="none", markeredgecolor=RED, path_effects=effects)
+    if times > 1:
+        ax.annotate(str(times), (x, y), (8, 6), textcoords="offset points", fontsize=8, color=RED, path_effects=effects)
+
+
+def _dress(ax: Axes, x: _Axis, upwards: str, *legend: str) -> None:
+    ax.set_xlabel(x.name, fontsize=9)
+    ax.set_ylabel(upwards, fontsize=9)
+    ax.set_title("; ".join(legend), fontsize=8, color="#555555", loc="left")
+    ax.tick_params(labelsize=8)
+    longest = max(len(label.strip("$}").replace("$^{", "")) for label in x.labels)
+    if len(x.labels) * longest > 50:
+        ax.tick_params(axis="x", rotation=90 if longest > 8 else 45)
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+def plot_weights(result: SearchResult, task: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:
+    """Draw the kernel weights of a point: bars for their means over the folds, dots for the folds.
+
+    Parameters
+    ----------
+    task
+        Of a multilabel problem. By default the weights are means over the tasks, each at its own chosen point.
+    at
+        Values of parameters; those left out are the chosen ones.
+
+    Returns
+    -------
+    Figure
+        A matplotlib figure with kernels from top to bottom as they are stored; the largest 40 if there are more, which
+        its title says.
+
+    Raises
+    ------
+    InputError
+        If there is no such task or point.
+    """
+    _check_task(result, task)
+    tasks = [task] if task is not None or result.tasks is None else list(result.tasks)
+    by_fold = np.mean([_weights(result, each, at or {}) for each in tasks], axis=0)
+    names = [shortened(str(name), LONGEST_NAME) for name in result.scores["kernel"].values]
+    mean = xr.DataArray(by_fold, dims=("fold", "kernel")).mean("fold").values
+    shown = np.sort(np.argsort(-mean, kind="stable")[:MOST_BARS])
+    n_folds, n_shown, longest = len(by_fold), len(shown), max(len(names[j]) for j in shown)
+    figure = picture(5.0 + 0.075 * longest, 1.3 + 0.24 * n_shown)
+    ax = figure.subplots()
+    rows = np.arange(n_shown)
+    ax.barh(rows, mean[shown], height=0.72, color=SKY)
+    if n_folds > 1:
+        ax.plot(
+            by_fold[:, shown].T,
+            rows,
+            "o",
+            color=RED,
+            markersize=3.5,
+            markeredgecolor="white",
+            markeredgewidth=0.4,
+            clip_on=False,
+        )
+    ax.set_yticks(rows, [names[j] for j in shown])
+    ax.set_ylim(n_shown - 0.4, -0.6)
+    ax.set_xlim(left=0)
+    ax.set_xlabel(
+        "kernel weight" if n_folds == 1 else f"kernel weight: mean of {n_folds} folds, a dot each", fontsize=9
+    )
+    ax.tick_params(axis="both", length=0, labelsize=8)
+    ax.spines[["top", "right", "bottom"]].set_visible(False)
+    ax.grid(axis="x", color="#e4e4e4", linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.set_title(_weights_title(result, task, at or {}, mean, shown), fontsize=10, loc="left")
+    return figure
+
+
+def _weights(result: SearchResult, task: str | None, at: Mapping[str, Any]) -> Float:
+    """The weights of a point, (fold, kernel)."""
+    scores = result.scores if task is None else result.scores.sel(task=task)
+    index = dict(result.best_index_ if task is None else result.best_index_[task])
+    for name, value in at.items():
+        if name not in result.parameters:
+            msg = f"{name!r} was not searched; at takes {', '.join(result.parameters)}"
+            raise InputError(msg)
+        if value not in result.grid[name]:
+            msg = f"{name}={value!r} is not in the grid; its values of {name} are {result.grid[name]}"
+            raise InputError(msg)
+        index[name] = result.grid[name].index(value)
+    return np.asarray(scores["weight"].isel(index).transpose("fold", "kernel").values, dtype=np.float64)
+
+
+def _weights_title(
+    result: SearchResult, task: str | None, at: Mapping[str, Any], mean: Float, shown: npt.NDArray[np.int64]
+) -> str:
+    lines = []
+    if result.tasks is None or task is not None:
+        params = {**(result.best_params_ if task is None else result.best_params_[task]), **at}
+        told = ", ".join(_setting(name, value) for name, value in params.items())
+        lines.append(told if task is None else f"{shortened(task, LONGEST_NAME)}: {told}")
+    else:
+        lines.append(f"mean of {len(result.tasks)} tasks, each at its own choice")
+    if len(shown) < len(mean):
+        rest = 1 - mean[shown].sum() / mean.sum()
+        lines.append(
+            f"the {len(shown)} largest of {len(mean)} kernels; the others have {100 * rest:.0f} % of the weight"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,216 @@
+"""Runs solvers side by side: whatever those that run ask for is answered by one pass over the stored kernels.
+
+`ANSWERS` says who answers which request. A new kind of request is a class in `requests`, and a line here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.passes.combine import Combination, factor_pass
+from dmkl.passes.run import run_pass
+from dmkl.passes.sweep import Columns, Want
+from dmkl.passes.view import Lens, covering
+from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, share
+from dmkl.solvers.margin.training import train_together
+from dmkl.solvers.outcome import Round
+from dmkl.solvers.requests import (
+    SVM,
+    CombinedEntries,
+    CombinedFactor,
+    CombinedProduct,
+    EachProduct,
+    GroupClassifier,
+    Projection,
+    Request,
+    Solver,
+    Task,
+)
+from dmkl.solvers.running import run_tasks
+
+__all__ = ["ANSWERS", "Tally", "drive"]
+
+Float = npt.NDArray[np.float64]
+Result = TypeVar("Result")
+Asked = Sequence[tuple[Lens, Any]]
+"""Requests of one kind, each with what its solver sees the kernels through."""
+
+
+class Tally:
+    """The passes that some work took, parts of a pass as parts, and what each was for."""
+
+    def __init__(self) -> None:
+        self.n_passes = 0.0
+        self.rounds: list[Round] = []
+
+    def add(self, kind: str, passes: float, seconds: float, bytes_per_pass: int) -> None:
+        """Count a step of the work."""
+        self.n_passes += passes
+        if passes:
+            self.rounds.append(Round(kind, seconds, passes * bytes_per_pass))
+
+
+def drive(
+    solvers: Sequence[tuple[Lens, Solver[Result]]],
+    *,
+    lanes: int | None = None,
+    tally: Tally | None = None,
+    done: Callable[[int, Result], None] | None = None,
+) -> tuple[list[Result], float]:
+    """Run solvers to their ends, side by side.
+
+    Parameters
+    ----------
+    solvers
+        One for each independent problem, with what it sees the kernels through. All lenses look at the same kernels
+        of one source.
+    lanes
+        The most that run at once; all where missing. What a running solver holds in memory (a factor) it holds
+        until it asks for the next.
+    tally
+        Is told of every pass.
+    done
+        Is called with the number of a solver and its result, as soon as it ends.
+
+    Returns
+    -------
+    tuple
+        The solvers' results in order, and the passes over the stored kernels. Where solvers ask for parts of the
+        kernels, a pass counts by the share of its tiles that were read.
+    """
+    tally = Tally() if tally is None else tally
+    before = tally.n_passes
+    results: dict[int, Result] = {}
+    waiting = list(enumerate(solvers))[::-1]
+    running: dict[int, tuple[Lens, Solver[Result], Request]] = {}
+
+    def advance(number: int, lens: Lens, solver: Solver[Result], answer: Any) -> None:
+        try:
+            running[number] = (lens, solver, solver.send(answer))
+        except StopIteration as stop:
+            running.pop(number, None)
+            results[number] = stop.value
+            if done is not None:
+                done(number, stop.value)
+
+    while waiting or running:
+        while waiting and (lanes is None or len(running) < lanes):
+            number, (lens, solver) = waiting.pop()
+            advance(number, lens, solver, None)
+        if not running:
+            continue
+        answers = _answered([(lens, request) for lens, _, request in running.values()], tally)
+        # Taken out of the list as they are handed over: an answer may be a factor as large as a kernel, and must not
+        # outlive its solver's interest in it.
+        answers.reverse()
+        for number, (lens, solver, _) in list(running.items()):
+            advance(number, lens, solver, answers.pop())
+    return [results[number] for number in range(len(solvers))], tally.n_passes - before
+
+
+def _answered(requests: Asked, tally: Tally) -> list[Any]:
+    """The answers in order; all requests of a kind go together."""
+    answers: list[Any] = [None] * len(requests)
+    for kinds, kind, answer in ANSWERS:
+        places = [k for k, (_, request) in enumerate(requests) if isinstance(request, kinds)]
+        if not places:
+            continue
+        started = time.monotonic()
+        found, passes = answer([requests[k] for k in places])
+        lenses = _distinct([requests[k][0] for k in places])
+        tally.add(kind, passes, time.monotonic() - started, covering([lens.view for lens in lenses]).bytes_per_pass)
+        for k in reversed(places):
+            answers[k] = found.pop()
+    return answers
+
+
+def _distinct(lenses: Sequence[Lens]) -> list[Lens]:
+    found: list[Lens] = []
+    for lens in lenses:
+        if not any(lens is known for known in found):
+            found.append(lens)
+    return found
+
+
+def _place(lens: Lens, lenses: Sequence[Lens]) -> int:
+    return next(k for k, known in enumerate(lenses) if known is lens)
+
+
+# --- who answers what ------------------------------------------------------------------------------------------------
+
+
+def _factors(asked: Asked) -> tuple[list[Any], float]:
+    lenses = _distinct([lens for lens, _ in asked])
+    combinations = [Combination(_place(lens, lenses), request.weights) for lens, request in asked]
+    return list(factor_pass(lenses, combinations, [request.lam for _, request in asked])), 1.0
+
+
+def _classifiers(asked: Asked) -> tuple[list[Any], float]:
+    lenses = _distinct([lens for lens, _ in asked])
+    found, passes = train_together(lenses, [(_place(lens, lenses), request) for lens, request in asked])
+    return found, float(passes)
+
+
+def _entries(asked: Asked) -> tuple[list[Any], float]:
+    found, passes = add_blocks([(lens, request.weights, request.index) for lens, request in asked])
+    return list(found), passes
+
+
+def _tasks(asked: Asked) -> tuple[list[Any], float]:
+    work = [partial(request.function, *request.arguments) for _, request in asked]
+    return run_tasks(asked[0][1].name, work), 0.0
+
+
+def _products(asked: Asked) -> tuple[list[Any], float]:
+    lenses = _distinct([lens for lens, _ in asked])
+    # All that see the kernels whole through one lens share it; who asks for columns sees them through another.
+    parts = [request.columns if isinstance(request, EachProduct) else None for _, request in asked]
+    in_parts = all(part is not None for part in parts)
+    seen = [] if in_parts else list(lenses)
+    columns = []
+    for (lens, request), part in zip(asked, parts, strict=True):
+        if part is not None:
+            seen.append(columns_lens(lens, part))
+        columns.append(_columns(lens, _place(lens, lenses) if part is None else len(seen) - 1, request))
+    found, passes = run_pass(seen, columns, _verb([request for _, request in asked]))
+    answers = [
+        answer if part is None else finish_columns(lens, part, request.block, answer)
+        for (lens, request), part, answer in zip(asked, parts, found, strict=True)
+    ]
+    covered = [covering([lens.view for lens in some]) for some in (seen, lenses)]
+    return answers, passes * (share(*covered) if in_parts else 1.0)
+
+
+def _columns(lens: Lens, number: int, request: EachProduct | CombinedProduct | Projection) -> Columns:
+    double = np.dtype(np.float64)
+    if not isinstance(request, CombinedProduct):
+        want: Want = "each" if isinstance(request, EachProduct) else "project"
+        return Columns(request.block, want, None, double, number)
+    weights = request.weights
+    if weights.ndim == 1:
+        weights = np.repeat(weights[:, None], request.block.shape[1], axis=1)
+    return Columns(request.block, "sum", weights, double if request.exact else lens.view.source.dtype, number)
+
+
+def _verb(requests: Sequence[Request]) -> str:
+    """What the pass is called on a dashboard."""
+    if not all(isinstance(request, CombinedProduct) for request in requests):
+        return "apply"
+    return "predict" if any(isinstance(r, CombinedProduct) and r.exact for r in requests) else "cg"
+
+
+Answer = Callable[[Asked], tuple[list[Any], float]]
+ANSWERS: list[tuple[tuple[type, ...], str, Answer]] = [
+    ((Task,), "task", _tasks),
+    ((CombinedFactor,), "factor", _factors),
+    ((SVM, GroupClassifier), "train", _classifiers),
+    ((CombinedEntries,), "entries", _entries),
+    ((EachProduct, CombinedProduct, Projection), "products", _products),
+]
+"""Kinds of requests, what their passes are for, and what answers them: the answers in order, and the passes."""

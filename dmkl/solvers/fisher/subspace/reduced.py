@@ -1,0 +1,142 @@
+"""MK-FDA restricted to α = V a: the small problem that one point of a grid has in the subspace.
+
+With G_j = VᵀK_jV, N = VᵀV and T = VᵀH the problem
+
+    J_V(β) = min_a Σ_k [ ¼ a_kᵀN a_k + (1/4λ) a_kᵀG(β) a_k − t_kᵀa_k ],   G(β) = Σ_j β_j G_j,
+
+has the form of the full one (`dmkl.numerics.fisher`), so the same Newton master maximises it. S and F that come out are
+those of the full problem at α = V a: G_j and N are computed from the V that is used, orthonormal or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.fisher import dual_norm, steepest
+from dmkl.solvers.masters import newton_master
+from dmkl.solvers.outcome import check_slopes
+
+__all__ = ["ReducedProblem", "ReducedSolution", "solve_reduced"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ReducedProblem:
+    """One point of a grid in the subspace.
+
+    Parameters
+    ----------
+    gram
+        G, (n, r, r)
+    inner
+        N, (r, r)
+    target
+        T, (r, c)
+    lam, p
+        Ridge and norm.
+    """
+
+    gram: Array
+    inner: Float
+    target: Float
+    lam: float
+    p: float
+
+
+@dataclass(frozen=True)
+class ReducedSolution:
+    """The pair (a, β), with S and F of the full problem at α = V a, and βᵀq, the part of S that the kernels make."""
+
+    coefficients: Float
+    beta: Float
+    objective: float
+    upper: float
+    kernel_part: float
+    n_steps: int
+
+    @property
+    def weights_gap(self) -> float:
+        """The part of the gap that better weights would close, relative to |S|."""
+        return max(self.upper - self.objective, 0.0) / (abs(self.objective) or np.finfo(np.float64).tiny)
+
+    @property
+    def share(self) -> float:
+        """βᵀq/|S|, at most one: for large λ, S hardly depends on the kernels, and a small gap says little of β."""
+        return min(1.0, self.kernel_part / (abs(self.objective) or np.finfo(np.float64).tiny))
+
+
+def solve_reduced(
+    problem: ReducedProblem, beta: Float, tol: float, names: tuple[str, ...] = (), max_steps: int = 60
+) -> ReducedSolution:
+    """Maximise J_V by Newton's method from β, until F − S ≤ tol · min(|S|, βᵀq).
+
+    Raises
+    ------
+    IndefiniteKernelError
+        If N + G(β)/λ is not positive definite, or a quadratic form αᵀK_jα comes out negative.
+    """
+    p, lam, gram = problem.p, problem.lam, problem.gram
+    n, r, _ = gram.shape
+    best: ReducedSolution | None = None
+    accepted: tuple[Float, float, Float, Float] | None = None  # β, S, slopes, direction
+    length = 1.0
+    for step in range(1, max_steps + 1):
+        factor = _factor(problem, beta)
+        a = scipy.linalg.cho_solve(factor, problem.target, check_finite=False)
+        products = (gram.reshape(n * r, r) @ a).reshape(n, r, -1)
+        q = np.einsum("rc,nrc->n", a, products) / (4.0 * lam)
+        check_slopes(q, names)
+        linear = 0.25 * float(np.sum(a * (problem.inner @ a))) - float(np.sum(problem.target * a))
+        part = float(beta @ q)
+        found = ReducedSolution(a, beta, linear + part, linear + dual_norm(q, p), part, step)
+        if best is None or found.weights_gap < best.weights_gap:
+            best = found
+        if found.weights_gap <= tol * found.share or n == 1 or np.isinf(p):
+            break
+        # Armijo's rule on the concave J_V, up to the rounding of S.
+        if accepted is None or found.objective >= (
+            accepted[1] + 1e-3 * float(accepted[2] @ (beta - accepted[0])) - 1e-14 * abs(accepted[1])
+        ):
+            direction = _newton_direction(factor, products, q, beta, problem)
+            accepted, length = (beta, found.objective, q, direction), 1.0
+        else:
+            length *= 0.5
+            if length < 1e-6:
+                break
+        beta = accepted[0] + length * accepted[3]
+    assert best is not None
+    return best
+
+
+def _factor(problem: ReducedProblem, beta: Float) -> Any:
+    n, r, _ = problem.gram.shape
+    system = (beta @ problem.gram.reshape(n, r * r)).reshape(r, r)
+    system *= 0.5 / problem.lam
+    system += 0.5 * problem.inner
+    try:
+        return scipy.linalg.cho_factor(system, lower=True, overwrite_a=True, check_finite=False)
+    except np.linalg.LinAlgError as error:
+        msg = (
+            f"I + K(β)/λ is not positive definite at λ = {problem.lam:g}: a kernel has an eigenvalue below −λ over "
+            "these samples. Run `dmkl check`; mend such kernels with repair='clip', 'flip' or 'shift', leave them out "
+            "with select(), or take a larger λ"
+        )
+        raise IndefiniteKernelError(msg) from error
+
+
+def _newton_direction(factor: Any, products: Array, q: Float, beta: Float, problem: ReducedProblem) -> Float:
+    n, r, c = products.shape
+    columns = products.transpose(1, 0, 2).reshape(r, n * c)
+    solved = scipy.linalg.cho_solve(factor, columns, check_finite=False).reshape(r, n, c)
+    curvature = np.tensordot(products, solved, axes=((1, 2), (0, 2))) / (4.0 * problem.lam**2)
+    direction = newton_master(q, curvature, beta, problem.p) - beta
+    # Where the master's own tolerance hides the way up, the steepest corner shows it.
+    return direction if q @ direction > 0 else steepest(q, problem.p) - beta

@@ -1,0 +1,252 @@
+"""The subspace of one fold: its basis, the products of the kernels with it, its anchors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.passes.combine import Combination, StoredSum, combine_pass, for_sums
+from dmkl.passes.execute import machine
+from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness
+from dmkl.solvers.fisher.subspace.problem import Training
+from dmkl.solvers.fisher.subspace.tasks import ProductFiles, combined_products, settle
+from dmkl.solvers.fisher.subspace.workspace import save_array
+from dmkl.solvers.running import run_tasks
+
+__all__ = ["Anchor", "FoldSpace", "Unsolved", "add_anchors", "solve_by_anchors"]
+
+Float = npt.NDArray[np.float64]
+Groups = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A weighting whose combined kernel is on disk."""
+
+    number: int
+    beta: Float
+    total: StoredSum
+
+
+class FoldSpace:
+    """One fold's basis V, the K_jV on disk, G_j = VᵀK_jV, and the anchors.
+
+    Parameters
+    ----------
+    training
+        The fold.
+    folder
+        Where its files are.
+    """
+
+    def __init__(self, training: Training, folder: Path) -> None:
+        self.training, self.folder = training, folder
+        self.basis: Float = np.zeros((training.n_train, 0))
+        self.gram = ""
+        self.rounds: list[Groups] = []
+        self.anchors: list[Anchor] = []
+        self.forgotten: list[Anchor] = []
+
+    @property
+    def width(self) -> int:
+        """Basis vectors, r."""
+        return int(self.basis.shape[1])
+
+    @property
+    def n_kernels(self) -> int:
+        """Kernels, n."""
+        return len(self.training.square.view.kernels)
+
+    def disk_bytes(self, width: int) -> int:
+        """What a basis of so many vectors and its products take."""
+        return 8 * width * (self.n_kernels * self.training.n_rows + self.training.n_train)
+
+    def widen(self, basis: Float, cross: Float, groups: Groups, number: int) -> None:
+        """Take in new basis vectors.
+
+        Parameters
+        ----------
+        basis
+            V with the new vectors U, (m, r).
+        cross
+            VᵀK_jU, (n, r, b).
+        groups
+            Where K_jU lies.
+        number
+            Of the round, for the name of the file.
+        """
+        n, r, b = cross.shape
+        before = r - b
+        gram = np.empty((n, r, r))
+        if before:
+            gram[:, :before, :before] = np.load(self.gram, mmap_mode="r")
+        gram[:, :, before:] = cross
+        gram[:, before:, :before] = cross[:, :before].transpose(0, 2, 1)
+        new = gram[:, before:, before:]
+        gram[:, before:, before:] = 0.5 * (new + new.transpose(0, 2, 1))
+        self.gram = str(self.folder / f"gram-{number}.npy")
+        save_array(self.gram, gram)
+        self.basis = basis
+        self.rounds.append(groups)
+
+    def products(self, pairs: Sequence[tuple[Float, Float]], *, held_out: bool) -> list[Float]:
+        """Σ_j w_j K_j V Z for pairs of weights w (n,) and coefficients Z (r, c).
+
+        Over the training rows, or over the others. No pass: the K_jV are at hand, and read once for all pairs.
+        """
+        if not pairs:
+            return []
+        where, training = machine(), self.training
+        weights = np.concatenate([np.repeat(w[:, None], z.shape[1], axis=1) for w, z in pairs], axis=1)
+        coefficients = np.concatenate([z for _, z in pairs], axis=1)
+        first, last = (training.n_train, training.n_rows) if held_out else (0, training.n_train)
+        # A strip's result and one kernel's rows of V and of the result stay within a share of the task's memory.
+        side = max(64, min(2048, where.task_bytes // (32 * sum(coefficients.shape))))
+        side = max(1, min(side, math.ceil((last - first) / where.slots)))
+        strips = [slice(start, min(start + side, last)) for start in range(first, last, side)]
+        files = ProductFiles(tuple(self.rounds))
+        work = [partial(combined_products, files, rows, tasks_per_machine=where.slots_per_host) for rows in strips]
+        found = run_tasks("scores" if held_out else "residuals", work, weights, coefficients)
+        whole = np.concatenate(found) if found else np.zeros((0, coefficients.shape[1]))
+        return np.split(whole, np.cumsum([z.shape[1] for _, z in pairs])[:-1], axis=1)
+
+    # --- anchors -------------------------------------------------------------------------------------------------
+
+    def nearest(self, beta: Float) -> tuple[int, Closeness] | None:
+        """The place of the anchor that serves a weighting best, and how it lies."""
+        near = [closeness(beta, anchor.beta) for anchor in self.anchors]
+        if not near:
+            return None
+        best = min(range(len(near)), key=lambda a: (near[a].condition, a))
+        return best, near[best]
+
+    def forget_anchors(self, betas: Sequence[Float]) -> None:
+        """Leave out sums that serve none of some weightings, but for the first, which serves any somehow.
+
+        Their files stay until the next state is on disk.
+        """
+        used = {0} | {near[0] for beta in betas if (near := self.nearest(beta)) is not None}
+        self.forgotten += [anchor for place, anchor in enumerate(self.anchors) if place not in used]
+        self.anchors = [anchor for place, anchor in enumerate(self.anchors) if place in used]
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    def described(self) -> dict[str, Any]:
+        """What `restore` needs, as JSON."""
+        return {
+            "width": self.width,
+            "gram": Path(self.gram).name,
+            "rounds": [[[Path(path).name, list(kernels)] for path, kernels in groups] for groups in self.rounds],
+            "anchors": [
+                {"number": a.number, "beta": a.beta.tolist(), "tiles": [list(tile) for tile in a.total.tiles]}
+                for a in self.anchors
+            ],
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go back to a state that was described."""
+        if saved["width"]:
+            self.gram = str(self.folder / saved["gram"])
+            self.basis = np.load(self.folder / self.basis_file)
+            self.rounds = [
+                tuple((str(self.folder / name), tuple(kernels)) for name, kernels in groups)
+                for groups in saved["rounds"]
+            ]
+        for anchor in saved["anchors"]:
+            tiles = tuple((int(i), int(j)) for i, j in anchor["tiles"])
+            total = StoredSum(self._stem(anchor["number"]), tiles, for_sums(self.training.square))
+            self.anchors.append(Anchor(anchor["number"], np.array(anchor["beta"]), total))
+
+    @property
+    def basis_file(self) -> str:
+        """The basis lies beside the G that belongs to it."""
+        return Path(self.gram).name.replace("gram", "basis")
+
+    def remove_stale(self) -> None:
+        """Delete bases and Gram matrices of earlier rounds."""
+        for anchor in self.forgotten:  # not before: until now the state on disk named them
+            anchor.total.remove()
+        self.forgotten = []
+        kept = {Path(self.gram).name, self.basis_file}
+        for path in [*self.folder.glob("basis-*.npy"), *self.folder.glob("gram-*.npy")]:
+            if path.name not in kept:
+                path.unlink()
+
+    def _stem(self, number: int) -> str:
+        return str(self.folder / f"anchor-{number}")
+
+    def stem(self, ahead: int) -> tuple[int, str]:
+        """The number of a new anchor, `ahead` others being new too, and where its files go."""
+        number = max((anchor.number for anchor in [*self.anchors, *self.forgotten]), default=-1) + 1 + ahead
+        return number, self._stem(number)
+
+
+def add_anchors(spaces: Sequence[FoldSpace], chosen: Sequence[tuple[int, Float]]) -> None:
+    """Add up the combined kernels of some weightings, (fold, β): one pass for all."""
+    places = []
+    for position, (f, _) in enumerate(chosen):
+        places.append(spaces[f].stem(sum(1 for g, _ in chosen[:position] if g == f)))
+    lenses = [space.training.square for space in spaces]
+    sums = combine_pass(lenses, [Combination(f, beta) for f, beta in chosen], [stem for _, stem in places])
+    for (f, beta), (number, _), total in zip(chosen, places, sums, strict=True):
+        spaces[f].anchors.append(Anchor(number, beta, total))
+
+
+@dataclass(frozen=True)
+class Unsolved:
+    """X for which M⁻¹X is wanted, M = ½(I + K(β̄)/ρ).
+
+    Parameters
+    ----------
+    fold, anchor
+        Which fold, and which of its anchors.
+    ridge
+        ρ
+    columns
+        X, (m, k).
+    """
+
+    fold: int
+    anchor: int
+    ridge: float
+    columns: Float
+
+
+def solve_by_anchors(spaces: Sequence[FoldSpace], wanted: Sequence[Unsolved]) -> list[Float]:
+    """M⁻¹X of each: one factorisation for all that have fold, anchor and ridge in common."""
+    where = machine()
+    groups: dict[tuple[int, int, float], list[int]] = {}
+    for position, item in enumerate(wanted):
+        groups.setdefault((item.fold, item.anchor, item.ridge), []).append(position)
+    # The ridges of one anchor share a task, which puts its sum together once, but leave work for every worker.
+    most = max(1, len(groups) // (3 * where.slots))
+    parts: list[list[tuple[int, int, float]]] = []
+    for key in groups:
+        if parts and parts[-1][0][:2] == key[:2] and len(parts[-1]) < most:
+            parts[-1].append(key)
+        else:
+            parts.append([key])
+    work = [
+        partial(
+            settle,
+            spaces[part[0][0]].anchors[part[0][1]].total,
+            [ridge for _, _, ridge in part],
+            where.slots_per_host,
+        )
+        for part in parts
+    ]
+    own = [[np.concatenate([wanted[k].columns for k in groups[key]], axis=1) for key in part] for part in parts]
+    found = (block for blocks in run_tasks("settle", work, own=own) for block in blocks)
+    result: list[Any] = [None] * len(wanted)
+    for key in (key for part in parts for key in part):
+        widths = [wanted[k].columns.shape[1] for k in groups[key]]
+        for k, piece in zip(groups[key], np.split(next(found), np.cumsum(widths)[:-1], axis=1), strict=True):
+            result[k] = piece
+    return result

@@ -1,0 +1,147 @@
+"""The work of the subspace solver that runs as tasks, wherever Dask puts them: plain functions of arrays and files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.numerics.fisher import onto_sphere, uniform_weights
+from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.combine import Factor, StoredSum
+from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
+from dmkl.solvers.fisher.subspace.workspace import save_array
+
+__all__ = ["ProductFiles", "SolveJob", "combined_products", "keep_products", "settle", "solve_points"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+
+def keep_products(products: Array, path: str, basis: str, tasks_per_machine: int) -> Float:
+    """Write W_j = K_jU of some kernels to disk; VᵀW_j, (kernels, r, b), comes back, V being the basis with U in it."""
+    save_array(path, products)
+    v = np.load(basis)
+    with pinned_blas(blas_threads(tasks_per_machine)):
+        return np.stack([v.T @ w[: len(v)].astype(np.float64, copy=False) for w in products])
+
+
+# --- reduced problems --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SolveJob:
+    """One point to solve in the subspace.
+
+    Parameters
+    ----------
+    point
+        Its number.
+    p
+        Its norm.
+    beta
+        Where to start; the neighbor solved before it where None.
+    tol
+        The weights gap to reach.
+    """
+
+    point: int
+    p: float
+    beta: Float | None
+    tol: float
+
+
+def solve_points(
+    gram: str, lam: float, names: tuple[str, ...], work: tuple[Float, Float, list[SolveJob]]
+) -> list[tuple[int, ReducedSolution]]:
+    """Solve points of one fold, target and λ one after another, each from where it was or from the one before it.
+
+    Parameters
+    ----------
+    gram
+        The file of G.
+    names
+        The kernels' names, for messages.
+    work
+        N = VᵀV, VᵀH, and the points.
+    """
+    inner, target, jobs = work
+    g = np.load(gram, mmap_mode="r")  # all tasks of a machine share these pages
+    found: list[tuple[int, ReducedSolution]] = []
+    near = uniform_weights(len(g), 2.0)
+    # One thread each: the problems are too small for more, which would wait for one another.
+    with pinned_blas(1):
+        for job in jobs:
+            start = np.ones(len(g)) if np.isinf(job.p) else onto_sphere(near if job.beta is None else job.beta, job.p)
+            solution = solve_reduced(ReducedProblem(g, inner, target, lam, job.p), start, job.tol, names)
+            near = solution.beta
+            found.append((job.point, solution))
+    return found
+
+
+# --- products that need no pass ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProductFiles:
+    """Where K_jV of one fold lies: for each round its groups of kernels, each a file and the kernels in it."""
+
+    rounds: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...]
+
+    def strip(self, kernel: int, rows: slice) -> Array:
+        """Some rows of K_jV, (rows, r)."""
+        blocks = []
+        for groups in self.rounds:
+            path, place = next((path, ks.index(kernel)) for path, ks in groups if kernel in ks)
+            # A copy, so that the mapping and the pages it holds go at once.
+            blocks.append(np.array(np.load(path, mmap_mode="r")[place, rows]))
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+
+
+def combined_products(
+    files: ProductFiles, rows: slice, weights: Float, coefficients: Float, *, tasks_per_machine: int
+) -> Float:
+    """Σ_j w_jk K_jV z_k for every column k over some rows: each K_jV is read once for all columns.
+
+    Parameters
+    ----------
+    weights
+        (n, k)
+    coefficients
+        z, (r, k)
+    """
+    total = np.zeros((rows.stop - rows.start, coefficients.shape[1]))
+    with pinned_blas(blas_threads(tasks_per_machine)):
+        for j in np.flatnonzero(np.any(weights, axis=1)):
+            used = np.flatnonzero(weights[j])
+            strip = files.strip(int(j), rows).astype(np.float64, copy=False)
+            if len(used) == coefficients.shape[1]:
+                total += strip @ (coefficients * weights[j])
+            else:
+                total[:, used] += strip @ (coefficients[:, used] * weights[j, used])
+    return total
+
+
+# --- anchors -----------------------------------------------------------------------------------------------------
+
+
+def settle(anchor: StoredSum, ridges: list[float], tasks_per_machine: int, columns: list[Float]) -> list[Float]:
+    """M⁻¹X with M = ½(I + K(β̄)/ρ), for every ridge ρ and its X: the sum is put together once."""
+    found = []
+    with pinned_blas(blas_threads(tasks_per_machine)):
+        whole, order = anchor.matrix()
+        # One array for all factors: the pages of a new one would take as long as the factorisation.
+        scratch = whole if len(ridges) == 1 else np.empty_like(whole)
+        for rho, x in zip(ridges, columns, strict=True):
+            if scratch is not whole:
+                np.copyto(scratch, whole)
+            found.append(Factor(scratch, rho, order).solve(x))
+    return found
+
+
+def group_file(folder: Path, number: int, group: int) -> str:
+    """The file of the products of one round for one group of kernels."""
+    return str(folder / f"products-{number}-{group}.npy")

@@ -1,0 +1,207 @@
+"""What a search keeps on disk, so that it outlives its workers, its scheduler and itself.
+
+    state.json                       what is done: written last, by rename, after each pass and each round of solving
+    statistics.npz                   the statistics of each fold's steps
+    points-<n>.npz                   weights, gap, objective … of every point
+    scores-<point>.npy               decision scores of the held-out rows of a point that is settled
+    fold-<f>/basis-<n>.npy           V, (m, r)
+    fold-<f>/gram-<n>.npy            G, (n, r, r)
+    fold-<f>/products-<round>-<k>.npy  K_jV of one pass's new columns for a group of kernels, (kernels, rows, b)
+    fold-<f>/anchor-<a>-<i>-<j>.npy  tiles of combined kernels
+
+Whatever state.json does not name is left over from work that was cut off, and is written anew. Workers write the
+products and the anchors themselves: the folder must be one that all of them see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import InputError, StoreError
+from dmkl.numerics.chain import Fitted, FittedStep, Take
+from dmkl.passes.execute import check_shared
+
+__all__ = ["Workspace", "save_array"]
+
+Array = npt.NDArray[Any]
+
+FORMAT, FORMAT_VERSION = "dmkl-search-state", 1
+
+
+def save_array(path: str | Path, array: Array) -> None:
+    """Write an array so that a file of that name is always whole."""
+    partial = f"{path}.{uuid.uuid4().hex}.partial"
+    with open(partial, "wb") as file:
+        np.save(file, array)
+    os.replace(partial, path)
+
+
+class Workspace:
+    """The folder of one search.
+
+    Parameters
+    ----------
+    folder
+        Where; a temporary folder, removed by `close`, where None.
+    identity
+        What is being computed, by name: data, grid, folds … A folder that holds something else is refused.
+    keep
+        Whether `close` leaves the folder.
+
+    Raises
+    ------
+    InputError
+        If the folder holds the state of other work, or something else.
+    """
+
+    def __init__(self, folder: str | Path | None, identity: dict[str, str], *, keep: bool = True) -> None:
+        self.temporary = folder is None
+        self.keep = keep and not self.temporary
+        self.path = Path(tempfile.mkdtemp(prefix="dmkl-")) if folder is None else Path(folder).expanduser().absolute()
+        self.identity = identity
+        self.state: dict[str, Any] = {}
+        found = self._read()
+        if found is not None:
+            self._check(found)
+            self.state = found["state"]
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether there is earlier work to go on with."""
+        return bool(self.state)
+
+    def _read(self) -> dict[str, Any] | None:
+        file = self.path / "state.json"
+        if not file.exists():
+            if self.path.exists() and any(not _is_ours(entry) for entry in self.path.iterdir()):
+                msg = (
+                    f"{self.path} is to keep the state of a search, but holds other files; give a folder of its own, "
+                    "or an empty one"
+                )
+                raise InputError(msg)
+            return None
+        try:
+            found: dict[str, Any] = json.loads(file.read_text())
+        except ValueError as error:
+            msg = f"{file} is not the state of a search ({error}); move the folder away to start anew"
+            raise StoreError(msg) from error
+        if found.get("format") != FORMAT or found.get("format_version", 0) > FORMAT_VERSION:
+            msg = (
+                f"{file} is not a state that this dmkl reads (format {found.get('format')!r}, version "
+                f"{found.get('format_version')}); move the folder away to start anew"
+            )
+            raise StoreError(msg)
+        return found
+
+    def _check(self, found: dict[str, Any]) -> None:
+        before = found["identity"]
+        changed = [name for name in {**before, **self.identity} if before.get(name) != self.identity.get(name)]
+        if changed:
+            name = changed[0]
+            msg = (
+                f"{self.path} holds the state of a search that differs in: {', '.join(changed)}. {name} was "
+                f"{_short(before.get(name))} and is {_short(self.identity.get(name))} now. To go on with it, give what "
+                "it was started with; to start anew, move the folder away or give another"
+            )
+            raise InputError(msg)
+
+    def commit(self, state: dict[str, Any]) -> None:
+        """Make `state` what a later run goes on with."""
+        self.state = state
+        text = json.dumps(
+            {"format": FORMAT, "format_version": FORMAT_VERSION, "identity": self.identity, "state": state}
+        )
+        partial = self.path / f"state.json.{uuid.uuid4().hex}.partial"
+        with open(partial, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, self.path / "state.json")
+
+    def fold(self, number: int) -> Path:
+        """The folder of a fold."""
+        folder = self.path / f"fold-{number}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def check_shared(self) -> None:
+        """Make sure that every worker sees the folder.
+
+        Raises
+        ------
+        InputError
+            If one does not.
+        """
+        way_out = "give a folder on a file system that all machines share (state=, or the output's on the command line)"
+        check_shared(self.path, "where a search keeps its state", way_out)
+
+    def close(self) -> None:
+        """Remove the folder, unless it is to be kept."""
+        if not self.keep:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    # --- statistics ----------------------------------------------------------------------------------------------
+
+    def save_statistics(self, chains: list[Fitted]) -> list[list[dict[str, Any]]]:
+        """Write the statistics of each fold's steps; what is returned describes them to `load_statistics`."""
+        arrays: dict[str, Array] = {}
+        described = []
+        for k, chain in enumerate(chains):
+            steps = []
+            for s, step in enumerate(chain.steps):
+                steps.append({"kind": step.kind, "square": step.square})
+                for name, value in _arrays_of(step).items():
+                    arrays[f"{k}.{s}.{name}"] = value
+            described.append(steps)
+        with open(self.path / "statistics.npz", "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        return described
+
+    def load_statistics(self, described: list[list[dict[str, Any]]]) -> list[Fitted]:
+        """Read back what `save_statistics` wrote."""
+        with np.load(self.path / "statistics.npz") as stored:
+            arrays = dict(stored)
+        chains = []
+        for k, steps in enumerate(described):
+            chain = []
+            for s, step in enumerate(steps):
+                prefix = f"{k}.{s}."
+                mine = {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+                take = None
+                if "rows" in mine:
+                    lengths = mine.pop("before")
+                    take = Take(mine.pop("rows"), mine.pop("cols"), int(lengths[0]), int(lengths[1]))
+                chain.append(replace(FittedStep(step["kind"], step["square"], take=take), **mine))
+            chains.append(Fitted(tuple(chain)))
+        return chains
+
+
+def _arrays_of(step: FittedStep) -> dict[str, Array]:
+    found = {field.name: value for field in fields(step) if isinstance(value := getattr(step, field.name), np.ndarray)}
+    if step.take is not None:
+        found |= {
+            "rows": step.take.rows,
+            "cols": step.take.cols,
+            "before": np.array([step.take.rows_before, step.take.cols_before]),
+        }
+    return found
+
+
+def _is_ours(entry: Path) -> bool:
+    return entry.name.startswith(("state.json.", "fold-", "points-", "scores-", "statistics.npz", "seen-"))
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

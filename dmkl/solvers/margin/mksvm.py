@@ -1,0 +1,328 @@
+"""ℓp MK-SVM: the kernel weights that suit a support vector machine best.
+
+For labels y and the bound C (Yan et al., JMLR 13, 2012, Eq. 1, whose α is u = α∘y here; CVPR 2010; Kloft, Brefeld,
+Sonnenburg, Zien, JMLR 12, 2011),
+
+    minimise over β ≥ 0, ‖β‖_p ≤ 1 of  J(β) = max over 0 ≤ α ≤ C, Σu = 0 of  Σα − ½ Σ_j β_j uᵀK_ju.
+
+J is convex and falls in every weight, with gradient −½v, v_j = uᵀK_ju. It is smooth in pieces: while the same vectors
+stay free, its second derivatives are those of `SVMSolution.curvature`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl import progress
+from dmkl.errors import InputError
+from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, steepest, uniform_weights
+from dmkl.solvers.margin.machine import as_signs, best_bias, hinge
+from dmkl.solvers.masters import MasterError, newton_master
+from dmkl.solvers.outcome import Status, check_slopes
+from dmkl.solvers.requests import SVM, EachProduct
+
+__all__ = [
+    "SVM",
+    "MarginCertificate",
+    "MarginProblem",
+    "MarginSolution",
+    "MarginStep",
+    "certify_margin",
+    "closed_form_weights",
+    "mk_svm",
+]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MarginProblem:
+    """One problem: labels 1 and −1 (m,), the bound C on α, the exponent p of the norm.
+
+    Raises
+    ------
+    InputError
+        If a label is neither 1 nor −1, one of them is missing, C is not positive, or p is below 1.
+    """
+
+    y: Float
+    C: float
+    p: float
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "y", as_signs(self.y, self.C))
+        object.__setattr__(self, "p", as_exponent(self.p))
+
+
+@dataclass(frozen=True, eq=False)
+class MarginCertificate:
+    """How far a pair (u, β) can be from the optimum J*, proven from the pair alone.
+
+    J(β) is the least of the primal, so P(β, u, b) = ½ Σ_j β_jv_j + C Σ_i max(0, 1 − y_i(Σ_j β_jK_ju + b)_i) ≥ J(β) ≥ J*
+    for any b. And for any u of the dual's box J* ≥ min over β of the dual, which is Σα − ½‖v‖_p*.
+    """
+
+    upper: float
+    """P(β, u, b)"""
+    objective: float
+    """D(u; β) = Σα − ½ Σ_j β_jv_j, at most J(β)"""
+    lower: float
+    """Σα − ½‖v‖_p*"""
+    bias: float
+    """b, the minimizer of P"""
+    slopes: Float
+    """v, (n,)"""
+
+    @property
+    def gap(self) -> float:
+        """(P − lower)/|P|: the relative gap, of the machine and of the weights together."""
+        return max(self.upper - self.lower, 0.0) / self._scale
+
+    @property
+    def machine_gap(self) -> float:
+        """The part that a better u for the same weights would close."""
+        return max(self.upper - self.objective, 0.0) / self._scale
+
+    @property
+    def weights_gap(self) -> float:
+        """The part that better weights would close, or a u that is nearer to that of such weights."""
+        return max(self.objective - self.lower, 0.0) / self._scale
+
+    @property
+    def _scale(self) -> float:
+        return abs(self.upper) or float(np.finfo(np.float64).tiny)
+
+
+def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: float, p: float) -> MarginCertificate:
+    """Certify a pair (u, β), in float64 and from u and its products alone.
+
+    Parameters
+    ----------
+    u
+        (m,), with 0 ≤ y_iu_i ≤ C and Σu = 0.
+    products
+        K_ju, (n, m).
+    beta
+        (n,), with β ≥ 0 and ‖β‖_p ≤ 1.
+    y
+        (m,), 1 and −1.
+    C
+        The bound on α.
+    p
+        Exponent of the norm.
+    """
+    slopes = np.asarray(products @ u, dtype=np.float64)
+    scores = np.tensordot(beta, products, axes=1)
+    bias = best_bias(scores, y)
+    total, energy = float(y @ u), 0.5 * float(beta @ slopes)
+    return MarginCertificate(
+        upper=energy + C * hinge(scores, bias, y),
+        objective=total - energy,
+        lower=total - 0.5 * dual_norm(slopes, p),
+        bias=bias,
+        slopes=slopes,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class MarginStep:
+    """One weighting as it is recorded."""
+
+    objective: float
+    upper: float
+    gap: float
+    beta: Float
+    accepted: bool
+    """Whether it became the next point of the descent."""
+
+
+@dataclass(frozen=True, eq=False)
+class MarginSolution:
+    """What the solver returns: the pair (u, β), its certificate, and how it came about."""
+
+    u: Float
+    """α∘y, (m,)"""
+    bias: float
+    beta: Float
+    """(n,), with ‖β‖_p = 1"""
+    certificate: MarginCertificate
+    status: Status
+    steps: list[MarginStep] = field(default_factory=list)
+
+    @property
+    def objective(self) -> float:
+        """The dual at (u, β)."""
+        return self.certificate.objective
+
+    @property
+    def upper(self) -> float:
+        """The primal at (u, b, β): J* is at most this."""
+        return self.certificate.upper
+
+    @property
+    def lower(self) -> float:
+        """J* is at least this."""
+        return self.certificate.lower
+
+    @property
+    def gap(self) -> float:
+        """The proven relative gap."""
+        return self.certificate.gap
+
+
+def closed_form_weights(beta: Float, slopes: Float, p: float) -> Float:
+    """β_j ∝ (β_j²v_j)^(1/(p+1)), the best weights for the present w_j, ‖w_j‖² = β_j²v_j (Kloft et al. 2011, Eq. 25)."""
+    squares = beta**2 * np.maximum(slopes, 0.0)
+    return onto_sphere((squares / (squares.max() or 1.0)) ** (1.0 / (p + 1.0)), p)
+
+
+def mk_svm(
+    problem: MarginProblem,
+    n_kernels: int,
+    *,
+    tol: float = 1e-3,
+    max_iter: int = 100,
+    names: tuple[str, ...] = (),
+    start: Float | None = None,
+) -> Generator[SVM | EachProduct, Any, MarginSolution]:
+    """Solve one problem; yields requests, returns a `MarginSolution`.
+
+    Newton's method over the norm ball: the quadratic model of J at the best weights so far is minimised exactly
+    (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to where its
+    slope, known at both ends, should vanish. J falls from one accepted step to the next. Where a machine gives no
+    curvature, the step is that of `closed_form_weights`, along which J always falls, slowly near p = 1.
+
+    Each weighting asks for a machine on K(β), and for K_ju of all kernels. The machine's own gap shows in the slopes
+    to first order, v being √gap off, so that machines are asked for to the square of what is to be told of the
+    weights.
+
+    Parameters
+    ----------
+    problem
+        Labels, C and norm.
+    n_kernels
+        n
+    tol
+        The relative gap to prove.
+    max_iter
+        Most weightings tried.
+    names
+        The kernels' names, for messages.
+    start
+        β to begin with, (n,), scaled to norm one; uniform weights where missing.
+
+    Raises
+    ------
+    InputError
+        If max_iter is below 1, or start has not n finite values of which none is negative and one is positive.
+    IndefiniteKernelError
+        If a quadratic form uᵀK_ju comes out negative.
+    """
+    if max_iter < 1:
+        msg = f"max_iter counts the weightings that may be tried, at least 1; got {max_iter}"
+        raise InputError(msg)
+    watch = progress.current()
+    y, C, p = problem.y, problem.C, problem.p
+    candidate = _first_weights(start, n_kernels, p)
+    fixed = n_kernels == 1 or np.isinf(p)
+    best: MarginSolution | None = None
+    steps: list[MarginStep] = []
+    descent: _Descent | None = None
+    u: Float | None = None
+    gap = _UNKNOWN_GAP
+    for _ in range(max_iter):
+        accuracy = _machine_tolerance(gap, tol, fixed=fixed)
+        machine = yield SVM(candidate, y, C, accuracy, u)
+        u = np.asarray(machine.u, dtype=np.float64)
+        products = (yield EachProduct(u[:, None]))[:, :, 0]
+        certificate = certify_margin(u, products, candidate, y, C, p)
+        check_slopes(certificate.slopes, names)
+        gap = min(certificate.weights_gap, _UNKNOWN_GAP)
+        accepted = descent is None or descent.accepts(candidate, certificate)
+        steps.append(
+            MarginStep(certificate.objective, certificate.upper, certificate.gap, candidate, accepted=accepted)
+        )
+        certified = certificate.gap <= tol
+        if best is None or certificate.gap < best.gap:
+            status = Status.CERTIFIED if certified else Status.ITERATIONS
+            best = MarginSolution(u, certificate.bias, candidate, certificate, status, steps)
+        watch.note(f"{problem.name}weighting {len(steps)}: gap {certificate.gap:.2e}, aim {tol:.0e}")
+        if certified:
+            return best
+        if fixed or (accuracy <= 0.1 * tol and certificate.weights_gap <= 0.1 * tol):
+            # No other weights would help, and the machine could do no better.
+            return replace(best, status=Status.STALLED)
+        if descent is None or accepted:
+            descent = _Descent(p, candidate, certificate, machine.curvature(products))
+        else:
+            descent.shorten(certificate)
+        if (shorter := descent.next()) is None:
+            return replace(best, status=Status.STALLED)
+        candidate = shorter
+    assert best is not None
+    return best
+
+
+_UNKNOWN_GAP = 0.3
+_FINEST_MACHINE = 1e-13
+
+
+def _machine_tolerance(gap: float, tol: float, *, fixed: bool) -> float:
+    """The gap to ask of a machine, where the last weights left this gap to better ones.
+
+    With machines to within g of their optimum, the slopes are off by some √g, relative. With weights that stay as they
+    are all of tol is the machine's, but for rounding.
+    """
+    return 0.9 * tol if fixed else max((0.03 * max(tol, gap)) ** 2, _FINEST_MACHINE)
+
+
+def _first_weights(start: Float | None, n: int, p: float) -> Float:
+    if start is None:
+        return uniform_weights(n, p)
+    beta = np.asarray(start, dtype=np.float64)
+    if beta.shape != (n,) or not np.isfinite(beta).all() or beta.min() < 0 or not beta.any():
+        msg = f"start must hold {n} finite weights, none negative and not all zero, one a kernel; found {beta!r}"
+        raise InputError(msg)
+    return onto_sphere(beta, p)
+
+
+class _Descent:
+    """One step from an accepted point, shortened until the convex J falls enough."""
+
+    def __init__(self, p: float, beta: Float, certificate: MarginCertificate, curvature: Float | None) -> None:
+        self._beta, self._certificate = beta, certificate
+        self._q = 0.5 * certificate.slopes
+        aim = closed_form_weights(beta, certificate.slopes, p)
+        if curvature is not None:
+            with suppress(MasterError):
+                aim = newton_master(self._q, curvature, beta, p)
+        self._direction = aim - beta
+        if not self._q @ self._direction > 0:
+            # The model sees no way down though the gap is open (its solver's tolerance): go for the steepest corner.
+            self._direction = steepest(self._q, p) - beta
+        self._length = 1.0
+
+    def next(self) -> Float | None:
+        """The next point to try; None when the steps have become too short to matter."""
+        return None if self._length < 1e-6 else self._beta + self._length * self._direction
+
+    def shorten(self, certificate: MarginCertificate) -> None:
+        """Cut the step to where J's slope along it vanishes, if it is linear between the two ends that are known."""
+        before, after = float(self._q @ self._direction), -0.5 * float(certificate.slopes @ self._direction)
+        self._length *= float(np.clip(before / (before + after), 0.1, 0.9)) if after > 0 else 0.5
+
+    def accepts(self, beta: Float, certificate: MarginCertificate) -> bool:
+        """Whether J has fallen as a convex function should (Armijo's rule).
+
+        J lies between objective and upper at either point; what the machines leave open of it counts for the step.
+        """
+        promised = float(self._q @ (beta - self._beta))
+        return certificate.objective <= self._certificate.upper - 1e-3 * promised

@@ -1,0 +1,184 @@
+"""What a solver returns: one kind of result for every problem, whatever solved it.
+
+An outcome is data. It says how the solver ended (`Status`), the pair that was found (weights and dual variables), its
+objective, and what is *proven* of it: `bound`, the other end of an interval that holds the optimum, and `gap`, that
+interval relative to the objective. A solver that proves nothing leaves both NaN, and no one else may fill them in.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import IndefiniteKernelError
+
+__all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_slopes", "relative_gap", "worst"]
+
+Float = npt.NDArray[np.float64]
+
+WORDS = ("certified", "finished", "converged", "open")
+"""How a fit can end, from the best to the worst; what tables, pictures and files say."""
+
+
+class Status(enum.Enum):
+    """How a solver ended: a word of `WORDS`, and what to do about it."""
+
+    CERTIFIED = ("certified", "The gap is proven to be within the tolerance.")
+    FINISHED = ("finished", "The gap is proven to be within the tolerance, by the solver that finish= names.")
+    CONVERGED = ("converged", "The objective stopped falling: a local minimum, to within the tolerance.")
+    ITERATIONS = (
+        "open",
+        "The iteration cap was reached before the gap: raise max_iter, or accept the gap that is reported.",
+    )
+    BASIS = (
+        "open",
+        "The subspace was as large as it was allowed to be before the gap was proven: allow more with basis= or "
+        "max_iter=, or let finish= go on with another solver.",
+    )
+    STALLED = (
+        "open",
+        "The gap stopped shrinking above the tolerance: the arithmetic resolves no more. Take a larger λ or tol, or "
+        "store the kernels in float64.",
+    )
+    FALLING = (
+        "open",
+        "The iteration cap was reached while the objective still fell: raise max_iter, or tol.",
+    )
+
+    @property
+    def word(self) -> str:
+        """One of `WORDS`."""
+        return self.value[0]
+
+    @property
+    def advice(self) -> str:
+        """What happened and what to do, for people."""
+        return self.value[1]
+
+    @property
+    def code(self) -> int:
+        """The place of the word in `WORDS`."""
+        return WORDS.index(self.word)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step of a solver, as its history records it.
+
+    Parameters
+    ----------
+    weights
+        (n,), the kernel weights that were tried; None where a history has none.
+    figures
+        Objective, bounds and counts by name, the same names in every step of a solver.
+    """
+
+    weights: Float | None
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One problem, solved as far as the solver came.
+
+    Parameters
+    ----------
+    status
+        How it ended.
+    weights
+        Kernel weights, (n,), or (n, groups).
+    dual
+        Dual variables, (m, columns): the score of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias.
+    objective
+        Of the pair that is returned.
+    bound
+        A proven bound of the optimum from the other side; NaN where nothing is proven.
+    gap
+        The proven relative gap; NaN where nothing is proven.
+    bias
+        (columns,)
+    steps
+        The history, oldest first.
+    """
+
+    status: Status
+    weights: Float
+    dual: Float
+    objective: float
+    bound: float = np.nan
+    gap: float = np.nan
+    bias: Float | float = 0.0
+    steps: Sequence[Step] = field(default_factory=tuple)
+
+    @property
+    def proven(self) -> bool:
+        """Whether the optimum is proven to lie between objective and bound."""
+        return not np.isnan(self.gap)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One pass over the kernels, or the passes of one step, for the history of a plan.
+
+    Parameters
+    ----------
+    kind
+        What it was for.
+    seconds
+        How long it took.
+    n_bytes
+        Stored bytes that it read.
+    basis
+        Vectors of the largest basis, where there is one.
+    certified
+        Problems that are settled, where that is known.
+    worst_gap
+        The largest gap of the others.
+    """
+
+    kind: str
+    seconds: float
+    n_bytes: float
+    basis: int = 0
+    certified: int = 0
+    worst_gap: float = np.nan
+
+
+def worst(outcomes: Sequence[Outcome]) -> int:
+    """The place of the outcome that ended worst: by its word, then by its gap."""
+    return max(range(len(outcomes)), key=lambda k: (outcomes[k].status.code, np.nan_to_num(outcomes[k].gap), -k))
+
+
+def relative_gap(difference: float, scale: float) -> float:
+    """max(difference, 0)/|scale|, finite for a scale of zero."""
+    return max(difference, 0.0) / (abs(scale) or float(np.finfo(np.float64).tiny))
+
+
+def check_slopes(q: Float, names: Sequence[str]) -> None:
+    """Refuse slopes that prove a kernel not to be positive semidefinite.
+
+    Parameters
+    ----------
+    q
+        (n,), proportional to αᵀK_jα.
+    names
+        The kernels' names, for the message.
+
+    Raises
+    ------
+    IndefiniteKernelError
+        Naming the kernel.
+    """
+    worst_one = int(np.argmin(q))
+    if q[worst_one] < -1e-6 * float(np.abs(q).max()):
+        name = repr(names[worst_one]) if names else f"number {worst_one}"
+        msg = (
+            f"kernel {name} is not positive semidefinite: αᵀKα is negative ({q[worst_one]:.3g}, the largest of all "
+            f"kernels is {q.max():.3g}). Run `dmkl check`; mend it with repair='clip', 'flip' or 'shift', or leave it "
+            "out with select()"
+        )
+        raise IndefiniteKernelError(msg)

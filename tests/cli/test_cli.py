@@ -1,0 +1,373 @@
+"""The command line: what it prints, what it leaves on disk, how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pytest
+
+import dmkl
+from dmkl.cli import cluster as cluster_module
+from dmkl.cli import demo as demo_module
+from dmkl.cli import stores as stores_module
+from dmkl.cli.cluster import computing_on
+from dmkl.cli.digits import Digits
+from dmkl.cli.output import bar, size
+from dmkl.errors import NoWorkersError
+from dmkl.store.writer import StoreWriter
+
+pytest_plugins = ["helpers.command_line"]
+
+M = 45
+"""Samples of the set."""
+
+
+# --- as a program -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["demo", "import", "info", "check", "fit", "predict"])
+def test_every_command_explains_itself_with_examples(run, command):
+    status, out, _ = run(command, "--help")
+    assert status == 0
+    assert f"dmkl {command} " in out.split("Examples")[1]
+
+
+def test_version(run):
+    assert run("--version") == (0, f"dmkl {dmkl.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["info"],
+        ["check", "x", "--steps", "0"],
+        ["fit", "x", "y", "--model", "svm"],
+        ["predict", "x", "y", "--part", "rest"],
+        ["import", "x", "y", "--repair", "pray"],
+    ],
+)
+def test_a_wrong_command_line_is_status_2(run, arguments):
+    status, out, err = run(*arguments)
+    assert status == 2
+    assert out == ""
+    assert "Usage: dmkl" in err
+
+
+def test_interrupted_is_status_130(run, store, monkeypatch):
+    def interrupt(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stores_module, "open_set", interrupt)
+    status, _, err = run("info", store)
+    assert status == 130
+    assert "Traceback" not in err
+
+
+def test_a_bug_is_told_in_a_line_and_in_full_with_debug(run, store, monkeypatch):
+    def fail(path):
+        msg = "cannot add apples"
+        raise TypeError(msg)
+
+    monkeypatch.setattr(stores_module, "open_set", fail)
+    status, out, err = run("info", store)
+    assert (status, out) == (1, "")
+    assert err.splitlines() == [
+        "dmkl: error: TypeError: cannot add apples. This should not happen; run it again with --debug to see "
+        "where it arose"
+    ]
+    for place in ((0, "--debug"), (2, "--debug")):
+        arguments = ["info", store]
+        arguments.insert(*place)
+        status, _, err = run(*arguments)
+        assert status == 1
+        assert "Traceback" in err
+
+
+# --- import and info ----------------------------------------------------------------------------------------
+
+
+def test_import_then_info(run, tmp_path, kernels, classes):
+    for name, kernel in zip(("clear", "fair"), kernels[:2], strict=True):
+        np.save(tmp_path / f"{name}.npy", kernel)
+    (tmp_path / "classes.txt").write_text("\n".join(classes))
+    (tmp_path / "names.txt").write_text("\n".join(f"s{i}" for i in range(M)))
+    (tmp_path / "splits.txt").write_text("\n".join("2" if i % 3 == 0 else "0" for i in range(M)))
+    out = tmp_path / "set.zarr"
+    arguments = ["import", out, tmp_path / "clear.npy", tmp_path / "fair.npy", "--tile", 16, "--dtype", "float32"]
+    for option in ("labels", "samples", "splits"):
+        file = {"labels": "classes", "samples": "names", "splits": "splits"}[option]
+        arguments += [f"--{option}", tmp_path / f"{file}.txt"]
+    status, text, _ = run(*arguments)
+    assert status == 0
+    assert "2 kernels of 45 × 45, float32" in text
+    K = dmkl.open(out)
+    np.testing.assert_array_equal(np.asarray(K), kernels[:2].astype(np.float32))
+    assert K.names == ("clear", "fair")
+    assert K.samples[3] == "s3"
+    assert K.labels.tolist() == classes.tolist()
+    assert K.split(0).test.tolist() == list(range(0, M, 3))
+
+    status, _, err = run(*arguments)
+    assert status == 1
+    assert "exists already" in err
+    assert run(*arguments, "--overwrite", "--names", "one, two")[0] == 0
+
+    status, text, _ = run("info", out)
+    assert status == 0
+    for part in ("2 of 45 × 45, float32, symmetric", "apple (15)", "0: 30 train, 15 test", "one", "sha256:"):
+        assert part in text
+    status, text, _ = run("info", out, "--json")
+    found = json.loads(text)
+    assert [kernel["name"] for kernel in found["kernels"]] == ["one", "two"]
+    assert "clear.npy" in json.dumps(found["kernels"][0]["made_by"])
+    assert found["shape"] == [2, M, M]
+    assert found["labels"] == {"apple": 15, "pear": 15, "plum": 15}
+    assert found["splits"] == [{"train": 30, "validation": 0, "test": 15}]
+    assert found["content_id"] == dmkl.open(out).content_id
+    assert found["bytes_on_disk"] > found["bytes_per_pass"]
+
+
+def test_import_of_rectangular_kernels_and_repair(run, tmp_path, kernels):
+    np.save(tmp_path / "cross.npy", kernels[:, 30:, :30])
+    assert run("import", tmp_path / "cross.zarr", tmp_path / "cross.npy", "--kernel-axis", 0)[0] == 0
+    _status, text, _ = run("info", tmp_path / "cross.zarr")
+    assert "new samples × training samples" in text
+    assert "classes" in text
+
+    np.save(tmp_path / "square.npy", kernels[:1, 15:30, :15])
+    assert run("import", tmp_path / "square.zarr", tmp_path / "square.npy", "--rectangular")[0] == 0
+    assert not dmkl.open(tmp_path / "square.zarr").is_square
+
+    np.save(tmp_path / "bad.npy", kernels[0] - 0.5 * np.eye(M))
+    assert run("import", tmp_path / "bad.zarr", tmp_path / "bad.npy", "--repair", "clip")[0] == 0
+    assert np.linalg.eigvalsh(np.asarray(dmkl.open(tmp_path / "bad.zarr"))[0])[0] > -1e-12
+    assert "clip" in run("info", tmp_path / "bad.zarr")[1]
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_plain_line(run, tmp_path, kernels):
+    np.save(tmp_path / "bad.npy", kernels[0] - 0.5 * np.eye(M))
+    status, _, err = run("import", tmp_path / "bad.zarr", tmp_path / "bad.npy")
+    assert status == 0
+    lines = [line for line in err.splitlines() if line]
+    assert len(lines) == 1
+    assert lines[0].startswith("dmkl: warning: kernel 'bad' is not positive semidefinite")
+
+
+def test_bad_input_to_import_leaves_nothing(run, tmp_path, kernels):
+    broken = kernels[0].copy()
+    broken[2, 7] = np.nan
+    np.save(tmp_path / "broken.npy", broken)
+    np.save(tmp_path / "fine.npy", kernels[0])
+    (tmp_path / "short.txt").write_text("a\nb\n")
+    for arguments, told in (
+        ([tmp_path / "broken.npy"], "(2, 7)"),
+        ([tmp_path / "nothing.npy"], "nothing.npy"),
+        ([tmp_path / "fine.npy", "--labels", tmp_path / "short.txt"], "short.txt"),
+        ([tmp_path / "fine.npy", "--names", "a,b"], "names"),
+    ):
+        status, out, err = run("import", tmp_path / "set.zarr", *arguments)
+        assert (status, out) == (1, "")
+        assert told in err
+        assert err.startswith("dmkl: error: ")
+        assert "Traceback" not in err
+        assert not (tmp_path / "set.zarr").exists()
+
+
+def test_info_explains_what_is_no_kernel_set(run, tmp_path, kernels, monkeypatch):
+    status, out, err = run("info", tmp_path / "nowhere")
+    assert (status, out) == (1, "")
+    assert "there is no kernel set at" in err
+
+    class KilledError(Exception):
+        pass
+
+    def kill(self, j, row_sum, diagonal, ended=StoreWriter.end_kernel):
+        ended(self, j, row_sum, diagonal)
+        if j == 1:
+            raise KilledError
+
+    monkeypatch.setattr(StoreWriter, "end_kernel", kill)
+    with pytest.raises(KilledError):
+        dmkl.create(tmp_path / "half.zarr", kernels, tile=16)
+    status, _, err = run("info", tmp_path / "half.zarr")
+    assert status == 1
+    assert "is not finished" in err
+    assert "2 of 4 kernels over 45 samples are whole" in err
+
+
+# --- check --------------------------------------------------------------------------------------------------
+
+
+def test_check_of_a_sound_set(run, store):
+    status, out, err = run("check", store, "--cluster", "threads")
+    assert (status, err) == (0, "")
+    assert "4 kernels checked: 0 errors, 0 warnings, 0 notes." in out
+    assert "clear" in out
+    status, out, _ = run("check", store, "--cluster", "threads", "--json", "--kernels", "fair, noise")
+    report = json.loads(out)
+    assert [kernel["name"] for kernel in report["kernels"]] == ["fair", "noise"]
+    assert report["kernels"][0]["trace"] == pytest.approx(M)
+    assert report["findings"] == []
+
+
+def test_the_status_of_check_tells_warnings_from_errors(run, tmp_path, kernels):
+    path = tmp_path / "set.zarr"
+    dmkl.create(path, {"a": kernels[0], "b": 2 * kernels[0], "[c]": kernels[1]}, tile=16)
+    status, out, _ = run("check", path, "--cluster", "threads")
+    assert status == 0
+    assert "2 times kernel 'a'" in " ".join(out.split())
+    assert "3 kernels checked: 0 errors, 1 warning, 0 notes." in out
+    assert run("check", path, "--cluster", "threads", "--strict")[0] == 1
+    file = path / "gram_upper" / "c" / "2" / "0" / "1"
+    file.write_bytes(file.read_bytes()[:-8] + b"damaged!")
+    status, out, _ = run("check", path, "--cluster", "threads")
+    assert status == 1
+    assert "error [c]" in out
+    assert "1 of 6 damaged" in out
+    status, out, _ = run("check", path, "--cluster", "threads", "--json")
+    assert status == 1
+    assert json.loads(out)["findings"][0]["kernel"] == "[c]"
+    assert json.loads(out)["kernels"][2]["trace"] is None
+
+
+def test_check_of_a_kernel_that_is_not_there(run, store):
+    status, _, err = run("check", store, "--kernels", "clear,unclear")
+    assert status == 1
+    assert "no kernel named 'unclear'" in err
+
+
+# --- where it computes --------------------------------------------------------------------------------------
+
+
+def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store):
+    status, _out, _ = run("fit", store, tmp_path / "model", "--workers", 2, "--memory", "1GiB", "--p", 1)
+    assert status == 0
+    with computing_on("local", workers=2, memory="1GiB") as client:
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        assert [worker["nthreads"] for worker in workers] == [1, 1]
+        assert all(2**29 < worker["memory_limit"] < 2**30 for worker in workers)
+        budgets = client.run(lambda: __import__("dmkl.settings").settings.memory_budget_bytes())
+        assert set(budgets.values()) == {2**30}
+        here = psutil.Process()
+        listening = [
+            connection.laddr.ip
+            for process in (here, *here.children(recursive=True))
+            for connection in process.net_connections(kind="tcp")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        assert len(listening) >= 3
+        assert set(listening) == {"127.0.0.1"}
+
+
+def test_a_scheduler_that_is_there(run, tmp_path, store, cluster):
+    address = cluster.scheduler_address
+    status, out, _ = run("check", store, "--cluster", address)
+    assert status == 0
+    assert "0 errors" in out
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": address}))
+    with computing_on(str(file)) as client:
+        assert client.scheduler.address == address
+    status, _, err = run("check", store, "--cluster", address, "--workers", 3)
+    assert status == 1
+    assert "--workers is for" in err
+
+
+def test_places_where_nothing_computes(run, tmp_path, store, monkeypatch):
+    monkeypatch.setattr(cluster_module, "_CONNECT_SECONDS", 0.5)
+    with pytest.raises(NoWorkersError, match=r"no scheduler answers at 127\.0\.0\.1:1"), computing_on("127.0.0.1:1"):
+        pass
+    (tmp_path / "scheduler.json").write_text("{}")
+    for where, told in (
+        ("127.0.0.1:1", "no scheduler answers"),
+        ("lokal", "--cluster takes 'local'"),
+        (tmp_path / "scheduler.json", "not one that a scheduler wrote"),
+    ):
+        status, _, err = run("check", store, "--cluster", where)
+        assert status == 1
+        assert told in err
+    status, _, err = run("check", store, "--memory", "plenty")
+    assert status == 1
+    assert "dmkl.memory" in err
+    assert run("check", store, "--workers", 0)[0] in (1, 2)
+
+
+def test_an_interrupt_waits_until_processes_are_started_and_does_not_reach_them():
+    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    reached = []
+
+    def start():
+        with cluster_module._interrupts_held_back():
+            os.kill(os.getpid(), signal.SIGINT)
+            started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            reached.append(started.stdout)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert reached == ["True\n"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_threads_are_as_many_as_asked():
+    import dask
+
+    from dmkl.passes.execute import machine
+
+    with computing_on("threads", workers=3, memory="1GiB") as client:
+        assert client is None
+        assert machine().slots == 3
+        assert machine().total_bytes == 2**30
+    assert dask.config.get("num_workers", None) is None
+
+
+# --- the demo -----------------------------------------------------------------------------------------------
+
+
+def test_the_demo_twice(run, tmp_path, monkeypatch):
+    """On every eighth digit, for speed."""
+
+    def fewer(whole=demo_module.digits):
+        data = whole()
+        keep = np.arange(0, len(data.labels), 8)
+        views = {name: (features[keep], how) for name, (features, how) in data.views.items()}
+        split = np.where(np.arange(len(keep)) % 2, 2, 0)
+        return Digits(views, data.labels[keep], split)
+
+    monkeypatch.setattr(demo_module, "digits", fewer)
+    (tmp_path / "mine.txt").write_text("keep")
+    for _ in range(2):
+        status, out, _ = run("demo", "--output", tmp_path, "--cluster", "threads")
+        assert status == 0
+    for part in ("p = 1", "p = 1.5", "p = ∞", "noise 4", "uniform sum", "single best", "product", "dmkl check"):
+        assert part in out
+    assert (tmp_path / "weights.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "mine.txt").read_text() == "keep"
+    K = dmkl.open(tmp_path / "digits.zarr")
+    assert len(K) == 15
+    found = dmkl.load(tmp_path / "model")
+    assert found.p == 1
+    assert found.gap_ <= 1e-4
+    assert f"{found.weights_.values[0]:.4f}" in out
+    for command in ("info", "check"):
+        assert run(command, tmp_path / "digits.zarr")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"), [(0, ""), (1, "█" * 4), (0.5, "██"), (1 / 32, "▏"), (2, "████"), (-1, "")]
+)
+def test_bars(part, expected):
+    assert bar(part, 4) == expected
+
+
+@pytest.mark.parametrize(("n", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**40 * 5000, "5000 TiB")])
+def test_sizes(n, text):
+    assert size(n) == text

@@ -1,0 +1,189 @@
+"""`dmkl fit` and `dmkl predict`."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import dmkl
+from dmkl.cli.fitting import parse_p
+from dmkl.errors import InputError
+
+pytest_plugins = ["helpers.command_line"]
+
+M = 45
+"""Samples of the set."""
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), (" 1.5 ", 1.5), ("4/3", 4 / 3), ("1+2^-6", 1 + 2**-6), ("1 + 2**3", 9), ("inf", np.inf), ("∞", np.inf)],
+)
+def test_norms_as_people_write_them(text, value):
+    assert parse_p(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "two", "-1", "0.5", "1/2", "4/0", "1e400", "nan", "1+2^x", "__import__('os')"])
+def test_norms_that_are_none(text):
+    with pytest.raises(InputError):
+        parse_p(text)
+
+
+def test_fit_prints_what_the_model_holds(run, tmp_path, store, capsys):
+    path = tmp_path / "model"
+    status, out, _ = run("fit", store, path, "--p", "4/3", "--lam", 1e-2, "--cluster", "threads")
+    assert status == 0
+    assert "Trained on 30 samples (the training part of split 0)" in out
+    found = dmkl.load(path)
+    K = dmkl.open(store)
+    train = K.split(0).train
+    expected = dmkl.MKFDA(4 / 3, 1e-2).fit(K[train, train])
+    np.testing.assert_allclose(found.weights_, expected.weights_)
+    assert found.gap_ <= 1e-4
+    for name, weight in zip(K.names, found.weights_.values, strict=True):
+        assert f"{weight:.4f}" in next(line for line in out.splitlines() if line.startswith(name))
+
+    status, out, err = run("fit", store, path, "--cluster", "threads")
+    assert (status, out) == (1, "")
+    assert "--overwrite" in err
+    np.testing.assert_array_equal(dmkl.load(path).weights_, found.weights_)
+    status, out, _ = run("fit", store, path, "--cluster", "threads", "--p", "inf", "--all", "--overwrite", "--json")
+    result = json.loads(out)
+    assert result["training_samples"] == M
+    assert result["weights"] == {name: 1.0 for name in K.names}
+    assert result["gap"] <= 1e-4
+    assert result["parameters"]["p"] == "inf"
+
+
+@pytest.mark.parametrize("kind", ["uniform", "single-best", "product"])
+def test_baselines(run, tmp_path, store, kind):
+    path = tmp_path / "model"
+    assert run("fit", store, path, "--model", kind, "--cluster", "threads", "--split", 1)[0] == 0
+    assert (
+        type(dmkl.load(path)).__name__
+        == {"uniform": "Uniform", "single-best": "SingleBest", "product": "Product"}[kind]
+    )
+    _status, out, _ = run("predict", path, store, "--cluster", "threads", "--split", 1, "--json")
+    K = dmkl.open(store)
+    train, _, test = K.split(1)
+    assert json.loads(out)["accuracy"] == dmkl.load(path).score(K[test, train])
+    assert json.loads(out)["samples"] == len(test)
+
+
+def test_predict_writes_what_the_model_predicts(run, tmp_path, store, model):
+    out = tmp_path / "predictions.csv"
+    status, text, _ = run("predict", model, store, "--split", 0, "--out", out, "--cluster", "threads")
+    assert status == 0
+    K = dmkl.open(store)
+    train, validation, test = K.split(0)
+    estimator = dmkl.load(model)
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["sample"] for row in rows] == K.samples[test].tolist()
+    assert [row["predicted"] for row in rows] == estimator.predict(K[test, train]).tolist()
+    scores = [[float(row[f"score {name}"]) for name in estimator.classes_] for row in rows]
+    np.testing.assert_allclose(scores, estimator.decision_function(K[test, train]), rtol=1e-6)
+    assert f"{100 * estimator.score(K[test, train]):.2f} %" in text
+
+    status, _, err = run("predict", model, store, "--out", out, "--cluster", "threads")
+    assert status == 1
+    assert "--overwrite" in err
+    # Without a split: all that the model was not trained on.
+    status, text, _ = run("predict", model, store, "--cluster", "threads", "--json")
+    assert json.loads(text)["samples"] == len(validation) + len(test)
+
+
+def test_predict_on_new_samples_without_labels(run, tmp_path, store, model, kernels):
+    K = dmkl.open(store)
+    train, _, test = K.split(0)
+    # Columns in another order, and one more than the model knows: they are found by name.
+    columns = np.concatenate([train[::-1], test[:1]])
+    dmkl.create(
+        tmp_path / "new.zarr",
+        kernels[:, test][:, :, columns],
+        names=K.names,
+        train_samples=K.samples[columns],
+        samples=[f"new{i}" for i in range(len(test))],
+        symmetric=False,
+    )
+    out = tmp_path / "predictions.csv"
+    status, text, _ = run("predict", model, tmp_path / "new.zarr", "--out", out, "--cluster", "threads")
+    assert status == 0
+    assert "labels are not known" in text
+    with out.open(newline="") as file:
+        predicted = [row["predicted"] for row in csv.DictReader(file)]
+    assert predicted == dmkl.load(model).predict(K[test, train]).tolist()
+
+
+def test_two_classes_and_several_tasks(run, tmp_path, kernels):
+    rng = np.random.default_rng(0)
+    tasks = np.stack([np.arange(M) % 3 == 0, rng.permutation(np.arange(M)) % 2 == 0], axis=1).astype(int)
+    split = np.where(np.arange(M) < 30, 0, 2)
+    for name, labels, more in (("two", tasks[:, 0], {}), ("tasks", tasks, {"tasks": ["sweet", "round"]})):
+        path = tmp_path / name
+        K = dmkl.create(path, kernels, labels=labels, splits=split, tile=16, **more)
+        assert run("fit", path, tmp_path / f"{name}.model", "--lam", 0.1, "--cluster", "threads")[0] == 0
+        csv_file = tmp_path / f"{name}.csv"
+        status, text, _ = run(
+            "predict",
+            tmp_path / f"{name}.model",
+            path,
+            "--split",
+            0,
+            "--out",
+            csv_file,
+            "--json",
+            "--cluster",
+            "threads",
+        )
+        assert status == 0
+        train, _, test = K.split(0)
+        estimator = dmkl.load(tmp_path / f"{name}.model")
+        assert json.loads(text)["accuracy"] == estimator.score(K[test, train])
+        with csv_file.open(newline="") as file:
+            header, *rows = csv.reader(file)
+        if name == "two":
+            assert header == ["sample", "predicted", "score 1"]
+            predicted = [int(row[1]) for row in rows]
+        else:
+            assert header == ["sample", "predicted sweet", "predicted round", "score sweet", "score round"]
+            predicted = [[int(row[1]), int(row[2])] for row in rows]
+        np.testing.assert_array_equal(predicted, estimator.predict(K[test, train]))
+
+
+def test_training_samples_by_name(run, tmp_path, store):
+    names = tmp_path / "train.txt"
+    names.write_text("\n".join(f"s{i:02}" for i in range(5, 35)))
+    arguments = ["fit", store, tmp_path / "model", "--cluster", "threads", "--train", names]
+    assert run(*arguments)[0] == 0
+    assert dmkl.load(tmp_path / "model").train_samples_.tolist() == [f"s{i:02}" for i in range(5, 35)]
+    for text, told in (("s01\ns02\ns01", "'s01' more than once"), ("s01\nx9", "'x9'")):
+        names.write_text(text)
+        status, _, err = run(*arguments, "--overwrite")
+        assert status == 1
+        assert told in err
+
+
+def test_what_fit_and_predict_refuse(run, tmp_path, store, model, kernels):
+    new = tmp_path / "model"
+    dmkl.create(tmp_path / "other.zarr", kernels[:, :20, :20], tile=16)
+    for arguments, told in (
+        (["fit", store, new, "--p", "0.5"], "p must be at least 1"),
+        (["fit", store, new, "--lam", "-1", "--cluster", "threads"], "lam must be positive"),
+        (["fit", store, new, "--split", "7"], "there is no split 7"),
+        (["fit", store, new, "--split", "0", "--all"], "exclude one another"),
+        (["fit", tmp_path / "other.zarr", new, "--cluster", "threads"], "fit needs labels"),
+        (["predict", store, store], "is not a model"),
+        (["predict", tmp_path / "none", store], "there is no model"),
+        (["predict", model, tmp_path / "other.zarr"], "'s00'"),
+        (["predict", model, model], "not a kernel set"),
+        (["predict", model, store, "--split", "1", "--part", "validation"], "is empty"),
+    ):
+        status, out, err = run(*arguments)
+        assert (status, out) == (1, ""), arguments
+        assert told in err, arguments
+        assert "Traceback" not in err
+    assert not new.exists()

@@ -1,0 +1,199 @@
+"""The baselines: the unweighted sum, the best single kernel, the product."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from helpers.optima import solve
+from helpers.references import Counting, dense_view, in_memory, over, psd
+from sklearn.metrics import accuracy_score
+from sklearn.metrics.pairwise import chi2_kernel, rbf_kernel
+from sklearn.model_selection import KFold, PredefinedSplit, StratifiedKFold
+
+import dmkl
+from dmkl.errors import ConvergenceWarning, InputError, MemoryBudgetError
+from dmkl.numerics.fisher import encode_targets
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+SOLVERS = ["direct", "cg"]
+STEPS = ("center", "trace")
+M = 72
+TRAIN, TEST = np.arange(M)[np.arange(M) % 4 > 0], np.arange(M)[np.arange(M) % 4 == 0]
+LABELS = {
+    "binary": np.array(["no", "yes"])[np.arange(M) // 3 % 2],
+    "multiclass": np.arange(M) // 3 % 3,
+    "multilabel": np.stack([np.arange(M) // 3 % 2, np.arange(M) // 3 % 3 > 0], axis=1).astype(int),
+}
+
+
+def make(kind):
+    """Five kernels, of which only the middle one knows the labels well; positive entries."""
+    rng = np.random.default_rng(0)
+    y = LABELS[kind].reshape(M, -1)
+    signal = np.hstack([column[:, None] == np.unique(column) for column in y.T]).astype(float)
+    kernels = [rbf_kernel(rng.standard_normal((M, 4)), gamma=0.2) for _ in range(4)]
+    kernels.insert(2, rbf_kernel(signal + 0.4 * rng.standard_normal(signal.shape), gamma=1.0))
+    return np.stack(kernels)
+
+
+def parts(K):
+    return K[TRAIN, TRAIN], K[TEST, TRAIN]
+
+
+# --- uniform ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_uniform_is_mkfda_of_infinite_p(kind):
+    training, testing = parts(in_memory(make(kind), 20))
+    y = LABELS[kind][TRAIN]
+    uniform, mkfda = dmkl.Uniform(0.1).fit(training, y), dmkl.MKFDA(np.inf, 0.1).fit(training, y)
+    assert (uniform.weights_ == 1).all()
+    np.testing.assert_array_equal(uniform.dual_coef_, mkfda.dual_coef_)
+    np.testing.assert_array_equal(uniform.decision_function(testing), mkfda.decision_function(testing))
+    np.testing.assert_array_equal(uniform.gap_, mkfda.gap_)
+    assert uniform.n_passes_ == mkfda.n_passes_
+
+
+# --- single best --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("kind", LABELS)
+def test_single_best_finds_the_planted_kernel(kind, solver):
+    """Its scores are those of MK-FDA on each kernel alone, its fit is that of the best."""
+    training, testing = parts(in_memory(make(kind), 20))
+    y = LABELS[kind][TRAIN]
+    cv = KFold(3, shuffle=True, random_state=0)
+    model = dmkl.SingleBest(0.05, solver=solver, cv=cv).fit(training, y)
+    assert model.best_ == "kernel_2"
+    assert model.scores_.dims == ("kernel", "fold")
+    for f, (train, test) in enumerate(cv.split(y)):
+        for j in range(5):
+            kernel = training.select(j)
+            alone = dmkl.MKFDA(1, 0.05, solver=solver).fit(kernel[train, train], y[train])
+            assert model.scores_[j, f] == accuracy_score(y[test], alone.predict(kernel[test, train]))
+    best = dmkl.MKFDA(1, 0.05, solver=solver).fit(training.select(2), y)
+    weights = model.weights_.values.reshape(5, -1)
+    np.testing.assert_array_equal(weights, np.eye(5)[:, [2] * weights.shape[1]])
+    np.testing.assert_allclose(model.dual_coef_, best.dual_coef_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(model.gap_, best.gap_, atol=1e-12)
+    np.testing.assert_array_equal(model.predict(testing), best.predict(testing))
+    np.testing.assert_array_equal(model.predict(testing.select("kernel_2")), best.predict(testing))
+    assert model.score(testing, LABELS[kind][TEST]) > 0.8
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_single_best_takes_all_kernels_in_the_same_passes(solver):
+    kernels = make("multiclass")
+    K, source = over(in_memory(kernels, 20)[TRAIN, TRAIN], Counting)
+    model = dmkl.SingleBest(0.05, solver=solver).fit(K, LABELS["multiclass"][TRAIN])
+    assert source.reads.total() <= model.n_passes_ * len(K) * len(K.view.tile_tasks())
+    more, _ = over(in_memory(np.concatenate([kernels, kernels]), 20)[TRAIN, TRAIN], Counting)
+    assert dmkl.SingleBest(0.05, solver=solver).fit(more, LABELS["multiclass"][TRAIN]).n_passes_ <= model.n_passes_ + 3
+
+
+def test_the_first_of_equal_kernels_is_taken():
+    kernels = make("binary")[[0, 2, 2]]
+    training, _ = parts(in_memory(kernels, 20))
+    assert dmkl.SingleBest(0.05).fit(training, LABELS["binary"][TRAIN]).best_ == "kernel_1"
+
+
+def test_single_best_has_stratified_folds_by_default():
+    y = LABELS["multiclass"][TRAIN]
+    training, _ = parts(in_memory(make("multiclass"), 20))
+    models = [
+        dmkl.SingleBest(0.05, cv=cv).fit(training, y)
+        for cv in (3, StratifiedKFold(3), list(StratifiedKFold(3).split(y, y)))
+    ]
+    for model in models:
+        np.testing.assert_array_equal(model.scores_, models[0].scores_)
+
+
+@pytest.mark.parametrize(
+    ("options", "y", "words"),
+    [
+        ({"lam": -1}, LABELS["binary"], "lam must be positive"),
+        ({"lam": 1e-11}, LABELS["binary"], "below what the stored precision resolves"),
+        ({"normalize": "frobenius"}, LABELS["binary"], "normalize must be"),
+        ({}, LABELS["binary"][:9], "y has shape"),
+        ({"cv": PredefinedSplit(np.where(np.arange(M) % 2, -1, 0))}, np.arange(M) % 2, r"fold 0 .*class .*fewer"),
+        (
+            {"cv": PredefinedSplit(np.arange(M) // 24)},
+            np.arange(M) // 24,
+            r"fold 0 of cv has no training samples of class",
+        ),
+        ({"cv": [(np.arange(M), [])]}, LABELS["binary"], "fold 0 of cv has no test samples"),
+    ],
+)
+def test_bad_input_of_single_best(options, y, words):
+    K, source = over(in_memory(make("binary").astype(np.float32), 20), Counting)
+    with pytest.raises(InputError, match=words):
+        dmkl.SingleBest(**options).fit(K, y)
+    assert source.reads.total() == 0
+
+
+def test_single_best_keeps_the_budget():
+    kernels = psd(2, 400)
+    K, y = in_memory(kernels, 100), np.arange(400) % 2
+    with dask.config.set({"dmkl.memory": "1MB"}):
+        with pytest.raises(MemoryBudgetError, match="solver='cg'"):
+            dmkl.SingleBest(1.0, solver="direct").fit(K, y)
+        assert dmkl.SingleBest(1.0).fit(K, y).solver_ == "cg"
+
+
+def test_an_end_before_the_gap_names_the_line_that_fitted():
+    training, _ = parts(in_memory(make("binary"), 20))
+    for model in (
+        dmkl.SingleBest(solver="direct", tol=1e-45),
+        dmkl.Uniform(solver="direct", tol=1e-45),
+        dmkl.Product(solver="direct", tol=1e-45),
+    ):
+        with pytest.warns(ConvergenceWarning, match=f"{type(model).__name__} ended with") as caught:
+            model.fit(training, LABELS["binary"][TRAIN])
+        assert caught[0].filename == __file__
+
+
+# --- product ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_product_is_fda_on_the_geometric_mean(kind, solver):
+    rng = np.random.default_rng(1)
+    kernels = np.concatenate([make(kind)[:3], chi2_kernel(rng.random((M, 6)))[None]])
+    kernels[0][kernels[0] < np.quantile(kernels[0], 0.05)] = 0  # zeros are no negative entries
+    mean = np.prod(kernels, axis=0, keepdims=True) ** (1 / 4)
+    training, testing = parts(in_memory(kernels, 20))
+    y = LABELS[kind][TRAIN]
+    model = dmkl.Product(5.0, solver=solver, tol=1e-8).fit(training, y)
+    assert model.factors_ == training.names
+    assert model.kernel_names_ == ("product",)
+    np.testing.assert_array_equal(model.weights_, [1.0])
+    h = encode_targets(y, len(TRAIN)).problems[0]
+    alpha, objective = solve(dense_view(mean, TRAIN, TRAIN, STEPS), np.ones(1), h, 5.0)
+    np.testing.assert_allclose(model.dual_coef_, alpha, atol=1e-5 * np.abs(alpha).max())
+    assert model.objective_ == pytest.approx(objective, rel=1e-8)
+    scores = (dense_view(mean, TEST, TRAIN, STEPS)[0] @ alpha).reshape(len(TEST), -1)
+    found = model.decision_function(testing)
+    np.testing.assert_allclose(found.values.reshape(scores.shape), scores, atol=1e-5 * np.abs(scores).max())
+    # By name and in any order, or as the product itself.
+    np.testing.assert_allclose(model.decision_function(testing.select([3, 1, 0, 2])), found, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(model.decision_function(testing.product()), found)
+
+
+def test_product_refuses_by_name():
+    kernels = make("binary")
+    kernels[3, 5, 40] = kernels[3, 40, 5] = -0.25
+    K, y = in_memory(kernels, 20), LABELS["binary"]
+    with pytest.raises(InputError, match=r"not negative, but kernel 'kernel_3' has -0\.25; leave it out with select"):
+        dmkl.Product().fit(K, y)
+    model = dmkl.Product().fit(K.select([0, 1, 2]), y)
+    with pytest.raises(InputError, match=r"learnt with kernel 'kernel_2', which this set does not have"):
+        model.predict(K.select([0, 1, 3]))
+    with pytest.raises(InputError, match=r"as they are stored; call it before center\(\) and normalize\(\)"):
+        dmkl.Product().fit(K.center(), y)
+    with pytest.raises(InputError, match="fit takes a kernel set, got ndarray"):
+        dmkl.Product().fit(kernels, y)

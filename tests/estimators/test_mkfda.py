@@ -1,0 +1,779 @@
+"""ℓp MK-FDA against exact optima, its certificate, its passes, its predictions, and what bad input gets."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import dask
+import numpy as np
+import pytest
+from helpers.optima import bounds, optimum, solve, value
+from helpers.references import Counting, dense_view, in_memory, over, psd
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score
+from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, polynomial_kernel, rbf_kernel
+from sklearn.preprocessing import scale
+from threadpoolctl import threadpool_limits
+
+import dmkl
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError
+from dmkl.numerics.fisher import encode_targets
+
+EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 8.0, np.inf]
+LAMBDAS = [1e-4, 1e-2, 1.0]
+SOLVERS = ["direct", "cg"]
+STEPS = ("center", "trace")
+# How far the weights of two runs that differ in rounding may part: the master's own tolerance, 1e-10 in its objective,
+# leaves about its square root in the weights.
+ROUNDED = 1e-5
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_blas_thread():
+    """These matrices are small; threads that wait for each other on busy cores take longer than one alone."""
+    with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
+        yield
+
+
+class Case(NamedTuple):
+    """Kernels over all samples, labels, and which samples are for training."""
+
+    kernels: np.ndarray
+    y: np.ndarray
+    train: np.ndarray
+    test: np.ndarray
+
+    @property
+    def set(self):
+        return in_memory(self.kernels, 25)
+
+    @property
+    def training(self):
+        return self.set[self.train, self.train], self.y[self.train]
+
+    @property
+    def testing(self):
+        return self.set[self.test, self.train]
+
+    def dense(self, rows="train", steps=STEPS):
+        return dense_view(self.kernels, getattr(self, rows), self.train, steps)
+
+    @property
+    def h(self):
+        return encode_targets(self.y[self.train], len(self.train)).problems[0]
+
+
+@cache
+def digits():
+    """Ten classes: 60 samples to train on and 40 to test, kernels of pixels, of half the pixels, and of noise."""
+    x, y = load_digits(return_X_y=True)
+    x = x / 16
+    chosen = np.concatenate([np.flatnonzero(y == label)[:10] for label in range(10)])
+    x, y = x[chosen], y[chosen]
+    noise = np.random.default_rng(0).standard_normal((len(y), 5))
+    kernels = np.stack(
+        [
+            rbf_kernel(x, gamma=0.02),
+            rbf_kernel(x, gamma=0.5),
+            linear_kernel(x[:, :32]),
+            polynomial_kernel(x[:, 32:], degree=3),
+            rbf_kernel(noise, gamma=0.2),
+        ]
+    )
+    part = np.arange(len(y)) % 10
+    return Case(kernels, y, np.flatnonzero(part < 6), np.flatnonzero(part >= 6))
+
+
+@cache
+def cancer():
+    """Two classes, unbalanced: 80 samples to train on and 60 to test."""
+    x, y = load_breast_cancer(return_X_y=True)
+    x, y = scale(x)[:140], y[:140]
+    noise = np.random.default_rng(1).standard_normal((140, 5))
+    kernels = np.stack(
+        [
+            rbf_kernel(x[:, :10], gamma=0.05),
+            laplacian_kernel(x[:, 10:20], gamma=0.1),
+            linear_kernel(x[:, 20:]),
+            polynomial_kernel(x, degree=2, gamma=0.1),
+            rbf_kernel(noise, gamma=0.2),
+            linear_kernel(noise),
+        ]
+    )
+    order = np.random.default_rng(2).permutation(140)
+    return Case(kernels, y, order[:80], order[80:])
+
+
+CASES = {"digits": digits, "cancer": cancer}
+
+
+@cache
+def fitted(case, solver="direct", p=2.0, lam=1e-2, **options):
+    return dmkl.MKFDA(p, lam, solver=solver, **options).fit(*CASES[case]().training)
+
+
+def proven(model, case, **steps):
+    """The gap of what a model returned, recomputed densely from its attributes."""
+    alpha, beta = model.dual_coef_.values, model.weights_.values
+    kernels = case.dense(**steps)
+    lower, upper = bounds(kernels, alpha, beta, case.h, model.lam, float(model.p))
+    return (upper - lower) / abs(value(kernels, alpha, beta, case.h, model.lam))
+
+
+# --- against exact solutions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lam", LAMBDAS)
+@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize("name", CASES)
+def test_optimum_and_its_proof(name, p, lam):
+    """Both solvers reach the exact optimum to 1e-4, prove it truly, and agree."""
+    case = CASES[name]()
+    best = optimum(case.dense(), case.h, lam, p)
+    direct, cg = (fitted(name, solver, p, lam) for solver in SOLVERS)
+    for model in (direct, cg):
+        assert abs(model.objective_ - best) <= 1e-4 * abs(best)
+        assert 0 <= model.gap_ <= 1e-4
+        assert model.gap_ == pytest.approx(proven(model, case), abs=1e-9)
+        assert (model.weights_.values >= 0).all()
+        assert np.linalg.norm(model.weights_, p) <= 1 + 1e-12
+    np.testing.assert_array_equal(direct.predict(case.testing), cg.predict(case.testing))
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize("name", CASES)
+def test_solvers_agree_in_weights(name, p):
+    """As tightly as both prove their gaps: the weights themselves, and the scores."""
+    direct, cg = (fitted(name, solver, p, tol=1e-8) for solver in SOLVERS)
+    assert max(direct.gap_, cg.gap_) <= 1e-8
+    np.testing.assert_allclose(direct.weights_, cg.weights_, atol=1e-4)
+    scores = direct.decision_function(CASES[name]().testing)
+    np.testing.assert_allclose(scores, cg.decision_function(CASES[name]().testing), atol=1e-3 * np.abs(scores).max())
+
+
+@cache
+def many():
+    """600 digits and 10 kernels of random pixels, single precision."""
+    rng = np.random.default_rng(3)
+    x, y = load_digits(return_X_y=True)
+    order = rng.permutation(len(y))[:700]
+    x, y = x[order] / 16, y[order]
+    kernels = np.stack([rbf_kernel(x[:, rng.permutation(64)[:24]], gamma=gamma) for gamma in np.geomspace(0.01, 1, 10)])
+    return Case(kernels.astype(np.float32), y, np.arange(600), np.arange(600, 700))
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_solvers_agree_on_larger_data(p):
+    case = many()
+    K = in_memory(case.kernels, 256)
+    training, testing, y = K[case.train, case.train], K[case.test, case.train], case.y[case.train]
+    direct, cg = (dmkl.MKFDA(p, 1e-2, solver=solver).fit(training, y) for solver in SOLVERS)
+    assert (direct.solver_, cg.solver_) == ("direct", "cg")
+    for model in (direct, cg):
+        assert model.gap_ <= 1e-4
+        assert model.gap_ == pytest.approx(proven(model, case), abs=1e-8)
+    assert abs(direct.objective_ - cg.objective_) <= 1e-4 * abs(direct.objective_)
+    np.testing.assert_allclose(direct.weights_, cg.weights_, atol=5e-3)
+    np.testing.assert_array_equal(direct.predict(testing), cg.predict(testing))
+    assert direct.score(testing, case.y[case.test]) > 0.9
+
+
+def test_few_weightings_and_few_kernels_at_p_one():
+    """50 kernels, 30 of them noise: where cutting planes need hundreds of rounds."""
+    rng = np.random.default_rng(4)
+    x, y = load_digits(return_X_y=True)
+    x, y = x[:200] / 16, y[:200]
+    kernels = [rbf_kernel(x[:, rng.permutation(64)[:16]], gamma=gamma) for gamma in np.geomspace(0.01, 1, 20)]
+    kernels += [rbf_kernel(rng.standard_normal((200, 4)), gamma=gamma) for gamma in np.geomspace(0.01, 1, 30)]
+    for solver in SOLVERS:
+        model = dmkl.MKFDA(1, 1e-2, solver=solver).fit(in_memory(np.stack(kernels), 128), y)
+        assert model.n_iter_ <= 10
+        assert model.gap_ <= 1e-4
+        assert model.weights_[20:].sum() < 0.05
+        assert np.count_nonzero(model.weights_) < 15
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_one_kernel(p, solver):
+    """Its weight is one at once, and α is that of a single linear system."""
+    case = cancer()
+    K, y = case.training
+    model = dmkl.MKFDA(p, 0.1, solver=solver).fit(K.select(0), y)
+    np.testing.assert_array_equal(model.weights_, [1.0])
+    assert model.n_iter_ == 1
+    alpha, objective = solve(case.dense()[:1], np.ones(1), case.h, 0.1)
+    np.testing.assert_allclose(model.dual_coef_, alpha, atol=1e-2 * np.abs(alpha).max())
+    assert model.objective_ == pytest.approx(objective, rel=1e-4)
+
+
+def test_infinite_p_weighs_all_alike():
+    models = [dmkl.MKFDA(p).fit(*digits().training) for p in (1e6, 1e9, np.inf)]
+    for model in models:
+        np.testing.assert_array_equal(model.weights_, np.ones(5))
+        np.testing.assert_array_equal(model.dual_coef_, models[0].dual_coef_)
+
+
+@pytest.mark.parametrize("p", [1 + 1e-9, 1 + 1e-4, 20.0, 1e3, 1e6 - 1])
+def test_extreme_exponents_are_certified(p):
+    model = fitted("digits", "direct", p)
+    assert model.gap_ <= 1e-4
+    assert model.gap_ == pytest.approx(proven(model, digits()), abs=1e-9)
+
+
+# --- masters ------------------------------------------------------------------------------------------------
+
+CUTTING_PLANES = [("taylor", p) for p in (1.0, 2.0, 8.0)] + [("exact", p) for p in (1.0, 1.5, 2.0, 8.0)]
+
+
+@pytest.mark.parametrize(("master", "p"), CUTTING_PLANES)
+def test_every_master_reaches_the_optimum(master, p):
+    newton, model = fitted("cancer", p=p), fitted("cancer", p=p, master=master, max_iter=500)
+    assert model.gap_ <= 1e-4
+    assert model.gap_ == pytest.approx(proven(model, cancer()), abs=1e-9)
+    assert abs(model.objective_ - newton.objective_) <= 1e-4 * abs(newton.objective_)
+    assert model.n_iter_ >= newton.n_iter_
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("master", ["newton", "taylor", "exact"])
+def test_an_end_before_the_gap_is_told_with_the_true_gap(master, solver):
+    case = digits()
+    model = dmkl.MKFDA(1.5, solver=solver, master=master, max_iter=1)
+    with pytest.warns(ConvergenceWarning, match=r"relative gap of .*above tol=0.0001.*raise max_iter") as caught:
+        model.fit(*case.training)
+    assert f"gap of {model.gap_:.2e}" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    assert model.gap_ > 1e-4
+    assert model.gap_ == pytest.approx(proven(model, case), rel=1e-9)
+    assert model.n_iter_ == model.history_.sizes["iteration"] == 1
+    assert "max_iter" in model.status_
+
+
+@pytest.mark.parametrize("master", ["newton", "exact"])
+def test_the_best_pair_is_returned(master):
+    """Cutting planes go back and forth: what comes back is the weighting of the smallest gap, not the last."""
+    with pytest.warns(ConvergenceWarning):
+        model = dmkl.MKFDA(1, master=master, max_iter=3, tol=1e-13).fit(*digits().training)
+    best = int(np.argmin(model.history_.gap.values))
+    assert model.gap_ == model.history_.gap[best]
+    assert model.objective_ == model.history_.objective[best]
+    np.testing.assert_array_equal(model.weights_, model.history_.weight[best])
+
+
+def test_a_tolerance_beyond_the_arithmetic_ends_by_itself():
+    case = digits()
+    with pytest.warns(ConvergenceWarning, match=r"above tol=1e-45\. The gap stopped shrinking"):
+        model = dmkl.MKFDA(np.inf, solver="cg", tol=1e-45).fit(*case.training)
+    assert model.n_iter_ == 1
+    assert model.gap_ < 1e-12
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_history_is_the_record_of_the_steps(solver):
+    model = fitted("digits", solver, 1.0)
+    history = model.history_
+    assert dict(history.sizes) == {"iteration": model.n_iter_, "kernel": 5}
+    assert list(history.kernel.values) == list(model.kernel_names_)
+    gaps = (history.upper - history.objective + history.residual_sq) / abs(history.objective)
+    np.testing.assert_allclose(history.gap, gaps, rtol=1e-9, atol=1e-14)
+    assert (np.diff(history["products"]) > 0).all()
+    np.testing.assert_allclose(history.weight[0], 1 / 5)
+    np.testing.assert_array_equal(history.weight[-1], model.weights_)
+
+
+# --- multilabel ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_multilabel_is_each_label_alone_in_shared_passes(solver):
+    case = digits()
+    K, y = case.training
+    labels = np.stack([y < 5, y % 2 == 0, np.isin(y, [0, 6, 8, 9])], axis=1).astype(int)
+    together = dmkl.MKFDA(1.5, solver=solver).fit(K, labels)
+    alone = [dmkl.MKFDA(1.5, solver=solver).fit(K, column) for column in labels.T]
+    assert together.kind_ == "multilabel"
+    assert together.weights_.dims == ("kernel", "task")
+    assert together.dual_coef_.dims == ("sample", "task")
+    np.testing.assert_allclose(together.weights_, np.stack([m.weights_ for m in alone], axis=1), atol=ROUNDED)
+    alpha = np.hstack([m.dual_coef_ for m in alone])
+    np.testing.assert_allclose(together.dual_coef_, alpha, atol=ROUNDED * np.abs(alpha).max())
+    np.testing.assert_allclose(together.objective_, [m.objective_ for m in alone], rtol=1e-6)
+    np.testing.assert_allclose(together.gap_, [m.gap_ for m in alone], atol=1e-6)
+    expected = np.stack([m.predict(case.testing) for m in alone], axis=1)
+    np.testing.assert_array_equal(together.predict(case.testing), expected)
+    assert together.n_iter_ == max(m.n_iter_ for m in alone)
+    assert max(m.n_passes_ for m in alone) <= together.n_passes_ < sum(m.n_passes_ for m in alone)
+    for task, model in enumerate(alone):
+        history = together.history_.isel(task=task)
+        np.testing.assert_allclose(history.objective[: model.n_iter_], model.history_.objective, rtol=1e-6)
+        assert np.isnan(history.objective[model.n_iter_ :]).all()
+
+
+def test_a_budget_for_one_factor_takes_the_labels_in_turn():
+    case = many()
+    K, y = in_memory(case.kernels, 256)[case.train, case.train], case.y[case.train]
+    labels = np.stack([y < 5, y % 2 == 0, y % 3 == 0], axis=1).astype(int)
+    together, in_turn = (dmkl.MKFDA(2, solver="direct") for _ in range(2))
+    together.fit(K, labels)
+    with dask.config.set({"dmkl.memory": "8MB"}):
+        in_turn.fit(K, labels)
+    assert in_turn.n_passes_ > together.n_passes_
+    np.testing.assert_allclose(in_turn.weights_, together.weights_, atol=ROUNDED)
+
+
+# --- passes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_n_passes_counts_what_is_read(solver, p):
+    case = digits()
+    K, source = over(case.training[0], Counting)
+    model = dmkl.MKFDA(p, solver=solver).fit(K, case.y[case.train])
+    tiles = len(K) * len(K.view.tile_tasks())
+    assert K.bytes_per_pass == tiles * 25 * 25 * 8
+    if p == 2:
+        assert source.reads.total() == model.n_passes_ * tiles
+    else:  # a combined product leaves out kernels of zero weight
+        assert 0.5 * model.n_passes_ * tiles < source.reads.total() <= model.n_passes_ * tiles
+
+    K, source = over(case.testing, Counting)
+    model.decision_function(K)
+    used = np.count_nonzero(model.weights_)
+    assert source.reads.total() == model.n_prediction_passes_ * used * len(K.view.tile_tasks())
+
+
+def test_stored_statistics_cost_no_pass():
+    """Over all samples the diagonal and the row sums are known: the α-steps alone read."""
+    case = digits()
+    model = dmkl.MKFDA(2, solver="direct").fit(case.set, case.y)
+    assert model.n_passes_ == 2 * model.n_iter_
+
+
+# --- labels -------------------------------------------------------------------------------------------------
+
+WORDS = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
+
+
+def test_classes_by_name():
+    case, reference = digits(), fitted("digits")
+    K, y = case.training
+    model = dmkl.MKFDA().fit(K, WORDS[y])
+    assert list(model.classes_) == list(model.dual_coef_["class"].values) == sorted(WORDS)
+    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
+    np.testing.assert_array_equal(model.predict(case.testing), WORDS[reference.predict(case.testing)])
+    scores, expected = (m.decision_function(case.testing) for m in (model, reference))
+    np.testing.assert_allclose(scores.sel({"class": WORDS}), expected, atol=ROUNDED * np.abs(expected).max())
+
+
+def test_two_classes_swap_with_their_labels():
+    case, reference = cancer(), fitted("cancer")
+    K, y = case.training
+    names = np.array(["z", "a"])
+    model = dmkl.MKFDA().fit(K, names[y])
+    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
+    scores, expected = (m.decision_function(case.testing) for m in (model, reference))
+    assert expected.dims == ("sample",)
+    np.testing.assert_allclose(scores, -expected, atol=ROUNDED * np.abs(expected).max())
+    np.testing.assert_array_equal(model.predict(case.testing), names[reference.predict(case.testing)])
+
+
+@pytest.mark.parametrize("kind", ["classes", "names", "tasks"])
+def test_labels_of_the_set(tmp_path, kind):
+    case = digits()
+    labels = {
+        "classes": case.y,
+        "names": WORDS[case.y],
+        "tasks": np.stack([case.y < 5, case.y % 2], axis=1).astype(int),
+    }
+    y, tasks = labels[kind], {"tasks": ["small", "odd"]} if kind == "tasks" else {}
+    K = dmkl.create(tmp_path / "set.zarr", case.kernels, labels=y, tile=30, **tasks)
+    training, testing = K[case.train, case.train], K[case.test, case.train]
+    stored, given = dmkl.MKFDA().fit(training), dmkl.MKFDA().fit(training, y[case.train])
+    np.testing.assert_array_equal(stored.weights_, given.weights_)
+    np.testing.assert_array_equal(stored.predict(testing), given.predict(testing))
+    assert stored.score(testing) == accuracy_score(y[case.test], stored.predict(testing)) > 0.6
+    if kind == "tasks":
+        assert list(stored.weights_.task.values) == ["small", "odd"]
+        assert list(given.weights_.task.values) == ["0", "1"]
+
+
+# --- which samples ------------------------------------------------------------------------------------------
+
+
+def test_sample_order_does_not_matter():
+    case, reference = digits(), fitted("digits", tol=1e-8)
+    order = np.random.default_rng(5).permutation(len(case.train))
+    rows = case.train[order]
+    model = dmkl.MKFDA(tol=1e-8).fit(case.set[rows, rows], case.y[rows])
+    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
+    # By position and by name: labelled results align by themselves.
+    atol = ROUNDED * float(np.abs(reference.dual_coef_).max())
+    np.testing.assert_allclose(model.dual_coef_, reference.dual_coef_[order], atol=atol)
+    np.testing.assert_allclose(
+        model.dual_coef_.sel(sample=reference.dual_coef_.sample), reference.dual_coef_, atol=atol
+    )
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_held_out_samples_have_no_influence(solver):
+    """Whatever their kernel values are, every bit of the fit is the same."""
+    case, reference = digits(), fitted("digits", solver)
+    kernels = case.kernels.copy()
+    kernels[:, case.test] = kernels[:, :, case.test] = 1e3
+    model = dmkl.MKFDA(solver=solver).fit(*case._replace(kernels=kernels).training)
+    np.testing.assert_array_equal(model.weights_, reference.weights_)
+    np.testing.assert_array_equal(model.dual_coef_, reference.dual_coef_)
+    assert model.gap_ == reference.gap_
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_subset_is_as_a_set_of_its_own(solver):
+    case, reference = digits(), fitted("digits", solver, tol=1e-8)
+    alone = in_memory(case.kernels[:, case.train][:, :, case.train], 7)
+    model = dmkl.MKFDA(solver=solver, tol=1e-8).fit(alone, case.y[case.train])
+    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_single_precision(solver):
+    """The certificate of a float32 set is as true: it belongs to the kernels as they are stored."""
+    case = digits()
+    single = case._replace(kernels=case.kernels.astype(np.float32))
+    model = dmkl.MKFDA(1.5, 1e-3, solver=solver, tol=1e-6).fit(*single.training)
+    assert model.gap_ <= 1e-6
+    assert model.gap_ == pytest.approx(proven(model, single), abs=1e-9)
+    double = dmkl.MKFDA(1.5, 1e-3, tol=1e-6).fit(*case.training)
+    assert model.objective_ == pytest.approx(double.objective_, rel=1e-4)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_threads_give_the_same(solver):
+    case, reference = digits(), fitted("digits", solver, 1.5, tol=1e-8)
+    with dask.config.set(scheduler="threads"):
+        model, again = (dmkl.MKFDA(1.5, solver=solver, tol=1e-8).fit(*case.training) for _ in range(2))
+    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
+    np.testing.assert_array_equal(again.weights_, model.weights_)
+    np.testing.assert_array_equal(again.dual_coef_, model.dual_coef_)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_processes_give_the_same(solver, client):
+    case, reference = digits(), fitted("digits", solver, 1.5, tol=1e-8)
+    expected = reference.decision_function(case.testing)
+    with dask.config.set(scheduler=client):
+        model = dmkl.MKFDA(1.5, solver=solver, tol=1e-8).fit(*case.training)
+        scores = model.decision_function(case.testing)
+    assert model.n_passes_ == reference.n_passes_
+    np.testing.assert_allclose(model.weights_, reference.weights_, atol=ROUNDED)
+    np.testing.assert_allclose(scores, expected, atol=ROUNDED * np.abs(expected).max())
+
+
+# --- scores -------------------------------------------------------------------------------------------------
+
+NORMALIZE = [None, "trace", "cosine", "multiplicative"]
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("normalize", NORMALIZE)
+@pytest.mark.parametrize("name", CASES)
+def test_scores_are_the_dense_formula(name, normalize, center):
+    """Σ_j β_j K_j[test, train] α, test rows centred and normalised by the statistics of the training samples."""
+    case = CASES[name]()
+    steps = (*(("center",) if center else ()), *((normalize,) if normalize else ()))
+    model = dmkl.MKFDA(1.5, 1.0, center=center, normalize=normalize).fit(*case.training)
+    assert model.gap_ <= 1e-4
+    assert model.gap_ == pytest.approx(proven(model, case, steps=steps), abs=1e-9)
+    for part in ("test", "train"):
+        rows = getattr(case, part)
+        combined = np.tensordot(model.weights_.values, case.dense(part, steps), axes=1)
+        expected = combined @ model.dual_coef_.values
+        labels = expected.argmax(axis=1) if name == "digits" else (expected[:, 0] > 0).astype(int)
+        view = case.set[rows, case.train]
+        scores = model.decision_function(view)
+        np.testing.assert_allclose(scores.values.reshape(expected.shape), expected, atol=1e-9 * np.abs(expected).max())
+        np.testing.assert_array_equal(scores.sample, case.set.samples[rows])
+        np.testing.assert_array_equal(model.predict(view), labels)
+        assert model.score(view, case.y[rows]) == np.mean(labels == case.y[rows])
+
+
+@pytest.mark.parametrize("normalize", NORMALIZE)
+def test_new_samples_in_a_store_of_their_own(tmp_path, normalize):
+    case = digits()
+    K, y = case.training
+    model = dmkl.MKFDA(normalize=normalize, lam=1.0).fit(K, y)
+    expected = model.decision_function(case.testing)
+    rectangle = case.kernels[:, case.test][:, :, case.train]
+    options = {"names": K.names, "samples": [f"new {i}" for i in case.test], "train_samples": K.samples}
+    options |= {"symmetric": False, "tile": 11}
+    own = np.diagonal(case.kernels, axis1=1, axis2=2)[:, case.test]
+    new = dmkl.create(tmp_path / "new.zarr", rectangle, diagonal=own, **options)
+    scores = model.decision_function(new)
+    np.testing.assert_allclose(scores, expected, atol=1e-9 * np.abs(expected).max())
+    assert list(scores.sample.values) == options["samples"]
+    bare = dmkl.create(tmp_path / "bare.zarr", rectangle, **options)
+    if normalize == "cosine":
+        with pytest.raises(InputError, match=r"lacks the diagonal.*diagonal="):
+            model.decision_function(bare)
+    else:
+        np.testing.assert_array_equal(model.decision_function(bare), scores)
+
+
+def test_steps_of_the_set_come_before_those_of_the_model():
+    """Cosine over all samples first, then centring and trace by the training samples."""
+    case = digits()
+    whole = case.set.normalize("cosine")
+    model = dmkl.MKFDA(1.5).fit(whole[case.train, case.train], case.y[case.train])
+    expected = dense_view(dense_view(case.kernels, steps=("cosine",)), case.test, case.train, STEPS)
+    expected = np.tensordot(model.weights_.values, expected, axes=1) @ model.dual_coef_.values
+    scores = model.decision_function(whole[case.test, case.train])
+    np.testing.assert_allclose(scores, expected, atol=1e-9 * np.abs(expected).max())
+
+
+def test_kernels_without_weight_are_not_needed():
+    case, model = digits(), fitted("digits", p=1.0, lam=1.0)
+    used = [name for name, weight in zip(model.kernel_names_, model.weights_.values, strict=True) if weight]
+    assert 0 < len(used) < 5
+    few = case.testing.select(used[::-1])
+    expected = model.decision_function(case.testing)
+    np.testing.assert_allclose(model.decision_function(few), expected, atol=1e-12 * np.abs(expected).max())
+
+
+# --- laws ---------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def problems(draw):
+    """Few small kernels with something to learn, labels, a norm, a ridge, and a generator."""
+    m, n, classes = draw(st.integers(6, 14)), draw(st.integers(2, 4)), draw(st.integers(2, 3))
+    seed = draw(st.integers(0, 2**16))
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.arange(m) % classes)
+    signal = np.eye(classes)[y] + rng.standard_normal((m, classes))
+    kernels = psd(n, m, seed)
+    kernels[0] += 10 * signal @ signal.T
+    return kernels, y, draw(st.sampled_from([1.0, 1.5, 2.0, 4.0, np.inf])), draw(st.sampled_from([1e-2, 1.0])), rng
+
+
+def learnt(kernels, y, p, lam, **options):
+    return dmkl.MKFDA(p, lam, **{"solver": "direct", "tol": 1e-6, **options}).fit(in_memory(kernels, 5), y)
+
+
+@given(problems())
+def test_permuted_kernels_have_permuted_weights(case):
+    kernels, y, p, lam, rng = case
+    order = rng.permutation(len(kernels))
+    model, other = learnt(kernels, y, p, lam), learnt(kernels[order], y, p, lam)
+    np.testing.assert_allclose(other.weights_.values, model.weights_.values[order], atol=1e-2)
+    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
+
+
+@given(problems())
+def test_the_scale_of_a_normalised_kernel_does_not_matter(case):
+    kernels, y, p, lam, rng = case
+    sizes = 10 ** rng.uniform(-4, 4, (len(kernels), 1, 1))
+    model, other = learnt(kernels, y, p, lam), learnt(sizes * kernels, y, p, lam)
+    np.testing.assert_allclose(other.weights_.values, model.weights_.values, atol=1e-2)
+    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
+
+
+@given(problems())
+def test_the_scale_of_all_kernels_is_that_of_the_ridge(case):
+    """S depends on K/λ alone: c·K with c·λ is the same problem."""
+    kernels, y, p, lam, _ = case
+    model, other = learnt(kernels, y, p, lam, normalize=None), learnt(7 * kernels, y, p, 7 * lam, normalize=None)
+    np.testing.assert_allclose(other.weights_.values, model.weights_.values, atol=1e-2)
+    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
+
+
+@given(problems())
+def test_every_sample_twice_changes_nothing(case):
+    kernels, y, p, lam, _ = case
+    twice = np.tile(np.arange(len(y)), 2)
+    K, model = in_memory(kernels, 5), learnt(kernels, y, p, lam)
+    other = dmkl.MKFDA(p, lam, solver="direct", tol=1e-6).fit(K[twice, twice], y[twice])
+    np.testing.assert_allclose(other.weights_.values, model.weights_.values, atol=1e-2)
+    scores, found = model.decision_function(K).values, other.decision_function(K[:, twice]).values
+    # Binary targets 1/m⁺ and −1/m⁻ halve; those of Eq. 18 depend on the classes' shares alone.
+    found = 2 * found if model.kind_ == "binary" else found
+    np.testing.assert_allclose(found, scores, atol=1e-2 * np.abs(scores).max())
+
+
+@given(problems())
+def test_a_kernel_twice_is_no_news_at_p_one(case):
+    kernels, y, _, lam, _ = case
+    model, other = learnt(kernels, y, 1.0, lam), learnt(kernels[[*range(len(kernels)), 0]], y, 1.0, lam)
+    assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
+
+
+@given(problems())
+def test_the_optimum_grows_with_p(case):
+    """A larger ball has more weightings to choose from."""
+    kernels, y, _, lam, _ = case
+    objectives = [learnt(kernels, y, p, lam).objective_ for p in (1.0, 1.5, 2.0, np.inf)]
+    assert all(low <= high + 2e-6 * abs(low) for low, high in pairwise(objectives))
+
+
+# --- bad input ----------------------------------------------------------------------------------------------
+
+
+def refused(words, action, kind=InputError):
+    """The message names the thing, what was found and expected, and a way out."""
+    with pytest.raises(kind) as caught:
+        action()
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"p": 0.9}, ["p must be at least 1", "got 0.9"]),
+        ({"p": np.nan}, ["p must be at least 1", "got nan"]),
+        ({"lam": 0}, ["lam must be positive", "got 0"]),
+        ({"lam": -1e-3}, ["lam must be positive", "got -0.001"]),
+        ({"lam": np.inf}, ["lam must be", "finite", "got inf"]),
+        ({"lam": np.nan}, ["lam must be", "got nan"]),
+        ({"tol": 0}, ["tol must be positive", "got 0"]),
+        ({"max_iter": 0}, ["max_iter must be at least 1", "got 0"]),
+        (
+            {"solver": "newton"},
+            ["solver must be 'auto', 'direct', 'cg', 'subspace', 'interleaved' or 'dual'", "got 'newton'"],
+        ),
+        ({"master": "silp"}, ["master must be 'newton', 'taylor' or 'exact'", "got 'silp'"]),
+        (
+            {"normalize": "frobenius"},
+            ["normalize must be 'trace', 'cosine', 'multiplicative' or None", "got 'frobenius'"],
+        ),
+    ],
+)
+def test_bad_parameters(options, words):
+    """Told by fit, as scikit-learn has it, and before anything is read."""
+    model = dmkl.MKFDA(**options)
+    K, source = over(digits().training[0], Counting)
+    refused(words, lambda: model.fit(K, digits().training[1]))
+    assert source.reads.total() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda y: y[:-1], ["y has shape (59,)", "expected (60,)", "a label for each"]),
+        (lambda y: np.zeros_like(y), ["single class", "at least two"]),
+        (lambda y: np.where(y == 3, np.nan, y), ["6 labels", "NaN", "leave those samples out"]),
+        (lambda y: np.stack([y > 4, y >= 0], axis=1), ["task '1'", "only the label", "both 0 and 1"]),
+    ],
+)
+def test_bad_labels(change, words):
+    K, y = digits().training
+    refused(words, lambda: dmkl.MKFDA().fit(K, change(y)))
+
+
+def test_no_labels():
+    case, model = digits(), fitted("digits")
+    refused(["fit needs labels", "give y", "labels="], lambda: dmkl.MKFDA().fit(case.set))
+    refused(["score needs labels", "give y"], lambda: model.score(case.testing))
+
+
+def test_not_a_kernel_set():
+    case, model = digits(), fitted("digits")
+    way_out = ["kernel set, got ndarray", "dmkl.create", "dmkl.open"]
+    refused(["fit takes", *way_out], lambda: dmkl.MKFDA().fit(case.dense(), case.training[1]))
+    refused(["prediction takes", *way_out], lambda: model.predict(case.dense("test")))
+
+
+def test_kernels_that_are_not_square():
+    case = digits()
+    words = ["fit needs the training kernels, K[train, train]", "40 rows and 60 columns"]
+    refused(words, lambda: dmkl.MKFDA().fit(case.testing, case.y[case.test]))
+    rows = case.train[::-1]  # as many, in another order
+    words = ["fit needs the training kernels", "60 rows and 60 columns that differ"]
+    refused(words, lambda: dmkl.MKFDA().fit(case.set[rows, case.train], case.y[rows]))
+
+
+def test_prediction_needs_the_training_samples_as_columns():
+    case, model = digits(), fitted("digits")
+    words = ["columns must be the 60 training samples", "take K[test, train]"]
+    refused([*words, "found 40 others"], lambda: model.predict(case.set[case.train, case.test]))
+    reordered = case.set[case.test, case.train[::-1]]
+    refused([*words, "the same samples in another order"], lambda: model.predict(reordered))
+    refused(words, lambda: model.predict(case.set[case.test, case.train[:-1]]))
+
+
+def test_prediction_needs_the_kernels_with_weight():
+    case, model = digits(), fitted("digits")
+    words = ["gives weight to kernel 'kernel_2'", "does not have", "kernel_0, kernel_1, kernel_3, kernel_4"]
+    refused(words, lambda: model.predict(case.testing.select([0, 1, 3, 4])))
+
+
+def test_not_fitted():
+    for action in (lambda m: m.predict(digits().testing), lambda m: m.save("nowhere")):
+        refused(
+            ["this MKFDA is not fitted yet", "call fit"], lambda action=action: action(dmkl.MKFDA()), NotFittedError
+        )
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_indefinite_kernels(solver):
+    case = digits()
+    kernels = case.kernels.copy()
+    features = np.random.default_rng(6).standard_normal((100, 50))
+    kernels[1] = (features * np.where(np.arange(50) < 30, 1, -1)) @ features.T
+    K, y = case._replace(kernels=kernels).training
+    words = ["positive", "dmkl check", "repair=", "select()"]
+    refused(words, lambda: dmkl.MKFDA(solver=solver, lam=1e-4).fit(K, y), IndefiniteKernelError)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_an_indefinite_kernel_that_the_sum_hides_is_named(solver):
+    """With a large λ the system is definite all the same; the quadratic form of that kernel tells."""
+    case = digits()
+    kernels = case.kernels.copy()
+    together = (case.y[:, None] == case.y).astype(float)
+    kernels[0], kernels[3] = 10 * together, np.eye(100) - together
+    K, y = case._replace(kernels=kernels).training
+    fit = dmkl.MKFDA(solver=solver, lam=1e3, center=False, normalize=None).fit
+    refused(["kernel 'kernel_3' is not positive semidefinite", "dmkl check"], lambda: fit(K, y), IndefiniteKernelError)
+
+
+def test_a_constant_kernel():
+    case = digits()
+    kernels = case.kernels.copy()
+    kernels[2] = 3.0
+    K, y = case._replace(kernels=kernels).training
+    for normalize in ("trace", "multiplicative"):
+        words = ["kernel 'kernel_2' cannot be normalised", "constant", "select()"]
+        refused(words, lambda normalize=normalize: dmkl.MKFDA(normalize=normalize).fit(K, y))
+    refused(["kernel 'kernel_2'", "cosine", "select()"], lambda: dmkl.MKFDA(normalize="cosine").fit(K, y))
+    model = dmkl.MKFDA(1.0, 1.0, normalize=None).fit(K, y)
+    assert model.gap_ <= 1e-4
+    assert model.weights_[2] == 0
+
+
+@pytest.mark.parametrize("normalize", NORMALIZE)
+def test_a_ridge_below_the_precision(normalize):
+    case = digits()
+    K, y = case._replace(kernels=case.kernels.astype(np.float32)).training
+    words = ["lam=1e-11 is below what the stored precision resolves", "float32", "larger lam", "float64"]
+    refused(words, lambda: dmkl.MKFDA(lam=1e-11, normalize=normalize).fit(K, y))
+    assert dmkl.MKFDA(lam=1e-11, normalize=normalize, p=np.inf).fit(*case.training).gap_ <= 1e-4
+
+
+def test_the_direct_solver_keeps_the_budget():
+    case = many()
+    K, y = in_memory(case.kernels, 256)[case.train, case.train], case.y[case.train]
+    with dask.config.set({"dmkl.memory": "4MB"}):
+        words = ["solver='direct'", "GiB", "use solver='cg'", "dmkl.memory"]
+        refused(words, lambda: dmkl.MKFDA(solver="direct").fit(K, y), MemoryBudgetError)
+        model = dmkl.MKFDA(solver="auto").fit(K, y > 4)
+    assert model.solver_ == "subspace"
+    assert model.gap_ <= 1e-4
+    assert dmkl.MKFDA(solver="auto").fit(K, y > 4).solver_ == "direct"

@@ -1,0 +1,295 @@
+"""Weights by normalized cuts against dense NumPy and scikit-learn, and the conventions of the estimator."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from helpers.references import Counting, dense_view, digits, in_memory, over, psd
+from sklearn.base import clone
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import StratifiedKFold
+from sklearn.svm import SVC
+
+import dmkl
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
+from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
+from dmkl.solvers.cuts import best_cut
+
+TRAIN, TEST = np.arange(60), np.arange(60, 90)
+SMALL = {"n_examples": 2}
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    with dask.config.set(scheduler="threads"):
+        yield
+
+
+def dense_ratios(K, sides, examples):
+    """u and v of each example by their definition: means over pairs, of kernels (n, m, m)."""
+    u, v = [], []
+    for g in range(examples.max() + 1):
+        p, q = np.flatnonzero((examples == g) & (sides > 0)), np.flatnonzero((examples == g) & (sides < 0))
+        u.append([kernel[np.ix_(p, q)].mean() for kernel in K])
+        v.append([kernel[np.ix_(p, p)].mean() + kernel[np.ix_(q, q)].mean() for kernel in K])
+    return np.array(u), np.array(v)
+
+
+def examples_of(y, n_examples, seed=0):
+    found = np.zeros(len(y), dtype=int)
+    folds = StratifiedKFold(n_examples, shuffle=True, random_state=seed).split(y, y)
+    for number, (_, rows) in enumerate(folds):
+        found[rows] = number
+    return found
+
+
+def training(tile=32, steps=("cosine",)):
+    K, y = digits()
+    return in_memory(K, tile), y, dense_view(K, TRAIN, TRAIN, steps)
+
+
+# --- ratios ----------------------------------------------------------------------------------------------------------
+
+
+def test_ratios_are_means_over_pairs():
+    K, labels = psd(3, 30), np.arange(30) % 3
+    examples = sample_examples(labels, 4, 7, np.arange(3))
+    assert np.array_equal(np.bincount(examples, minlength=4) > 0, [True] * 4)
+    blocks = [class_columns(labels, examples, 3, range(2)), class_columns(labels, examples, 3, range(2, 4))]
+    assert np.array_equal(np.concatenate(blocks, axis=1).sum(axis=1), np.ones(30))
+    sums = np.stack([[c.T @ k @ c for c in np.split(np.concatenate(blocks, 1), 4, axis=1)] for k in K])
+    sizes = np.array([np.bincount(labels[examples == g], minlength=3) for g in range(4)], dtype=float)
+    signs = np.array([[1.0, -1.0, -1.0], [0.0, 1.0, -1.0]])
+    u, v = ratios(sums, sizes, signs)
+    for found_u, found_v, side in zip(u, v, signs, strict=True):
+        expected = dense_ratios(K, side[labels], examples)
+        np.testing.assert_allclose(found_u, expected[0], rtol=1e-12)
+        np.testing.assert_allclose(found_v, expected[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("tile", [16, 37, 128])
+@pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
+def test_weights_from_dense_sums_whatever_the_tiles(tile, scheduler):
+    S, y, dense = training(tile)
+    target = y[TRAIN] > 4
+    with dask.config.set(scheduler=scheduler):
+        found = dmkl.NCuts(3, random_state=5).fit(S[TRAIN, TRAIN], target)
+    u, v = dense_ratios(dense, np.where(target, 1, -1), examples_of(target, 3, 5))
+    expected = best_cut(u, v, 1e-4)
+    np.testing.assert_allclose(found.weights_.values, expected.alpha, atol=1e-6)
+    assert float(found.cuts_.value) == pytest.approx(expected.value, rel=1e-5)
+
+
+@pytest.mark.parametrize("multiclass", ["ovr", "ovo"])
+def test_how_several_classes_share_weights(multiclass):
+    S, y, dense = training()
+    y = y % 3
+    pairs = [(0, 1), (0, 2), (1, 2)] if multiclass == "ovo" else [(0, None), (1, None), (2, None)]
+    cut = []
+    for a, b in pairs:
+        sides = np.where(y[TRAIN] == a, 1, -1 if b is None else np.where(y[TRAIN] == b, -1, 0))
+        cut.append(dense_ratios(dense, sides, examples_of(y[TRAIN], 2)))
+    own = np.array([best_cut(u, v, 1e-4).alpha for u, v in cut])
+    joint = best_cut(np.concatenate([u for u, _ in cut]), np.concatenate([v for _, v in cut]), 1e-4).alpha
+    for sharing, expected in (("own", own.T), ("mean", own.mean(axis=0)), ("joint", joint)):
+        found = dmkl.NCuts(2, sharing=sharing, multiclass=multiclass).fit(S[TRAIN, TRAIN], y[TRAIN])
+        np.testing.assert_allclose(found.weights_.values, expected, atol=1e-6, err_msg=sharing)
+        assert found.weights_.dims == (("kernel", "class" if multiclass == "ovr" else "pair")[: expected.ndim])
+        assert found.cuts_.value.shape == (() if sharing == "joint" else (3,))
+        assert found.n_passes_ == 2
+
+
+@pytest.mark.parametrize("n_examples", [1, 2, 5, 20])
+def test_one_pass_whatever_the_number_of_examples(n_examples):
+    K, labels = psd(4, 60).astype(np.float32), np.arange(60) % 2
+    S, source = over(in_memory(K, 20), Counting)
+    with dask.config.set({"dmkl.block-width": 8}):
+        found = dmkl.NCuts(n_examples, normalize=None).fit(S, labels)
+    # One pass for the ratios and one for the combined kernel.
+    assert (found.n_cut_passes_, found.n_passes_) == (1, 2)
+    assert max(source.reads.values()) == 2
+
+
+def test_examples_in_several_blocks_where_memory_is_short(monkeypatch):
+    S, y, _ = training()
+    expected = dmkl.NCuts(4).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
+    monkeypatch.setattr("dmkl.estimators.ncuts._most_columns", lambda n: 4)
+    found = dmkl.NCuts(4).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
+    np.testing.assert_allclose(found.weights_, expected.weights_, atol=1e-6)
+
+
+def test_a_task_of_a_multilabel_problem_has_cuts_of_its_own():
+    S, y, _ = training()
+    labels = np.column_stack([y > 4, y % 2])[TRAIN].astype(int)
+    found = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], labels)
+    assert found.weights_.dims == ("kernel", "task")
+    assert found.n_passes_ == 2
+    for k in range(2):
+        alone = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], labels[:, k])
+        np.testing.assert_allclose(found.weights_[:, k], alone.weights_, atol=1e-6)
+        np.testing.assert_allclose(found.dual_coef_[:, k], alone.dual_coef_[:, 0], atol=1e-3)
+    assert found.predict(S[TEST, TRAIN]).shape == (30, 2)
+
+
+# --- classifiers -----------------------------------------------------------------------------------------------------
+
+
+def test_machines_are_those_of_scikit_learn():
+    S, y, dense = training()
+    K, _ = digits()
+    cross = dense_view(K, TEST, TRAIN, ("cosine",))
+    for labels in (y > 4, y):
+        found = dmkl.NCuts(2, tol=1e-8).fit(S[TRAIN, TRAIN], labels[TRAIN])
+        scores = found.decision_function(S[TEST, TRAIN])
+        combined, new = (np.tensordot(found.weights_.values, part, axes=1) for part in (dense, cross))
+        columns = scores.values.reshape(len(TEST), -1)
+        positives = found.classes_[1:] if found.kind_ == "binary" else found.classes_
+        for column, positive in zip(columns.T, positives, strict=True):
+            machine = SVC(kernel="precomputed", C=10.0, tol=1e-8).fit(combined, labels[TRAIN] == positive)
+            np.testing.assert_allclose(column, machine.decision_function(new), atol=1e-4)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_square_loss_is_the_fisher_discriminant(several):
+    """That of `MKFDA` with fixed weights, on the combined kernel: equal predictions, scores equal but for a factor."""
+    S, y, _ = training()
+    K, _ = digits()
+    labels = y % 3 if several else y > 4
+    found = dmkl.NCuts(2, loss="square", lam=0.5).fit(S[TRAIN, TRAIN], labels[TRAIN])
+    scale = np.diagonal(K, axis1=1, axis2=2) ** -0.5
+    cosine = K * scale[:, :, None] * scale[:, None, :]
+    combined = in_memory(np.tensordot(found.weights_.values, cosine, axes=1)[None], 32)
+    other = dmkl.MKFDA(np.inf, 0.5, normalize=None, tol=1e-10).fit(combined[TRAIN, TRAIN], labels[TRAIN])
+    # α of the discriminant is 2λ times the coefficients of least squares, which minimise the same.
+    np.testing.assert_allclose(other.dual_coef_.values, 2 * 0.5 * found.dual_coef_.values, atol=1e-9)
+    scores, others = found.decision_function(S[TEST, TRAIN]), other.decision_function(combined[TEST, TRAIN])
+    np.testing.assert_allclose(others.values, 2 * 0.5 * scores.values, atol=1e-8)
+    np.testing.assert_array_equal(found.predict(S[TEST, TRAIN]), other.predict(combined[TEST, TRAIN]))
+    assert np.max(found.gap_) <= 1e-8
+
+
+# --- noise -----------------------------------------------------------------------------------------------------------
+
+
+def good_and_noise(kind, seed):
+    """Ten kernels that know two classes somewhat and err alike, and thirty of noise; 160 samples."""
+    rng = np.random.default_rng(seed)
+    labels, m, d = np.arange(160) % 2, 160, 12
+    shared = rng.standard_normal((m, d)) + 0.8 * (labels - 0.5)[:, None]
+    kernels = [rbf_kernel(shared + 0.5 * rng.standard_normal((m, d)), gamma=0.5 / d) for _ in range(10)]
+    level = np.mean(kernels)
+    for _ in range(30):
+        if kind == "rbf":  # of random vectors
+            kernels.append(rbf_kernel(rng.standard_normal((m, 2)), gamma=1.0))
+        else:  # random entries of the same mean: indefinite
+            entries = rng.exponential(level, (m, m))
+            kernels.append(np.tril(entries) + np.tril(entries, -1).T)
+    return np.array(kernels), labels
+
+
+@pytest.mark.parametrize("kind", ["rbf", "symmetric"])
+def test_noise_costs_the_uniform_sum_more(kind):
+    train, test = np.arange(80), np.arange(80, 160)
+    lost = []
+    for seed in range(3):
+        K, y = good_and_noise(kind, seed)
+        S = in_memory(K, 64)
+        scores = []
+        for n in (10, 40):
+            chosen, combined = S.select(range(n)), K[:n].mean(axis=0)
+            model = dmkl.NCuts(normalize=None).fit(chosen[train, train], y[train])
+            machine = SVC(kernel="precomputed", C=10.0).fit(combined[np.ix_(train, train)], y[train])
+            uniform = machine.score(combined[np.ix_(test, train)], y[test])
+            scores.append([model.score(chosen[test, train], y[test]), uniform])
+        assert scores[0][0] > 0.75
+        assert model.weights_[10:].sum() < 1e-6
+        lost.append(np.subtract(*scores))
+    ncuts, uniform = np.mean(lost, axis=0)
+    assert ncuts <= 0.02
+    assert uniform > 0.03
+
+
+def test_indefinite_kernels_get_weights_and_machines():
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    noise = rng.standard_normal((3, 40, 40))
+    K = noise + noise.transpose(0, 2, 1) + 3.0 * (y[:, None] == y[None, :])
+    S = in_memory(K, 16)
+    model = dmkl.NCuts(2, normalize=None).fit(S, y)
+    assert model.weights_.sum() == pytest.approx(1)
+    assert model.score(S, y) > 0.8
+    with pytest.raises(IndefiniteKernelError, match="larger lam, or loss='hinge'"):
+        dmkl.NCuts(2, loss="square", lam=1e-3, normalize=None).fit(S, y)
+
+
+# --- the estimator ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sharing", "n_classes"), [("mean", 2), ("mean", 3), ("own", 3), ("joint", 3)])
+def test_save_and_load(tmp_path, sharing, n_classes):
+    S, y, _ = training()
+    model = dmkl.NCuts(2, sharing=sharing).fit(S[TRAIN, TRAIN], y[TRAIN] % n_classes)
+    model.save(tmp_path / "model")
+    found = dmkl.load(tmp_path / "model")
+    assert found.get_params() == model.get_params()
+    assert (found.status_, found.n_cut_passes_) == (model.status_, 1)
+    assert found.cuts_.identical(model.cuts_) or found.cuts_.equals(model.cuts_)
+    np.testing.assert_array_equal(found.decision_function(S[TEST, TRAIN]), model.decision_function(S[TEST, TRAIN]))
+    np.testing.assert_array_equal(np.asarray(found.gap_), np.asarray(model.gap_))
+
+
+def test_what_is_told_of_weights():
+    S, y, _ = training()
+    model = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], y[TRAIN])
+    assert model.classes_.tolist() == list(range(10))
+    assert set(model.cuts_.proof.values.tolist()) <= {"theorem 1", "bound"}
+    assert float(model.cuts_.gap.max()) <= model.tol
+    assert "proven optimal" in model.status_
+    assert (model.cuts_.bound <= model.cuts_.value).all()
+    assert {"value", "bound", "weight"} <= set(model.history_)
+    assert (model.history_.bound <= model.history_.value + 1e-9).sum() == model.history_.value.count()
+    assert not [name for name in vars(model) if name.startswith("_")]
+    single = dmkl.NCuts(1).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
+    assert single.cuts_.proof == "single ratio"
+    assert (single.weights_ == 1).sum() == 1
+
+
+def test_steps_that_run_out_are_told():
+    K, y = psd(30, 40), np.arange(40) % 2
+    with pytest.warns(ConvergenceWarning, match="ran out of steps, at a gap of .*: raise max_iter"):
+        model = dmkl.NCuts(2, max_iter=1, tol=1e-12).fit(in_memory(K, 16), y)
+    assert "raise max_iter" in model.status_
+
+
+def test_a_search_over_C(tmp_path):
+    S, y, _ = training()
+    found = dmkl.search(dmkl.NCuts(2), S[TRAIN, TRAIN], y[TRAIN] % 3, {"C": [0.1, 10.0]}, cv=3)
+    assert found.scores.score.shape[0] == 2
+    alone = clone(dmkl.NCuts(2)).set_params(**found.best_params_).fit(S[TRAIN, TRAIN], y[TRAIN] % 3)
+    np.testing.assert_allclose(found.best_.weights_, alone.weights_)
+    ridge = dmkl.search(dmkl.NCuts(2, loss="square"), S[TRAIN, TRAIN], y[TRAIN] % 3, {"lam": [0.1, 1.0]}, cv=2)
+    assert np.isfinite(ridge.scores.score).all()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "labels", "told"),
+    [
+        ({"n_examples": 0}, None, "n_examples must be a whole number, at least 1, got 0"),
+        ({"n_examples": 2.5}, None, "n_examples must be a whole number"),
+        ({"n_examples": 9}, None, "class 8 has 2 training samples; take n_examples=2 or fewer"),
+        ({"n_examples": 3}, ["a", "b", "b"] + ["a"] * 57, "class 'b' has 2 training samples; take n_examples=2 or"),
+        ({"loss": "log"}, None, "loss must be 'hinge' or 'square'"),
+        ({"sharing": "all"}, None, "sharing must be 'mean' or 'own' or 'joint'"),
+        ({"loss": "square", "multiclass": "ovo"}, None, "take multiclass='ovr', or loss='hinge'"),
+        ({"C": -1.0}, None, "C must be positive and finite"),
+        ({"lam": np.inf}, None, "lam must be positive and finite"),
+        ({"C": [1.0, 2.0]}, None, "C has 2 values and there are 10 problems"),
+        ({"tol": 0}, None, "tol must be positive"),
+        ({"max_iter": 0}, None, "max_iter must be at least 1"),
+    ],
+)
+def test_what_breaks_a_rule(parameters, labels, told):
+    S, y, _ = training()
+    with pytest.raises(InputError, match=told):
+        dmkl.NCuts(**{**SMALL, **parameters}).fit(S[TRAIN, TRAIN], y[TRAIN] if labels is None else np.array(labels))

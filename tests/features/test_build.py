@@ -1,0 +1,715 @@
+"""Building kernel sets from features: what is stored, what an interruption leaves, what is refused."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from helpers.conformance import problems, tree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import pairwise
+from zarr.storage import MemoryStore
+
+import dmkl
+from dmkl.errors import IncompleteStoreError, InputError, MemoryBudgetError, StoreExistsError, StoreNotFoundError
+from dmkl.features.specs import FUNCTIONS
+from dmkl.features.tiles import FeatureTiles
+from dmkl.store.features import read_tables
+from dmkl.store.reader import StoreReader
+from dmkl.store.tiles import TileWriter
+
+M = 37
+SPECS = [
+    {"function": ["rbf", "laplacian", "chi2"], "feature": ["a", "b"], "bandwidth": [0.5, 2]},
+    {"function": ["linear", "polynomial", "cosine", "intersection"], "feature": "b"},
+    {"function": "rbf", "feature": "a", "columns": {"left": [0, 1], "right": [5, 3]}},
+    {"function": "pyramid", "feature": "b", "levels": 2},
+    {"function": "proximity", "feature": "a", "scales": [2, 4], "weights": [1.0, 0.5]},
+    {"function": "distance", "feature": "D"},
+    {"function": "random_rbf", "copies": 2},
+    {"function": "random"},
+]
+
+
+@cache
+def features():
+    rng = np.random.default_rng(0)
+    a, b = rng.random((M, 6)), rng.random((M, 5)).astype("f4")
+    D = pairwise.manhattan_distances(rng.random((M, 4)))
+    return {"a": a, "b": b, "D": np.maximum(D, D.T)}
+
+
+def some(*names):
+    return {name: features()[name] for name in names}
+
+
+def record(path):
+    """What a set holds beside its files."""
+    K = dmkl.open(path)
+    reader, every = StoreReader(path), np.arange(len(K))
+    return K.content_id, reader.row_sum(every).tobytes(), reader.diagonal(every).tobytes()
+
+
+def of_present(X):
+    """The mean over pairs of different rows."""
+    return X[~np.eye(len(X), dtype=bool)].mean()
+
+
+# --- what is stored ------------------------------------------------------------------------------------------
+
+
+def test_every_function_is_built():
+    named = (spec["function"] for spec in SPECS)
+    assert {f for name in named for f in ([name] if isinstance(name, str) else name)} == set(FUNCTIONS)
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("tile", [10, 64])
+def test_stored_is_computed(tmp_path, tile):
+    K = dmkl.build(tmp_path / "set.zarr", features(), SPECS, tile=tile)
+    lazy = dmkl.build(None, features(), SPECS, tile=tile)
+    assert K.names == lazy.names
+    np.testing.assert_array_equal(np.asarray(K), np.asarray(lazy))
+    assert not problems(tmp_path / "set.zarr")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["set.zarr"]
+    every = np.arange(len(K))
+    np.testing.assert_allclose(lazy.view.source.diagonal(every), StoreReader(tmp_path / "set.zarr").diagonal(every))
+    dense = np.asarray(K)
+    D = pairwise.euclidean_distances(features()["a"], squared=True)
+    np.testing.assert_allclose(dense[K.names.index("a-rbf-bandwidth2")], np.exp(-D / (2 * of_present(D))), atol=1e-12)
+    np.testing.assert_allclose(dense[K.names.index("b-cosine")], pairwise.cosine_similarity(features()["b"]), atol=1e-6)
+    D = features()["D"]
+    np.testing.assert_allclose(dense[K.names.index("D-distance")], np.exp(-D / of_present(D)), atol=1e-12)
+    V = np.random.default_rng(3).random((M, 2))
+    np.testing.assert_allclose(K.apply(V), dense @ V, rtol=1e-10)
+    np.testing.assert_allclose(lazy.apply(V), dense @ V, rtol=1e-10)
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_tiles_of_any_size_hold_the_same_entries():
+    stacks = [np.asarray(dmkl.build(None, features(), SPECS, tile=tile)) for tile in (6, 36, 37, 100)]
+    for stack in stacks[:-1]:
+        np.testing.assert_allclose(stack, stacks[-1], rtol=1e-12, atol=1e-14)
+
+
+@given(m=st.integers(2, 11), tile=st.integers(1, 12), dtype=st.sampled_from(["f4", "f8"]))
+@settings(max_examples=10)
+def test_any_number_of_samples_is_stored_whole(tmp_path_factory, m, tile, dtype):
+    path = tmp_path_factory.mktemp("any") / "set.zarr"
+    tables = {"a": features()["a"][:m], "D": features()["D"][:m, :m]}
+    specs = [{"function": ["rbf", "chi2", "cosine"], "feature": "a"}, {"function": "distance", "feature": "D"}]
+    made = dmkl.build(path, tables, specs, tile=tile, dtype=dtype)
+    assert made.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(np.asarray(made), np.asarray(dmkl.build(None, tables, specs, tile=tile, dtype=dtype)))
+    assert not problems(path)
+
+
+def test_wherever_tasks_run_the_set_is_the_same(tmp_path, scheduler, synchronous_content):
+    K = dmkl.build(tmp_path / "set.zarr", features(), SPECS, tile=16)
+    assert record(tmp_path / "set.zarr") == synchronous_content
+    lazy = dmkl.build(None, features(), SPECS, tile=16)
+    assert [e["parameters"] for e in lazy.provenance] == [e["parameters"] for e in K.provenance]
+    V = np.ones((M, 3))
+    np.testing.assert_array_equal(lazy.apply(V), K.apply(V))
+    np.testing.assert_allclose(lazy.persist().apply(V), K.apply(V), rtol=1e-12)
+
+
+@pytest.mark.parametrize("tile", [8, 16])
+def test_bandwidths_do_not_tell_how_many_tasks_there_were(tile):
+    """Nor does a build that goes on with other workers begin anew."""
+    recipes = []
+    for workers in (1, 2, 3, 5):
+        with dask.config.set(scheduler="threads", num_workers=workers):
+            recipes.append(dmkl.build(None, features(), SPECS, tile=tile).provenance)
+    assert all(found == recipes[0] for found in recipes)
+
+
+@pytest.fixture(scope="module")
+def synchronous_content(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reference") / "set.zarr"
+    with dask.config.set(scheduler="synchronous"):
+        dmkl.build(path, features(), SPECS, tile=16)
+    return record(path)
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("missing", [False, True])
+def test_provenance_is_enough_to_compute_the_kernels_again(tmp_path, missing):
+    tables = {name: np.array(table) for name, table in features().items()}
+    if missing:
+        tables["a"][[3, 20]] = np.nan
+    more = {"missing": "zero"} if missing else {}
+    K = dmkl.build(tmp_path / "set.zarr", tables, SPECS, tile=16, train=range(25), **more)
+    again = [respelled(entry) for entry in K.provenance]
+    # No bandwidth is left, so that only means of absent samples depend on the training rows.
+    built = dmkl.build(tmp_path / "again.zarr", tables, again, tile=16, train=range(25), **more)
+    assert built.content_id == K.content_id
+    for entry in K.provenance:
+        assert entry["training_content"] == K.provenance[0]["training_content"]
+        if "bandwidth" in entry:
+            assert entry["training_rows"] == 25
+            gamma = 1 / (entry["bandwidth"] * entry["mean_distance"])
+            assert entry["parameters"]["gamma"] == pytest.approx(gamma, rel=1e-15)
+        if "feature" in entry and entry["feature"] != "D":
+            assert entry["feature_content"] == read_tables(str(tmp_path / "set.zarr"))[entry["feature"]].content
+    if not missing:
+        assert dmkl.build(None, tables, again, tile=16).names == K.names
+        np.testing.assert_array_equal(np.asarray(dmkl.build(None, tables, again, tile=16)), np.asarray(K))
+
+
+def respelled(entry):
+    """A specification from what a store notes."""
+    spec = {key: entry[key] for key in ("name", "function", "feature", "columns") if key in entry}
+    parameters = dict(entry["parameters"])
+    if "widths" in parameters:
+        parameters["levels" if entry["function"] == "pyramid" else "scales"] = parameters.pop("widths")
+    return spec | parameters
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_features_stand_beside_the_kernels(tmp_path):
+    frame = pd.DataFrame(features()["a"], columns=list("uvwxyz"))
+    specs = [
+        {"function": "rbf", "feature": "a"},
+        {"function": "linear", "feature": "b"},
+        {"function": "distance", "feature": "D"},
+    ]
+    dmkl.build(tmp_path / "set.zarr", {**features(), "a": frame, "unused": np.ones((M, 2))}, specs, tile=8)
+    tables = read_tables(str(tmp_path / "set.zarr"))
+    assert set(tables) == {"a", "b"}  # distances to training samples tell nothing of new ones
+    np.testing.assert_array_equal(tables["a"].read(slice(0, M)), features()["a"])
+    np.testing.assert_array_equal(tables["b"].read(slice(3, 9), np.array([4, 0])), features()["b"][3:9, [4, 0]])
+    np.testing.assert_allclose(tables["a"].center, features()["a"].mean(axis=0))
+    assert tables["a"].columns == tuple("uvwxyz")
+    assert tables["b"].columns is None
+    assert tables["b"].dtype == np.float32
+    group = zarr.open_group(tmp_path / "set.zarr", mode="r", path="features")
+    for key in group.group_keys():
+        assert set(group[key].attrs) == {"name", "content", "n_missing"}
+        assert group[key]["values"].metadata.dimension_names == ("sample", "feature")
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_random_kernels_need_no_table(tmp_path):
+    K = dmkl.build(tmp_path / "set.zarr", some("a"), [{"function": "random"}, {"function": "random_rbf"}])
+    assert K.dtype == np.float32
+    assert not problems(tmp_path / "set.zarr")
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_labels_splits_and_samples(tmp_path):
+    samples, labels = [f"s{i}" for i in range(M)], np.arange(M) % 3
+    splits = np.stack([np.where(np.arange(M) < 20, 0, 2), np.where(np.arange(M) < 30, 0, 1)])
+    more = {"samples": samples, "labels": labels, "splits": splits}
+    for path in (tmp_path / "set.zarr", None):
+        K = dmkl.build(path, some("a"), {"function": "rbf"}, **more)
+        assert list(K.samples) == list(K.train_samples) == samples
+        np.testing.assert_array_equal(K.labels, labels)
+        np.testing.assert_array_equal(K.splits, splits)
+        D = pairwise.euclidean_distances(features()["a"][:20], squared=True)
+        assert K.provenance[0]["mean_distance"] == pytest.approx(of_present(D))
+        assert K.provenance[0]["training_rows"] == 20
+    assert not problems(tmp_path / "set.zarr")
+    tasks = np.eye(M, 2, dtype=int)
+    K = dmkl.build(tmp_path / "tasks.zarr", some("a"), {"function": "rbf"}, labels=tasks, tasks=["u", "v"])
+    np.testing.assert_array_equal(K.labels, tasks)
+    assert list(K.tasks) == ["u", "v"]
+    for path in (tmp_path / "bad.zarr", None):
+        with pytest.raises(InputError, match=r"labels have shape \(2,\), expected \(37,\)"):
+            dmkl.build(path, some("a"), {"function": "rbf"}, labels=[0, 1])
+    assert not list(tmp_path.glob("bad*"))
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_any_zarr_store_is_a_location(tmp_path):
+    store = MemoryStore()
+    K = dmkl.build(store, some("a", "b"), FEW, tile=8)
+    assert K.content_id == dmkl.build(tmp_path / "set.zarr", some("a", "b"), FEW, tile=8).content_id
+    with pytest.raises(StoreExistsError, match="holds something already"):
+        dmkl.build(store, some("a", "b"), FEW, tile=8)
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_a_finished_set_is_replaced_only_on_request(tmp_path):
+    path = tmp_path / "set.zarr"
+    dmkl.build(path, some("a"), {"function": "rbf"})
+    before = tree(path)
+    with pytest.raises(StoreExistsError, match=r"overwrite=True, --overwrite"):
+        dmkl.build(path, some("b"), {"function": "rbf"})
+    assert tree(path) == before
+    dmkl.build(path, some("b"), {"function": "rbf"}, overwrite=True)
+    assert dmkl.open(path).names == ("b-rbf",)
+    assert set(read_tables(str(path))) == {"b"}
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_memory_is_refused_before_anything_is_computed(tmp_path):
+    wide = np.random.default_rng(0).random((300, 2000))
+    with dask.config.set({"dmkl.memory": "1MiB"}), pytest.raises(MemoryBudgetError, match="smaller tile"):
+        dmkl.build(tmp_path / "set.zarr", {"x": wide}, {"function": "linear"}, tile=300)
+    assert not (tmp_path / "set.zarr").exists()
+    dmkl.build(tmp_path / "set.zarr", {"x": wide}, {"function": "linear"}, tile=300)
+
+
+# --- interruption --------------------------------------------------------------------------------------------
+
+BUILD = """
+    import sys, time
+    import dask, numpy as np
+    import dmkl
+    from dmkl.store.tiles import TileWriter
+
+    write = TileWriter.write
+    def slowly(self, *args):
+        time.sleep(0.003)
+        return write(self, *args)
+    TileWriter.write = slowly
+    dask.config.set(scheduler="threads", num_workers=2)
+    with np.load(sys.argv[1]) as held:
+        features = dict(held)
+    specs = [
+        {"function": ["rbf", "chi2"], "feature": "*", "bandwidth": [0.5, 2]},
+        {"function": "linear"}, {"function": "random"},
+    ]
+    print("begun", flush=True)
+    dmkl.build(sys.argv[2], features, specs, tile=4, labels=np.arange(len(features["a"])) % 3)
+"""
+
+
+def begin_build(source, target):
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(BUILD), str(source), str(target)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def tiles_in(folder):
+    """Every tile file with its inode, which another write would change."""
+    files = Path(folder).glob("gram_upper/c/*/*/*")
+    return {
+        str(file.relative_to(folder)): (file.stat().st_ino, file.stat().st_mtime_ns)
+        for file in files
+        if file.name.isdecimal()
+    }
+
+
+def test_a_killed_build_goes_on_and_ends_as_if_nothing_had_been(tmp_path):
+    np.savez(tmp_path / "features.npz", **some("a", "b"))
+    target, whole = tmp_path / "set.zarr", tmp_path / "whole.zarr"
+    started = None
+    with begin_build(tmp_path / "features.npz", whole) as process:
+        assert process.stdout.readline() == b"begun\n"
+        started = time.monotonic()
+        assert process.wait() == 0
+    took = time.monotonic() - started
+    kills, stood, places = 0, {}, []
+    for wait in sorted(random.uniform(0.1, 0.8) for _ in range(3)):
+        with begin_build(tmp_path / "features.npz", target) as process:
+            assert process.stdout.readline() == b"begun\n"
+            time.sleep(wait * took / 2)
+            process.send_signal(signal.SIGKILL)
+        kills += process.returncode == -signal.SIGKILL
+        if target.exists():
+            break
+        with pytest.raises((IncompleteStoreError, StoreNotFoundError)):
+            dmkl.open(target)
+        now = tiles_in(tmp_path / "set.zarr.partial")
+        assert stood.items() <= now.items()
+        stood = now
+        places.append(len(stood))
+    assert kills
+    if not target.exists():
+        with begin_build(tmp_path / "features.npz", target) as process:
+            assert process.wait() == 0
+    assert stood.items() <= tiles_in(target).items(), places
+    assert not problems(target)
+    assert record(target) == record(whole)
+    assert tree(target) == tree(whole)
+    assert not (tmp_path / "set.zarr.partial").exists()
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Build, and stop before the n-th tile is written."""
+
+    def run(n, *args, **more):
+        write, count = TileWriter.write, 0
+
+        def counted(self, *given):
+            nonlocal count
+            if count == n:
+                raise Interrupted
+            count += 1
+            return write(self, *given)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(TileWriter, "write", counted)
+            with pytest.raises(Interrupted):
+                dmkl.build(*args, **more)
+
+    return run
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """Counts the tiles that are computed, by (kernel name, tile row, tile column)."""
+    tile, counts = FeatureTiles._tile, Counter()
+
+    def counted(self, key, scratch):
+        if not self.recipes[key[0]].function.startswith("mean-"):
+            counts[self.names[key[0]], *key[1:]] += 1
+        return tile(self, key, scratch)
+
+    monkeypatch.setattr(FeatureTiles, "_tile", counted)
+    return counts
+
+
+FEW = [{"function": "rbf"}, {"function": "linear", "feature": "b"}]
+TILES = 3 * 15  # kernels a-rbf, b-rbf, b-linear, each of 5 · 6/2 tiles
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("n", [0, 1, 16, 44])
+def test_what_stands_is_not_computed_again(tmp_path, interrupted, computed, n):
+    whole = dmkl.build(tmp_path / "whole.zarr", some("a", "b"), FEW, tile=8)
+    assert len(computed) == TILES
+    path = tmp_path / "set.zarr"
+    interrupted(n, path, some("a", "b"), FEW, tile=8)
+    computed.clear()
+    dmkl.build(path, some("a", "b"), FEW, tile=8)
+    assert sum(computed.values()) == TILES - n
+    assert record(path) == record(tmp_path / "whole.zarr")
+    assert tree(path) == tree(tmp_path / "whole.zarr")
+    assert whole.content_id == dmkl.open(path).content_id
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("how", ["flipped", "cut short", "empty"])
+def test_a_damaged_tile_is_computed_again(tmp_path, interrupted, computed, how):
+    whole = dmkl.build(tmp_path / "whole.zarr", some("a", "b"), FEW, tile=8)
+    path = tmp_path / "set.zarr"
+    interrupted(20, path, some("a", "b"), FEW, tile=8)
+    harmed = sorted((tmp_path / "set.zarr.partial").glob("gram_upper/c/*/*/*"))[::4]
+    for file in harmed:
+        content = bytearray(file.read_bytes())
+        content[17] ^= 1
+        file.write_bytes({"flipped": content, "cut short": content[:100], "empty": b""}[how])
+    computed.clear()
+    made = dmkl.build(path, some("a", "b"), FEW, tile=8)
+    assert sum(computed.values()) == TILES - 20 + len(harmed)
+    assert made.content_id == whole.content_id
+    assert not problems(path)
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("n", [3, 20, 44])
+def test_features_that_changed_are_noticed(tmp_path, interrupted, computed, n):
+    path = tmp_path / "set.zarr"
+    interrupted(n, path, some("a", "b"), FEW, tile=8)
+    stood = sum(name.startswith("gram_upper/c/0/") for name in tiles_in(tmp_path / "set.zarr.partial"))
+    changed = some("a", "b")
+    changed["b"] = changed["b"].copy()
+    changed["b"][30, 2] += 0.25
+    computed.clear()
+    made = dmkl.build(path, changed, FEW, tile=8)
+    of_b = sum(count for key, count in computed.items() if key[0].startswith("b"))
+    assert of_b == 30
+    assert sum(computed.values()) - of_b == 15 - stood  # the kernel of what did not change goes on
+    fresh = dmkl.build(tmp_path / "fresh.zarr", changed, FEW, tile=8)
+    assert made.content_id == fresh.content_id
+    assert tree(path) == tree(tmp_path / "fresh.zarr")
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train": range(20)},
+        {"samples": [f"s{i}" for i in range(M)]},
+        {"specs": [{"function": "rbf", "bandwidth": 2.0, "name": "{feature}-rbf"}, *FEW[1:]]},
+        {"specs": FEW[::-1]},
+        {"specs": FEW[:1]},
+        {"specs": [*FEW, {"function": "cosine", "feature": "a"}]},
+        {"features": ["b", "a"]},
+        {"rows": True},
+    ],
+    ids=["train", "samples", "bandwidth", "order", "fewer", "more", "tables", "rows"],
+)
+def test_whatever_changes_between_runs_nothing_is_mixed(tmp_path, interrupted, change):
+    change = dict(change)
+    tables = some(*change.pop("features", ("a", "b")))
+    if change.pop("rows", False):
+        tables = {name: table[::-1] for name, table in tables.items()}
+    specs = change.pop("specs", FEW)
+    path = tmp_path / "set.zarr"
+    interrupted(37, path, some("a", "b"), FEW, tile=8)
+    made = dmkl.build(path, tables, specs, tile=8, **change)
+    dmkl.build(tmp_path / "fresh.zarr", tables, specs, tile=8, **change)
+    assert tree(path) == tree(tmp_path / "fresh.zarr")
+    assert not problems(path)
+    assert [e["name"] for e in made.provenance] == list(made.names)
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_names_of_columns_that_changed_are_noticed(tmp_path, interrupted):
+    path = tmp_path / "set.zarr"
+    before, after = (pd.DataFrame(features()["a"], columns=list(names)) for names in ("uvwxyz", "abcdef"))
+    interrupted(3, path, {"a": before}, {"function": "rbf"}, tile=8)
+    dmkl.build(path, {"a": after}, {"function": "rbf"}, tile=8)
+    assert read_tables(str(path))["a"].columns == tuple("abcdef")
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_absent_samples_that_changed_are_noticed(tmp_path, interrupted):
+    path = tmp_path / "set.zarr"
+    absent = np.isin(np.arange(M), [3, 5])
+    interrupted(20, path, some("a"), {"function": ["rbf", "linear"]}, tile=8, missing="zero")
+    more = {"present": {"a": ~absent}, "missing": "zero", "tile": 8}
+    made = dmkl.build(path, some("a"), {"function": ["rbf", "linear"]}, **more)
+    fresh = dmkl.build(tmp_path / "b.zarr", some("a"), {"function": ["rbf", "linear"]}, **more)
+    assert made.content_id == fresh.content_id
+    # The means of absent samples are those of the training rows.
+    path = tmp_path / "other.zarr"
+    interrupted(20, path, some("a"), {"function": ["cosine", "linear"]}, train=range(30), **more)
+    made = dmkl.build(path, some("a"), {"function": ["cosine", "linear"]}, train=range(20), **more)
+    fresh = dmkl.build(tmp_path / "c.zarr", some("a"), {"function": ["cosine", "linear"]}, train=range(20), **more)
+    assert made.content_id == fresh.content_id
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_an_import_over_an_unfinished_build_keeps_no_features(tmp_path, interrupted):
+    path = tmp_path / "set.zarr"
+    interrupted(20, path, some("a", "b"), FEW, tile=8)
+    kernels = np.asarray(dmkl.build(None, some("a"), {"function": "linear"}, tile=8))
+    made = dmkl.create(path, kernels, tile=8)
+    np.testing.assert_array_equal(np.asarray(made), kernels)
+    assert not (path / "features").exists()
+    assert not problems(path)
+    assert "function" not in made.provenance[0]
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_a_build_over_an_unfinished_import_is_a_build(tmp_path):
+    path = tmp_path / "set.zarr"
+    kernels = np.asarray(dmkl.build(None, some("a"), {"function": "linear"}, tile=8))
+
+    class Kernels:
+        names, n_kernels = None, 3
+
+        def matrices(self):
+            yield kernels[0]
+            raise Interrupted
+
+        def identity(self, j):
+            return {"kernel": j}
+
+    with pytest.raises(Interrupted):
+        dmkl.create(path, Kernels(), tile=8)
+    dmkl.build(path, some("a", "b"), FEW, tile=8)
+    dmkl.build(tmp_path / "fresh.zarr", some("a", "b"), FEW, tile=8)
+    assert tree(path) == tree(tmp_path / "fresh.zarr")
+
+
+# --- what is refused, and leaves everything as it was --------------------------------------------------------
+
+
+def spoiled(value, row=4, column=2, name="a"):
+    table = features()[name].copy()
+    table[row, column] = value
+    return {name: table}
+
+
+def constant():
+    return {"a": np.tile(features()["a"][:1], (M, 1))}
+
+
+def uneven():
+    D = features()["D"].copy()
+    D[2, 30] += 0.1
+    return {"D": D}
+
+
+RBF = {"function": "rbf"}
+REFUSED = {
+    "NaN in a row": (lambda: spoiled(np.nan), RBF, {}, r"'a'.*(sample|row) '?4"),
+    "infinity": (lambda: spoiled(np.inf), RBF, {}, r"'a'.*(sample|row) '?4"),
+    "negative histogram": (lambda: spoiled(-1.0), {"function": "chi2"}, {}, r"chi2 is for histograms.*-1 at sample"),
+    "negative counts": (lambda: spoiled(-1.0), {"function": "intersection"}, {}, "intersection is for histograms"),
+    "unknown feature": (lambda: some("a"), {"function": "rbf", "feature": "c"}, {}, "no feature is named 'c'"),
+    "unknown function": (lambda: some("a"), {"function": "rbff"}, {}, "did you mean rbf"),
+    "no specs": (lambda: some("a"), [], {}, "kernels are specified by a mapping"),
+    "overflow": (
+        lambda: spoiled(1e30, name="b"),
+        {"function": "polynomial", "degree": 3},
+        {},
+        r"kernel 'b-polynomial': the entry of samples '4' and '\d+' overflows float32; scale the features",
+    ),
+    "overflow of products": (
+        lambda: spoiled(1e30, name="b"),
+        {"function": "linear"},
+        {},
+        r"kernel 'b-linear': the entry of samples '4' and '4' overflows float32",
+    ),
+    "constant features": (constant, RBF, {}, "'a' put all of them at one place"),
+    "asymmetric distances": (uneven, {"function": "distance"}, {}, r"not symmetric: entry \((2, 30|30, 2)\)"),
+    "asymmetric, gamma": (uneven, {"function": "distance", "gamma": 1.0}, {}, "not symmetric"),
+    "missing": (lambda: spoiled(np.nan, 4, slice(None)), RBF, {}, "'a' is missing for 1 of 37"),
+    "missing, what": (lambda: some("a"), RBF, {"missing": "drop"}, "missing must be 'refuse' or 'zero', got 'drop'"),
+    "missing distances": (
+        lambda: spoiled(np.nan, 4, slice(None), "D"),
+        {"function": "distance"},
+        {"missing": "zero"},
+        "the distances 'D' lack samples",
+    ),
+    "missing in training": (
+        lambda: spoiled(np.nan, slice(0, 20), slice(None)),
+        {"function": "linear"},
+        {"missing": "zero", "train": range(20)},
+        "no training sample has 'a'",
+    ),
+    "other lengths": (lambda: {"a": np.ones((M, 2)), "b": np.ones((M - 1, 2))}, RBF, {}, "36"),
+    "tile": (lambda: some("a"), RBF, {"tile": 0}, "tile must be a positive number of samples"),
+    "train": (lambda: some("a"), RBF, {"train": [99]}, "train must be different positions among the 37 samples"),
+    "samples": (lambda: some("a"), RBF, {"samples": ["x"] * M}, "unique"),
+    "splits": (lambda: some("a"), RBF, {"splits": [[5] * M]}, r"found \[5\]"),
+    "no training rows": (lambda: some("a"), RBF, {"splits": [[2] * M]}, "0 training samples have 'a'"),
+}
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_named_and_changes_nothing(tmp_path, case):
+    tables, specs, more, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        dmkl.build(tmp_path / "new.zarr", tables(), specs, **{"tile": 8, **more})
+    assert not list(tmp_path.iterdir())
+    dmkl.build(tmp_path / "set.zarr", some("b"), {"function": "linear"})
+    before = tree(tmp_path)
+    with pytest.raises(InputError, match=message):
+        dmkl.build(tmp_path / "set.zarr", tables(), specs, overwrite=True, **{"tile": 8, **more})
+    assert tree(tmp_path) == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["set.zarr"]
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("case", ["overflow", "asymmetric, gamma"])
+def test_bad_input_is_named_from_a_worker(tmp_path, case):
+    tables, specs, _, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        dmkl.build(tmp_path / "new.zarr", tables(), specs, tile=8)
+    assert not list(tmp_path.iterdir())
+
+
+# --- samples without a source --------------------------------------------------------------------------------
+
+
+def lacking(**absent):
+    """Features with rows of NaN."""
+    tables = {name: features()[name].copy() for name in ("a", "b")}
+    for name, rows in absent.items():
+        tables[name][rows] = np.nan
+    return tables
+
+
+def test_missing_samples_are_counted_for_every_source(tmp_path):
+    message = r"'a' is missing for 3 of 37, 'b' is missing for 1 of 37\. Drop or impute them"
+    with pytest.raises(InputError, match=message):
+        dmkl.build(tmp_path / "set.zarr", lacking(a=[1, 2, 9], b=[2]), {"function": "rbf"})
+    present = {"a": ~np.isin(np.arange(M), [1, 2, 9]), "b": np.arange(M) != 2}
+    with pytest.raises(InputError, match=message):
+        dmkl.build(tmp_path / "set.zarr", some("a", "b"), {"function": "rbf"}, present=present)
+    assert not list(tmp_path.iterdir())
+    # A source that no kernel is of is nobody's loss.
+    dmkl.build(tmp_path / "set.zarr", lacking(a=[1]), {"function": "rbf", "feature": "b"})
+
+
+ALL_ON_FEATURES = [
+    {"function": ["linear", "polynomial", "cosine", "rbf", "laplacian", "chi2", "intersection"], "feature": ["a", "b"]},
+    {"function": "pyramid", "levels": 2, "feature": "b"},
+    {"function": "proximity", "scales": 2, "feature": "a"},
+]
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_absent_samples_are_zero_and_the_others_as_if_alone(tmp_path, dtype):
+    train = np.array([0, 3, 5, 6, 9, 11, 14, 15, 16, 20, 21, 30, 33])
+    absent = {"a": np.array([3, 4, 9, 36]), "b": np.array([4, 9, 10, 33])}
+    tables = lacking(**absent)
+    K = dmkl.build(tmp_path / "set.zarr", tables, ALL_ON_FEATURES, missing="zero", train=train, tile=16, dtype=dtype)
+    lazy = dmkl.build(None, tables, ALL_ON_FEATURES, missing="zero", train=train, tile=16, dtype=dtype)
+    dense = np.asarray(K)
+    np.testing.assert_array_equal(np.asarray(lazy), dense)
+    assert not problems(tmp_path / "set.zarr")
+    atol = 1e-12 if dtype == "f8" else 2e-6
+    np.testing.assert_allclose(
+        lazy.view.source.diagonal(np.arange(len(K))), np.diagonal(dense, axis1=1, axis2=2), rtol=1e-6
+    )
+    centered, every = np.asarray(K[train, train].center()), np.asarray(K[np.arange(M), train].center())
+    for k, entry in enumerate(K.provenance):
+        scale = np.abs(dense[k]).max()
+        name = entry["feature"]
+        lost = np.isin(train, absent[name])
+        assert lost.any()
+        np.testing.assert_allclose(centered[k][lost] / scale, 0, atol=atol)
+        np.testing.assert_allclose(centered[k][:, lost] / scale, 0, atol=atol)
+        np.testing.assert_allclose(every[k][absent[name]] / scale, 0, atol=atol)
+        # Of samples that have the source: what a set of them alone would be.
+        alone = dmkl.build(None, {name: features()[name]}, respelled(entry), dtype=dtype)
+        kept, there = train[~lost], np.setdiff1d(np.arange(M), absent[name])
+        np.testing.assert_allclose(
+            dense[k][np.ix_(there, there)], np.asarray(alone)[0][np.ix_(there, there)], rtol=1e-5
+        )
+        np.testing.assert_allclose(
+            centered[k][np.ix_(~lost, ~lost)] / scale, np.asarray(alone[kept, kept].center())[0] / scale, atol=atol
+        )
+        if "bandwidth" in entry:
+            distance = {
+                "rbf": lambda X: pairwise.euclidean_distances(X, squared=True),
+                "laplacian": pairwise.manhattan_distances,
+                "chi2": lambda X: -pairwise.additive_chi2_kernel(X),
+            }[entry["function"]]
+            mean = of_present(distance(features()[name][kept].astype("f8")))
+            assert entry["mean_distance"] == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_absent_by_mask_or_by_rows_of_nan_is_the_same():
+    specs = {"function": ["rbf", "linear"]}
+    by_rows = dmkl.build(None, lacking(a=[2, 5], b=[7]), specs, missing="zero", tile=8)
+    present = {"a": ~np.isin(np.arange(M), [2, 5]), "b": np.arange(M) != 7}
+    by_mask = dmkl.build(None, some("a", "b"), specs, missing="zero", present=present, tile=8)
+    np.testing.assert_array_equal(np.asarray(by_rows), np.asarray(by_mask))
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_kernels_with_absent_samples_stay_positive_semidefinite():
+    K = dmkl.build(None, lacking(a=[2, 5, 7], b=[7, 8]), ALL_ON_FEATURES, missing="zero", tile=8, dtype="f8")
+    for name, kernel in zip(K.names, np.asarray(K), strict=True):
+        values = np.linalg.eigvalsh(kernel)
+        assert values[0] > -1e-10 * values[-1], name
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_nothing_absent_is_nothing_filled():
+    full = dmkl.build(None, some("a"), {"function": "rbf"}, missing="zero")
+    assert not full.view.source.fills

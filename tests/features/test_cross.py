@@ -1,0 +1,542 @@
+"""Kernels of new samples from features: `build_cross`, and models that predict from features alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from helpers.conformance import problems
+from sklearn.datasets import load_digits
+from sklearn.metrics import pairwise
+
+import dmkl
+from dmkl.errors import InputError, StoreExistsError
+from dmkl.features.tiles import FeatureTiles
+from dmkl.store.features import read_tables
+from dmkl.store.reader import StoreReader
+from dmkl.store.tiles import TileWriter
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+M, NEW = 33, 14
+OLD, LATER = np.arange(M), np.arange(M, M + NEW)
+NAMES = [f"s{i:02}" for i in range(M + NEW)]
+COLUMNS = list("uvwxyz")
+SPECS = [
+    {"function": ["rbf", "laplacian", "chi2"], "feature": ["a", "b"], "bandwidth": [0.5, 2]},
+    {"function": ["linear", "polynomial", "cosine", "intersection"], "feature": "b"},
+    {"function": "rbf", "feature": "a", "columns": {"left": ["u", "v"], "right": ["z", "x"]}},
+    {"function": "pyramid", "feature": "b", "levels": 2},
+    {"function": "proximity", "feature": "a", "scales": [2, 4], "weights": [1.0, 0.5]},
+    {"function": "random_rbf", "copies": 2},
+    {"function": "random"},
+]
+DISTANCES = {"function": "distance", "feature": "D", "bandwidth": [0.5, 2]}
+
+
+@cache
+def whole():
+    """Features of old and new samples; `D` has their distances."""
+    rng = np.random.default_rng(0)
+    D = pairwise.manhattan_distances(rng.random((M + NEW, 4)))
+    return {
+        "a": pd.DataFrame(rng.random((M + NEW, 6)), columns=COLUMNS, index=NAMES),
+        "b": rng.random((M + NEW, 5)).astype("f4"),
+        "D": np.maximum(D, D.T),
+    }
+
+
+def rows(positions, *names):
+    """Tables of some samples; distances to the old ones."""
+    tables = whole()
+    found = {name: tables[name].iloc[positions] if name == "a" else tables[name][positions] for name in names}
+    if "D" in found:
+        found["D"] = found["D"][:, OLD]
+    return found
+
+
+def names(positions):
+    return [NAMES[i] for i in positions]
+
+
+def base(path, specs=SPECS, tables=("a", "b"), **more):
+    return dmkl.build(path, rows(OLD, *tables), specs, samples=names(OLD), tile=12, **more)
+
+
+def full(path, specs=SPECS, tables=("a", "b"), **more):
+    """Old and new samples together, bandwidths and means by the old."""
+    found = rows(np.arange(M + NEW), *tables)
+    if "D" in found:
+        found["D"] = whole()["D"]
+    return dmkl.build(path, found, specs, samples=NAMES, tile=12, train=OLD, **more)
+
+
+def close(found, expected, rtol=1e-12):
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape
+    scale = np.abs(expected).max(axis=(1, 2), keepdims=True)
+    np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=rtol)
+
+
+# --- against the rows of a set of all ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
+def test_new_rows_are_those_of_a_set_of_all(tmp_path, kept):
+    specs, tables = [*SPECS, DISTANCES], ("a", "b", "D")
+    K = base(tmp_path / "old.zarr" if kept else None, specs, tables)
+    everything = full(None, specs, tables)
+    expected = np.asarray(everything)[:, LATER][:, :, OLD]
+    C = dmkl.build_cross(K, rows(LATER, *tables), samples=names(LATER), labels=np.arange(NEW) % 2)
+    assert C.names == K.names
+    assert C.shape == (len(K), NEW, M)
+    assert list(C.samples) == names(LATER)
+    assert list(C.train_samples) == names(OLD)
+    np.testing.assert_array_equal(C.labels, np.arange(NEW) % 2)
+    assert not C.is_square
+    close(C, expected)
+    V = np.random.default_rng(1).random((M, 3))
+    close(C.apply(V), expected @ V)
+    own = np.diagonal(np.asarray(everything), axis1=1, axis2=2)[:, LATER]
+    distance = np.array([name.startswith("D-") for name in C.names])
+    np.testing.assert_allclose(C.view.source.diagonal(np.flatnonzero(~distance)), own[~distance], rtol=1e-6)
+    # The old samples' own features give the old kernels.
+    again = dmkl.build_cross(K, rows(OLD, *tables), samples=names(OLD))
+    close(again, np.asarray(K))
+
+
+@pytest.mark.parametrize("tables", [("a", "b"), ("D",)])
+def test_stored_is_computed(tmp_path, scheduler, tables):
+    specs = SPECS[1:] if "D" not in tables else DISTANCES
+    base(tmp_path / "old.zarr", specs, tables)
+    lazy = dmkl.build_cross(tmp_path / "old.zarr", rows(LATER, *tables), samples=names(LATER))
+    made = dmkl.build_cross(
+        tmp_path / "old.zarr", rows(LATER, *tables), tmp_path / "new.zarr", samples=names(LATER), labels=["x"] * NEW
+    )
+    np.testing.assert_array_equal(np.asarray(made), np.asarray(lazy))
+    assert not problems(tmp_path / "new.zarr")
+    assert list(made.samples) == names(LATER)
+    assert list(made.labels) == ["x"] * NEW
+    V = np.ones((M, 2))
+    np.testing.assert_array_equal(lazy.apply(V), made.apply(V))
+    diagonal = StoreReader(tmp_path / "new.zarr").diagonal(np.arange(len(made)))
+    if "D" not in tables:
+        np.testing.assert_array_equal(diagonal, lazy.view.source.diagonal(np.arange(len(lazy))))
+    with pytest.raises(StoreExistsError):
+        dmkl.build_cross(tmp_path / "old.zarr", rows(LATER, *tables), tmp_path / "new.zarr")
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
+def test_absent_sources_among_new_and_training_samples(tmp_path, kept):
+    tables = {name: np.array(table) for name, table in rows(np.arange(M + NEW), "a", "b").items()}
+    tables["a"][[3, 20, M + 1, M + 5]] = np.nan
+    tables["b"][[3, 4, M + 5, M + 6]] = np.nan
+    specs = [
+        {"function": ["rbf", "laplacian", "chi2", "linear", "polynomial", "cosine", "intersection"]},
+        {"function": "pyramid", "feature": "b", "levels": 2},
+    ]
+    old, new = ({name: table[at] for name, table in tables.items()} for at in (OLD, LATER))
+    more = {"tile": 12, "dtype": "f8", "missing": "zero"}
+    K = dmkl.build(tmp_path / "old.zarr" if kept else None, old, specs, **more)
+    everything = np.asarray(dmkl.build(None, tables, specs, train=OLD, **more))
+    C = dmkl.build_cross(K, new, missing="zero")
+    close(C, everything[:, LATER][:, :, OLD])
+    np.testing.assert_allclose(
+        C.view.source.diagonal(np.arange(len(C))), np.diagonal(everything, axis1=1, axis2=2)[:, LATER], rtol=1e-10
+    )
+    train = everything[:, OLD][:, :, OLD].mean(axis=1)
+    cross = np.asarray(C)
+    means = cross.mean(axis=2)[:, :, None] + train[:, None, :] - train.mean(axis=1)[:, None, None]
+    centered = cross - means
+    for kernel, entry in zip(centered, C.provenance, strict=True):
+        lost = [1, 5] if entry["feature"] == "a" else [5, 6]
+        np.testing.assert_allclose(kernel[lost] / np.abs(kernel).max(), 0, atol=1e-12)
+    with pytest.raises(InputError, match=r"'a' is missing for 2 of 14, 'b' is missing for 2 of 14"):
+        dmkl.build_cross(K, new)
+    # A mask says the same as rows of NaN.
+    present = {name: ~np.isnan(table[:, 0]) for name, table in new.items()}
+    filled = {name: np.nan_to_num(table) for name, table in new.items()}
+    np.testing.assert_array_equal(
+        np.asarray(dmkl.build_cross(K, filled, present=present, missing="zero")), np.asarray(C)
+    )
+    # New samples that lack nothing, against training samples that do.
+    some = {name: table[7:] for name, table in new.items()}
+    close(dmkl.build_cross(K, some), everything[:, LATER[7:]][:, :, OLD])
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
+@pytest.mark.parametrize("held", [False, True], ids=["", "persisted"])
+def test_columns_are_those_of_the_view(tmp_path, kept, held):
+    specs, tables = [*SPECS, {**DISTANCES, "gamma": 0.7, "bandwidth": None}], ("a", "b", "D")
+    K = base(tmp_path / "old.zarr" if kept else None, specs, tables, train=np.arange(20))
+    train = np.array([17, 4, 9, 30, 0, 5])
+    view = K[train, train]
+    view = view.persist() if held else view
+    new = rows(LATER, *tables)
+    whole_cross = np.asarray(dmkl.build_cross(K, new, samples=names(LATER)))
+    new["D"] = new["D"][:, train]
+    C = dmkl.build_cross(view, new, samples=names(LATER))
+    assert list(C.train_samples) == names(train)
+    close(C, whole_cross[:, :, train])
+    some = view.select(["a-rbf-left", "b-cosine"])
+    C = dmkl.build_cross(some, rows(LATER, "a", "b"), samples=names(LATER))
+    assert C.names == ("a-rbf-left", "b-cosine")
+    close(C, whole_cross[[K.names.index(name) for name in C.names]][:, :, train])
+    # Of tables that no kernel is left of, nothing is asked.
+    close(
+        dmkl.build_cross(view.select("b-cosine"), rows(LATER, "b"), samples=names(LATER)),
+        whole_cross[[K.names.index("b-cosine")]][:, :, train],
+    )
+
+
+def test_one_new_sample(tmp_path):
+    base(tmp_path / "old.zarr")
+    every = np.asarray(dmkl.build_cross(tmp_path / "old.zarr", rows(LATER, "a", "b"), samples=names(LATER)))
+    for i in (0, NEW - 1):
+        one = dmkl.build_cross(tmp_path / "old.zarr", rows(LATER[[i]], "a", "b"), samples=[NAMES[LATER[i]]])
+        close(one, every[:, [i]])
+
+
+def test_more_new_samples_than_training_samples(tmp_path):
+    tables = {"a": whole()["a"].iloc[:5]}
+    K = dmkl.build(tmp_path / "old.zarr", tables, {"function": "rbf"})
+    C = dmkl.build_cross(K, {"a": whole()["a"]}, tmp_path / "new.zarr")
+    assert C.shape == (1, M + NEW, 5)
+    close(C[np.arange(5), np.arange(5)], np.asarray(K))
+    assert not problems(tmp_path / "new.zarr")
+
+
+def test_tables_in_any_order_and_beside_others(tmp_path):
+    base(tmp_path / "old.zarr")
+    new = rows(LATER, "a", "b")
+    C = dmkl.build_cross(tmp_path / "old.zarr", new, samples=names(LATER))
+    other = {"unused": np.full((NEW, 3), np.nan), "b": new["b"], "a": new["a"]}
+    np.testing.assert_array_equal(
+        np.asarray(dmkl.build_cross(tmp_path / "old.zarr", other, samples=names(LATER))), np.asarray(C)
+    )
+    bare = {"a": new["a"].to_numpy(), "b": new["b"]}  # without names, columns are taken as they come
+    np.testing.assert_array_equal(
+        np.asarray(dmkl.build_cross(tmp_path / "old.zarr", bare, samples=names(LATER))), np.asarray(C)
+    )
+
+
+def test_a_killed_cross_goes_on(tmp_path, monkeypatch):
+    base(tmp_path / "old.zarr")
+    new = rows(LATER, "a", "b")
+    expected = dmkl.build_cross(tmp_path / "old.zarr", new, tmp_path / "whole.zarr", samples=names(LATER))
+    write, count = TileWriter.write, 0
+
+    class Interrupted(Exception):
+        pass
+
+    def counted(self, *given):
+        nonlocal count
+        count += 1
+        if count == 50:
+            raise Interrupted
+        return write(self, *given)
+
+    tiles = len(expected) * 2 * 3
+    with monkeypatch.context() as patched:
+        patched.setattr(TileWriter, "write", counted)
+        with pytest.raises(Interrupted):
+            dmkl.build_cross(tmp_path / "old.zarr", new, tmp_path / "new.zarr", samples=names(LATER))
+        count = 100
+        made = dmkl.build_cross(tmp_path / "old.zarr", new, tmp_path / "new.zarr", samples=names(LATER))
+    assert count == 100 + tiles - 49
+    assert made.content_id == expected.content_id
+
+
+# --- what is refused -----------------------------------------------------------------------------------------
+
+
+def changed(**tables):
+    return {**rows(LATER, "a", "b"), **tables}
+
+
+def a_with(columns):
+    return whole()["a"].iloc[LATER].set_axis(list(columns), axis=1)
+
+
+WRONG = {
+    "missing": (
+        lambda: rows(LATER, "b"),
+        r"computed from 'a', which the new features lack; they have 'b'\. Give it under that name",
+    ),
+    "renamed": (lambda: {"A": rows(LATER, "a")["a"], **rows(LATER, "b")}, "computed from 'a', which .* 'A', 'b'"),
+    "fewer columns": (lambda: changed(b=np.ones((NEW, 4))), "'b' has 4 columns, and had 5 in training"),
+    "other columns": (
+        lambda: changed(a=a_with("uvwxyq")),
+        "'a' has other columns than in training: column 5 is 'q' and was 'z'$",
+    ),
+    "other order": (
+        lambda: changed(a=a_with("vuwxyz")),
+        "column 0 is 'v' and was 'u'; they are the same in another order",
+    ),
+    "NaN": (lambda: changed(b=np.where(np.eye(NEW, 5), np.nan, 1)), r"'b'.*NaN"),
+    "infinity": (lambda: changed(b=np.full((NEW, 5), np.inf)), r"'b'"),
+    "negative": (
+        lambda: changed(b=-np.ones((NEW, 5))),
+        "is for histograms.* 'b' has -1 at sample",
+    ),
+    "lengths": (lambda: changed(b=np.ones((NEW + 1, 5))), "15"),
+}
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
+@pytest.mark.parametrize("case", WRONG)
+def test_other_features_are_refused_by_name(tmp_path, case, kept):
+    tables, message = WRONG[case]
+    K = base(tmp_path / "old.zarr" if kept else None)
+    for path in (None, tmp_path / "new.zarr"):
+        with pytest.raises(InputError, match=message):
+            dmkl.build_cross(K, tables(), path)
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_distances_are_to_the_training_samples(tmp_path):
+    K = base(tmp_path / "old.zarr", DISTANCES, ("D",))
+    for width in (M - 1, M + 1):
+        message = f"'D' has {width} columns, expected the distances to the 33 training samples"
+        for origin in (K, base(None, DISTANCES, ("D",))):
+            with pytest.raises(InputError, match=message):
+                dmkl.build_cross(origin, {"D": whole()["D"][LATER][:, :width]})
+
+
+def test_kernels_that_no_features_made_are_refused(tmp_path):
+    imported = dmkl.create(tmp_path / "imported.zarr", np.eye(M)[None])
+    message = "were not computed from features by dmkl.build .*as a rectangular set"
+    with pytest.raises(InputError, match=message):
+        dmkl.build_cross(imported, rows(LATER, "a", "b"))
+    with pytest.raises(InputError, match=message):
+        dmkl.build_cross(tmp_path / "imported.zarr", rows(LATER, "a", "b"))
+    K = base(None)
+    with pytest.raises(InputError, match="centred or normalised itself; let the model do that"):
+        dmkl.build_cross(K.center(), rows(LATER, "a", "b"))
+
+
+# --- models --------------------------------------------------------------------------------------------------
+
+DIGITS_SPECS = [
+    {"function": "rbf", "bandwidth": [0.1, 1, 10]},
+    {"function": ["linear", "chi2", "intersection"], "feature": "pixels"},
+    {"function": "cosine", "feature": "sums"},
+]
+
+
+@cache
+def digits():
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:360] / 16, y[:360]
+    return {"pixels": X, "sums": np.concatenate([X.reshape(-1, 8, 8).sum(axis=k) for k in (1, 2)], axis=1)}, y
+
+
+TRAIN, TEST = np.arange(0, 360, 2), np.arange(1, 360, 2)
+
+
+def of(positions):
+    return {name: table[positions] for name, table in digits()[0].items()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    path = tmp_path_factory.mktemp("digits") / "digits.zarr"
+    features, y = digits()
+    splits = np.where(np.isin(np.arange(360), TRAIN), 0, 2)[None]
+    return dmkl.build(path, features, DIGITS_SPECS, labels=y, splits=splits, tile=64)
+
+
+MODELS = {
+    "MKFDA": lambda: dmkl.MKFDA(p=1.5, lam=1e-2),
+    "MKFDA p=1": lambda: dmkl.MKFDA(p=1.0, lam=1e-3),
+    "MKFDA cosine": lambda: dmkl.MKFDA(p=1.0, lam=1e-2, normalize="cosine"),
+    "MKFDA bare": lambda: dmkl.MKFDA(p=2.0, lam=1.0, center=False, normalize=None),
+    "Uniform": lambda: dmkl.Uniform(lam=1e-2, normalize="multiplicative"),
+    "SingleBest": lambda: dmkl.SingleBest(lam=1e-2),
+    "Product": lambda: dmkl.Product(lam=1e-2),
+}
+
+PREDICT = """
+    import sys
+    import numpy as np
+    import dmkl
+
+    with np.load(sys.argv[2]) as held:
+        scores = dmkl.load(sys.argv[1]).decision_function(features=dict(held), samples=np.arange(1, 360, 2))
+    np.save(sys.argv[3], scores.values)
+"""
+
+
+def same(found, expected):
+    """Equal scores to 1e-6 of the largest."""
+    xr.testing.assert_equal(found.coords.to_dataset(), expected.coords.to_dataset())
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_prediction_from_features_is_that_from_kernels(built, tmp_path, name):
+    model = MODELS[name]().fit(built[TRAIN, TRAIN])
+    expected = model.decision_function(built[TEST, TRAIN])
+    found = model.decision_function(features=of(TEST), samples=TEST)
+    same(found, expected)
+    np.testing.assert_array_equal(model.predict(features=of(TEST)), model.predict(built[TEST, TRAIN]))
+    y = digits()[1][TEST]
+    assert model.score(features=of(TEST), y=y) == model.score(built[TEST, TRAIN]) > 0.9
+    model.save(tmp_path / "model")
+    xr.testing.assert_equal(dmkl.load(tmp_path / "model").decision_function(features=of(TEST), samples=TEST), found)
+    dmkl.load(tmp_path / "model").save(tmp_path / "again")
+    xr.testing.assert_equal(dmkl.load(tmp_path / "again").decision_function(features=of(TEST), samples=TEST), found)
+
+
+def test_a_saved_model_predicts_alone(tmp_path):
+    """In another process, with neither the kernels nor the training features at hand."""
+    features, y = digits()
+    K = dmkl.build(tmp_path / "set.zarr", features, DIGITS_SPECS, labels=y, train=TRAIN, tile=64)
+    model = dmkl.MKFDA(p=1.0, lam=1e-3).fit(K[TRAIN, TRAIN])
+    expected = model.decision_function(K[TEST, TRAIN])
+    model.save(tmp_path / "model")
+    (tmp_path / "set.zarr").rename(tmp_path / "elsewhere")
+    np.savez(tmp_path / "new.npz", **of(TEST))
+    arguments = [str(tmp_path / name) for name in ("model", "new.npz", "scores.npy")]
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PREDICT), *arguments],
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    np.testing.assert_allclose(
+        np.load(tmp_path / "scores.npy"), expected, rtol=0, atol=1e-6 * float(np.abs(expected).max())
+    )
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """Counts the tiles of rectangular kernels by name."""
+    tile, counts = FeatureTiles._tile, Counter()
+
+    def counted(self, key, scratch):
+        if not self.symmetric:
+            counts[self.names[key[0]]] += 1
+        return tile(self, key, scratch)
+
+    monkeypatch.setattr(FeatureTiles, "_tile", counted)
+    return counts
+
+
+@pytest.mark.parametrize("name", ["MKFDA p=1", "MKFDA cosine", "SingleBest"])
+def test_kernels_of_no_weight_are_neither_computed_nor_kept(built, tmp_path, computed, name):
+    model = MODELS[name]().fit(built[TRAIN, TRAIN])
+    used = {str(k) for k in model.weights_.coords["kernel"].values[model.weights_.values > 0]}
+    assert 0 < len(used) < len(built)
+    model.decision_function(features=of(TEST))
+    assert set(computed) == used
+    tiles = {3 * 3} if name != "MKFDA cosine" else set(computed.values())
+    assert set(computed.values()) == tiles
+    # Features that only kernels of no weight are of need not be there.
+    sources = {entry["feature"] for entry in built.provenance if entry["name"] in used}
+    few = {source: table for source, table in of(TEST).items() if source in sources}
+    np.testing.assert_array_equal(model.predict(features=few), model.predict(features=of(TEST)))
+    model.save(tmp_path / "model")
+    kept = read_tables(str(tmp_path / "model"))
+    assert set(kept) == sources
+    assert all(table.shape[0] == len(TRAIN) for table in kept.values())
+    computed.clear()
+    np.testing.assert_array_equal(
+        dmkl.load(tmp_path / "model").predict(features=few), model.predict(built[TEST, TRAIN])
+    )
+    assert set(computed) == used
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
+@pytest.mark.parametrize("kind", ["binary", "multilabel", "words"])
+def test_every_kind_of_labels(tmp_path, kept, kind):
+    features, y = digits()
+    labels = {
+        "binary": y % 2,
+        "multilabel": np.stack([y % 2, y < 5, y == 8], axis=1).astype(int),
+        "words": np.array(["three", "six", "nine"])[y % 3],
+    }[kind]
+    path = tmp_path / "set.zarr" if kept else None
+    K = dmkl.build(path, features, DIGITS_SPECS, labels=labels, train=TRAIN, tile=64)
+    K = K if kept else K.persist()
+    model = dmkl.MKFDA(p=1.2, lam=1e-2).fit(K[TRAIN, TRAIN])
+    expected = model.decision_function(K[TEST, TRAIN])
+    same(model.decision_function(features=of(TEST), samples=TEST), expected)
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    same(loaded.decision_function(features=of(TEST), samples=TEST), expected)
+    np.testing.assert_array_equal(loaded.predict(features=of(TEST)), model.predict(K[TEST, TRAIN]))
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["stored", "computed"])
+def test_samples_without_a_source_are_judged_by_the_others(tmp_path, kept):
+    features, y = digits()
+    rng = np.random.default_rng(0)
+    tables = {name: table.copy() for name, table in features.items()}
+    tables["pixels"][rng.choice(360, 40, replace=False)] = np.nan
+    more = {"labels": y, "train": TRAIN, "tile": 64, "missing": "zero"}
+    K = dmkl.build(tmp_path / "set.zarr" if kept else None, tables, DIGITS_SPECS, **more)
+    model = dmkl.MKFDA(p=2.0, lam=1e-2).fit(K[TRAIN, TRAIN])
+    new = {name: table[TEST] for name, table in tables.items()}
+    expected = model.decision_function(K[TEST, TRAIN])
+    same(model.decision_function(features=new, samples=TEST, missing="zero"), expected)
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    same(loaded.decision_function(features=new, samples=TEST, missing="zero"), expected)
+    assert model.score(features=new, y=y[TEST], missing="zero") > 0.9
+    with pytest.raises(InputError, match=r"'pixels' is missing for \d+ of 180\. Drop or impute"):
+        model.predict(features=new)
+    present = {"pixels": ~np.isnan(new["pixels"][:, 0])}
+    same(
+        model.decision_function(features=of(TEST), samples=TEST, present=present, missing="zero"),
+        expected,
+    )
+
+
+def test_models_of_imported_kernels_say_why_they_cannot(tmp_path):
+    features, y = digits()
+    kernels = pairwise.rbf_kernel(features["pixels"])[None]
+    K = dmkl.create(tmp_path / "set.zarr", kernels, labels=y, tile=64)
+    model = dmkl.MKFDA().fit(K[TRAIN, TRAIN])
+    model.save(tmp_path / "model")
+    for one in (model, dmkl.load(tmp_path / "model")):
+        with pytest.raises(InputError, match=r"were not computed from features by dmkl\.build .*as a rectangular set"):
+            one.predict(features=of(TEST))
+    centered = dmkl.build(None, features, {"function": "rbf"}, labels=y).center()
+    model = dmkl.MKFDA(center=False).fit(centered[TRAIN, TRAIN])
+    with pytest.raises(InputError, match=r"centred or normalised itself; let the model do that"):
+        model.predict(features=of(TEST))
+
+
+def test_features_or_kernels_but_not_both(built):
+    model = dmkl.MKFDA().fit(built[TRAIN, TRAIN])
+    with pytest.raises(InputError, match="give kernels or features, not both"):
+        model.predict(built[TEST, TRAIN], features=of(TEST))
+    with pytest.raises(InputError, match="computed from 'sums', which the new features lack"):
+        model.predict(features={"pixels": of(TEST)["pixels"]})
+    with pytest.raises(TypeError):
+        model.predict(feature=of(TEST))
+
+
+def test_the_best_of_a_search_predicts_from_features(built, tmp_path):
+    found = dmkl.search(dmkl.MKFDA(), built[TRAIN, TRAIN], grid={"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, cv=3)
+    expected = found.best_.decision_function(built[TEST, TRAIN])
+    same(found.best_.decision_function(features=of(TEST), samples=TEST), expected)
+    found.save(tmp_path / "found")
+    same(dmkl.load(tmp_path / "found").best_.decision_function(features=of(TEST), samples=TEST), expected)
+
+
+def test_prediction_on_a_cluster(built, client):
+    model = dmkl.MKFDA(p=1.5, lam=1e-2).fit(built[TRAIN, TRAIN])
+    same(
+        model.decision_function(features=of(TEST), samples=TEST),
+        model.decision_function(built[TEST, TRAIN]),
+    )

@@ -1,0 +1,256 @@
+"""What `check` finds in sound sets and in sets with every kind of problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dask
+import google_crc32c
+import numpy as np
+import pytest
+import zarr
+from helpers.references import psd
+
+import dmkl
+from dmkl.errors import IndefiniteKernelWarning, InputError, MemoryBudgetError
+from dmkl.health import check
+
+M, TILE = 30, 8
+
+
+def rbf(gamma, seed=0):
+    features = np.random.default_rng(seed).standard_normal((M, 3))
+    return np.exp(-gamma * ((features[:, None] - features[None]) ** 2).sum(axis=2))
+
+
+def make(path, kernels, **more):
+    return dmkl.create(path / "set.zarr", kernels, tile=TILE, **more)
+
+
+def findings(report, severity=None):
+    """(severity, subject) of each finding, and all messages in one text."""
+    rows = list(zip(report.severity.values.tolist(), report.subject.values.tolist(), strict=True))
+    return [row for row in rows if severity in (None, row[0])], " | ".join(report.message.values.tolist())
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread(synchronous):
+    pass
+
+
+def tile_file(K, kernel, i, j):
+    path = Path(K.view.source.location)
+    node = "gram" if K.view.source.full else "gram_upper"
+    return path / node / "c" / str(kernel) / str(i) / str(j)
+
+
+def flip_a_byte(file):
+    content = bytearray(file.read_bytes())
+    content[10] ^= 0xFF
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_sound_set_has_no_findings_and_its_figures_are_right(tmp_path, dtype):
+    dense = psd(4, M)
+    report = check(make(tmp_path, dense, names=list("abcd"), dtype=dtype), n_steps=M)
+    assert report.sizes == {"kernel": 4, "finding": 0}
+    assert report.kernel.values.tolist() == list("abcd")
+    spectra = np.linalg.eigvalsh(dense.astype(dtype))
+    centred = np.trace(dense, axis1=1, axis2=2) - dense.sum(axis=(1, 2)) / M
+    rounding = 1e-5 if dtype == "float32" else 1e-10
+    np.testing.assert_allclose(report.trace, np.trace(dense, axis1=1, axis2=2), rtol=rounding)
+    np.testing.assert_allclose(report.mean_diagonal * M, report.trace)
+    np.testing.assert_allclose(report.centered_trace, centred, rtol=rounding)
+    np.testing.assert_allclose(report.largest_entry, np.abs(dense).max(axis=(1, 2)), rtol=rounding)
+    np.testing.assert_allclose(report.lowest_eigenvalue, spectra[:, 0], rtol=1e-4)
+    np.testing.assert_allclose(report.highest_eigenvalue, spectra[:, -1], rtol=rounding)
+    assert (report.tiles == 10).all()
+    assert (report.negative_part == 0).all()
+
+
+def test_the_same_on_a_cluster_and_without_memory_to_hold_a_kernel(tmp_path, client):
+    with pytest.warns(IndefiniteKernelWarning):
+        K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1) - 0.5 * np.eye(M)})
+    there = check(K)
+    # One task's budget: enough for the tiles and vectors of a step, not for a whole kernel beside them.
+    budget = 6 * TILE**2 * 8 + (30 + 32) * M * 8 + 1000
+    with dask.config.set({"scheduler": "synchronous", "dmkl.memory": budget}):
+        here = check(K)
+    for name in here.data_vars:
+        if here[name].dtype.kind == "f":
+            np.testing.assert_allclose(here[name], there[name], rtol=1e-9, atol=1e-12, err_msg=name)
+    assert findings(here) == findings(there)
+
+
+def test_a_negative_eigenvalue_is_told_with_its_figure(tmp_path):
+    kernel = psd(1, M)[0]
+    kernel -= np.linalg.eigvalsh(kernel)[-1] * 0.01 * np.eye(M)
+    exact = np.linalg.eigvalsh(kernel)
+    assert exact[0] < 0
+    report = check(make(tmp_path, {"good": rbf(1.0), "bad": kernel}))
+    rows, text = findings(report)
+    assert rows == [("warning", "bad")]
+    assert f"{exact[0]:.3g}" in text
+    assert "--repair clip" in text
+    assert report.negative_part.sel(kernel="bad") == pytest.approx(-exact[0] / exact[-1], rel=1e-3)
+
+
+def test_rounding_in_single_precision_is_no_warning(tmp_path):
+    low_rank = np.random.default_rng(0).standard_normal((M, 2)).astype(np.float32)
+    kernel = low_rank @ low_rank.T
+    kernel = (kernel + kernel.T) / 2
+    assert np.linalg.eigvalsh(kernel.astype(float))[0] < 0
+    assert findings(check(make(tmp_path / "single", kernel[None])))[0] == []
+    rows, text = findings(check(make(tmp_path / "double", kernel[None].astype(np.float64))))
+    assert rows in ([], [("note", "kernel_0")])
+    assert not rows or "ignore it" in text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_repeated_and_proportional_kernels_are_named(tmp_path, dtype):
+    a, b = rbf(1.0), rbf(0.01)
+    kernels = {"a": a, "again": a, "b": b, "scaled": 3 * a, "near": rbf(1.01)}
+    report = check(make(tmp_path, kernels, dtype=dtype))
+    rows, text = findings(report)
+    assert rows == [("warning", "again"), ("warning", "scaled")]
+    assert report.repeats.values.tolist() == ["", "a", "", "a", ""]
+    np.testing.assert_allclose(report.factor, [1, 1, 1, 3, 1], rtol=1e-5)
+    assert "the same as kernel 'a'" in text
+    assert "3 times kernel 'a'" in text
+
+
+def test_constant_kernels_and_different_scales_are_told(tmp_path):
+    kernels = {
+        "small": rbf(1.0),
+        "constant": np.full((M, M), 7.0),
+        "zero": np.zeros((M, M)),
+        "large": 1e5 * rbf(0.1),
+    }
+    rows, text = findings(check(make(tmp_path, kernels)))
+    assert rows == [("warning", "constant"), ("warning", "zero"), ("note", "zero"), ("note", "")]
+    assert "'large'" in text
+    assert "k(x, x) = 0" in text
+    # And it is as the finding says: such a kernel cannot be normalised.
+    with pytest.raises(InputError, match="cannot be normalised"):
+        np.asarray(dmkl.open(tmp_path / "set.zarr").select("constant").center().normalize("trace"))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_every_damaged_tile_is_counted(tmp_path, full):
+    K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1), "c": rbf(0.01)}, full=full)
+    flip_a_byte(tile_file(K, 0, 0, 0))
+    flip_a_byte(tile_file(K, 0, 1, 3))
+    tile_file(K, 0, 1, 2).unlink()
+    tile_file(K, 1, 3, 3).write_bytes(b"short")
+    if full:
+        flip_a_byte(tile_file(K, 2, 3, 0))
+    report = check(dmkl.open(tmp_path / "set.zarr"))
+    rows, text = findings(report)
+    assert rows == [("error", name) for name in ("abc" if full else "ab")]
+    assert report.damaged_tiles.values.tolist() == [3, 1, int(full)]
+    assert f"3 of {16 if full else 10} tiles" in text
+    assert np.isnan(report.highest_eigenvalue.sel(kernel="a"))
+    assert report.highest_eigenvalue.sel(kernel="c").notnull() == (not full)
+
+
+def test_damage_after_the_first_reading_is_seen(tmp_path):
+    K = make(tmp_path, {"a": rbf(1.0)})
+    assert findings(check(K))[0] == []
+    file = tile_file(K, 0, 0, 1)
+    content = bytearray(file.read_bytes())
+    content[:4] = np.float32(0.25).tobytes()
+    file.write_bytes(content)
+    assert findings(check(K))[0] == [("error", "a")]
+
+
+def test_a_tile_exchanged_for_another_sound_one_is_seen(tmp_path):
+    """Its own checksum holds; it is not the one on record."""
+    K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)})
+    tile_file(K, 0, 0, 1).write_bytes(tile_file(K, 1, 0, 1).read_bytes())
+    rows, text = findings(check(dmkl.open(tmp_path / "set.zarr")))
+    assert rows == [("error", "a")]
+    assert "tile (0, 1)" in text
+
+
+def test_statistics_that_do_not_belong_to_the_matrices_are_seen(tmp_path):
+    make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)})
+    group = zarr.open_group(tmp_path / "set.zarr", mode="r+")
+    group["row_sum"][0, 3] += 0.5
+    group["diagonal"][1, 4] = 2.0
+    rows, text = findings(check(dmkl.open(tmp_path / "set.zarr")))
+    assert rows == [("error", "a"), ("error", "b")]
+    assert "row sums" in text
+    assert "diagonal" in text
+
+
+def rewrite_tile(path, kernel, i, j, change):
+    """Another program's write: the tile and its record agree, and break a rule."""
+    group = zarr.open_group(path, mode="r+")
+    rows, cols = slice(i * TILE, min((i + 1) * TILE, M)), slice(j * TILE, min((j + 1) * TILE, M))
+    block = change(np.asarray(group["gram_upper"][kernel, rows, cols]))
+    group["gram_upper"][kernel, rows, cols] = block
+    group["tile_crc32c"][kernel, i, j] = google_crc32c.value(np.ascontiguousarray(block).tobytes())
+
+
+def test_an_asymmetric_diagonal_tile_and_nan_are_errors(tmp_path):
+    make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1), "c": rbf(0.01)})
+
+    def skewed(block):
+        block[0, 1] += 0.125
+        block[1, 0] -= 0.125
+        return block
+
+    def holed(block):
+        block[2, 3] = np.nan
+        return block
+
+    rewrite_tile(tmp_path / "set.zarr", 0, 1, 1, skewed)
+    rewrite_tile(tmp_path / "set.zarr", 1, 0, 2, holed)
+    report = check(dmkl.open(tmp_path / "set.zarr"))
+    rows, text = findings(report)
+    assert rows[:2] == [("error", "a"), ("error", "a")]  # its row sums are off too
+    assert ("error", "b") in rows
+    assert report.asymmetry.values == pytest.approx([0.25, 0, 0])
+    assert report.not_finite.values.tolist() == [0, 1, 0]
+    assert "NaN" in text
+
+
+def test_a_rectangular_set_is_read_and_compared_with_its_record(tmp_path):
+    kernels = np.random.default_rng(0).standard_normal((2, 12, M))
+    K = make(tmp_path, kernels, names=["a", "b"])
+    report = check(K)
+    assert findings(report)[0] == []
+    assert report.trace.isnull().all()
+    assert report.highest_eigenvalue.isnull().all()
+    np.testing.assert_allclose(report.largest_entry, np.abs(kernels).max(axis=(1, 2)))
+    flip_a_byte(tile_file(K, 1, 0, 3))
+    assert findings(check(dmkl.open(tmp_path / "set.zarr")))[0] == [("error", "b")]
+
+
+def test_it_looks_at_the_store_whatever_the_view(tmp_path):
+    dense = psd(3, M)
+    with pytest.warns(IndefiniteKernelWarning):
+        K = make(tmp_path, {"a": dense[0], "b": dense[1], "c": -dense[2]})
+    part = K.select(["b", "c"])[:5, :5].center()
+    report = check(part)
+    assert report.kernel.values.tolist() == ["b", "c"]
+    assert report.trace.values[0] == pytest.approx(np.trace(dense[1]))
+    assert findings(report)[0] == [("warning", "c")]
+    assert report.negative_part.values == pytest.approx([0, 1])
+    assert check(part.persist()).equals(report)
+
+
+def test_a_product_of_kernels_can_be_checked(tmp_path):
+    K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)}).product()
+    report = check(K, n_steps=M)
+    exact = np.linalg.eigvalsh(rbf(0.55))
+    assert report.highest_eigenvalue.item() == pytest.approx(exact[-1])
+    assert findings(report)[0] == []
+
+
+def test_bad_arguments(stored):
+    with pytest.raises(InputError, match="n_steps must be at least 1, got 0"):
+        check(stored, n_steps=0)
+    with dask.config.set({"dmkl.memory": 1000}), pytest.raises(MemoryBudgetError, match="examining this set"):
+        check(stored)

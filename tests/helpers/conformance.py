@@ -1,0 +1,25 @@
+"""The conformance checker of storage/, and what the tests of the format need to compare stores."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+STORAGE = Path(__file__).parents[2] / "storage"
+
+_spec = importlib.util.spec_from_file_location("check_store", STORAGE / "check_store.py")
+check_store = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(check_store)
+
+
+def problems(path):
+    """What the checker finds wrong with the set at `path`: the rules that fail and their details, in one text."""
+    lines = []
+    good = check_store.Checker(Path(path), lines.append).run()
+    assert good == (not any(line.startswith("FAIL") for line in lines))
+    return "" if good else "\n".join(line for line in lines if not line.startswith("ok"))
+
+
+def tree(path):
+    """Every file below `path` with its bytes."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(Path(path).rglob("*")) if file.is_file()}

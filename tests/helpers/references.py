@@ -1,0 +1,230 @@
+"""Slow, plain references in float64, and the scripted sources and schedulers that the tests share."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import dask
+import numpy as np
+from dask.base import tokenize
+from sklearn.datasets import load_digits
+from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kernel
+
+from dmkl.kernelset import KernelSet
+from dmkl.numerics.tiling import Tiling
+from dmkl.passes.view import View
+
+
+def psd(n, m, seed=0, rank=None):
+    """n positive definite kernels over m samples, away from singular unless `rank` says otherwise."""
+    features = np.random.default_rng(seed).standard_normal((n, m, rank or m + 7))
+    return features @ features.transpose(0, 2, 1)
+
+
+def dense_view(K, rows=None, cols=None, steps=()):
+    """K[rows, cols] after `steps` (names, or pairs of positions to take), by the definitions.
+
+    Every statistic is that of the column samples, as `dmkl.numerics.chain` defines it.
+    """
+    K = np.asarray(K, dtype=np.float64)
+    every = np.arange(K.shape[1])
+    rows, cols = (every if positions is None else np.asarray(positions) for positions in (rows, cols))
+    train, cross = K[:, cols][:, :, cols], K[:, rows][:, :, cols]
+    own = np.diagonal(K, axis1=1, axis2=2)[:, rows]  # k(x, x) of the rows
+    for step in steps:
+        if step == "center":
+            means, row_means = train.mean(axis=1), cross.mean(axis=2)
+            grand = means.mean(axis=1)[:, None]
+            own = own - 2 * row_means + grand
+            cross = cross - row_means[:, :, None] - means[:, None, :] + grand[:, :, None]
+            train = train - means[:, :, None] - means[:, None, :] + grand[:, :, None]
+        elif step in ("trace", "multiplicative"):
+            trace = np.trace(train, axis1=1, axis2=2)
+            size = trace if step == "trace" else trace / train.shape[1] - train.mean(axis=(1, 2))
+            train, cross, own = train / size[:, None, None], cross / size[:, None, None], own / size[:, None]
+        elif step == "cosine":
+            norm, own_norm = np.sqrt(np.diagonal(train, axis1=1, axis2=2)), np.sqrt(own)
+            cross = cross / (own_norm[:, :, None] * norm[:, None, :])
+            train = train / (norm[:, :, None] * norm[:, None, :])
+            own = np.ones_like(own)
+        else:
+            take_rows, take_cols = step
+            train, cross = train[:, take_cols][:, :, take_cols], cross[:, take_rows][:, :, take_cols]
+            own = own[:, take_rows]
+    return cross
+
+
+def stepped(K, steps):
+    """The same steps on a KernelSet."""
+    for step in steps:
+        if step == "center":
+            K = K.center()
+        elif isinstance(step, str):
+            K = K.normalize(step)
+        else:
+            K = K[step]
+    return K
+
+
+def error(found, expected):
+    """The largest relative error of a kernel, in the Frobenius norm."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape
+    axes = tuple(range(1, expected.ndim))
+    return float(np.max(np.linalg.norm(found - expected, axis=axes) / np.linalg.norm(expected, axis=axes)))
+
+
+@contextmanager
+def raise_if_computes():
+    """A scheduler that refuses to run anything, for calls that may only build a graph."""
+
+    def refuse(dsk, keys, **kwargs):
+        msg = "a graph was computed while it was built"
+        raise AssertionError(msg)
+
+    with dask.config.set(scheduler=refuse):
+        yield
+
+
+def unit_keys(result, prefix):
+    """Keys of the tasks that go through the tiles."""
+    return [key for key in dict(result.__dask_graph__()) if isinstance(key, str) and is_unit(key, prefix)]
+
+
+def is_unit(key, prefix):
+    """Whether a key names a task that goes through tiles: the prefix and a number."""
+    return key.startswith(f"{prefix}-") and key[len(prefix) + 1 :].split("-")[0].isdigit()
+
+
+# --- sources that watch or break what they wrap -------------------------------------------------------------
+
+
+class Wrapped:
+    """A source of tiles that passes everything on."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __getattr__(self, name):
+        if name.startswith("__") or name == "source":
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def __dask_tokenize__(self):
+        return type(self).__name__, self.source.content_id
+
+    def stream(self, keys):
+        for key, tile in self.source.stream(keys):
+            self.see(key)
+            yield key, tile
+
+    def see(self, key):
+        """Called for each tile before it is handed on."""
+
+
+class Counting(Wrapped):
+    """Counts how often each tile is read."""
+
+    def __init__(self, source):
+        super().__init__(source)
+        self.reads = Counter()
+
+    def see(self, key):
+        self.reads[key] += 1
+
+
+class Watching(Wrapped):
+    """Calls a function at each tile."""
+
+    def __init__(self, source, look):
+        super().__init__(source)
+        self.look = look
+
+    def see(self, key):
+        self.look()
+
+
+class Killing(Wrapped):
+    """Kills its process at one tile, once for each file in a folder (always without a folder)."""
+
+    def __init__(self, source, at, markers=None):
+        super().__init__(source)
+        self.at, self.markers = at, markers
+
+    def see(self, key):
+        if key == self.at and self._armed():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _armed(self):
+        if self.markers is None:
+            return True
+        for marker in sorted(Path(self.markers).iterdir()):
+            try:
+                marker.unlink()
+            except FileNotFoundError:
+                continue
+            return True
+        return False
+
+
+def over(K, wrap, *args):
+    """The same kernel set over a wrapped source, and the wrapper."""
+    source = wrap(K.view.source, *args)
+    return KernelSet(View(source, K.view.kernels, K.view.rows, K.view.cols, K.view.steps)), source
+
+
+class InMemory:
+    """A symmetric set that was never stored: for properties over many shapes and tiles."""
+
+    def __init__(self, K, tile):
+        n, m, _ = K.shape
+        self.K = K
+        self.names = tuple(f"kernel_{j}" for j in range(n))
+        self.samples = self.train_samples = np.array([str(i) for i in range(m)], dtype=object)
+        self.dtype, self.symmetric = K.dtype, True
+        self.reads_per_tile, self.scratch_bytes = 1, 0
+        self.tiling = Tiling(m, m, tile, upper=True)
+        self.content_id = tokenize(K, tile)
+
+    def __dask_tokenize__(self):
+        return type(self).__name__, self.content_id
+
+    def stream(self, keys):
+        for key in keys:
+            k, i, j = key
+            yield key, self.K[k, self.tiling.row_slice(i), self.tiling.col_slice(j)]
+
+    def diagonal(self, kernels):
+        return np.diagonal(self.K, axis1=1, axis2=2)[kernels].astype(np.float64)
+
+    def row_sum(self, kernels):
+        return self.K[kernels].sum(axis=2, dtype=np.float64)
+
+
+def in_memory(K, tile):
+    """A KernelSet of matrices in memory."""
+    n, m, _ = K.shape
+    every = np.arange(m)
+    return KernelSet(View(InMemory(K, tile), np.arange(n), every, every))
+
+
+@cache
+def digits():
+    """90 digits and 5 kernels without negative entries: of pixels, of half the pixels, of noise."""
+    rng = np.random.default_rng(0)
+    x, y = load_digits(return_X_y=True)
+    chosen = rng.permutation(len(y))[:90]
+    x, y = x[chosen] / 16, y[chosen]
+    kernels = [
+        rbf_kernel(x, gamma=0.02),
+        rbf_kernel(x, gamma=0.5),
+        linear_kernel(x[:, :32]),
+        polynomial_kernel(x[:, 32:], degree=3),
+        rbf_kernel(rng.standard_normal((90, 5)), gamma=0.2),
+    ]
+    return np.stack(kernels), y

@@ -1,0 +1,348 @@
+"""Passes that several lenses share, their statistics, and combined kernels: against each alone and dense formulas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client
+from helpers.references import Counting, dense_view, error, in_memory, over, psd, stepped
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
+
+from dmkl.kernelset import KernelSet
+from dmkl.passes.combine import Combination, combine_pass, factor_pass
+from dmkl.passes.execute import Machine, active_client, computing_here, machine
+from dmkl.passes.run import pass_graph, run_pass
+from dmkl.passes.statistics import measured_together, training_lens
+from dmkl.passes.sweep import Columns
+from dmkl.passes.view import Lens
+
+M, N = 31, 3
+DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)
+SHUFFLED = np.random.default_rng(5).permutation(M)
+TRAIN, HELD_OUT = SHUFFLED[:14], SHUFFLED[14:20]
+BOTH = np.concatenate([TRAIN, HELD_OUT])
+OTHERS = SHUFFLED[9:27]
+SOME = (np.array([7, 1, 3, 0, 12, 5]),) * 2
+ACROSS = (np.array([15, 2, 19, 4]), np.array([11, 0, 8, 3, 6]))
+AGAIN = np.array([3, 3, 28, 0, 12, 28])
+
+# Rows, columns and steps of each lens; steps are names or pairs of positions to take.
+LENSES = {
+    "plain": (None, None, ()),
+    "a fold with its held-out rows": (BOTH, TRAIN, ("center", "trace")),
+    "another fold, unit norm": (SHUFFLED, OTHERS, ("center", "cosine")),
+    "steps before a fold": (None, None, ("cosine", (BOTH, TRAIN), "center", "trace")),
+    "steps between": (BOTH, TRAIN, ("multiplicative", "center", ACROSS, "cosine", "center")),
+    "a training set": (TRAIN, TRAIN, ("center", "trace")),
+    "some of a training set": (OTHERS, OTHERS, ("center", SOME, "trace", "center")),
+    "some of unit norm": (TRAIN, TRAIN, ("center", SOME, "center", "cosine")),
+    "samples again": (AGAIN, AGAIN, ("center", "multiplicative")),
+}
+SQUARE = ["plain", *list(LENSES)[5:]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_blas_thread():
+    with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
+        yield
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return psd(N, M, seed=4)
+
+
+def viewed(K, name):
+    rows, cols, steps = LENSES[name]
+    every = slice(None)
+    square = rows is cols
+    rows, cols = (every if chosen is None else chosen for chosen in (rows, cols))
+    return stepped(K if square and rows is every else K[rows, rows if square else cols], steps)
+
+
+def lens(K, name):
+    view = viewed(K, name)
+    return Lens(view.view, view.statistics())
+
+
+def dense(kernels, name):
+    return dense_view(kernels, *LENSES[name])
+
+
+def riders(lenses, dtype=DOUBLE):
+    """For each lens a block of every kind that it can carry."""
+    rng = np.random.default_rng(6)
+    columns = []
+    for number, seen in enumerate(lenses):
+        _, _, n_cols = seen.view.shape
+        columns.append(Columns(rng.standard_normal((n_cols, 2)), "each", None, dtype, number))
+        columns.append(Columns(rng.standard_normal((n_cols, 3)), "sum", rng.random((N, 3)), DOUBLE, number))
+        if seen.view.is_square:
+            columns.append(Columns(rng.standard_normal((n_cols, 2)), "project", None, DOUBLE, number))
+    return columns
+
+
+def expected(kernels, c):
+    if c.want == "sum":
+        return np.einsum("jab,bc,jc->ac", kernels, c.block, c.weights)[None]
+    return kernels @ c.block if c.want == "each" else c.block.T @ kernels @ c.block
+
+
+def batched(found, c):
+    return found[None] if c.want == "sum" else found
+
+
+# --- products -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("cutting")
+def test_a_shared_pass_is_each_lens_alone(kernels, scheduler):
+    K = in_memory(kernels, 9)
+    lenses = [lens(K, name) for name in LENSES]
+    columns = riders(lenses)
+    together, passes = run_pass(lenses, columns)
+    assert passes == 1
+    for number, (name, seen) in enumerate(zip(LENSES, lenses, strict=True)):
+        mine = [k for k, c in enumerate(columns) if c.lens == number]
+        alone, _ = run_pass([seen], [replace(columns[k], lens=0) for k in mine])
+        for k, by_itself in zip(mine, alone, strict=True):
+            reference = expected(dense(kernels, name), columns[k])
+            assert error(batched(together[k], columns[k]), reference) < 1e-12
+            assert error(batched(by_itself, columns[k]), reference) < 1e-12
+
+
+@pytest.mark.usefixtures("cutting")
+@pytest.mark.parametrize("tile", [1, 5, 16, 40])
+@pytest.mark.parametrize("slots", [1, 8])
+def test_kernels_in_parts(kernels, slots, tile):
+    """Several tasks for each kernel: the offsets of rectangular centrings are added once."""
+    K = in_memory(kernels, tile)
+    lenses = [lens(K, name) for name in LENSES]
+    columns = riders(lenses)
+    with dask.config.set(scheduler="threads", num_workers=slots):
+        units = len(pass_graph(lenses, columns, "apply-pass").units)
+        assert units == N * min(-(-4 * slots // N), len(K.view.tile_tasks()))
+        found, _ = run_pass(lenses, columns)
+    for c, result in zip(columns, found, strict=True):
+        assert error(batched(result, c), expected(dense(kernels, list(LENSES)[c.lens]), c)) < 1e-12
+
+
+@pytest.mark.usefixtures("synchronous", "cutting")
+def test_tiles_held_in_memory(kernels):
+    """Some of them: those of the rest are read."""
+    K = in_memory(kernels, 9).persist()
+    part = K[:20, :20].persist().view.source
+    for held in (K, KernelSet(replace(K.view, source=part))):
+        lenses = [lens(held, name) for name in LENSES]
+        columns = riders(lenses)
+        found, _ = run_pass(lenses, columns)
+        for c, result in zip(columns, found, strict=True):
+            assert error(batched(result, c), expected(dense(kernels, list(LENSES)[c.lens]), c)) < 1e-12
+
+
+@pytest.mark.usefixtures("synchronous", "cutting")
+def test_precisions_side_by_side(kernels):
+    """Blocks in the precision of float32 kernels, and others in double precision, through the same lenses."""
+    K = in_memory(kernels.astype(np.float32), 9)
+    lenses = [lens(K, name) for name in LENSES]
+    columns = riders(lenses, SINGLE)
+    found, _ = run_pass(lenses, columns)
+    for c, result in zip(columns, found, strict=True):
+        assert result.dtype == c.dtype
+        reference = expected(dense(kernels.astype(np.float32), list(LENSES)[c.lens]), c)
+        assert error(batched(result, c), reference) < (1e-5 if c.dtype == SINGLE else 1e-12)
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_a_shared_pass_reads_each_tile_once(kernels):
+    """And none that no lens needs: samples of the first and the last of four rows of tiles."""
+    K, source = over(in_memory(kernels, 8), Counting)
+    corner = np.array([30, 1, 25])
+    lenses = [Lens(view.view, view.statistics()) for view in (K[:5, :5], K[corner, corner])]
+    source.reads.clear()
+    run_pass(lenses, riders(lenses))
+    assert source.reads == {(k, i, j): 1 for k in range(N) for i, j in [(0, 0), (0, 3), (3, 3)]}
+
+
+@given(st.integers(0, 2**16), st.integers(1, 12), st.lists(st.sampled_from(["center", "trace", "cosine"]), max_size=3))
+def test_any_folds_of_any_tiles(seed, tile, steps):
+    rng = np.random.default_rng(seed)
+    m = int(rng.integers(4, 12))
+    kernels = psd(2, m, seed)
+    K, views, references = in_memory(kernels, tile), [], []
+    for _ in range(3):
+        order = rng.permutation(m)
+        cols = order[: rng.integers(2, m)]
+        rows = np.concatenate([cols, order[len(cols) :]])
+        views.append(stepped(K[rows, cols], steps).view)
+        references.append(dense_view(kernels, rows, cols, steps))
+    with dask.config.set(scheduler="synchronous"):
+        lenses, _ = measured_together(views)
+        columns = [
+            Columns(rng.standard_normal((seen.view.shape[2], 2)), "each", None, DOUBLE, k)
+            for k, seen in enumerate(lenses)
+        ]
+        found, _ = run_pass(lenses, columns)
+    for c, result, reference in zip(columns, found, references, strict=True):
+        assert np.linalg.norm(result - reference @ c.block) <= 1e-10 * np.linalg.norm(reference)
+
+
+# --- statistics ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize(
+    ("steps", "passes"),
+    [
+        ((), 0),
+        (("trace",), 0),
+        (("cosine",), 0),
+        (("center", "trace"), 1),
+        (("center", "cosine"), 1),
+        (("cosine", "center", "trace"), 1),
+        (("center", "cosine", "center"), 2),
+        (("multiplicative", "center", "center"), 1),
+    ],
+)
+def test_measured_together_as_alone_in_shared_passes(kernels, steps, passes):
+    K = in_memory(kernels, 9)
+    counted, source = over(K, Counting)
+    folds = [(BOTH, TRAIN), (SHUFFLED, OTHERS), (TRAIN, TRAIN)]
+    views = [stepped(counted[rows, cols], steps).view for rows, cols in folds]
+    lenses, n_passes = measured_together(views)
+    assert n_passes == passes
+    assert set(source.reads.values()) == ({passes} if passes else set())
+    for found, (rows, cols), view in zip(lenses, folds, views, strict=True):
+        assert found.view is view
+        alone = stepped(K[rows, cols], steps).statistics()
+        for one, other in zip(found.fitted.steps, alone.steps, strict=True):
+            for name in ("col_mean", "row_mean", "factor", "row_scale", "col_scale"):
+                value, reference = getattr(one, name), getattr(other, name)
+                assert (value is None) == (reference is None)
+                if value is not None:
+                    np.testing.assert_allclose(value, reference, rtol=1e-12, atol=1e-13)
+        V = np.random.default_rng(7).standard_normal((len(cols), 2))
+        (product,), _ = run_pass([found], [Columns(V, "each", None, DOUBLE)])
+        assert error(product, dense_view(kernels, rows, cols, steps) @ V) < 1e-12
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_statistics_over_all_samples_cost_nothing(kernels):
+    K, source = over(in_memory(kernels, 9), Counting)
+    order = np.argsort(SHUFFLED)
+    views = [stepped(part, ("center", "cosine")).view for part in (K, K[SHUFFLED, SHUFFLED], K[order, SHUFFLED])]
+    _, passes = measured_together(views)
+    assert passes == 0
+    assert not source.reads
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("name", LENSES)
+def test_the_training_lens_is_the_square_view(kernels, name):
+    """Of the column samples, whatever the rows are: products as those of the set K[cols, cols] and of the formula."""
+    _, cols, steps = LENSES[name]
+    found = training_lens(lens(in_memory(kernels, 9), name))
+    assert found.view.is_square
+    square = [(step[1], step[1]) if isinstance(step, tuple) else step for step in steps]
+    reference = dense_view(kernels, cols, cols, square)
+    assert found.view.shape == reference.shape
+    for c in riders([found]):
+        (product,), _ = run_pass([found], [c])
+        assert error(batched(product, c), expected(reference, c)) < 1e-12
+
+
+# --- combined kernels ---------------------------------------------------------------------------------------
+
+
+def whole(total):
+    """The matrix of a stored sum, its samples in the order of the view."""
+    lower, order = total.matrix()
+    lower = np.tril(lower)
+    matrix = lower + np.tril(lower, -1).T
+    if order is None:
+        return matrix
+    unsorted = np.empty_like(matrix)
+    unsorted[np.ix_(order, order)] = matrix
+    return unsorted
+
+
+def weightings(n_lenses):
+    rng = np.random.default_rng(8)
+    weights = [rng.random(N), np.array([0.0, 2.0, 0.0]), np.ones(N)]
+    return [Combination(k, weights[(k + turn) % 3]) for turn in range(2) for k in range(n_lenses)]
+
+
+def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
+    """Several weightings through several lenses, written in one pass: chains alike for all kernels, and cosine ones."""
+    K, source = in_memory(kernels, 7), None
+    if scheduler != "processes":
+        K, source = over(K, Counting)
+    lenses = [lens(K, name) for name in SQUARE]
+    if source is not None:
+        source.reads.clear()
+    combinations = weightings(len(lenses))
+    stems = [str(tmp_path / f"sum-{k}") for k in range(len(combinations))]
+    totals = combine_pass(lenses, combinations, stems)
+    if source is not None:
+        assert set(source.reads.values()) == {1}
+    for c, total in zip(combinations, totals, strict=True):
+        reference = np.tensordot(c.weights, dense(kernels, SQUARE[c.lens]), axes=1)
+        assert error(whole(total)[None], reference[None]) < 1e-12
+    totals[0].remove()
+    left = {path.name.rpartition("sum-")[2].split("-")[0] for path in Path(tmp_path).iterdir()}
+    assert left == {str(k) for k in range(1, len(combinations))}
+
+
+def test_factors_through_several_lenses(kernels, scheduler):
+    K = in_memory(kernels, 9)
+    lenses = [lens(K, name) for name in SQUARE]
+    combinations = weightings(len(lenses))
+    lams = np.geomspace(1e-3, 10, len(combinations))
+    rng = np.random.default_rng(9)
+    for c, lam, factor in zip(combinations, lams, factor_pass(lenses, combinations, lams), strict=True):
+        combined = np.tensordot(c.weights, dense(kernels, SQUARE[c.lens]), axes=1)
+        system = 0.5 * (np.eye(len(combined)) + combined / lam)
+        b = rng.standard_normal((len(combined), 2))
+        assert error((system @ factor.solve(b))[None], b[None]) < 1e-10 * np.linalg.cond(system)
+
+
+# --- passes inside tasks ------------------------------------------------------------------------------------
+
+
+def product_in_a_task(K, V):
+    """What a task does whose work is itself a pass, and which client it sees then."""
+    with computing_here(Machine(1, 2, 2**28, 2**28)):
+        view = K.center()
+        (found,), _ = run_pass([Lens(view.view, view.statistics())], [Columns(V, "each", None, DOUBLE)])
+        return found, active_client() is None
+
+
+def test_a_pass_inside_a_task(kernels, scheduler):
+    """It runs in the task's own thread: tasks beside it and the caller keep where they compute."""
+    K, V = in_memory(kernels, 9)[TRAIN, TRAIN], np.eye(len(TRAIN))[:, :2]
+    before = active_client()
+    tasks = [dask.delayed(product_in_a_task, pure=False)(K, (k + 1) * V) for k in range(3)]
+    for k, (found, alone) in enumerate(dask.compute(*tasks)):
+        assert alone
+        assert error(found, (k + 1) * dense_view(kernels, TRAIN, TRAIN, ["center"])[:, :, :2]) < 1e-12
+    assert active_client() is before
+    assert isinstance(before, Client) == (scheduler == "processes")
+
+
+def test_what_is_computed_here_ends_with_the_context():
+    here = Machine(3, 3, 1, 1)
+    outside = machine().slots
+
+    def fail():
+        assert machine() is here
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), computing_here(here):
+        fail()
+    assert machine().slots == outside

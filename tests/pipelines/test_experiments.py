@@ -1,0 +1,94 @@
+"""The papers' two experiments come out as they say, at sizes that a test can bear.
+
+Both are decided by paired differences: of two norms on the same draws, or on the same splits.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+
+JOBS = Path(__file__).parents[2] / "pipelines"
+
+
+def run(job, *arguments, output):
+    """What the job printed, and what it kept; the picture must be there."""
+    command = [sys.executable, str(JOBS / job), *map(str, arguments), "--output", str(output)]
+    done = subprocess.run(command, cwd=output, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    stem = Path(job).stem
+    assert (output / f"{stem}.png").read_bytes()[:4] == b"\x89PNG"
+    return done.stdout, xr.load_dataset(output / f"{stem}.nc", engine="scipy")
+
+
+def surely_positive(values, level=0.01):
+    """Whether the mean of independent values is above zero, by a one-sided t-test."""
+    return stats.ttest_1samp(values, 0, alternative="greater").pvalue < level
+
+
+def surely_larger(first, second, level=0.01):
+    """Whether the mean of `first` is above that of `second`: draws of their own, of unequal variance (Welch)."""
+    return stats.ttest_ind(first, second, equal_var=False, alternative="greater").pvalue < level
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    options = ["--kernels", 1, 5, 30, "--repetitions", 16, "--lams", 0.03, 0.1]
+    return run("simulation.py", *options, output=tmp_path_factory.mktemp("simulation"))
+
+
+def test_more_kernels_favor_the_second_norm(simulated):
+    """With few kernels the norms are alike; with many ℓ2 is ahead, where λ is the same and where it is chosen."""
+    _, found = simulated
+    ahead = found["error"].sel(p=1) - found["error"].sel(p=2)
+    assert abs(float(ahead.sel(lam="0.03", kernels=5).mean())) < 0.02
+    for lam in found["lam"].values:
+        few, many = ahead.sel(lam=lam, kernels=5).values, ahead.sel(lam=lam, kernels=30).values
+        assert surely_positive(many)
+        assert surely_larger(many, few)
+
+
+def test_many_weak_kernels_are_strong(simulated):
+    """One errs as often as the paper says; both norms err less the more there are."""
+    _, found = simulated
+    error = found["error"].sel(lam="chosen")
+    assert (abs(error.sel(kernels=1).mean("repetition") - 0.43) < 0.05).all()
+    for p in found["p"].values:
+        assert surely_larger(error.sel(p=p, kernels=5).values, error.sel(p=p, kernels=30).values)
+
+
+def test_the_first_norm_drops_kernels(simulated):
+    """With five kernels all have weight under both norms, with thirty under ℓ2 alone."""
+    _, found = simulated
+    weighted = found["weighted"].sel(lam="0.03").mean("repetition")
+    assert weighted.sel(kernels=5).min() > 4.5
+    assert float(weighted.sel(kernels=30, p=1)) < 25
+    assert float(weighted.sel(kernels=30, p=2)) == 30
+
+
+def test_one_kernel_has_no_norm(simulated):
+    """The same draws and the same weight: no difference at all, and the table says so."""
+    printed, found = simulated
+    alone = found.sel(kernels=1, lam=["0.03", "0.1"])
+    np.testing.assert_array_equal(alone["error"].sel(p=1), alone["error"].sel(p=2))
+    assert printed.count("+0.0000 ± 0.0000") >= 2
+    assert set(found.dims) == {"kernels", "repetition", "p", "lam"}
+
+
+def test_sparse_weights_bear_noise(tmp_path):
+    """Thirty kernels of noise cost the uniform sum accuracy, ℓ1 weights and normalized cuts next to none."""
+    options = ["--samples", 400, "--noise", 0, 30, "--ps", 1, "inf", "--lams", 1e-2, "--costs", 10]
+    printed, found = run("noise_kernels.py", "digits", *options, output=tmp_path)
+    assert "learnt" in printed
+    lost = found["test"].sel(noise=0) - found["test"].sel(noise=30)
+    for model in ("p = 1", "NCuts"):
+        assert abs(float(lost.sel(model=model).mean())) < 0.02
+        more = (lost.sel(model="p = inf") - lost.sel(model=model)).values
+        # Random splits of one set overlap: the variance of their mean is 1/J + test/train of theirs (Nadeau, Bengio:
+        # Inference for the generalization error, Machine Learning 52, 2003).
+        t = more.mean() / (more.std(ddof=1) * np.sqrt(1 / len(more) + 100 / 200))
+        assert stats.t.sf(t, len(more) - 1) < 0.05

@@ -1,0 +1,63 @@
+"""Every job of pipelines/ runs to its end on a small set."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+JOBS = Path(__file__).parents[2] / "pipelines"
+
+
+def run(job, *arguments, cwd):
+    """The output of a job."""
+    command = [sys.executable, str(JOBS / job), *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def views(tmp_path_factory):
+    """Two views of 120 samples of 3 classes, histograms, with two splits."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], 40)
+    centers = rng.random((2, 3, 8)) ** 3
+    found = {name: rng.random((120, 8)) * 0.3 + centers[k][labels] for k, name in enumerate(("one", "two"))}
+    found = {name: (v / v.sum(axis=1, keepdims=True)).astype(np.float16) for name, v in found.items()}
+    splits = np.array([rng.permutation(np.tile([0, 0, 1, 2], 30)) for _ in range(2)], dtype=np.int8)
+    path = tmp_path_factory.mktemp("views") / "views.npz"
+    np.savez(path, **found, label=labels, split=splits)
+    return path
+
+
+@pytest.mark.parametrize("job", ["flower17.py", "uci_digits.py"])
+def test_real_data(job, views, tmp_path):
+    printed = run(job, views, "--output", tmp_path / "out", cwd=tmp_path)
+    kernels = 2 if job == "flower17.py" else 10
+    assert f"<KernelSet {kernels} kernels, 120 × 120, float32>" in printed
+    assert "MK-FDA p = 1.5" in printed
+
+
+def test_search_grid(tmp_path):
+    options = ["-n", 4, "-m", 90, "--ps", 1, 2, "--lams", 0.01, 1, "--output", tmp_path]
+    printed = run("search_grid.py", "digits", *options, cwd=tmp_path)
+    assert "as it must" in printed
+
+
+def test_noise_kernels(views, tmp_path):
+    options = ["--noise", 0, 2, "--ps", 1, 2, "--lams", 0.01, "--output", tmp_path / "out"]
+    printed = run("noise_kernels.py", views, *options, cwd=tmp_path)
+    assert "learnt" in printed
+    assert (tmp_path / "out" / "noise_kernels.png").stat().st_size > 0
+
+
+def test_large_build(tmp_path):
+    printed = run("large_build.py", "-n", 2, "-m", 300, "-d", 5, "--cluster", "threads", cwd=tmp_path)
+    assert "floor / measured" in printed
+
+
+def test_ncuts(views, tmp_path):
+    options = ["--noise", 0, 2, "--models", "ncuts", "uniform Fisher", "--output", tmp_path / "out"]
+    assert "weight of noise" in run("ncuts.py", views, *options, cwd=tmp_path)

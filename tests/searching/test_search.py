@@ -1,0 +1,594 @@
+"""`dmkl.search`: every score against fits one by one, folds that see nothing of what they hold out, going on."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from helpers.references import Counting, dense_view, digits, in_memory, over
+from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score
+from sklearn.model_selection import KFold, RepeatedStratifiedKFold, StratifiedGroupKFold, StratifiedKFold
+from threadpoolctl import threadpool_limits
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.solvers.fisher.subspace.workspace import Workspace
+
+TIGHT = 1e-7
+"""The tolerance to which fits are solved whose scores are compared."""
+CLOSE = 1e-3
+"""What that leaves in the scores, relative to the largest."""
+GRID = {"p": [1.0, 1.5, np.inf], "lam": [1e-2, 1.0]}
+NAMES = ["smooth", "sharp", "upper", "lower", "noise"]
+FOLDS, TWO = (KFold(n, shuffle=True, random_state=0) for n in (3, 2))
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_blas_thread():
+    with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
+        yield
+
+
+# --- data, and the same search point by point ---------------------------------------------------------------
+
+
+def kernel_set():
+    return in_memory(digits()[0], 25)
+
+
+def labels(kind):
+    y = digits()[1]
+    return {
+        "binary": np.where(y < 5, "small", "large"),
+        "multiclass": y % 4,
+        "multilabel": np.stack([y < 5, y % 2, y % 3 == 0], axis=1).astype(int),
+    }[kind]
+
+
+KINDS = ["binary", "multiclass", "multilabel"]
+
+
+def margin(estimator, X, y):
+    """How far the score of the true class is above the others: it shows scores that differ by little."""
+    scores = estimator.decision_function(X)
+    if scores.ndim == 1:
+        return float(np.mean(np.where(y == estimator.classes_[1], scores, -scores)))
+    own = scores[np.arange(len(y)), np.searchsorted(estimator.classes_, y)]
+    return float(np.mean(own - scores.mean(axis=1)))
+
+
+SCORING = {"accuracy": "accuracy", "precision": "average_precision", "margin": margin}
+
+
+def measured(scores, truth, classes, favor=0.0):
+    """Accuracy, mean average precision and margin of decision scores, (measures[, tasks]).
+
+    Each measure rises with the scores of the true classes: `favor` of what they gain bounds it for scores that differ.
+    """
+    if truth.ndim == 2:
+        binary = [np.array([0, 1])] * truth.shape[1]
+        return np.array([measured(*task, favor) for task in zip(scores.T, truth.T, binary, strict=True)]).T
+    true = truth[:, None] == classes
+    if scores.ndim == 1:
+        scores = scores + favor * np.where(true[:, 1], 1, -1)
+        predicted, margins = classes[(scores > 0).astype(int)], np.where(true[:, 1], scores, -scores)
+        precision = average_precision_score(true[:, 1], scores)
+    else:
+        scores = scores + favor * np.where(true, 1, -1)
+        predicted, margins = classes[scores.argmax(axis=1)], scores[true] - scores.mean(axis=1)
+        columns = zip(true.T, scores.T, strict=True)
+        precision = np.mean([average_precision_score(t, s) for t, s in columns if t.any()])
+    return np.array([accuracy_score(truth, predicted), precision, margins.mean()])
+
+
+def check_scores(result, estimator, K, y, folds, part=1, prefix="score"):
+    """Every score of a search is that of a fit of its own on that fold."""
+    scores = result.scores
+    names = list(result.parameters)
+    for place in np.ndindex(*(scores.sizes[name] for name in names)):
+        at = dict(zip(names, place, strict=True))
+        params = {name: result.grid[name][k] for name, k in at.items()}
+        for f, fold in enumerate(folds):
+            train = fold[0]
+            model = estimator.__class__(**{**estimator.get_params(), "solver": "direct", **params})
+            model.fit(K[train, train], y[train])
+            found = scores.isel({**at, "fold": f})
+            check_measures(
+                [found[prefix], found[f"{prefix}_precision"], found[f"{prefix}_margin"]], model, K, fold, part, y
+            )
+            if list(model.weights_.kernel.values) == list(scores.kernel.values):
+                np.testing.assert_allclose(found["weight"], model.weights_, atol=1e-2)
+            np.testing.assert_allclose(found["objective"], model.objective_, rtol=2 * TIGHT)
+
+
+def check_measures(found, model, K, fold, part, y):
+    """Measures are those of the model's scores, up to ranks that what the tolerance leaves may turn."""
+    train, rows = fold[0], fold[part]
+    scores, classes = model.decision_function(K[rows, train]).values, np.unique(y[train])
+    size = CLOSE * np.abs(scores).max()
+    low, exact, high = (measured(scores, y[rows], classes, favor) for favor in (-size, 0.0, size))
+    for value, least, most in zip(found[:2], low, high, strict=False):
+        assert (least - 1e-12 <= value).all()
+        assert (value <= most + 1e-12).all()
+    for value in found[2:]:
+        np.testing.assert_allclose(value, exact[2], rtol=CLOSE, atol=size)
+
+
+def splits(cv, y, groups=None):
+    return list(cv.split(np.zeros(len(y)), y, groups))
+
+
+# --- scores -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_those_of_fits_one_by_one(kind):
+    K, y = kernel_set(), labels(kind)
+    result = dmkl.search(dmkl.MKFDA(tol=TIGHT), K, y, GRID, FOLDS, scoring=SCORING, refit=False)
+    assert result.scores.attrs["solver"] == "subspace"
+    assert result.scores["gap"].max() <= TIGHT
+    assert (result.scores["status"] == 0).all()
+    check_scores(result, dmkl.MKFDA(tol=TIGHT), K, y, splits(FOLDS, y))
+    means = result.scores["score"].mean("fold")
+    np.testing.assert_allclose(result.scores["mean_score"], means)
+    by_task = result.best_params_ if kind == "multilabel" else {None: result.best_params_}
+    for task, params in by_task.items():
+        mean = means if task is None else means.sel(task=task)
+        assert mean.sel(params).item() == pytest.approx(mean.max().item())
+
+
+FEW = {"p": [1.0, 2.0], "lam": [1e-1]}
+
+
+@pytest.mark.parametrize(("solver", "kind"), [("subspace", "multilabel"), ("direct", "multiclass")])
+def test_the_same_everywhere(kind, solver, scheduler):
+    """In a subspace, and point by point: on threads and on the processes of a cluster."""
+    model = dmkl.MKFDA(tol=TIGHT, solver=solver)
+    found = dmkl.search(model, kernel_set(), labels(kind), FEW, FOLDS, scoring=SCORING, refit=False)
+    assert found.scores.attrs["solver"] == solver
+    with dask.config.set(scheduler="synchronous"):
+        check_scores(found, model, kernel_set(), labels(kind), splits(FOLDS, labels(kind)))
+
+
+@pytest.mark.parametrize("solver", ["auto", "direct"])
+@pytest.mark.parametrize("kind", ["binary", "multilabel"])
+def test_grids_over_other_parameters(kind, solver):
+    """Points that differ in normalisation see other kernels; each is as a fit of its own."""
+    K, y = kernel_set(), labels(kind)
+    grid = {"normalize": ["trace", None, "cosine"], "lam": [1e-1, 1.0], "center": [True]}
+    model = dmkl.MKFDA(1.5, tol=TIGHT, solver=solver)
+    result = dmkl.search(model, K, y, grid, TWO, scoring=SCORING, refit=False)
+    assert result.parameters == ("normalize", "lam", "center")
+    assert result.grid == grid
+    check_scores(result, model, K, y, splits(TWO, y))
+
+
+@pytest.mark.parametrize("solver", ["auto", "direct"])
+def test_tasks_may_choose_other_steps(solver):
+    """One model has one normalisation: tasks that choose several are told so, or fitted, but not after all the work."""
+    K, source = over(kernel_set(), Counting)
+    arguments = dmkl.MKFDA(solver=solver), K, labels("multilabel"), {"normalize": ["trace", "multiplicative"]}, FOLDS
+    chosen = dmkl.search(*arguments, refit=False).best_params_
+    assert {params["normalize"] for params in chosen.values()} == {"trace", "multiplicative"}
+    source.reads.clear()
+    try:
+        assert dmkl.search(*arguments).best_.weights_.sizes == {"kernel": 5, "task": 3}
+    except InputError:
+        assert not source.reads
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["Uniform", "SingleBest", "Product"])
+def test_baselines(name, kind):
+    K, y = kernel_set(), labels(kind)
+    estimator = getattr(dmkl, name)(tol=TIGHT)
+    result = dmkl.search(estimator, K, y, {"lam": [1e-2, 1.0]}, FOLDS, scoring=SCORING)
+    assert result.scores.attrs["solver"] == {"Uniform": "subspace"}.get(name, "auto")
+    check_scores(result, estimator, K, y, splits(FOLDS, y))
+    assert type(result.best_) is getattr(dmkl, name)
+    if name == "Product":
+        assert (result.scores["weight"] == 1).all()
+    lam = {"multilabel": lambda: [point["lam"] for point in result.best_params_.values()]}.get(
+        kind, lambda: [result.best_params_["lam"]]
+    )()
+    assert set(np.ravel(result.best_.lam)) == set(lam)
+
+
+def test_one_value_of_each_parameter():
+    """Of parameters that are not searched, the estimator's own."""
+    K, y = kernel_set(), labels("multiclass")
+    estimator = dmkl.MKFDA(p=1.5, lam=3e-2, tol=TIGHT)
+    for grid in ({"lam": 3e-2}, {"p": [1.5]}, {"p": 1.5, "lam": [3e-2]}):
+        result = dmkl.search(estimator, K, y, grid, FOLDS, scoring=SCORING)
+        check_scores(result, estimator, K, y, splits(FOLDS, y))
+        assert result.best_params_ == {name: {"p": 1.5, "lam": 3e-2}[name] for name in grid}
+
+
+def test_the_estimator_is_not_changed():
+    estimator = dmkl.MKFDA(p=1.25, lam=7.0)
+    before = dict(vars(estimator))
+    for solver in ("auto", "direct"):
+        estimator.solver = before["solver"] = solver
+        dmkl.search(estimator, kernel_set(), labels("binary"), {"p": [2.0]}, FOLDS)
+        assert vars(estimator) == before
+
+
+def test_the_papers_grid_by_default():
+    result = dmkl.search(dmkl.MKFDA(), kernel_set(), labels("binary"), cv=FOLDS, refit=False)
+    assert result.scores["score"].shape == (12, 10, 3)
+    assert result.scores["gap"].max() <= 1e-4
+    assert result.n_passes_ <= 12
+    uniform = dmkl.search(dmkl.Uniform(normalize="cosine"), kernel_set(), labels("binary"), cv=FOLDS, refit=False)
+    np.testing.assert_allclose(uniform.grid["lam"], 4.0 ** np.arange(-5, 5))
+    assert uniform.parameters == ("lam",)
+
+
+# --- what a search reads ------------------------------------------------------------------------------------
+
+
+def test_passes_are_counted():
+    K, source = over(kernel_set(), Counting)
+    for solver, p in (("auto", [1.5, 2.0]), ("direct", [2.0])):
+        source.reads.clear()
+        grid = {"p": p, "lam": [1e-2, 1.0]}
+        result = dmkl.search(dmkl.MKFDA(solver=solver), K, labels("binary"), grid, 3, refit=False)
+        if solver == "auto":
+            assert source.reads.total() == result.n_passes_ * len(K) * len(K.view.tile_tasks())
+            assert result.scores["round_bytes"].sum() == K.bytes_per_pass * result.n_passes_
+        assert result.scores["round_kind"].values[0] == ("statistics" if solver == "auto" else "fit")
+
+
+def test_many_labels_take_few_passes_more_than_one():
+    rng = np.random.default_rng(1)
+    y = digits()[1]
+    many = np.stack([np.isin(y, rng.permutation(10)[:5]) for _ in range(20)], axis=1).astype(int)
+    together = dmkl.search(dmkl.MKFDA(), kernel_set(), many, GRID, FOLDS, refit=False)
+    alone = dmkl.search(dmkl.MKFDA(), kernel_set(), many[:, 0], GRID, FOLDS, scoring="average_precision", refit=False)
+    assert together.scores.sizes["task"] == 20
+    assert together.n_passes_ <= 1.5 * alone.n_passes_
+    np.testing.assert_allclose(together.scores["mean_score"].isel(task=0), alone.scores["mean_score"], atol=0.02)
+
+
+# --- folds --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["auto", "direct"])
+@pytest.mark.parametrize("steps", [(), ("cosine",)])
+def test_folds_never_see_what_they_hold_out(tmp_path, solver, steps):
+    """Other labels and other kernel values of the rows held out: the same weights, and the same fits."""
+    kernels, _ = digits()
+    y, rng = labels("multiclass"), np.random.default_rng(2)
+    order = rng.permutation(90)
+    held_out = order[60:]
+    folds = [(order[:45], held_out[:20]), (order[15:60], held_out[10:], held_out[:5]), (order[:60], held_out)]
+    # Positive definite again: rows held out are other combinations of the rows learnt from, and something of their own.
+    mixed = np.linalg.qr(rng.standard_normal((90, 90)))[0]
+    mixed[order[:60]] = np.eye(90)[order[:60]]
+    mixed[np.ix_(held_out, held_out)] = 0
+    changed = mixed @ kernels @ mixed.T
+    changed[:, held_out, held_out] += 0.5
+    others = y.copy()
+    others[held_out] = rng.permutation(others[held_out])
+    found = []
+    for name, matrices, truth in (("one", kernels, y), ("other", changed, others)):
+        K = dmkl.create(tmp_path / f"{name}.zarr", matrices, names=NAMES, tile=25)
+        for step in steps:
+            K = K.normalize(step)
+        model = dmkl.MKFDA(solver=solver)
+        found.append(dmkl.search(model, K, truth, GRID, folds, refit=False).scores)
+    for name in ("weight", "objective", "gap"):
+        np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-10, atol=1e-10)
+    assert (found[0]["score"] != found[1]["score"]).any()
+
+
+def with_splits(folder, y, parts, **options):
+    return dmkl.create(folder / "set.zarr", digits()[0], names=NAMES, labels=y, splits=parts, tile=25, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("solver", ["auto", "direct"])
+def test_stored_splits_with_test_rows(tmp_path, kind, solver):
+    """Test scores of the points, and of the chosen one fitted anew on training and validation rows."""
+    rng = np.random.default_rng(3)
+    parts = np.stack([rng.permutation(np.repeat([0, 1, 2, -1], [50, 20, 15, 5])) for _ in range(2)])
+    tasks = {"tasks": ["low", "odd", "three"]} if kind == "multilabel" else {}
+    K, y = with_splits(tmp_path, labels(kind), parts, **tasks), labels(kind)
+    folds = [K.split(k) for k in range(2)]
+    model = dmkl.MKFDA(1.5, tol=TIGHT, solver=solver)
+    result = dmkl.search(model, K, grid={"lam": [1e-2, 1.0]}, scoring=SCORING)
+    assert list(result.scores.fold.values) == ["0", "1"]
+    check_scores(result, model, K, y, folds)
+    check_scores(result, model, K, y, folds, part=2, prefix="test_score")
+    if kind == "multilabel":
+        assert result.tasks == ("low", "odd", "three")
+    lam = [p["lam"] for p in result.best_params_.values()] if kind == "multilabel" else result.best_params_["lam"]
+    for k, (train, validation, test) in enumerate(folds):
+        rows = np.union1d(train, validation)
+        again = dmkl.MKFDA(1.5, lam, tol=TIGHT, solver="direct").fit(K[rows, rows], y[rows])
+        check_measures([result.scores["refit_test_score"].isel(fold=k)], again, K, (rows, test), 1, y)
+        if k == 0:
+            np.testing.assert_array_equal(result.best_.train_samples_, again.train_samples_)
+            np.testing.assert_allclose(result.best_.weights_, again.weights_, atol=1e-2)
+            np.testing.assert_allclose(result.best_.objective_, again.objective_, rtol=2 * TIGHT)
+
+
+def test_splitters_and_explicit_folds():
+    K, y = kernel_set(), labels("multiclass")
+    groups = np.arange(90) // 3
+    model, grid = dmkl.MKFDA(2.0, tol=TIGHT), {"lam": [1e-2]}
+    mask = np.arange(90) < 60
+    for cv, options, folds in (
+        (4, {}, splits(StratifiedKFold(4), y)),
+        (RepeatedStratifiedKFold(n_splits=2, n_repeats=2, random_state=1), {}, None),
+        (StratifiedGroupKFold(3), {"groups": groups}, splits(StratifiedGroupKFold(3), y, groups)),
+        ((mask, ~mask), {}, [(np.flatnonzero(mask), np.flatnonzero(~mask))]),
+        ([(np.arange(40), np.arange(70, 90)), (np.arange(30, 75), np.arange(10))], {}, None),
+    ):
+        folds = folds or (cv if isinstance(cv, list) else splits(cv, y))
+        result = dmkl.search(model, K, y, grid, cv, scoring=SCORING, **options)
+        check_scores(result, model, K, y, folds)
+        rows = np.unique(np.concatenate([np.concatenate(fold) for fold in folds]))
+        alone = dmkl.MKFDA(2.0, 1e-2, tol=TIGHT).fit(K[rows, rows], y[rows])
+        assert list(result.best_.train_samples_) == list(alone.train_samples_)
+        np.testing.assert_allclose(result.best_.weights_, alone.weights_, atol=1e-3)
+
+
+def test_a_class_may_be_missing_from_a_fold():
+    """Two classes in the first fold, three in the second: each fold learns those that it has."""
+    K, y = kernel_set(), digits()[1] % 3
+    few = np.flatnonzero(y != 2)
+    folds = [(few[:40], few[40:]), (np.arange(60), np.arange(60, 90))]
+    for solver in ("auto", "direct"):
+        model = dmkl.MKFDA(1.5, tol=TIGHT, solver=solver)
+        result = dmkl.search(model, K, y, {"lam": [1e-2]}, folds, scoring=SCORING, refit=False)
+        check_scores(result, model, K, y, folds)
+
+
+@pytest.mark.parametrize("solver", ["auto", "direct"])
+def test_sets_with_steps_and_of_some_samples(solver):
+    """Steps before the folds stay as they were taken; rows are those of the set at hand."""
+    rng = np.random.default_rng(4)
+    some = rng.permutation(90)[:70]
+    for K, y in (
+        (kernel_set().normalize("cosine"), labels("multiclass")),
+        (kernel_set()[some, some], labels("multiclass")[some]),
+        (kernel_set().normalize("cosine")[some, some].center(), labels("multiclass")[some]),
+        (kernel_set()[some, some].center()[:50, :50].select([3, 0, 2]), labels("multiclass")[some][:50]),
+    ):
+        model = dmkl.MKFDA(1.5, tol=TIGHT, solver=solver)
+        result = dmkl.search(model, K, y, {"lam": [1e-1]}, FOLDS, scoring=SCORING)
+        check_scores(result, model, K, y, splits(FOLDS, y))
+        assert list(result.scores.kernel.values) == list(K.names)
+        assert result.best_.n_features_in_ == len(y)
+
+
+def test_scores_of_a_fold_densely():
+    """Once without any of the package's fits: scores of the rows held out from a weighting and an exact α."""
+    kernels, _ = digits()
+    y = labels("multilabel")
+    train, rows = np.arange(60), np.arange(60, 90)
+    result = dmkl.search(
+        dmkl.MKFDA(2.0, 1e-2, tol=TIGHT), kernel_set(), y, {"p": [2.0]}, (train, rows), scoring=SCORING, refit=False
+    )
+    square, cross = (dense_view(kernels, part, train, ("center", "trace")) for part in (train, rows))
+    for task in range(3):
+        beta = result.scores["weight"].isel(p=0, fold=0, task=task).values
+        positive = y[train, task] == 1
+        h = np.where(positive, 1 / positive.sum(), -1 / (~positive).sum())
+        alpha = np.linalg.solve(0.5 * (np.eye(60) + np.tensordot(beta, square, axes=1) / 1e-2), h)
+        scores, truth = np.tensordot(beta, cross, axes=1) @ alpha, y[rows, task]
+        at = result.scores.isel(p=0, fold=0, task=task)
+        assert at["score"] == pytest.approx(accuracy_score(truth, scores > 0))
+        assert at["score_precision"] == pytest.approx(average_precision_score(truth, scores), abs=1e-2)
+        assert at["score_margin"] == pytest.approx(np.mean(np.where(truth, scores, -scores)), rel=CLOSE)
+
+
+# --- the choice ---------------------------------------------------------------------------------------------
+
+
+def test_several_measures_and_rules():
+    K, y = kernel_set(), labels("multiclass")
+    options = {"grid": GRID, "cv": FOLDS, "refit": False}
+    names = ["mean_class_accuracy", "accuracy", "matthews"]
+    several = dmkl.search(dmkl.MKFDA(), K, y, scoring=names, **options)
+    assert several.scores.attrs["scoring"] == "mean_class_accuracy"
+    assert {"score", "score_accuracy", "score_matthews"} <= set(several.scores)
+    alone = dmkl.search(dmkl.MKFDA(), K, y, scoring="accuracy", **options)
+    np.testing.assert_array_equal(several.scores["score_accuracy"], alone.scores["score"])
+    assert alone.scores.attrs["scoring"] == "accuracy"
+    train, rows = splits(FOLDS, y)[1]
+    model = dmkl.MKFDA(1.5, 1e-2).fit(K[train, train], y[train])
+    expected = balanced_accuracy_score(y[rows], model.predict(K[rows, train]))
+    assert several.scores["score"].sel(p=1.5, lam=1e-2).isel(fold=1) == pytest.approx(expected, abs=0.05)
+
+    simplest = dmkl.search(dmkl.MKFDA(), K, y, scoring="accuracy", rule="one_standard_error", **options)
+    mean, error = simplest.scores["mean_score"], simplest.scores["standard_error"]
+    np.testing.assert_allclose(error, simplest.scores["score"].std("fold", ddof=1) / np.sqrt(3))
+    best = alone.best_params_
+    enough = mean >= mean.sel(best) - error.sel(best)
+    lam = max(mean.lam[enough.any("p")].values)
+    assert simplest.best_params_ == {"p": mean.p[enough.sel(lam=lam)].values.min(), "lam": lam}
+    assert simplest.rule == "one_standard_error"
+    assert simplest.choose("best") == best
+
+
+def test_each_task_has_its_own_choice():
+    K, y = kernel_set(), labels("multilabel")
+    result = dmkl.search(dmkl.MKFDA(tol=TIGHT), K, y, GRID, FOLDS, scoring="matthews")
+    chosen = result.best_params_
+    assert list(chosen) == ["0", "1", "2"]
+    for task, params in chosen.items():
+        mean = result.scores["mean_score"].sel(task=task)
+        assert mean.sel(params) == pytest.approx(mean.max().item())
+        alone = dmkl.MKFDA(**params, tol=TIGHT).fit(K, y[:, int(task)])
+        np.testing.assert_allclose(result.best_.weights_.sel(task=task), alone.weights_, atol=1e-2)
+        np.testing.assert_allclose(result.best_.objective_.sel(task=task), alone.objective_, rtol=2 * TIGHT)
+    assert len({tuple(params.values()) for params in chosen.values()}) > 1, "the case should tell the tasks apart"
+
+
+def test_without_a_model():
+    result = dmkl.search(dmkl.MKFDA(), kernel_set(), labels("binary"), {"p": [1.0]}, FOLDS, refit=False)
+    assert not hasattr(result, "best_")
+
+
+def test_saved_and_loaded(tmp_path):
+    K = kernel_set()
+    result = dmkl.search(dmkl.MKFDA(), K, labels("multilabel"), GRID, FOLDS, scoring=["matthews", "accuracy"])
+    result.save(tmp_path / "found.zarr")
+    loaded = dmkl.load(tmp_path / "found.zarr")
+    assert isinstance(loaded, dmkl.SearchResult)
+    assert loaded.scores.drop_attrs().identical(result.scores.drop_attrs())
+    assert loaded.best_params_ == result.best_params_
+    assert loaded.n_passes_ == result.n_passes_
+    scores, expected = (each.best_.decision_function(K[:7, :]) for each in (loaded, result))
+    np.testing.assert_array_equal(scores, expected)
+
+
+# --- what is left open --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("finish", ["cg", "direct", "report"])
+def test_what_the_basis_leaves_open(finish):
+    y = labels("binary")
+    model = dmkl.MKFDA(basis="60kB", finish=finish)
+    result = dmkl.search(model, kernel_set(), y, {"p": [1.0, 2.0], "lam": [1e-5]}, FOLDS, scoring=SCORING, refit=False)
+    gaps, status = result.scores["gap"], result.scores["status"]
+    assert set(status.values.ravel()) <= ({0, 2} if finish == "report" else {0, 1})
+    assert (status != 0).any()
+    np.testing.assert_array_equal(gaps <= 1e-4, status != 2)
+    assert np.isfinite(result.scores["score"]).all()
+
+
+# --- going on -----------------------------------------------------------------------------------------------
+
+
+class CutOff(Exception):
+    pass
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """A search that ends after its state was committed so many times."""
+
+    def run(times, *args, **options):
+        left = iter(range(times))
+        commit = Workspace.commit
+
+        def commit_or_end(self, state):
+            commit(self, state)
+            if next(left, None) is None:
+                raise CutOff
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Workspace, "commit", commit_or_end)
+            with pytest.raises(CutOff):
+                dmkl.search(*args, **options)
+
+    return run
+
+
+def test_a_search_goes_on(tmp_path, interrupted):
+    """From the statistics on: what is done is not read again, and the end is the same."""
+    K, source = over(kernel_set(), Counting)
+    y = labels("multilabel")
+    model, options = dmkl.MKFDA(tol=TIGHT), {"grid": FEW, "cv": TWO, "scoring": SCORING, "refit": False}
+    clean = dmkl.search(model, K, y, **options)
+    each = len(K) * len(K.view.tile_tasks())
+    for times in range(clean.n_passes_):
+        folder = tmp_path / f"{times}"
+        interrupted(times, model, K, y, **options, state=folder)
+        source.reads.clear()
+        result = dmkl.search(model, K, y, **options, state=folder)
+        assert source.reads.total() <= (result.n_passes_ - times - 1) * each
+        assert result.n_passes_ <= clean.n_passes_ + 1
+        assert result.scores["gap"].max() <= TIGHT
+        check_scores(result, model, kernel_set(), y, splits(TWO, y))
+        source.reads.clear()
+        again = dmkl.search(model, K, y, **options, state=folder)
+        assert not source.reads
+        np.testing.assert_allclose(again.scores["score_margin"], result.scores["score_margin"], rtol=1e-6)
+        assert again.n_passes_ == result.n_passes_
+
+
+def test_a_state_of_another_search_is_refused(tmp_path, interrupted):
+    folder, y = tmp_path / "state", labels("binary")
+    options = {"grid": {"p": [1.0, 2.0]}, "cv": FOLDS, "state": folder, "refit": False}
+    interrupted(2, dmkl.MKFDA(tol=1e-5), kernel_set(), y, **options)
+    before = sorted(folder.rglob("*"))
+    other = y.copy()
+    other[0] = "large" if y[0] == "small" else "small"
+    kernels = digits()[0].copy()
+    kernels[0, 3, 3] += 1e-6
+    some = np.arange(1, 90)
+    for what, change in {
+        "the grid": {"grid": {"p": [1.0, 3.0]}},
+        "the labels": {"y": other},
+        "the folds": {"cv": 3},
+        "content": {"K": in_memory(kernels, 25)},
+        "the kernels chosen": {"K": kernel_set().select([1, 0, 2, 3, 4])},
+        "the samples": {"K": kernel_set()[some, some], "y": y[some]},
+        "the steps": {"K": kernel_set().center()},
+        "tol": {"estimator": dmkl.MKFDA(tol=1e-3)},
+        "normalize": {"estimator": dmkl.MKFDA(tol=1e-5, normalize=None)},
+        "the estimator": {"estimator": dmkl.Uniform(tol=1e-5), "grid": {"lam": [1e-2]}},
+    }.items():
+        arguments = {"estimator": dmkl.MKFDA(tol=1e-5), "K": kernel_set(), "y": y, **options, **change}
+        with pytest.raises(InputError, match=f"holds the state of a search that differs in: .*{what}"):
+            dmkl.search(**arguments)
+    assert sorted(folder.rglob("*")) == before
+    for policy in ({"finish": "report"}, {"basis": "1GiB"}, {"max_iter": 7}):
+        result = dmkl.search(dmkl.MKFDA(tol=1e-5, **policy), kernel_set(), y, **options)
+        assert result.scores["gap"].max() <= 1e-5
+
+
+def test_steps_over_other_samples_are_another_search(tmp_path, interrupted):
+    """The same samples of the same set, centred over others before they were taken."""
+    y = labels("binary")
+    one, other = np.arange(80), np.concatenate([np.arange(60), np.arange(70, 90)])
+    options = {"grid": {"p": [2.0]}, "cv": FOLDS, "state": tmp_path / "state", "refit": False}
+    K = kernel_set()
+    interrupted(1, dmkl.MKFDA(), K[one, one].center()[:60, :60], y[:60], **options)
+    with pytest.raises(InputError, match="differs in"):
+        dmkl.search(dmkl.MKFDA(), K[other, other].center()[:60, :60], y[:60], **options)
+
+
+def test_equal_labels_of_another_type_are_the_same_search(tmp_path, interrupted):
+    y = (digits()[1] < 5).astype(np.int64)
+    options = {"grid": {"p": [2.0]}, "cv": FOLDS, "state": tmp_path / "state", "refit": False}
+    interrupted(2, dmkl.MKFDA(), kernel_set(), y, **options)
+    for kind in (np.int8, np.int64):
+        assert dmkl.search(dmkl.MKFDA(), kernel_set(), y.astype(kind), **options).scores["gap"].max() <= 1e-4
+
+
+# --- refusals -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"K": np.eye(3)}, "search takes a kernel set, got ndarray"),
+        ({"K": "rectangular"}, "search needs the kernels of all samples among themselves, got 60 rows and 90 columns"),
+        ({"y": None}, "search needs labels: give y"),
+        ({"y": np.zeros(90, dtype=int)}, "a single class"),
+        ({"y": np.arange(80) % 2}, r"y has shape \(80,\), expected \(90,\)"),
+        ({"grid": {"q": [1]}}, "'q' is no parameter of MKFDA"),
+        ({"grid": {"lam": [0.0]}}, "lam must be positive"),
+        ({"cv": "folds"}, "'folds' is unknown"),
+        ({"scoring": "precission"}, "there is no scoring 'precission'"),
+        ({"rule": "worst"}, "rule must be 'best' or 'one_standard_error', got 'worst'"),
+        ({"estimator": dmkl.MKFDA(tol=-1.0)}, "tol must be positive"),
+        ({"estimator": dmkl.MKFDA(finish="never")}, "finish must be"),
+        ({"estimator": dmkl.MKFDA(p=(1.0, 2.0, 3.0))}, "takes an estimator with one"),
+        ({"estimator": dmkl.MKFDA(p=(1.0, 2.0, 3.0), solver="direct")}, "takes an estimator with one"),
+        ({"estimator": dmkl.Uniform(lam=(1.0, 2.0, 3.0)), "grid": {"tol": [1e-3]}}, "takes an estimator with one"),
+    ],
+)
+def test_what_it_refuses_before_anything_is_read(change, message):
+    K, source = over(kernel_set(), Counting)
+    change = {"K": K[:60, :]} if change.get("K") is not None and isinstance(change["K"], str) else change
+    arguments = {"estimator": dmkl.MKFDA(), "K": K, "y": labels("multilabel"), "grid": {"lam": [1.0]}, "cv": FOLDS}
+    with pytest.raises(InputError, match=message):
+        dmkl.search(**{**arguments, **change})
+    assert not source.reads

@@ -1,0 +1,832 @@
+"""The parts of a search: folds, grids, measures, against scikit-learn and plain formulas."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from sklearn import metrics as skm
+from sklearn.base import is_classifier
+from sklearn.model_selection import (
+    GroupKFold,
+    GroupShuffleSplit,
+    KFold,
+    LeaveOneGroupOut,
+    LeaveOneOut,
+    LeavePGroupsOut,
+    PredefinedSplit,
+    RepeatedKFold,
+    RepeatedStratifiedKFold,
+    ShuffleSplit,
+    StratifiedGroupKFold,
+    StratifiedKFold,
+    StratifiedShuffleSplit,
+    TimeSeriesSplit,
+)
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.searching.folds import Fold, make_folds
+from dmkl.searching.grid import LAM_COSINE, LAM_TRACE, P_VALUES, as_grid, points, shape
+from dmkl.searching.scoring import OWN_METRICS, as_metrics, average_precision_voc, average_precision_voc07, evaluate
+
+M = 48
+LABELS = {
+    "binary": np.array(["no", "yes"])[np.arange(M) // 2 % 2],
+    "multiclass": np.arange(M) // 2 % 3 * 10,
+    "multilabel": np.stack([np.arange(M) // 2 % 2, np.arange(M) // 2 % 3 > 0], axis=1).astype(int),
+}
+GROUPS = np.arange(M) // 8
+KINDS = ["binary", "multiclass", "multilabel"]
+
+
+def same_folds(found, expected):
+    assert [fold.name for fold in found] == [str(k) for k in range(len(expected))]
+    for fold, parts in zip(found, expected, strict=True):
+        for values, positions in itertools.zip_longest((fold.train, fold.validation, fold.test), parts, fillvalue=[]):
+            assert values.dtype == np.int64
+            np.testing.assert_array_equal(values, positions)
+
+
+# --- folds --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_of_folds_is_scikit_learns(kind):
+    y = LABELS[kind]
+    splitter = KFold if kind == "multilabel" else StratifiedKFold
+    same_folds(make_folds(4, y), list(splitter(4).split(y, y)))
+    same_folds(make_folds(np.int64(3), y), list(splitter(3).split(y, y)))
+    same_folds(make_folds(None, y), list(splitter(5).split(y, y)))
+
+
+@pytest.mark.parametrize(
+    "splitter",
+    [
+        KFold(3),
+        KFold(4, shuffle=True, random_state=1),
+        StratifiedKFold(3),
+        RepeatedKFold(n_splits=3, n_repeats=2, random_state=0),
+        RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0),
+        ShuffleSplit(3, random_state=0),
+        StratifiedShuffleSplit(3, random_state=0),
+        TimeSeriesSplit(3),
+        LeaveOneOut(),
+        PredefinedSplit(np.arange(M) // 4 % 4 - 1),
+        GroupKFold(3),
+        GroupShuffleSplit(3, random_state=0),
+        StratifiedGroupKFold(3),
+        LeaveOneGroupOut(),
+        LeavePGroupsOut(2),
+    ],
+    ids=lambda splitter: type(splitter).__name__,
+)
+def test_every_splitter(splitter):
+    y, grouped = LABELS["multiclass"], "Group" in type(splitter).__name__
+    groups = GROUPS if grouped else None
+    same_folds(make_folds(splitter, y, groups=groups), list(splitter.split(y, y, groups)))
+    if grouped:
+        same_folds(make_folds(splitter, y, groups=np.repeat(list("abcdef"), 8)), list(splitter.split(y, y, groups)))
+
+
+@pytest.mark.parametrize("dtype", [object, np.dtypes.StringDType(), "U3"])
+def test_labels_are_stratified_whatever_they_are_stored_as(dtype):
+    y = LABELS["binary"].astype(dtype)
+    expected = list(StratifiedKFold(4).split(y, LABELS["binary"]))
+    same_folds(make_folds(4, y), expected)
+    same_folds(make_folds(StratifiedKFold(4), y), expected)
+    same_folds(make_folds(4, LABELS["multiclass"].astype(object)), make_folds_of(4, LABELS["multiclass"]))
+
+
+def make_folds_of(n, y):
+    return list(StratifiedKFold(n).split(y, y))
+
+
+def test_one_column_of_labels_is_a_vector():
+    same_folds(make_folds(3, LABELS["binary"][:, None]), make_folds_of(3, LABELS["binary"]))
+
+
+def stored_splits():
+    """Two splits: the first with a test part and rows in no part, the second without test."""
+    first = np.resize(np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, -1, 0, 1], dtype=np.int8), M)
+    return np.stack([first, np.resize(np.array([1, 0, 0], dtype=np.int8), M)])
+
+
+@pytest.mark.parametrize("cv", [None, "splits"])
+def test_stored_splits(cv):
+    splits, y = stored_splits(), LABELS["binary"]
+    folds = make_folds(cv, y, splits=splits)
+    same_folds(folds, [[np.flatnonzero(split == part) for part in (0, 1, 2)] for split in splits])
+    assert len(folds[0].test)
+    assert not len(folds[1].test)
+
+
+def test_stored_splits_without_validation_are_no_default():
+    y = LABELS["binary"]
+    splits = np.where(stored_splits() == 1, 2, stored_splits())
+    same_folds(make_folds(None, y, splits=splits), make_folds_of(5, y))
+    with pytest.raises(InputError, match="stored split 0 has no validation rows"):
+        make_folds("splits", y, splits=splits)
+    with pytest.raises(InputError, match="stored split 1 has no validation rows"):
+        make_folds(None, y, splits=np.stack([stored_splits()[0], splits[1]]))
+    with pytest.raises(InputError, match="stored split 0 has no training rows"):
+        make_folds("splits", y, splits=np.where(stored_splits() == 0, -1, stored_splits()))
+
+
+def test_splits_of_a_kernel_set(tmp_path):
+    """Through `KernelSet.splits`, also those of a part of its rows."""
+    y = LABELS["binary"]
+    K = dmkl.create(tmp_path / "set.zarr", np.eye(M)[None], labels=y, splits=stored_splits())
+    part = K[5:, 5:]
+    same_folds(
+        make_folds("splits", part.labels, splits=part.splits),
+        [[np.flatnonzero(split == p) for p in (0, 1, 2)] for split in stored_splits()[:, 5:]],
+    )
+
+
+def mask(positions):
+    return np.isin(np.arange(M), positions)
+
+
+TRAIN, VALIDATION, TEST = np.arange(0, 24), np.arange(24, 36), np.arange(36, 48)
+
+
+@pytest.mark.parametrize(
+    "cv",
+    [
+        (TRAIN, VALIDATION),
+        (TRAIN, VALIDATION, TEST),
+        (mask(TRAIN), mask(VALIDATION)),
+        (mask(TRAIN), VALIDATION, list(mask(TEST))),
+        (TRAIN.tolist(), range(24, 36)),
+        (TRAIN.astype(np.uint8), VALIDATION - M, []),
+        [(TRAIN, VALIDATION)],
+        ((TRAIN, VALIDATION, TEST),),
+    ],
+    ids=range(8),
+)
+def test_an_explicit_validation_set(cv):
+    for y in LABELS.values():
+        (fold,) = make_folds(cv, y)
+        np.testing.assert_array_equal(fold.train, TRAIN)
+        np.testing.assert_array_equal(fold.validation, VALIDATION)
+        assert len(fold.test) in (0, len(TEST))
+        assert fold.name == "0"
+
+
+def test_a_tuple_of_folds_is_no_pair_of_positions():
+    """Also where both folds have parts of the same length, or the parts are tuples."""
+    y, pair = LABELS["binary"], ((TRAIN, VALIDATION), (VALIDATION, TRAIN))
+    equal = (TRAIN[:12], VALIDATION), (VALIDATION, TRAIN[:12])
+    same_folds(make_folds(pair, y), pair)
+    same_folds(make_folds(equal, y), equal)
+    same_folds(make_folds(tuple(tuple(tuple(part) for part in fold) for fold in pair), y), pair)
+    same_folds(make_folds((pair[0], [mask(part) for part in pair[1]]), y), pair)
+    same_folds(make_folds((fold for fold in pair), y), pair)
+    same_folds(make_folds(np.array([[TRAIN[:12], VALIDATION]]), y), [equal[0]])
+    three = ((TRAIN, VALIDATION), (TRAIN, TEST), (TRAIN, VALIDATION, TEST))
+    same_folds(make_folds(three, y), three)
+
+
+def test_the_order_of_positions_is_kept():
+    (fold,) = make_folds((TRAIN[::-1], VALIDATION[::-1]), LABELS["binary"])
+    np.testing.assert_array_equal(fold.train, TRAIN[::-1])
+    assert isinstance(fold, Fold)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 4), st.sampled_from(KINDS))
+def test_folds_of_a_splitter_hold_each_row_once(seed, n, kind):
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(M)
+    y = LABELS[kind][order]
+    folds = make_folds(KFold(n, shuffle=True, random_state=seed) if kind == "multilabel" else n, y)
+    np.testing.assert_array_equal(np.sort(np.concatenate([fold.validation for fold in folds])), np.arange(M))
+    for fold in folds:
+        np.testing.assert_array_equal(np.sort(np.concatenate([fold.train, fold.validation])), np.arange(M))
+
+
+@pytest.mark.parametrize(
+    ("cv", "options", "words"),
+    [
+        ("folds", {}, "cv='folds' is unknown; the one word"),
+        ("splits", {}, "needs splits stored with the kernels .* give cv=5"),
+        (3.5, {}, "cv must be a number of folds, a splitter .* got 3.5"),
+        (KFold, {}, "cv must be a number of folds, a splitter"),
+        (1, {}, "cv=1 is no number of folds: .*n_splits=2 or more"),
+        (0, {}, "cv=0 is no number of folds"),
+        (M + 1, {}, "StratifiedKFold cannot split these 48 rows: .*greater than"),
+        ([], {}, "cv has no folds"),
+        (iter(()), {}, "cv has no folds"),
+        (GroupKFold(3), {}, "GroupKFold splits by groups; give groups=, one for each of the 48 rows"),
+        (StratifiedGroupKFold(3), {}, "StratifiedGroupKFold splits by groups"),
+        (LeaveOneGroupOut(), {}, "LeaveOneGroupOut splits by groups"),
+        (LeavePGroupsOut(2), {}, "LeavePGroupsOut splits by groups"),
+        (GroupShuffleSplit(), {}, "GroupShuffleSplit splits by groups"),
+        (GroupKFold(3), {"groups": GROUPS[1:]}, r"groups has shape \(47,\), expected \(48,\)"),
+        (GroupKFold(3), {"groups": np.stack([GROUPS, GROUPS])}, r"groups has shape \(2, 48\)"),
+        (GroupKFold(7), {"groups": GROUPS}, "GroupKFold cannot split these 48 rows: .*than the number of groups"),
+        (5, {"groups": GROUPS}, "cv=5 would ignore them; give cv=GroupKFold"),
+        (None, {"groups": GROUPS}, "cv=5 would ignore them"),
+        ("splits", {"groups": GROUPS, "splits": stored_splits()}, "cv='splits' would ignore them"),
+        ((TRAIN, []), {}, "fold 0 has no validation rows"),
+        (([], VALIDATION), {}, "fold 0 has no training rows"),
+        ((mask([]), VALIDATION), {}, "fold 0 has no training rows"),
+        ([(TRAIN, VALIDATION), (TRAIN, [])], {}, "fold 1 has no validation rows"),
+        ((TRAIN, [*VALIDATION, 7, 3]), {}, "fold 0 has 2 training rows that are validation rows too, row 3 first"),
+        ((TRAIN, VALIDATION, [5]), {}, "fold 0 has 1 training rows that are test rows too, row 5 first"),
+        ((TRAIN, [-M]), {}, "fold 0 has 1 training rows that are validation rows too, row 0 first"),
+        ([(TRAIN, VALIDATION), (TRAIN, [M])], {}, "fold 1, validation: row 48 is outside the 48 rows"),
+        (([-M - 1], VALIDATION), {}, "fold 0, train: row -49 is outside the 48 rows"),
+        ((TRAIN, VALIDATION, [99]), {}, "fold 0, test: row 99 is outside the 48 rows"),
+        ((mask(TRAIN)[1:], VALIDATION), {}, r"fold 0, train: a boolean row mask must have shape \(48,\), got \(47,\)"),
+        ([TRAIN, VALIDATION], {}, "fold 0 must be .* an explicit validation set is a tuple"),
+        ([[0, 1], [2, 3]], {}, "fold 0 must be"),
+        ([(TRAIN, VALIDATION), (TRAIN,)], {}, "fold 1 must be"),
+        ([(TRAIN, VALIDATION, TEST, TEST)], {}, "fold 0 must be"),
+        ([(TRAIN, VALIDATION + 0.5)], {}, "fold 0 must be"),
+        ([7], {}, "fold 0 must be"),
+        ({"train": TRAIN}, {}, "fold 0 must be"),
+    ],
+)  # fmt: skip
+def test_bad_folds(cv, options, words):
+    with pytest.raises(InputError, match=words):
+        make_folds(cv, LABELS["binary"], **options)
+
+
+def test_stratifying_tasks_is_refused():
+    with pytest.raises(
+        InputError, match=r"StratifiedKFold cannot split .* several tasks are not stratified, use KFold"
+    ):
+        make_folds(StratifiedKFold(3), LABELS["multilabel"])
+
+
+def test_a_class_that_is_not_learnt_is_told():
+    y = np.array(["a", "b", "c"])[np.arange(M) // 16]
+    with pytest.raises(InputError, match="fold 0 has no training rows of class 'a', of which it has validation rows"):
+        make_folds(KFold(3), y)
+    rows = np.arange(32)
+    with pytest.raises(InputError, match="fold 1 has no training rows of class 'c', of which it has test rows"):
+        make_folds([(rows[::2], rows[1::2]), (rows[::2], rows[1::2], [40])], y)
+    # A class that a fold does not hold at all is no matter.
+    make_folds((rows[::2], rows[1::2]), y)
+    with pytest.raises(InputError, match="fold 0 has training rows of a single class, 'b', and needs two"):
+        make_folds((np.arange(16, 24), np.arange(24, 32)), y)
+
+
+def test_too_few_of_a_class_to_stratify():
+    """Scikit-learn warns, and where it matters a fold is refused."""
+    y = np.where(np.arange(M) < 2, "rare", LABELS["binary"])
+    with pytest.warns(UserWarning, match="least populated class"):
+        assert len(make_folds(5, y)) == 5
+    y[0] = "no"
+    with (
+        pytest.warns(UserWarning, match="least populated class"),
+        pytest.raises(InputError, match=r"fold \d has no training rows of class 'rare'"),
+    ):
+        make_folds(5, y)
+
+
+def test_a_task_that_is_not_learnt_is_told():
+    y = np.stack([np.arange(M) % 2, np.arange(M) < 3], axis=1).astype(int)
+    with pytest.raises(
+        InputError, match="fold 0 has no training rows of class 1 in task 1, of which it has validation"
+    ):
+        make_folds(KFold(3), y)
+    with pytest.raises(InputError, match="fold 0 has training rows of a single class, 0 in task 1, and needs two"):
+        make_folds((TRAIN[5:], VALIDATION), y)
+    make_folds((TRAIN, VALIDATION, TEST), y)
+
+
+# --- grids --------------------------------------------------------------------------------------------------
+
+
+def test_default_grids_are_the_papers():
+    assert len(P_VALUES) == 12
+    np.testing.assert_array_equal(
+        P_VALUES, [1, 1.015625, 1.03125, 1.0625, 1.125, 1.25, 1.5, 2, 3, 4, 8, np.inf]
+    )  # fmt: skip
+    np.testing.assert_allclose(LAM_TRACE, np.logspace(-8, 1, 10), rtol=1e-15)
+    np.testing.assert_allclose(LAM_COSINE, np.logspace(-5, 4, 10, base=4), rtol=1e-15)
+    assert as_grid(None, dmkl.MKFDA()) == {"p": P_VALUES, "lam": LAM_TRACE}
+    assert list(as_grid(None, dmkl.MKFDA())) == ["p", "lam"]
+    assert as_grid(None, dmkl.MKFDA(normalize="cosine")) == {"p": P_VALUES, "lam": LAM_COSINE}
+    for estimator in (dmkl.Uniform(), dmkl.SingleBest(), dmkl.Product(), dmkl.Uniform(normalize=None)):
+        assert as_grid(None, estimator) == {"lam": LAM_TRACE}
+    assert as_grid(None, dmkl.SingleBest(normalize="cosine")) == {"lam": LAM_COSINE}
+
+
+def test_every_default_point_is_taken_by_the_estimator():
+    for point in points(as_grid(None, dmkl.MKFDA())):
+        dmkl.MKFDA(**point)._check_parameters()
+
+
+def test_a_grid_is_made_plain():
+    grid = {"lam": np.logspace(-2, 0, 3, dtype=np.float32), "p": [1, 1e7, np.float64(2)], "normalize": "cosine"}
+    found = as_grid(grid, dmkl.MKFDA())
+    assert found == {"lam": tuple(grid["lam"].tolist()), "p": (1.0, np.inf, 2.0), "normalize": ("cosine",)}
+    assert list(found) == ["lam", "p", "normalize"]
+    assert all(type(value) is float for value in (*found["lam"], *found["p"]))
+    assert as_grid({"lam": 1, "center": False, "tol": np.array(1e-3)}, dmkl.MKFDA()) == {
+        "lam": (1.0,),
+        "center": (False,),
+        "tol": (1e-3,),
+    }
+    assert as_grid({"normalize": ("trace", None), "max_iter": range(2, 5)}, dmkl.MKFDA()) == {
+        "normalize": ("trace", None),
+        "max_iter": (2, 3, 4),
+    }
+    assert as_grid({"lam": (10.0**k for k in (0, 1))}, dmkl.Uniform()) == {"lam": (1.0, 10.0)}
+    assert as_grid({"normalize": None}, dmkl.Uniform()) == {"normalize": (None,)}
+    splitters = [KFold(3), KFold(4)]
+    assert as_grid({"cv": splitters}, dmkl.SingleBest()) == {"cv": tuple(splitters)}
+
+
+@given(st.dictionaries(st.sampled_from(["p", "lam", "tol", "max_iter"]), st.integers(1, 4), min_size=1))
+def test_points_are_in_c_order(sizes):
+    grid = as_grid({name: [float(k + 1) for k in range(size)] for name, size in sizes.items()}, dmkl.MKFDA())
+    assert shape(grid) == tuple(sizes.values())
+    found = points(grid)
+    assert len(found) == math.prod(shape(grid))
+    for flat, point in enumerate(found):
+        where = np.unravel_index(flat, shape(grid))
+        assert point == {name: grid[name][k] for name, k in zip(grid, where, strict=True)}
+        assert list(point) == list(grid)
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({}, "grid must map parameters to their values"),
+        ([{"p": [1]}], "grid must map parameters to their values"),
+        (
+            {"lamda": [1]},
+            "'lamda' is no parameter of MKFDA; its parameters are basis, center, finish, lam, master, max_iter",
+        ),
+        ({"p": []}, "the grid has no values for p; give one at least, or leave p out"),
+        ({"lam": np.array([])}, "no values for lam"),
+        ({"p": [1, 2, 2.0]}, r"the grid has 2\.0 twice among the values of p"),
+        ({"p": [1e6, 2, np.inf]}, r"has inf twice among the values of p \(from 1e6 on it counts as infinite\)"),
+        ({"lam": [1, 0.5, 1.0]}, r"the grid has 1\.0 twice among the values of lam; leave one out"),
+        ({"normalize": ["trace", "trace"]}, "'trace' twice among the values of normalize"),
+        ({"p": 0.5}, r"p must be at least 1 .* got 0\.5"),
+        ({"p": [2, np.nan]}, "p must be at least 1"),
+        ({"p": "2"}, "the values of p must be numbers, got '2'"),
+        ({"p": [None]}, "the values of p must be numbers, got None"),
+        ({"lam": [True]}, "the values of lam must be numbers, got True"),
+        ({"lam": [1j]}, "the values of lam must be numbers"),
+        ({"lam": [0]}, "the values of lam must be positive and finite, got 0"),
+        ({"lam": -1e-3}, "positive and finite, got -0.001"),
+        ({"lam": [np.inf]}, "positive and finite, got inf"),
+        ({"lam": [np.nan]}, "positive and finite, got nan"),
+    ],
+)
+def test_bad_grids(grid, words):
+    with pytest.raises(InputError, match=words):
+        as_grid(grid, dmkl.MKFDA())
+
+
+def test_a_default_grid_needs_p_or_lam():
+    class Other:
+        def get_params(self):
+            return {"tol": 1}
+
+    with pytest.raises(InputError, match="Other has neither p nor lam"):
+        as_grid(None, Other())
+    assert as_grid({"tol": [1, 2]}, Other()) == {"tol": (1, 2)}
+    with pytest.raises(InputError, match="'p' is no parameter of Uniform"):
+        as_grid({"p": 2}, dmkl.Uniform())
+
+
+# --- average precision: rankings as VOC's devkit and the definitions read them --------------------------------
+
+
+def ranked(*labels):
+    """Labels in the order of falling scores."""
+    return np.array(labels, dtype=bool), -np.arange(len(labels), dtype=float)
+
+
+def recall_precision(positive, scores):
+    """(recall, precision) at each threshold, as fractions."""
+    pairs = []
+    for threshold in sorted(set(scores), reverse=True):
+        kept = positive[scores >= threshold]
+        pairs.append((Fraction(int(kept.sum()), int(positive.sum())), Fraction(int(kept.sum()), len(kept))))
+    return pairs
+
+
+def voc07(positive, scores):
+    pairs = recall_precision(positive, scores)
+    return float(sum(max([p for r, p in pairs if r >= Fraction(k, 10)], default=0) for k in range(11)) / 11)
+
+
+def voc(positive, scores):
+    """VOCap.m: close the curve, make precision monotone from the back, add up where recall changes."""
+    pairs = recall_precision(positive, scores)
+    recall, precision = [0, *(r for r, _ in pairs), 1], [0, *(p for _, p in pairs), 0]
+    for k in range(len(precision) - 2, -1, -1):
+        precision[k] = max(precision[k], precision[k + 1])
+    return float(sum((recall[k] - recall[k - 1]) * precision[k] for k in range(1, len(recall))))
+
+
+def plain(positive, scores):
+    """Without interpolation (Snoek et al.)."""
+    total, before = 0, 0
+    for r, p in recall_precision(positive, scores):
+        total, before = total + (r - before) * p, r
+    return float(total)
+
+
+REFERENCES = {"average_precision": plain, "average_precision_voc": voc, "average_precision_voc07": voc07}
+
+
+def test_average_precision_by_hand():
+    # Positives at ranks 2, 3 and 5: precision 1/2, 2/3, 3/5 at recall 1/3, 2/3, 1. The first is below the envelope.
+    case = ranked(0, 1, 1, 0, 1, 0)
+    # Levels 0 to 0.6 have 2/3, levels 0.7 to 1 have 3/5.
+    assert average_precision_voc07(*case) == pytest.approx((7 * 2 / 3 + 4 * 3 / 5) / 11, rel=1e-14)
+    assert average_precision_voc(*case) == pytest.approx((2 / 3 + 2 / 3 + 3 / 5) / 3, rel=1e-14)
+    (both,) = evaluate(as_metrics("average_precision", "binary"), "binary", [0, 1], case[0].astype(int), case[1])
+    assert both == pytest.approx((1 / 2 + 2 / 3 + 3 / 5) / 3, rel=1e-14)
+    # No interpolation changes a ranking whose precision falls throughout: 1, 2/3, 3/5 at recall 1/3, 2/3, 1.
+    case = ranked(1, 0, 1, 0, 1)
+    assert average_precision_voc07(*case) == pytest.approx((4 * 1 + 3 * 2 / 3 + 4 * 3 / 5) / 11, rel=1e-14)
+    assert average_precision_voc(*case) == pytest.approx((1 + 2 / 3 + 3 / 5) / 3, rel=1e-14)
+
+
+@pytest.mark.parametrize("n", [10, 20, 30, 70])
+def test_a_recall_of_k_tenths_reaches_the_level(n):
+    """Of n positives 3n/10 (or 6n/10, 7n/10) come first, the others last: levels up to there have precision one."""
+    for tenths in (1, 3, 6, 7):
+        first = tenths * n // 10
+        positive, scores = ranked(*[1] * first, *[0] * 1000, *[1] * (n - first))
+        late = n / (n + 1000)
+        expected = ((tenths + 1) + (10 - tenths) * late) / 11
+        assert average_precision_voc07(positive, scores) == pytest.approx(expected, rel=1e-12)
+
+
+def test_tied_samples_enter_together():
+    positive, scores = np.array([1, 0, 1, 0], dtype=bool), np.zeros(4)
+    for name in REFERENCES:
+        assert evaluate(as_metrics(name, "binary"), "binary", [0, 1], positive.astype(int), scores) == [0.5]
+
+
+rankings = st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=1, max_size=30)
+
+
+@given(rankings, st.randoms(use_true_random=False), st.sampled_from(list(REFERENCES)))
+def test_average_precision_is_its_definition(ranking, random, name):
+    assume(any(truth for truth, _ in ranking))
+    metrics = as_metrics(name, "binary")
+
+    def measured(pairs):
+        truth, scores = (np.array(values) for values in zip(*pairs, strict=True))
+        return evaluate(metrics, "binary", [0, 1], truth.astype(int), scores.astype(float))[0]
+
+    truth, scores = (np.array(values) for values in zip(*ranking, strict=True))
+    value = measured(ranking)
+    assert value == pytest.approx(REFERENCES[name](truth, scores), rel=1e-12)
+    if name == "average_precision":
+        assert value == skm.average_precision_score(truth, scores)
+    shuffled = list(ranking)
+    random.shuffle(shuffled)
+    assert measured(shuffled) == pytest.approx(value, rel=1e-12)
+    assert measured([(t, 3 * s + 1) for t, s in ranking]) == pytest.approx(value, rel=1e-12)
+    assert measured([(t, int(t)) for t, _ in ranking]) == 1
+    assert 0 < value <= 1
+    assert voc(truth, scores) >= plain(truth, scores) - 1e-12
+
+
+# --- measures of predictions --------------------------------------------------------------------------------
+
+
+def problem(kind, seed, rows=60):
+    """Classes, labels of every class, scores that are right more often than not."""
+    rng = np.random.default_rng(seed)
+    if kind == "multilabel":
+        truth = rng.integers(0, 2, (rows, 3))
+        return np.array([0, 1]), truth, truth - 0.5 + rng.standard_normal((rows, 3))
+    classes = np.array(["no", "yes"]) if kind == "binary" else np.array([-3, 0, 8, 20])
+    index = np.arange(rows) % len(classes)
+    signs = np.eye(len(classes))[index] + 0.7 * rng.standard_normal((rows, len(classes)))
+    return classes, classes[index], signs[:, 1] - signs[:, 0] if kind == "binary" else signs
+
+
+def one_vs_rest(classes, truth, decision):
+    """Truth, score and prediction of each class that is measured: the second of two, or all."""
+    if decision.ndim == 1:
+        return [(truth == classes[1], decision, decision > 0)]
+    best = classes[np.argmax(decision, axis=1)]
+    return [(truth == c, decision[:, k], best == c) for k, c in enumerate(classes)]
+
+
+def correlation(truth, found):
+    tp, tn = np.sum(truth & found), np.sum(~truth & ~found)
+    fp, fn = np.sum(~truth & found), np.sum(truth & ~found)
+    below = math.sqrt(float((tp + fp) * (tp + fn)) * float((tn + fp) * (tn + fn)))
+    return 0.0 if below == 0 else float(tp * tn - fp * fn) / below
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_own_measures(kind, seed):
+    classes, truth, decision = problem(kind, seed)
+    cases = one_vs_rest(classes, truth, decision)
+    best = classes[(decision > 0).astype(int) if kind == "binary" else np.argmax(decision, axis=1)]
+    expected = {
+        "mean_class_accuracy": np.mean([np.mean(best[truth == c] == c) for c in classes]),
+        **{name: np.mean([f(t, s) for t, s, _ in cases]) for name, f in REFERENCES.items()},
+        "matthews": np.mean([correlation(t, found) for t, _, found in cases]),
+        "neg_matthews_loss": np.mean([-(1 - correlation(t, found)) for t, _, found in cases]),
+    }
+    expected |= {f"mean_{name}": expected[name] for name in REFERENCES}
+    assert set(expected) == set(OWN_METRICS)
+    found = evaluate(as_metrics(list(expected), kind), kind, classes, truth, decision)
+    np.testing.assert_allclose(found, list(expected.values()), rtol=1e-12)
+    assert expected["mean_class_accuracy"] == pytest.approx(skm.balanced_accuracy_score(truth, best))
+    if kind == "binary":
+        assert expected["matthews"] == pytest.approx(skm.matthews_corrcoef(truth, best))
+
+
+@pytest.mark.parametrize("name", [*OWN_METRICS, "accuracy", "f1", "roc_auc", "balanced_accuracy"])
+def test_tasks_are_binary_problems(name):
+    _, truth, decision = problem("multilabel", 0)
+    metrics = as_metrics(["accuracy", name] if name != "accuracy" else [name], "multilabel")
+    found = evaluate(metrics, "multilabel", [0, 1], truth, decision)
+    assert found.shape == (len(metrics), 3)
+    for k in range(3):
+        alone = evaluate(metrics, "binary", [0, 1], truth[:, k], decision[:, k])
+        np.testing.assert_array_equal(found[:, k], alone)
+    np.testing.assert_array_equal(evaluate(metrics, "multilabel", [0, 1], truth.astype(bool), decision), found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_measures_do_not_see_the_order_of_rows(kind, seed):
+    classes, truth, decision = problem(kind, seed, 24)
+    metrics = as_metrics([*OWN_METRICS, "accuracy"], kind)
+    order = np.random.default_rng(seed).permutation(len(truth))
+    np.testing.assert_allclose(
+        evaluate(metrics, kind, classes, truth[order], decision[order]),
+        evaluate(metrics, kind, classes, truth, decision),
+        rtol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_scores_that_tell_the_truth_are_best(kind):
+    classes, truth, decision = problem(kind, 0)
+    signs = 2.0 * (truth[:, None] == classes) - 1
+    best = {name: 0.0 if name == "neg_matthews_loss" else 1.0 for name in (*OWN_METRICS, "accuracy")}
+    metrics = as_metrics(list(best), kind)
+    found = evaluate(metrics, kind, classes, truth, signs[:, 1] if kind == "binary" else signs)
+    np.testing.assert_allclose(found, list(best.values()), atol=1e-15)
+    assert (evaluate(metrics, kind, classes, truth, decision) < found).all()
+
+
+# --- scikit-learn's scorers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "reference"),
+    [
+        ("accuracy", "binary", lambda t, s, b: np.mean(t == b)),
+        ("accuracy", "multiclass", lambda t, s, b: np.mean(t == b)),
+        ("roc_auc", "binary", lambda t, s, b: skm.roc_auc_score(t, s)),
+        ("balanced_accuracy", "multiclass", lambda t, s, b: skm.balanced_accuracy_score(t, b)),
+        ("matthews_corrcoef", "multiclass", lambda t, s, b: skm.matthews_corrcoef(t, b)),
+        ("f1_macro", "multiclass", lambda t, s, b: skm.f1_score(t, b, average="macro")),
+        ("f1_weighted", "multiclass", lambda t, s, b: skm.f1_score(t, b, average="weighted")),
+        ("top_k_accuracy", "multiclass", lambda t, s, b: skm.top_k_accuracy_score(t, s, k=2)),
+        ("f1", "binary", lambda t, s, b: skm.f1_score(t, b, pos_label="yes")),
+        ("precision", "binary", lambda t, s, b: skm.precision_score(t, b, pos_label="yes")),
+        ("recall", "binary", lambda t, s, b: skm.recall_score(t, b, pos_label="yes")),
+        ("jaccard", "binary", lambda t, s, b: skm.jaccard_score(t, b, pos_label="yes")),
+    ],
+)
+def test_scikit_learns_names(name, kind, reference):
+    classes, truth, decision = problem(kind, 1)
+    best = classes[(decision > 0).astype(int) if kind == "binary" else np.argmax(decision, axis=1)]
+    forms = [(truth, classes), (truth.astype(object), classes.astype(object)), (truth.astype(object), classes)]
+    if kind == "binary":
+        forms.append(tuple(values.astype(np.dtypes.StringDType()) for values in forms[0]))
+    for labels, known in forms:
+        (found,) = evaluate(as_metrics(name, kind), kind, known, labels, decision)
+        assert found == pytest.approx(reference(truth, decision, best), rel=1e-12)
+
+
+def test_the_second_class_is_positive_whatever_the_labels():
+    _, truth, decision = problem("binary", 2)
+    names = ["f1", "precision", "roc_auc", *OWN_METRICS]
+    expected = evaluate(as_metrics(names, "binary"), "binary", [0, 1], (truth == "yes").astype(int), decision)
+    for classes in ([-1, 1], [1, 2], ["b", "c"], [False, True]):
+        labels = np.where(truth == "yes", *classes[::-1])
+        np.testing.assert_array_equal(
+            evaluate(as_metrics(names, "binary"), "binary", classes, labels, decision), expected
+        )
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_callables_see_a_fitted_classifier_and_the_labels(kind):
+    classes, truth, decision = problem(kind, 3)
+    best = classes[(decision > 0).astype(int) if kind == "binary" else np.argmax(decision, axis=1)]
+
+    def share(estimator, X, y):
+        assert is_classifier(estimator)
+        np.testing.assert_array_equal(estimator.classes_, classes)
+        np.testing.assert_array_equal(estimator.decision_function(X), decision)
+        np.testing.assert_array_equal(estimator.predict(X), best)
+        np.testing.assert_array_equal(y, truth)
+        return np.mean(estimator.predict(X[::2]) == y[::2])
+
+    made = skm.make_scorer(skm.f1_score, average="macro", pos_label=None)
+    found = evaluate(as_metrics({"half": share, "f1": made}, kind), kind, classes, truth, decision)
+    np.testing.assert_allclose(found, [np.mean(best[::2] == truth[::2]), skm.f1_score(truth, best, average="macro")])
+    assert list(as_metrics(share, kind)) == ["share"]
+    assert list(as_metrics(made, kind)) == ["score"]
+
+
+def test_a_scorer_may_name_its_positive_class():
+    classes, truth, decision = problem("binary", 4)
+    best = classes[(decision > 0).astype(int)]
+    scorer = skm.make_scorer(skm.f1_score, pos_label="no")
+    assert evaluate(as_metrics(scorer, "binary"), "binary", classes, truth, decision) == [
+        skm.f1_score(truth, best, pos_label="no")
+    ]
+    ranking = skm.make_scorer(skm.average_precision_score, response_method="decision_function", pos_label="no")
+    assert evaluate(as_metrics(ranking, "binary"), "binary", classes, truth, decision) == [
+        pytest.approx(skm.average_precision_score(truth == "no", -decision))
+    ]
+
+
+def test_losses_have_their_sign_turned():
+    classes, truth, decision = problem("binary", 5)
+    best = classes[(decision > 0).astype(int)]
+    loss = skm.make_scorer(skm.zero_one_loss, greater_is_better=False)
+    (found,) = evaluate(as_metrics(loss, "binary"), "binary", classes, truth, decision)
+    assert found == pytest.approx(-np.mean(best != truth), rel=1e-12)
+
+
+def test_the_order_and_the_names_are_kept():
+    assert list(as_metrics(None, "binary")) == list(as_metrics(None, "multiclass")) == ["accuracy"]
+    assert as_metrics(None, "multilabel") == {"average_precision": OWN_METRICS["average_precision"]}
+    assert list(as_metrics(("f1", "accuracy", "matthews"), "binary")) == ["f1", "accuracy", "matthews"]
+    mapping = {"MAP": "average_precision", "right": "accuracy"}
+    metrics = as_metrics(mapping, "multiclass")
+    assert list(metrics) == ["MAP", "right"]
+    classes, truth, decision = problem("multiclass", 0)
+    np.testing.assert_array_equal(
+        evaluate(metrics, "multiclass", classes, truth, decision),
+        evaluate(as_metrics(list(mapping.values()), "multiclass"), "multiclass", classes, truth, decision),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["neg_log_loss", "neg_brier_score", "roc_auc_ovr", "roc_auc_ovo_weighted"])
+def test_probabilities_are_refused_with_what_does_work(name, kind):
+    with pytest.raises(InputError, match=f"scoring '{name}' needs probabilities, .*; these do: ") as caught:
+        as_metrics(name, kind)
+    listed = str(caught.value).split("these do: ")[1].replace("and dmkl's ", "").split(", ")
+    assert {"accuracy", "average_precision_voc07"} < set(listed)
+    classes, truth, decision = problem(kind, 0)
+    assert np.isfinite(evaluate(as_metrics(listed, kind), kind, classes, truth, decision)).all()
+
+
+def test_probabilities_are_refused_to_callables():
+    classes, truth, decision = problem("binary", 0)
+    scorer = skm.make_scorer(skm.log_loss, response_method="predict_proba", greater_is_better=False)
+    for rows in (slice(None), truth == "yes"):
+        with pytest.raises(InputError, match="scoring 'score' needs probabilities"):
+            evaluate(as_metrics(scorer, "binary"), "binary", classes, truth[rows], decision[rows])
+
+
+def sloppy(estimator, X, y):
+    return {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("scoring", "kind", "words"),
+    [
+        ("acuracy", "binary", r"there is no scoring 'acuracy'; dmkl has mean_class_accuracy.*get_scorer_names\(\)"),
+        ("mean_matthews", "multiclass", "there is no scoring 'mean_matthews'"),
+        ("f1", "multiclass", "scoring 'f1' does not suit more than two classes .*average='binary'.*f1_macro"),
+        ("roc_auc", "multiclass", "scoring 'roc_auc' does not suit more than two classes"),
+        ("top_k_accuracy", "binary", "scoring 'top_k_accuracy' does not suit two classes .*perfect"),
+        ("f1_samples", "multilabel", "scoring 'f1_samples' does not suit two classes"),
+        (["accuracy", "f1_samples"], "binary", "scoring 'f1_samples' does not suit"),
+        ({"mine": "f1_samples"}, "binary", "scoring 'f1_samples' does not suit"),
+        (["accuracy", "accuracy"], "binary", "a list of scoring holds names, each once"),
+        (["accuracy", sloppy], "binary", "for callables give a mapping of names"),
+        ([], "binary", "scoring must name one measure at least"),
+        ({}, "binary", "scoring must name one measure at least"),
+        ({1: "accuracy"}, "binary", "scoring must name one measure at least, by strings"),
+        (7, "binary", "scoring must be a name, a callable"),
+        (skm.f1_score, "binary", r"scoring 'f1_score' must be a name or take \(estimator, X, y\).*make_scorer"),
+        ({"mine": skm.accuracy_score}, "binary", "scoring 'mine' must be a name or take"),
+        ({"mine": 3}, "binary", "scoring 'mine' must be a name or take"),
+    ],
+)
+def test_bad_scoring(scoring, kind, words):
+    with pytest.raises(InputError, match=words):
+        as_metrics(scoring, kind)
+
+
+def test_scorers_that_fail_are_named():
+    classes, truth, decision = problem("binary", 0)
+    numbers = skm.make_scorer(skm.f1_score)  # its positive class is 1
+    for rows in (slice(None), truth == "yes"):
+        with pytest.raises(InputError, match=r"scoring 'mine' does not suit two classes .*pos_label=1"):
+            evaluate(as_metrics({"mine": numbers}, "binary"), "binary", classes, truth[rows], decision[rows])
+        with pytest.raises(InputError, match=r"scoring 'sloppy' .*must return one number, and returned \{'a': 1\}"):
+            evaluate(as_metrics(sloppy, "binary"), "binary", classes, truth[rows], decision[rows])
+
+
+def test_an_error_of_a_callable_comes_through():
+    def broken(estimator, X, y):
+        raise TypeError("mine")
+
+    classes, truth, decision = problem("binary", 0)
+    with pytest.raises(TypeError, match="mine"):
+        evaluate(as_metrics(broken, "binary"), "binary", classes, truth, decision)
+
+
+@pytest.mark.parametrize("name", [*OWN_METRICS, "accuracy"])
+def test_labels_that_were_not_learnt_are_told(name):
+    classes, truth, decision = problem("multiclass", 0)
+    truth[7] = 5
+    with pytest.raises(InputError, match=r"the labels hold 5, which is none of the classes learnt, \[-3, 0, 8, 20\]"):
+        evaluate(as_metrics(name, "multiclass"), "multiclass", classes, truth, decision)
+
+
+# --- measures that the labels leave undefined ------------------------------------------------------------------
+
+NEEDS_POSITIVES = ["average_precision", "average_precision_voc", "average_precision_voc07", "f1", "jaccard", "recall"]
+NEEDS_BOTH = ["matthews", "neg_matthews_loss", "roc_auc"]
+NEEDS_NEITHER = ["accuracy", "balanced_accuracy", "mean_class_accuracy"]
+
+
+@pytest.mark.parametrize("shift", [-9, 0, 9], ids=["none found", "some found", "all found"])
+def test_undefined_for_one_task_only(shift):
+    """Whatever the scores, and without a word: warnings are errors here."""
+    _, truth, decision = problem("multilabel", 0)
+    truth[:, 1] = 0
+    truth[:, 2] = 1
+    decision = decision + shift
+    metrics = as_metrics([*NEEDS_POSITIVES, "precision", *NEEDS_BOTH, *NEEDS_NEITHER], "multilabel")
+    found = dict(zip(metrics, evaluate(metrics, "multilabel", [0, 1], truth, decision), strict=True))
+    for name, values in found.items():
+        expected = [False, name not in NEEDS_NEITHER, name in NEEDS_BOTH]
+        assert np.isnan(values).tolist() == expected, name
+        assert values[0] == evaluate({name: metrics[name]}, "binary", [0, 1], truth[:, 0], decision[:, 0])[0]
+
+
+def test_means_are_over_the_classes_that_are_there():
+    classes, truth, decision = problem("multiclass", 0)
+    kept = truth != 8
+    truth, decision = truth[kept], decision[kept]
+    names = ["mean_average_precision", "matthews", "mean_class_accuracy"]
+    cases = [case for case in one_vs_rest(classes, truth, decision) if case[0].any()]
+    assert len(cases) == 3
+    best = classes[np.argmax(decision, axis=1)]
+    expected = [
+        np.mean([plain(t, s) for t, s, _ in cases]),
+        np.mean([correlation(t, found) for t, _, found in cases]),
+        np.mean([np.mean(best[truth == c] == c) for c in (-3, 0, 20)]),
+    ]
+    found = evaluate(as_metrics(names, "multiclass"), "multiclass", classes, truth, decision)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    # Scikit-learn's that need a column for each label have no value; those of predictions have.
+    metrics = as_metrics(["top_k_accuracy", "f1_macro", "balanced_accuracy"], "multiclass")
+    assert np.isnan(evaluate(metrics, "multiclass", classes, truth, decision)).tolist() == [True, False, False]
+
+
+def test_one_class_alone_is_measured_by_what_remains():
+    classes, truth, decision = problem("multiclass", 0)
+    rows = truth == 8
+    metrics = as_metrics(["matthews", "mean_class_accuracy", "average_precision_voc"], "multiclass")
+    found = evaluate(metrics, "multiclass", classes, truth[rows], decision[rows])
+    np.testing.assert_array_equal(found, [np.nan, np.mean(np.argmax(decision[rows], axis=1) == 2), 1.0])
+
+
+def test_undefined_callables():
+    classes, truth, decision = problem("binary", 0)
+    rows = truth == "no"
+    scorers = {
+        "f1": skm.make_scorer(skm.f1_score, pos_label="yes"),
+        "auc": skm.make_scorer(skm.roc_auc_score, response_method="decision_function"),
+        "right": skm.make_scorer(skm.accuracy_score),
+    }
+    found = evaluate(as_metrics(scorers, "binary"), "binary", classes, truth[rows], decision[rows])
+    np.testing.assert_array_equal(found, [np.nan, np.nan, np.mean(decision[rows] <= 0)])
+
+
+def test_never_predicting_a_class_that_is_there_is_a_value():
+    """No warning escapes, and the value is the one that scikit-learn falls back on."""
+    classes, truth, decision = problem("binary", 0)
+    names = ["precision", "f1", "matthews", "matthews_corrcoef", "mean_class_accuracy"]
+    found = evaluate(as_metrics(names, "binary"), "binary", classes, truth, decision - 99)
+    np.testing.assert_array_equal(found, [0, 0, 0, 0, 0.5])

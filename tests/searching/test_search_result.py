@@ -1,0 +1,768 @@
+"""The result of a search: the choice, text and tables, pictures, files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from helpers.references import in_memory, psd
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from matplotlib.figure import Figure
+
+import dmkl
+from dmkl.errors import FormatVersionError, InputError, StoreError, StoreExistsError
+from dmkl.searching import result as module
+from dmkl.searching.choice import choose, within_one_standard_error
+from dmkl.searching.result import STATUSES, SearchResult, as_coordinate
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+P = (1.0, 1 + 2.0**-6, 1.5, 2.0, np.inf)
+LAM = (1e-8, 1e-3, 0.1, 10.0)
+SHAPE = (len(P), len(LAM))
+TASKS = ["bird", "boat", "bus"]
+
+
+def make(grid=None, *, folds=3, kernels=4, tasks=None, means=None, seed=0):
+    """Scores as a search makes them; `means` (…[, task]) plus fold effects that cancel, random without."""
+    grid = {"p": P, "lam": LAM} if grid is None else grid
+    rng = np.random.default_rng(seed)
+    task = ["task"] if tasks else []
+    sizes = [len(values) for values in grid.values()]
+    points, by_task = (*sizes, folds), [len(tasks)] if tasks else []
+    shape = (*points, *by_task)
+    if means is None:
+        score = rng.uniform(0.5, 0.9, shape)
+    else:
+        effects = 0.01 * (np.arange(folds) - (folds - 1) / 2)
+        score = np.expand_dims(np.asarray(means, dtype=float), len(sizes)) + effects.reshape(-1, *[1] * len(by_task))
+    dims = [*grid, "fold", *task]
+    n = 3
+    variables = {
+        "score": (dims, score),
+        "score_accuracy": (dims, rng.random(shape)),
+        "test_score": (dims, rng.random(shape)),
+        "weight": ([*grid, "fold", "kernel", *task], rng.random((*points, kernels, *by_task))),
+        "gap": (dims, 10.0 ** rng.uniform(-6, -4, shape)),
+        "objective": (dims, -rng.random(shape)),
+        "status": (dims, np.zeros(shape, dtype=np.int8)),
+        "refit_test_score": (["fold", *task], rng.random((folds, *by_task))),
+        "round_kind": ("round", np.array(["statistics", "basis", "scores"])),
+        "round_seconds": ("round", rng.random(n)),
+        "round_bytes": ("round", np.full(n, 6 * 10**9)),
+        "round_basis": ("round", np.arange(n)),
+        "round_certified": ("round", np.arange(n)),
+        "round_worst_gap": ("round", np.array([np.nan, 1e-2, 1e-4])),
+    }
+    coords = {name: as_coordinate(name, values) for name, values in grid.items()}
+    coords |= {
+        "fold": [str(f) for f in range(folds)],
+        "kernel": [f"kernel_{j}" for j in range(kernels)],
+        "round": np.arange(n),
+    }
+    attrs = {
+        "estimator": "MKFDA",
+        "parameters": json.dumps({"tol": 1e-4}),
+        "scoring": "mean_class_accuracy",
+        "kind": "multilabel" if tasks else "binary",
+        "parameters_searched": json.dumps(list(grid)),
+        "n_passes": 7,
+        "seconds": 12.5,
+        "n_points": int(np.prod(sizes)),
+        "solver": "subspace",
+    }
+    return xr.Dataset(variables, coords | ({"task": tasks} if tasks else {}), attrs)
+
+
+def planted(*at, shape=SHAPE, value=0.9):
+    means = np.full(shape, 0.5)
+    for place in at:
+        means[place] = value
+    return means
+
+
+# --- the rules ----------------------------------------------------------------------------------------------
+
+
+def reference(mean, error, lam, p, failed, rule):
+    """The rule in words: the allowed points in the order of their virtues."""
+    points = [
+        (index, mean[index], error[index], lam[index], p[index])
+        for index in np.ndindex(mean.shape)
+        if np.isfinite(mean[index]) and not failed[index]
+    ]
+    simplest = lambda these: min(these, key=lambda point: (-point[3], point[4], point[0]))  # noqa: E731
+    best = simplest([point for point in points if point[1] == max(other[1] for other in points)])
+    if rule == "best":
+        return best[0]
+    allowed = 0.0 if np.isnan(best[2]) else best[2]
+    return simplest([point for point in points if point[1] >= best[1] - allowed])[0]
+
+
+# Multiples of 1/8, so that sums and differences are exact and ties abound.
+EIGHTHS = st.integers(-16, 16).map(lambda k: k / 8)
+SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, max_side=5)
+
+
+@st.composite
+def grids(draw):
+    shape = draw(SHAPES)
+    mean = draw(hnp.arrays(np.float64, shape, elements=EIGHTHS | st.just(np.nan)))
+    error = draw(hnp.arrays(np.float64, shape, elements=EIGHTHS.map(abs) | st.just(np.nan)))
+    lam = draw(hnp.arrays(np.float64, shape, elements=st.sampled_from([0.01, 0.1, 1.0])))
+    p = draw(hnp.arrays(np.float64, shape, elements=st.sampled_from([1.0, 2.0, np.inf])))
+    failed = draw(hnp.arrays(np.bool_, shape, elements=st.sampled_from([False, False, True])))
+    place = draw(st.tuples(*(st.integers(0, n - 1) for n in shape)))
+    mean[place], failed[place] = draw(EIGHTHS), False
+    return mean, error, lam, p, failed
+
+
+@given(grids(), st.sampled_from(["best", "one_standard_error"]))
+def test_the_rules_by_their_words(grid, rule):
+    mean, error, lam, p, failed = grid
+    assert choose(mean, error, rule, lam=lam, p=p, failed=failed) == reference(mean, error, lam, p, failed, rule)
+
+
+@given(grids())
+def test_what_the_one_standard_error_rule_gives_up(grid):
+    """At most one standard error, for a lam that is no smaller; its points are those that the mask has."""
+    mean, error, lam, p, failed = grid
+    best, chosen = (choose(mean, error, rule, lam=lam, p=p, failed=failed) for rule in ("best", "one_standard_error"))
+    near = within_one_standard_error(mean, error, lam=lam, p=p, failed=failed)
+    assert near[best]
+    assert near[chosen]
+    assert lam[chosen] == lam[near].max()
+    assert mean[best] - mean[near].min() <= np.nan_to_num(error[best])
+    assert not near[failed | np.isnan(mean)].any()
+
+
+@given(grids(), st.sampled_from([0.5, 4.0]), st.sampled_from([-3.0, 0.0, 2.0]))
+def test_the_choice_does_not_depend_on_the_measures_scale(grid, factor, shift):
+    mean, error, lam, p, failed = grid
+    for rule in ("best", "one_standard_error"):
+        found = choose(mean * factor + shift, error * factor, rule, lam=lam, p=p, failed=failed)
+        assert found == choose(mean, error, rule, lam=lam, p=p, failed=failed)
+
+
+def test_ties_go_to_the_simplest():
+    mean = np.array([[0.7, 0.8, 0.8], [0.8, 0.8, 0.6]])
+    lam, p = np.array([0.1, 1.0, 1.0]), np.array([[2.0], [1.0]])
+    nothing = np.zeros_like(mean)
+    assert choose(mean, nothing) == (0, 1)  # the order of the grid
+    assert choose(mean, nothing, lam=lam) == (0, 1)
+    assert choose(mean, nothing, lam=-lam) == (1, 0)
+    assert choose(mean, nothing, lam=lam, p=p) == (1, 1)  # the largest lam, then the smallest p
+    assert choose(mean, nothing, p=p) == (1, 0)
+
+
+def test_means_that_differ_by_rounding_tie():
+    folds = np.array([0.1, 0.7, 0.9])
+    mean = np.array([sum(folds[[0, 1, 2]]) / 3, sum(folds[[2, 1, 0]]) / 3])
+    assert mean[0] != mean[1]
+    for order in ([0, 1], [1, 0]):
+        assert choose(mean[order], np.zeros(2), lam=[0.1, 1.0]) == (1,)
+
+
+@pytest.mark.parametrize("mean", [[np.nan, np.nan], [0.5, np.nan], [-np.inf, np.nan]])
+def test_no_point_to_choose(mean):
+    words = r"no point of the grid can be chosen: of 2, \d have no mean score and 1 failed\..*another scoring"
+    with pytest.raises(InputError, match=words):
+        choose(np.array(mean), np.zeros(2), failed=[True, False])
+
+
+def test_unknown_rule():
+    with pytest.raises(InputError, match="rule must be 'best' or 'one_standard_error', got 'median'"):
+        choose(np.ones(2), np.zeros(2), "median")
+    with pytest.raises(InputError, match="got 'median'"):
+        SearchResult(make(), rule="median")
+    with pytest.raises(InputError, match="got 'median'"):
+        SearchResult(make()).choose("median")
+
+
+# --- the choice ---------------------------------------------------------------------------------------------
+
+
+def test_the_planted_point_is_chosen():
+    result = SearchResult(make(means=planted((2, 1))))
+    assert result.best_index_ == {"p": 2, "lam": 1}
+    assert result.best_params_ == {"p": 1.5, "lam": 1e-3}
+    assert result.best_score_ == pytest.approx(0.9)
+    assert result.n_passes_ == 7
+    assert result.rule == "best"
+    assert (result.parameters, result.tasks) == (("p", "lam"), None)
+    assert result.grid == {"p": list(P), "lam": list(LAM)}
+    chosen = result.scores.isel(result.best_index_)
+    assert (chosen.p, chosen.lam) == (1.5, 1e-3)
+
+
+def test_mean_and_standard_error():
+    score = make()["score"].values
+    result = SearchResult(make())
+    np.testing.assert_allclose(result.scores.mean_score, np.mean(score, axis=2), rtol=1e-14)
+    np.testing.assert_allclose(result.scores.standard_error, np.std(score, axis=2, ddof=1) / np.sqrt(3), rtol=1e-12)
+    assert result.scores.mean_score.dims == result.scores.standard_error.dims == ("p", "lam")
+
+
+def test_folds_without_a_score_are_skipped():
+    scores = make(folds=4)
+    scores["score"][1, 2, 3] = scores["score"][0, 0, 1:] = scores["score"][4, 3, :] = np.nan
+    result = SearchResult(scores).scores
+    kept = scores["score"].values[1, 2, :3]
+    assert result.mean_score[1, 2] == pytest.approx(np.mean(kept))
+    assert result.standard_error[1, 2] == pytest.approx(np.std(kept, ddof=1) / np.sqrt(3))
+    assert result.mean_score[0, 0] == scores["score"][0, 0, 0]
+    assert np.isnan(result.standard_error[0, 0])
+    assert np.isnan(result.mean_score[4, 3])
+
+
+def test_means_that_are_there_are_kept():
+    scores = SearchResult(make()).scores
+    scores["mean_score"] = scores["mean_score"] * 0 + planted((4, 0))
+    assert SearchResult(scores).best_params_ == {"p": np.inf, "lam": 1e-8}
+
+
+def test_one_fold():
+    result = SearchResult(make(folds=1, means=planted((0, 1), (2, 1))))
+    assert np.isnan(result.scores.standard_error).all()
+    assert result.best_params_ == result.choose("one_standard_error") == {"p": 1.0, "lam": 1e-3}
+    assert "±" not in result.summary()
+
+
+def test_the_one_standard_error_rule_takes_the_simplest():
+    """Fold effects of ±0.01 are a standard error of 0.01/√3 ≈ 0.0058."""
+    means = planted((2, 0))
+    means[0, 0], means[4, 2], means[3, 2], means[0, 3] = 0.896, 0.895, 0.8945, 0.893
+    scores = make(means=means)
+    result = SearchResult(scores)
+    assert result.scores.standard_error[2, 0] == pytest.approx(0.01 / np.sqrt(3))
+    assert result.best_params_ == {"p": 1.5, "lam": 1e-8}
+    assert result.choose("one_standard_error") == {"p": 2.0, "lam": 0.1}
+    simple = SearchResult(scores, rule="one_standard_error")
+    assert simple.best_params_ == {"p": 2.0, "lam": 0.1}
+    assert simple.best_index_ == {"p": 3, "lam": 2}
+    assert simple.best_score_ == pytest.approx(0.8945)
+    assert simple.choose("best") == result.best_params_
+    assert "one-standard-error rule): p=2, lam=0.1" in repr(simple)
+
+
+def test_the_order_of_the_grid_does_not_matter():
+    scores = make(means=np.round(np.random.default_rng(3).uniform(0.8, 0.9, SHAPE), 2))
+    turned = scores.isel(p=slice(None, None, -1), lam=[2, 0, 3, 1])
+    turned.attrs["parameters_searched"] = json.dumps(["lam", "p"])
+    for rule in ("best", "one_standard_error"):
+        assert SearchResult(scores).choose(rule) == SearchResult(turned).choose(rule)
+
+
+def test_a_point_that_failed_in_a_fold_never_wins():
+    scores = make(means=planted((2, 1), value=0.9) + planted((3, 1), value=0.8))
+    scores["status"][2, 1, 0] = STATUSES.index("failed")
+    scores["status"][3, 1, :] = STATUSES.index("open")
+    assert SearchResult(scores).best_params_ == {"p": 2.0, "lam": 1e-3}
+    scores["status"][...] = STATUSES.index("failed")
+    result = SearchResult(scores)
+    with pytest.raises(InputError, match="of 20, 0 have no mean score and 20 failed"):
+        _ = result.best_params_
+    assert "no point of the grid can be chosen" in repr(result)
+
+
+def test_tasks_choose_each_for_itself():
+    means = np.stack([planted((0, 1)), planted((4, 2)), planted((2, 0), (2, 3), (3, 3))], axis=-1)
+    result = SearchResult(make(tasks=TASKS, means=means))
+    assert result.tasks == tuple(TASKS)
+    assert result.best_params_ == {
+        "bird": {"p": 1.0, "lam": 1e-3},
+        "boat": {"p": np.inf, "lam": 0.1},
+        "bus": {"p": 1.5, "lam": 10.0},
+    }
+    assert result.best_index_["boat"] == {"p": 4, "lam": 2}
+    assert result.best_score_ == pytest.approx(dict.fromkeys(TASKS, 0.9))
+    assert result.scores.mean_score.dims == ("p", "lam", "task")
+    assert "boat: p=inf, lam=0.1, 0.9" in repr(result)
+
+
+def test_a_task_without_scores_is_named():
+    scores = make(tasks=TASKS)
+    scores["score"][..., 1] = np.nan
+    with pytest.raises(InputError, match="task 'boat': no point of the grid can be chosen"):
+        _ = SearchResult(scores).best_params_
+
+
+def test_values_come_back_as_they_were():
+    grid = {
+        "normalize": ("trace", None),
+        "center": (True, False),
+        "max_iter": (10, 200),
+        "p": (1, np.inf),
+        "cv": ("a",),
+    }
+    result = SearchResult(make(grid, means=planted((1, 1, 1, 1, 0), shape=(2, 2, 2, 2, 1))))
+    assert result.best_params_ == {"normalize": None, "center": False, "max_iter": 200, "p": np.inf, "cv": "a"}
+    assert [type(value) for value in result.best_params_.values()] == [type(None), bool, int, float, str]
+    assert list(result.scores["normalize"].values) == ["trace", "None"]
+    assert result.scores["max_iter"].dtype.kind == "i"
+
+
+def test_the_model():
+    model = dmkl.MKFDA()
+    assert SearchResult(make(), best=model).best_ is model
+    with pytest.raises(InputError, match=r"refit=False; search with refit=True, or fit an estimator with best_params_"):
+        _ = SearchResult(make()).best_
+    assert not hasattr(SearchResult(make()), "best_")
+
+
+def test_the_dataset_given_stays_as_it_is():
+    scores, same = make(), make()
+    SearchResult(scores)
+    xr.testing.assert_identical(scores, same)
+    assert scores["gap"].attrs == {}
+
+
+def test_cf_attributes():
+    scores = SearchResult(make()).scores
+    assert scores["status"].dtype == scores["status"].attrs["flag_values"].dtype == np.int8
+    np.testing.assert_array_equal(scores["status"].attrs["flag_values"], [0, 1, 2, 3])
+    assert scores["status"].attrs["flag_meanings"] == "certified finished open failed"
+    assert scores["round_seconds"].attrs["units"] == "s"
+    assert scores["gap"].attrs["long_name"] == "proven relative gap"
+    assert scores.attrs["created_by"].startswith("dmkl ")
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        make().drop_vars("weight"),
+        make().drop_attrs(),
+        make().assign_attrs(parameters_searched='["p", "gamma"]'),
+        make().isel(fold=0),
+        xr.Dataset(),
+    ],
+)
+def test_other_datasets_are_refused(scores):
+    with pytest.raises(InputError, match=r"scores must have score, weight, .*found .*dmkl\.search and dmkl\.load"):
+        SearchResult(scores)
+
+
+# --- text and tables ----------------------------------------------------------------------------------------
+
+
+def test_table():
+    scores = make(means=planted((2, 1)) + 0.01 * planted((0, 0), value=1.5))
+    scores["score"][4, 0] = np.nan
+    scores["gap"][2, 1] = [1e-6, 3e-3, 1e-5]
+    scores["status"][2, 1] = [0, 2, 1]
+    table = SearchResult(scores).table()
+    assert list(table.columns) == ["p", "lam", "mean_score", "standard_error", "gap", "status"]
+    assert len(table) == 20
+    assert table.index.tolist() == list(range(20))
+    assert table.loc[0, ["p", "lam", "gap", "status"]].tolist() == [1.5, 1e-3, 3e-3, "open"]
+    assert table.loc[1, ["p", "lam"]].tolist() == [1.0, 1e-8]
+    assert table.mean_score[:19].is_monotonic_decreasing
+    assert table.loc[19, ["p", "lam"]].tolist() == [np.inf, 1e-8]
+    assert np.isnan(table.mean_score[19])
+
+
+def test_table_of_tasks():
+    tasks = ["zebra", "ant"]
+    means = np.stack([planted((0, 1)), planted((4, 2))], axis=-1)
+    table = SearchResult(make(tasks=tasks, means=means)).table()
+    assert list(table.columns)[:3] == ["task", "p", "lam"]
+    assert table["task"].tolist() == ["zebra"] * 20 + ["ant"] * 20
+    assert table.loc[[0, 20], ["p", "lam"]].to_numpy().tolist() == [[1.0, 1e-3], [np.inf, 0.1]]
+
+
+def test_summary():
+    scores = make(means=planted((2, 1)))
+    scores["status"][0, 0] = [2, 2, 3]
+    scores["test_score"][2, 1] = [0.7, 0.8, 0.9]
+    scores["refit_test_score"][:] = [0.75, 0.85, 0.95]
+    scores["gap"][0, 0, 0] = 0.5
+    result = SearchResult(scores)
+    assert repr(result) == result.summary()
+    assert result.summary().split("\n") == [
+        "Search of MKFDA: 5 p × 4 lam, 3 folds",
+        "Chosen: p=1.5, lam=0.001",
+        "mean_class_accuracy 0.9 ± 0.0058 in validation",
+        "mean_class_accuracy 0.8 ± 0.058 in test",
+        "mean_class_accuracy 0.85 ± 0.058 in test, refitted with the validation rows",
+        "60 fits (57 certified, 2 open, 1 failed; largest gap 5.0e-01) in 7 passes, 12.5 s",
+    ]
+    html = result._repr_html_()
+    assert html.startswith("<div>Search of MKFDA: 5 p × 4 lam, 3 folds<br>")
+    assert result.scores._repr_html_()[:100] in html
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+M = 24
+
+
+def train_set():
+    return in_memory(psd(4, M), 12)
+
+
+def fitted(kind):
+    y = np.arange(M) % 2 if kind == "binary" else np.stack([np.arange(M) % k == 0 for k in (2, 3, 4)], 1).astype(int)
+    return dmkl.MKFDA(1.5, 0.5).fit(train_set(), y)
+
+
+def change(path, **attributes):
+    meta = json.loads((path / "zarr.json").read_text())
+    meta["attributes"] |= attributes
+    (path / "zarr.json").write_text(json.dumps(meta))
+
+
+@pytest.mark.parametrize("kind", ["binary", "multilabel"])
+@pytest.mark.parametrize("refit", [True, False])
+def test_round_trip(tmp_path, kind, refit):
+    scores = make(tasks=TASKS if kind == "multilabel" else None)
+    scores["score"][1, 2] = np.nan
+    model = fitted(kind) if refit else None
+    result = SearchResult(scores, best=model, rule="one_standard_error")
+    result.save(tmp_path / "deep" / "search.zarr")
+    loaded = dmkl.load(str(tmp_path / "deep" / "search.zarr"))
+    assert type(loaded) is SearchResult
+    xr.testing.assert_identical(loaded.scores, result.scores)
+    for name, variable in result.scores.variables.items():
+        assert loaded.scores[name].dtype.kind == variable.dtype.kind, name
+    assert loaded.rule == "one_standard_error"
+    assert loaded.best_params_ == result.best_params_
+    assert loaded.best_score_ == result.best_score_
+    assert repr(loaded) == repr(result)
+    assert hasattr(loaded, "best_") == refit
+    if refit:
+        xr.testing.assert_identical(loaded.best_.decision_function(train_set()), model.decision_function(train_set()))
+    loaded.save(tmp_path / "again")
+    xr.testing.assert_identical(dmkl.load(tmp_path / "again").scores, result.scores)
+
+
+def test_values_of_any_kind_round_trip(tmp_path):
+    result = SearchResult(make({"normalize": ("größe", None), "center": (True, False), "p": (1, np.inf)}, seed=4))
+    result.save(tmp_path / "search")
+    loaded = dmkl.load(tmp_path / "search")
+    assert loaded.grid == result.grid == {"normalize": ["größe", None], "center": [True, False], "p": [1.0, np.inf]}
+    assert loaded.best_params_ == result.best_params_
+
+
+def test_others_read_it(tmp_path):
+    """The scores by xarray, the model as a model of its own, all of it as a tree."""
+    result = SearchResult(make(), best=fitted("binary"))
+    result.save(tmp_path / "search")
+    with xr.open_zarr(tmp_path / "search") as opened:
+        np.testing.assert_array_equal(opened.score.sel(p=1.5, fold="1"), result.scores.score.sel(p=1.5, fold="1"))
+        assert opened.attrs["format"] == "dmkl-search"
+        assert opened.attrs["format_version"] == 1
+    model = dmkl.load(tmp_path / "search" / "best")
+    xr.testing.assert_identical(model.weights_, result.best_.weights_)
+    group = zarr.open_group(tmp_path / "search", mode="r")
+    assert "weights_" in group["best"]
+    with xr.open_datatree(tmp_path / "search", engine="zarr") as tree:
+        np.testing.assert_array_equal(tree["best"]["weights_"], result.best_.weights_)
+    for file in (tmp_path / "search").rglob("*"):
+        if file.is_file() and file.name != "zarr.json":
+            assert file.read_bytes()[:1] != pickle.PROTO
+
+
+@pytest.mark.filterwarnings("ignore:.*netcdf_file:RuntimeWarning")
+@pytest.mark.parametrize("tasks", [None, TASKS])
+def test_netcdf(tmp_path, tasks):
+    """NetCDF 3 has the fewest types of all: neither integers of 64 bits nor truth values nor nested attributes."""
+    result = SearchResult(make({"normalize": ("trace", None), "p": P, "lam": LAM}, tasks=tasks))
+    result.scores.to_netcdf(tmp_path / "search.nc", engine="scipy")
+    with xr.load_dataset(tmp_path / "search.nc", engine="scipy") as read:
+        xr.testing.assert_equal(read, result.scores)
+        assert read.attrs == result.scores.attrs
+        again = SearchResult(read)
+    assert again.best_params_ == result.best_params_
+    assert again.grid == result.grid
+    for variable in result.scores.variables.values():
+        assert variable.dtype.kind in "iufU"
+        assert all(isinstance(value, str | int | float | np.ndarray) for value in variable.attrs.values())
+
+
+def test_overwriting(tmp_path):
+    path = tmp_path / "search"
+    old, new = SearchResult(make(seed=1), best=fitted("binary")), SearchResult(make(seed=2))
+    old.save(path)
+    with pytest.raises(StoreExistsError, match=r"search exists already; .*overwrite=True"):
+        new.save(path)
+    xr.testing.assert_identical(dmkl.load(path).scores, old.scores)
+    new.save(path, overwrite=True)
+    xr.testing.assert_identical(dmkl.load(path).scores, new.scores)
+    assert not (path / "best").exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["search"]
+
+
+def test_only_searches_are_overwritten(tmp_path):
+    dmkl.create(tmp_path / "set", psd(2, 8))
+    fitted("binary").save(tmp_path / "model")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "figure.txt").write_text("years of work")
+    for name in ("set", "model", "results"):
+        with pytest.raises(StoreExistsError, match=rf"{name} is not a search, .*move it away"):
+            SearchResult(make()).save(tmp_path / name, overwrite=True)
+    assert dmkl.open(tmp_path / "set").shape == (2, 8, 8)
+    assert dmkl.load(tmp_path / "model").p == 1.5
+    assert (tmp_path / "results" / "figure.txt").read_text() == "years of work"
+    SearchResult(make()).save(tmp_path / "search")
+    with pytest.raises(StoreExistsError, match="search is not a model"):
+        fitted("binary").save(tmp_path / "search", overwrite=True)
+
+
+@pytest.mark.parametrize("part", ["_to_zarr", "write_model"])
+def test_a_failed_save_leaves_the_old_search(tmp_path, monkeypatch, part):
+    path = tmp_path / "search"
+    old, new = SearchResult(make(seed=1)), SearchResult(make(seed=2), best=fitted("binary"))
+    old.save(path)
+
+    def fail(*args):
+        msg = "no space left on device"
+        raise OSError(msg)
+
+    monkeypatch.setattr(module, part, fail)
+    with pytest.raises(OSError, match="no space left"):
+        new.save(path, overwrite=True)
+    xr.testing.assert_identical(dmkl.load(path).scores, old.scores)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["search"]
+
+
+def test_a_newer_format(tmp_path):
+    path = tmp_path / "search"
+    SearchResult(make(), best=fitted("binary")).save(path)
+    change(path / "best", format_version=9)
+    with pytest.raises(FormatVersionError, match="model format version 9"):
+        dmkl.load(path)
+    change(path, format_version=8)
+    with pytest.raises(FormatVersionError, match="has search format version 8, and this dmkl reads up to 1; install"):
+        dmkl.load(path)
+
+
+@pytest.mark.parametrize("part", ["score", "weight/c", "status/c", "round_kind", "fold/c", "best", "best/dual_coef_/c"])
+def test_a_search_with_a_part_missing(tmp_path, part):
+    path = tmp_path / "search"
+    SearchResult(make(), best=fitted("binary")).save(path)
+    (path / part).rename(tmp_path / "lost")
+    with pytest.raises(StoreError, match=r"the search at .*search is damaged .*save it again"):
+        dmkl.load(path)
+
+
+@pytest.mark.parametrize("part", ["score/c/0/0/0", "round_kind/c/0", "best/weights_/c/0"])
+def test_a_search_cut_short(tmp_path, part):
+    path = tmp_path / "search"
+    SearchResult(make(), best=fitted("binary")).save(path)
+    (path / part).write_bytes((path / part).read_bytes()[:-5])
+    with pytest.raises(StoreError, match=r"the (search|model) at .* is damaged .*save it again"):
+        dmkl.load(path)
+
+
+def test_a_search_without_its_choice(tmp_path):
+    path = tmp_path / "search"
+    SearchResult(make()).save(path)
+    change(path, rule="median")
+    with pytest.raises(StoreError, match=r"the search at .* is damaged .*median"):
+        dmkl.load(path)
+
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def rings(ax):
+    return sorted(tuple(map(float, line.get_xydata()[0])) for line in ax.lines if line.get_label() == "chosen")
+
+
+def labels(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def drawn(figure):
+    """Everything is laid out and painted without a warning."""
+    figure.canvas.draw()
+    return figure
+
+
+def test_map_and_curve():
+    means = planted((2, 1))
+    means[4, 2] = 0.895
+    scores = make(means=means)
+    figure = drawn(SearchResult(scores).plot_scores())
+    surface, curve, bar = figure.axes
+    assert rings(surface) == [(2.5, 1.5)]
+    assert rings(curve) == [(2, pytest.approx(0.9))]
+    (mesh,) = surface.collections
+    np.testing.assert_allclose(mesh.get_array(), means.T)
+    assert labels(surface.xaxis) == labels(curve.xaxis) == ["1", "1+2$^{-6}$", "1.5", "2", "∞"]
+    assert labels(surface.yaxis) == ["1e-8", "1e-3", "0.1", "10"]
+    assert (surface.get_xlabel(), surface.get_ylabel(), curve.get_xlabel()) == ("p", "lam", "p")
+    assert bar.get_ylabel() == "mean class accuracy"
+    assert curve.get_ylabel() == "mean class accuracy, best lam"
+    (errorbar,) = curve.containers
+    np.testing.assert_allclose(errorbar[0].get_ydata(), means.max(axis=1))
+    for k, segment in enumerate(errorbar[2][0].get_segments()):
+        np.testing.assert_allclose(segment, [[k, means[k].max() - s] for s in (0.01 / 3**0.5, -0.01 / 3**0.5)])
+    (dots,) = (line for line in surface.lines if line.get_label() != "chosen")
+    np.testing.assert_array_equal(dots.get_xydata(), [[2.5, 1.5], [4.5, 2.5]])
+    simple = SearchResult(scores, rule="one_standard_error").plot_scores()
+    assert rings(simple.axes[0]) == [(4.5, 2.5)]
+    assert rings(simple.axes[1]) == [(4, pytest.approx(0.895))]
+
+
+def test_no_pyplot_and_no_display(monkeypatch):
+    """Notebooks show the figures all the same, and scripts leave no global ones behind."""
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it fails
+    for figure in (SearchResult(make()).plot_scores(), SearchResult(make()).plot_weights()):
+        assert isinstance(figure, Figure)
+        assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_values_are_drawn_from_small_to_large():
+    grid = {"lam": (0.1, 10.0, 1e-8), "p": (2.0, 1.0)}
+    figure = SearchResult(make(grid, means=planted((1, 0), shape=(3, 2)))).plot_scores()
+    surface, curve, _ = figure.axes
+    assert labels(surface.xaxis) == ["1", "2"]
+    assert labels(surface.yaxis) == ["1e-8", "0.1", "10"]
+    assert rings(surface) == [(1.5, 2.5)]
+    assert rings(curve) == [(1, pytest.approx(0.9))]
+
+
+def test_labels_tell_values_apart():
+    values = (1.0, 1.00001, 1.00002, 100000.0, 1e6)
+    figure = SearchResult(make({"p": values})).plot_scores()
+    assert len(set(labels(figure.axes[0].xaxis))) == 5
+
+
+def test_the_curve_of_one_parameter():
+    for grid in ({"lam": LAM}, {"p": (2.0,), "lam": LAM}):
+        means = np.array([0.6, 0.8, 0.9, 0.7]).reshape([len(values) for values in grid.values()])
+        (curve,) = drawn(SearchResult(make(grid, means=means)).plot_scores()).axes
+        assert rings(curve) == [(2, pytest.approx(0.9))]
+        assert (curve.get_xlabel(), curve.get_ylabel()) == ("lam", "mean class accuracy")
+
+
+def test_a_curve_of_one_fold_has_no_bars():
+    (curve,) = drawn(SearchResult(make({"lam": LAM}, folds=1)).plot_scores()).axes
+    assert curve.get_title(loc="left") == ""
+    assert len(rings(curve)) == 1
+
+
+def test_the_two_longest_of_three_parameters():
+    grid = {"max_iter": (10, 20, 30), "normalize": ("trace", "cosine", "multiplicative", None), "lam": (0.1, 1.0)}
+    figure = drawn(SearchResult(make(grid, means=planted((2, 1, 0), shape=(3, 4, 2)))).plot_scores())
+    surface, curve, _ = figure.axes
+    assert (surface.get_xlabel(), surface.get_ylabel()) == ("normalize", "max_iter")
+    assert labels(surface.xaxis) == ["trace", "cosine", "multiplicative", "None"]
+    assert rings(surface) == [(1.5, 2.5)]
+    assert surface.get_title(loc="left").startswith("lam = 0.1; ring: chosen")
+    assert curve.get_ylabel() == "mean class accuracy, best max_iter"
+
+
+def test_points_that_failed_are_left_out():
+    scores = make(means=planted((2, 1)) + planted((3, 2), value=0.6))
+    scores["status"][2, 1] = STATUSES.index("failed")
+    surface, curve, _ = drawn(SearchResult(scores).plot_scores()).axes
+    assert surface.collections[0].get_array().mask.sum() == 1
+    assert rings(surface) == [(3.5, 2.5)]
+    assert curve.containers[0][0].get_ydata()[2] == pytest.approx(1.0)
+
+
+def test_tasks_have_rings_each():
+    means = np.stack([planted((0, 1)), planted((4, 2)), planted((0, 1))], axis=-1)
+    result = SearchResult(make(tasks=TASKS, means=means))
+    surface, curve, bar = drawn(result.plot_scores()).axes
+    np.testing.assert_allclose(surface.collections[0].get_array(), means.mean(axis=-1).T)
+    assert rings(surface) == [(0.5, 1.5), (4.5, 2.5)]
+    assert rings(curve) == [(0, pytest.approx(2.3 / 3)), (4, pytest.approx(1.9 / 3))]
+    assert [text.get_text() for text in surface.texts] == [text.get_text() for text in curve.texts] == ["2"]
+    assert bar.get_ylabel() == "mean class accuracy, mean of 3 tasks"
+    surface, curve, bar = drawn(result.plot_scores(task="boat")).axes
+    np.testing.assert_allclose(surface.collections[0].get_array(), means[..., 1].T)
+    assert rings(surface) == [(4.5, 2.5)]
+    assert rings(curve) == [(4, pytest.approx(0.9))]
+    assert bar.get_ylabel() == "mean class accuracy, boat"
+
+
+def test_axes_of_ones_own():
+    figure = Figure(layout="constrained")
+    axes = figure.subplots(2, 1)
+    result = SearchResult(make(means=planted((2, 1))))
+    assert result.plot_scores(axes) is figure
+    assert rings(axes[0]) == [(2.5, 1.5)]
+    single = Figure().subplots()
+    assert SearchResult(make({"lam": LAM})).plot_scores(single) is single.figure
+    with pytest.raises(InputError, match="ax must hold 2 axes, map and curve, got 1"):
+        result.plot_scores(single)
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+def test_bars_are_mean_weights(folds):
+    result = SearchResult(make(folds=folds, means=planted((2, 1))))
+    weights = result.scores.weight.sel(p=1.5, lam=1e-3).values
+    (ax,) = drawn(result.plot_weights()).axes
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], weights.mean(axis=0))
+    assert labels(ax.yaxis) == [f"kernel_{j}" for j in range(4)]
+    assert ax.get_title(loc="left") == "p = 1.5, lam = 1e-3"
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # from top to bottom
+    if folds > 1:
+        dots = np.array([line.get_xdata() for line in ax.lines])
+        np.testing.assert_array_equal(dots, weights)
+    else:
+        assert not ax.lines
+
+
+def test_weights_of_another_point():
+    result = SearchResult(make(means=planted((2, 1))))
+    (ax,) = result.plot_weights(at={"p": np.inf}).axes
+    weights = result.scores.weight.sel(p=np.inf, lam=1e-3).mean("fold")
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], weights)
+    assert ax.get_title(loc="left") == "p = ∞, lam = 1e-3"
+    with pytest.raises(InputError, match=r"p=3 is not in the grid; its values of p are \[1\.0, "):
+        result.plot_weights(at={"p": 3})
+    with pytest.raises(InputError, match="'tol' was not searched; at takes p, lam"):
+        result.plot_weights(at={"tol": 3})
+
+
+def test_weights_of_tasks():
+    means = np.stack([planted((0, 1)), planted((4, 2)), planted((0, 1))], axis=-1)
+    result = SearchResult(make(tasks=TASKS, means=means))
+    weight = result.scores.weight
+    own = [weight[0, 1, :, :, 0], weight[4, 2, :, :, 1], weight[0, 1, :, :, 2]]
+    (ax,) = drawn(result.plot_weights()).axes
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], np.mean(own, axis=(0, 1)))
+    (ax,) = drawn(result.plot_weights("boat")).axes
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], own[1].mean("fold"))
+    assert ax.get_title(loc="left") == "boat: p = ∞, lam = 0.1"
+    for plot in (result.plot_weights, lambda task: result.plot_scores(task=task)):
+        with pytest.raises(InputError, match="there is no task 'cat': this search has the tasks bird, boat, bus"):
+            plot("cat")
+    with pytest.raises(InputError, match="there is no task 'cat': this search has no tasks; leave task out"):
+        SearchResult(make()).plot_weights("cat")
+
+
+def test_many_kernels():
+    """The largest 40 in their order, which the title says."""
+    scores = make(kernels=60)
+    scores["weight"][...] = np.random.default_rng(5).permutation(60)
+    (ax,) = drawn(SearchResult(scores).plot_weights()).axes
+    widths = np.array([bar.get_width() for bar in ax.patches])
+    np.testing.assert_array_equal(np.sort(widths), np.arange(20, 60))
+    weight = scores["weight"].values[0, 0, 0]
+    np.testing.assert_array_equal(widths, weight[weight >= 20])
+    assert labels(ax.yaxis) == [f"kernel_{j}" for j in np.flatnonzero(weight >= 20)]
+    assert "the 40 largest of 60 kernels; the others have 11 % of the weight" in ax.get_title(loc="left")
+
+
+def test_long_and_odd_names():
+    """They take no room from the bars, and are no formulas."""
+    names = [f"{'a very long name of a kernel, ' * 6}{j}" for j in range(3)] + ["$x_$"]
+    scores = make().assign_coords(kernel=names)
+    figure = drawn(SearchResult(scores).plot_weights())
+    (ax,) = figure.axes
+    assert ax.get_position().width * figure.get_size_inches()[0] > 3.5
+    assert [label[-2:] for label in labels(ax.yaxis)[:3]] == [" 0", " 1", " 2"]
+    assert len(set(labels(ax.yaxis))) == 4

@@ -1,0 +1,285 @@
+"""Generalized MKL against cvxpy, finite differences and brute force."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from helpers.margin import reference
+from scipy.optimize import linprog
+
+from dmkl.errors import IndefiniteKernelError, InputError
+from dmkl.solvers.margin.gmkl import GeneralizedProblem, conic_optimum, gmkl
+from dmkl.solvers.margin.machine import SVMSolution, solve_dense
+from dmkl.solvers.margin.mksvm import SVM
+from dmkl.solvers.outcome import Status
+from dmkl.solvers.requests import EachProduct
+
+
+class Plain:
+    """An SVM's answer without its curvature."""
+
+    def __init__(self, answer: SVMSolution) -> None:
+        self.u, self.bias, self.primal, self.dual = answer.u, answer.bias, answer.primal, answer.dual
+
+
+def run(solver, kernels, plain=False):
+    """Drive a solver on kernels in memory; its result, and how many weightings it asked for."""
+    answer, weightings = None, 0
+    while True:
+        try:
+            request = solver.send(answer)
+        except StopIteration as stop:
+            return stop.value, weightings
+        if isinstance(request, SVM):
+            weightings += 1
+            answer = solve_dense(np.tensordot(request.weights, kernels, 1), request.y, request.C, request.tol)
+            answer = Plain(answer) if plain else answer
+        else:
+            assert isinstance(request, EachProduct)
+            answer = np.einsum("nij,jb->nib", kernels, request.block)
+
+
+def made(seed, n=5, m=40):
+    """RBF kernels of random features, unit mean diagonal, and labels that some of them tell."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(m, max(3, 2 * n)))
+    y = np.where(X[:, 0] + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=m) > 0, 1.0, -1.0)
+    kernels = []
+    for _ in range(n):
+        Z = X[:, rng.integers(0, 2 * n, 3)]
+        kernels.append(np.exp(-((Z[:, None] - Z[None]) ** 2).sum(-1) / rng.uniform(1, 8)))
+    return rng, np.array(kernels), y
+
+
+def constrained(seed, n=5, m=40, k=3):
+    """A random problem whose rows some random weights satisfy, one of them tightly."""
+    rng, kernels, y = made(seed, n, m)
+    A = rng.normal(size=(k, n))
+    b = A @ rng.uniform(0, 0.5, n) - np.array([0.0, 0.1, 0.1])[:k]
+    C = float(rng.choice([0.25, 4.0, 64.0]))
+    return kernels, GeneralizedProblem(y, C, rng.uniform(0.05, 2.0, n) * m * min(0.1, 0.1 * C), A, b)
+
+
+def cost(kernels, problem, d):
+    """T(d), by an SVM of its own."""
+    return problem.sigma @ d + solve_dense(np.tensordot(d, kernels, 1), problem.y, problem.C, 1e-9).primal
+
+
+# --- the optimum -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_optimum_is_cvxpys(seed):
+    kernels, problem = constrained(seed)
+    best = reference(kernels, problem)
+    exact = conic_optimum(kernels, problem)
+    assert exact.value == pytest.approx(best, rel=1e-6)
+    assert cost(kernels, problem, exact.weights) == pytest.approx(best, rel=1e-5)
+    found, _ = run(gmkl(problem, 5, tol=1e-4), kernels)
+    assert found.status is Status.CERTIFIED
+    assert cost(kernels, problem, found.weights) == pytest.approx(best, rel=1e-3)
+    for d in (found.weights, exact.weights):
+        assert d.min() >= 0
+        assert (problem.A @ d - problem.b).min() >= -1e-6
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("method", ["newton", "gradient"])
+def test_bounds_hold_at_every_step(seed, method):
+    kernels, problem = constrained(seed)
+    best = reference(kernels, problem)
+    found, _ = run(gmkl(problem, 5, method=method, tol=1e-4, max_iter=25), kernels)
+    for step in found.steps:
+        assert step.lower <= best * (1 + 1e-7)
+        assert step.objective >= best * (1 - 1e-7)
+    assert found.gap >= (found.objective - best) / found.objective - 1e-7
+
+
+@pytest.mark.parametrize("C", [0.25, 4.0, 64.0])
+@pytest.mark.parametrize("rows", ["none", "few", "sum"])
+def test_newton_needs_few_weightings(C, rows):
+    n, m = 20, 100
+    rng, kernels, y = made(3, n, m)
+    A, b = np.zeros((0, n)), np.zeros(0)
+    if rows == "few":
+        A = rng.normal(size=(3, n))
+        b = A @ rng.uniform(0, 0.2, n)
+    if rows == "sum":
+        A, b = np.vstack([-np.ones(n), np.eye(n)[:2]]), np.array([-1.0, 0.1, 0.2])
+    problem = GeneralizedProblem(y, C, rng.uniform(0.2, 2, n) * m * min(0.1, 0.1 * C), A, b)
+    found, weightings = run(gmkl(problem, n, tol=1e-4), kernels)
+    assert found.status is Status.CERTIFIED
+    assert weightings == len(found.steps) <= 15
+
+
+def test_the_gradient_method_finds_the_same():
+    kernels, problem = constrained(1)
+    newton, _ = run(gmkl(problem, 5, tol=1e-4), kernels)
+    gradient, _ = run(gmkl(problem, 5, tol=1e-4, method="gradient"), kernels)
+    assert gradient.objective == pytest.approx(newton.objective, rel=1e-3)
+
+
+def test_without_a_curvature_it_still_certifies():
+    kernels, problem = constrained(2)
+    found, _ = run(gmkl(problem, 5, tol=1e-3), kernels, plain=True)
+    assert found.status is Status.CERTIFIED
+
+
+def test_weights_of_sum_one_are_canonical_mkl():
+    """Without prices and with Σd ≤ 1 it is ℓ1 MKL: min over the simplex of the SVM's optimum."""
+    _, kernels, y = made(5, 3)
+    problem = GeneralizedProblem(y, 2.0, np.zeros(3), -np.ones((1, 3)), np.array([-1.0]))
+    found, _ = run(gmkl(problem, 3, tol=1e-4), kernels)
+    grid = [np.array([i, j, 20 - i - j]) / 20 for i, j in itertools.product(range(21), repeat=2) if i + j <= 20]
+    assert found.objective <= min(cost(kernels, problem, d) for d in grid) * (1 + 1e-4)
+    assert found.weights.sum() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_one_kernel_of_fixed_weight_is_an_svm():
+    _, kernels, y = made(6, 1)
+    problem = GeneralizedProblem(y, 1.0, np.ones(1), np.array([[1.0], [-1.0]]), np.array([0.7, -0.7]))
+    found, _ = run(gmkl(problem, 1, tol=1e-6), kernels)
+    svm = solve_dense(0.7 * kernels[0], y, 1.0, 1e-9)
+    assert found.objective == pytest.approx(0.7 + svm.dual, rel=1e-5)
+    np.testing.assert_allclose(kernels[0] @ found.u, kernels[0] @ svm.u, atol=0.01)
+
+
+def test_the_gradient_by_finite_differences():
+    kernels, problem = constrained(4)
+    d = np.full(5, 0.4)
+    svm = solve_dense(np.tensordot(d, kernels, 1), problem.y, problem.C, 1e-11)
+    gradient = problem.sigma - 0.5 * np.einsum("i,nij,j->n", svm.u, kernels, svm.u)
+    for j, step in enumerate(1e-3 * np.eye(5)):
+        change = (cost(kernels, problem, d + step) - cost(kernels, problem, d - step)) / 2e-3
+        assert change == pytest.approx(gradient[j], rel=1e-3, abs=1e-3 * np.abs(gradient).max())
+
+
+# --- prices ------------------------------------------------------------------------------------------------------
+
+
+def test_a_price_without_bound_drives_a_weight_to_zero():
+    _, kernels, y = made(7)
+    sigma = np.full(5, 0.5)
+    first, _ = run(gmkl(GeneralizedProblem(y, 4.0, sigma), 5, tol=1e-5), kernels)
+    j = int(np.argmax(first.weights))
+    sizes = [first.weights[j]]
+    for price in (1.0, 4.0, 16.0, 1e6):
+        sigma[j] = price
+        sizes.append(run(gmkl(GeneralizedProblem(y, 4.0, sigma), 5, tol=1e-5), kernels)[0].weights[j])
+    assert (np.diff(sizes) <= 1e-6).all()
+    assert sizes[-1] <= 1e-6 * sizes[0]
+
+
+def test_prices_that_no_margin_is_worth():
+    _, kernels, y = made(8)
+    problem = GeneralizedProblem(y, 1.0, np.full(5, 1e7))
+    found, _ = run(gmkl(problem, 5), kernels)
+    assert found.status is Status.CERTIFIED
+    assert found.weights.max() <= 1e-6
+    assert found.objective == pytest.approx(2.0 * min((y > 0).sum(), (y < 0).sum()), rel=1e-2)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_any_scale_of_the_kernels(scale):
+    kernels, problem = constrained(9, k=1)
+    free = GeneralizedProblem(problem.y, problem.C, problem.sigma * scale)
+    plain = GeneralizedProblem(problem.y, problem.C, problem.sigma)
+    scaled, weightings = run(gmkl(free, 5), kernels * scale)
+    assert scaled.status is Status.CERTIFIED
+    assert scaled.objective == pytest.approx(run(gmkl(plain, 5), kernels)[0].objective, rel=2e-3)
+    assert weightings <= 20
+
+
+@pytest.mark.parametrize("size", [1e-8, 1.0, 1e4])
+def test_any_start(size):
+    kernels, problem = constrained(10)
+    found, weightings = run(gmkl(problem, 5, start=size * np.array([1.0, 0, 3, 0, 0])), kernels)
+    assert found.status is Status.CERTIFIED
+    assert found.objective == pytest.approx(reference(kernels, problem), rel=1e-3)
+    assert weightings <= 20
+    with pytest.raises(InputError, match="start has shape"):
+        next(gmkl(problem, 5, start=np.ones(4)))
+
+
+def test_no_weights_at_all():
+    _, kernels, y = made(11)
+    found, _ = run(gmkl(GeneralizedProblem(y, 1.0, np.ones(5), -np.ones((1, 5)), np.zeros(1)), 5), kernels)
+    assert found.objective == pytest.approx(2.0 * min((y > 0).sum(), (y < 0).sum()), rel=1e-6)
+    assert found.weights.max() <= 1e-6
+
+
+# --- what cannot be solved ---------------------------------------------------------------------------------------
+
+
+def test_rows_that_contradict_each_other_are_named():
+    y, sigma = np.array([1.0, -1.0]), np.ones(3)
+    A = np.array([[1.0, 0, 0], [0, 1, 0], [-1, -1, 0], [0, 0, 1]])
+    b = np.array([0.6, 0.6, -1.0, 5.0])
+    with pytest.raises(InputError, match=r"color .*shape .*both") as caught:
+        GeneralizedProblem(y, 1.0, sigma, A, b, rows=("color", "shape", "both", "texture"))
+    assert "texture" not in str(caught.value)
+    with pytest.raises(InputError, match="row 0"):
+        GeneralizedProblem(y, 1.0, sigma, np.array([[-1.0, -1, 0]]), np.array([0.1]))
+    with pytest.raises(InputError, match="row 1"):
+        GeneralizedProblem(y, 1.0, sigma, np.array([[1.0, 0, 0], [0, 0, 0]]), np.array([0.1, 0.1]))
+    GeneralizedProblem(y, 1.0, sigma, 1e-8 * np.eye(3), np.ones(3))  # far away, but there
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_named_rows_are_an_irreducible_conflict(seed):
+    rng = np.random.default_rng(seed)
+    A, b = rng.normal(size=(12, 4)), rng.normal(size=12)
+    scale = 10.0 ** rng.uniform(-3, 3, 12)
+
+    def feasible(rows):
+        return linprog(np.zeros(4), A_ub=-A[rows], b_ub=-b[rows]).status == 0
+
+    names = tuple(f"<{k}>" for k in range(12))
+    try:
+        GeneralizedProblem(np.array([1.0, -1.0]), 1.0, np.ones(4), A * scale[:, None], b * scale, rows=names)
+    except InputError as error:
+        named = [k for k in range(12) if names[k] in str(error)]
+        assert not feasible(named)
+        assert all(feasible([k for k in named if k != left_out]) for left_out in named)
+    else:
+        assert feasible(np.arange(12))
+
+
+def test_weights_without_a_price_are_named():
+    y = np.array([1.0, -1.0])
+    with pytest.raises(InputError, match="kernels 1 may grow"):
+        GeneralizedProblem(y, 1.0, np.array([1.0, 0.0, 1.0]))
+    with pytest.raises(InputError, match="kernels 2 may grow"):
+        GeneralizedProblem(y, 1.0, np.array([1.0, 1.0, -1.0]))
+    GeneralizedProblem(y, 1.0, np.array([1.0, -1.0]), np.array([[0.0, -1.0]]), np.array([-3.0]))  # bounded
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": np.ones(4)}, "both in it"),
+        ({"y": np.array([0.0, 1.0])}, "1 and −1"),
+        ({"C": 0.0}, "C must be"),
+        ({"sigma": np.array([1.0, np.nan])}, "finite price"),
+        ({"A": np.ones((1, 3)), "b": np.ones(1)}, "A has shape"),
+        ({"A": np.ones((1, 2)), "b": np.ones(2)}, "A has shape"),
+        ({"A": np.ones((1, 2)), "b": np.ones(1), "rows": ("a", "b")}, "rows holds"),
+    ],
+)
+def test_wrong_input(change, message):
+    with pytest.raises(InputError, match=message):
+        GeneralizedProblem(**{"y": np.array([1.0, -1.0]), "C": 1.0, "sigma": np.ones(2), **change})
+
+
+def test_kernels_that_do_not_fit():
+    _, kernels, y = made(0)
+    problem = GeneralizedProblem(y, 1.0, np.ones(5))
+    with pytest.raises(InputError, match="5 prices for 4"):
+        next(gmkl(problem, 4))
+    with pytest.raises(InputError, match="got 4 kernels"):
+        conic_optimum(kernels[:4], problem)
+    kernels[2] -= 2 * np.eye(40)
+    with pytest.raises(IndefiniteKernelError, match="wrong one"):
+        run(gmkl(problem, 5, names=("a", "b", "wrong one", "d", "e")), kernels)

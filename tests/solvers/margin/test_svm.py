@@ -1,0 +1,288 @@
+"""One support vector machine, in and out of core, against cvxpy and scikit-learn."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.svm import SVC
+
+from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.solvers.margin.machine import best_bias, dense_bytes, feasible, hinge, solve_by_columns, solve_dense
+
+
+def rbf(m, seed=0, share=0.5, width=5.0, dimensions=4):
+    """A Gaussian kernel and labels that its samples nearly follow, `share` of them positive."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((m, dimensions))
+    score = x[:, 0] + x[:, 1] * x[:, 2] + 0.5 * rng.standard_normal(m)
+    y = np.where(score > np.quantile(score, 1 - share), 1.0, -1.0)
+    return np.exp(-((x[:, None] - x) ** 2).sum(axis=2) / (2 * width)), y
+
+
+class Asked:
+    """Columns of a kernel matrix, counted."""
+
+    def __init__(self, kernel):
+        self.kernel, self.calls = kernel, []
+
+    def __call__(self, positions):
+        self.calls.append(np.array(positions))
+        return self.kernel[:, positions]
+
+
+def by_columns(kernel, y, C, tol=1e-6, share=1.0, start=None):
+    """The solution out of core with memory for a share of the columns, checked; and what was asked for."""
+    asked = Asked(kernel)
+    budget = int(40 * len(y) ** 2 * share) + 40 * len(y)
+    solution, count = solve_by_columns(asked, kernel.diagonal().copy(), y, C, tol, budget, start)
+    assert count == sum(len(call) for call in asked.calls)
+    assert max(len(call) for call in asked.calls) <= share * len(y) + 1
+    return checked(solution, kernel, y, C), asked
+
+
+def checked(solution, kernel, y, C):
+    """The solution is feasible, and its figures are those of its u by the definitions."""
+    alpha = y * solution.u
+    assert alpha.min() >= 0
+    assert alpha.max() <= C
+    assert abs(solution.u.sum()) <= 1e-12 * (1 + alpha.sum())
+    scores = kernel @ solution.u
+    np.testing.assert_allclose(solution.scores, scores, rtol=1e-9, atol=1e-12 * (1 + alpha.sum()))
+    energy = solution.u @ scores / 2
+    slack = np.maximum(0, 1 - y * (scores + solution.bias)).sum()
+    assert solution.dual == pytest.approx(alpha.sum() - energy, rel=1e-9)
+    assert solution.primal == pytest.approx(energy + C * slack, rel=1e-9, abs=1e-9)
+    assert solution.gap == max(solution.primal - solution.dual, 0) / abs(solution.primal)
+    np.testing.assert_array_equal(solution.free, np.flatnonzero((alpha > 0) & (alpha < C)))
+    if solution.free_kernel is not None:
+        np.testing.assert_array_equal(solution.free_kernel, kernel[np.ix_(solution.free, solution.free)])
+    return solution
+
+
+def optimum(kernel, y, C):
+    """The value of the dual by Clarabel."""
+    values, vectors = np.linalg.eigh(kernel)
+    root = vectors * np.sqrt(np.maximum(values, 0))
+    u = cp.Variable(len(y))
+    signed = cp.multiply(y, u)
+    problem = cp.Problem(
+        cp.Maximize(y @ u - cp.sum_squares(root.T @ u) / 2), [signed >= 0, signed <= C, cp.sum(u) == 0]
+    )
+    return problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+
+
+@pytest.mark.parametrize("C", [1e-3, 0.25, 4.0, 64.0])
+@pytest.mark.parametrize("share", [0.5, 0.06])
+def test_dense_reaches_the_optimum(C, share):
+    kernel, y = rbf(70, share=share)
+    solution = checked(solve_dense(kernel, y, C, 1e-10), kernel, y, C)
+    assert solution.gap <= 1e-10
+    assert solution.dual == pytest.approx(optimum(kernel, y, C), rel=1e-7)
+
+
+@pytest.mark.parametrize("tol", [0.3, 1e-2, 1e-4])
+def test_gap_is_never_below_the_true_one(tol):
+    for seed in range(4):
+        kernel, y = rbf(60, seed)
+        best = optimum(kernel, y, 8.0)
+        for solution in (solve_dense(kernel, y, 8.0, tol), by_columns(kernel, y, 8.0, tol, 0.4)[0]):
+            assert solution.gap <= tol
+            assert solution.dual <= best * (1 + 1e-8)
+            assert solution.primal >= best * (1 - 1e-8)
+
+
+@pytest.mark.parametrize("C", [0.25, 4.0, 64.0])
+def test_dense_is_the_machine_of_scikit_learn(C):
+    kernel, y = rbf(150, 3)
+    theirs = SVC(kernel="precomputed", C=C, tol=1e-7).fit(kernel, y)
+    solution = solve_dense(kernel, y, C, 1e-9)
+    np.testing.assert_allclose(kernel @ solution.u + solution.bias, theirs.decision_function(kernel), atol=1e-3)
+    u = np.zeros(len(y))
+    u[theirs.support_] = theirs.dual_coef_[0]
+    np.testing.assert_allclose(solution.u, u, atol=1e-3 * C)
+
+
+@pytest.mark.parametrize("C", [1e-4, 0.25, 8.0, 1e3])
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_columns_agree_with_dense(C, share):
+    kernel, y = rbf(120, 5)
+    solution, asked = by_columns(kernel, y, C, 1e-8, share)
+    assert solution.gap <= 1e-8
+    assert solution.dual == pytest.approx(solve_dense(kernel, y, C, 1e-8).dual, rel=1e-7)
+    if share == 1:  # everything fits: nothing is asked for twice
+        every = np.concatenate(asked.calls)
+        assert len(every) == len(np.unique(every))
+
+
+def test_columns_with_room_for_few():
+    kernel, y = rbf(120, 6, width=20.0)
+    solution, _ = by_columns(kernel, y, 1.0, 1e-4, 0.08)
+    assert solution.gap <= 1e-4
+    assert solution.dual == pytest.approx(solve_dense(kernel, y, 1.0, 1e-8).dual, rel=1e-4)
+
+
+def test_out_of_rounds_tells_the_true_gap(monkeypatch):
+    monkeypatch.setattr("dmkl.solvers.margin.machine._MAX_ROUNDS", 3)
+    kernel, y = rbf(120, 6)
+    solution, _ = by_columns(kernel, y, 64.0, 1e-8, 0.05)
+    assert solution.gap > 1e-8
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_warm_start_from_other_weights(share):
+    kernel, y = rbf(150, 7)
+    other, _ = rbf(150, 8)
+    before = solve_dense(0.9 * kernel + 0.1 * other, y, 4.0, 1e-8)
+    cold, warm = (by_columns(kernel, y, 4.0, 1e-8, share, start)[1] for start in (None, before.u))
+    assert sum(map(len, warm.calls)) <= sum(map(len, cold.calls))
+    assert solve_dense(kernel, y, 4.0, 1e-8, before.u).gap <= 1e-8
+    for C in (1.0, 16.0):  # the start is cut to a smaller box, or lies inside a larger one
+        by_columns(kernel, y, C, 1e-6, share, before.u)
+        checked(solve_dense(kernel, y, C, 1e-6, before.u), kernel, y, C)
+
+
+def test_no_free_vectors():
+    kernel, y = rbf(60)
+    solution = checked(solve_dense(kernel, y, 1e-3, 1e-9), kernel, y, 1e-3)
+    assert len(solution.free) == 0
+    assert solution.gap <= 1e-9
+    assert not solution.curvature(np.ones((3, 60))).any()
+
+
+def test_equal_rows_with_opposite_labels():
+    kernel, y = rbf(40)
+    twice = np.repeat(np.arange(40), 3)
+    kernel, y = kernel[np.ix_(twice, twice)], y[twice]
+    y[::7] *= -1
+    for C in (0.1, 10.0, 1e4):
+        assert checked(solve_dense(kernel, y, C, 1e-6), kernel, y, C).gap <= 1e-6
+        assert by_columns(kernel, y, C, 1e-6, 0.7)[0].gap <= 1e-6
+
+
+def test_huge_C_is_a_hard_margin():
+    # The primal counts C times the rounding of every score, so that larger C resolve less than 1e-7.
+    kernel, y = rbf(80, 2, width=0.5)
+    solution = checked(solve_dense(kernel, y, 1e7, 1e-7), kernel, y, 1e7)
+    assert solution.gap <= 1e-7
+    assert (y * (solution.scores + solution.bias)).min() >= 1 - 1e-7
+    assert np.abs(solution.u).max() < 1e6
+
+
+def test_rank_one():
+    x = np.linspace(-1, 1, 31)
+    y = np.where(x > 0.1, 1.0, -1.0)
+    for C in (0.1, 1.0, 1e3):
+        assert checked(solve_dense(np.outer(x, x), y, C, 1e-8), np.outer(x, x), y, C).gap <= 1e-8
+
+
+@pytest.mark.parametrize("C", [0.1, 1.0, 100.0])
+def test_indefinite_kernels_end_where_no_small_change_gains(C):
+    rng = np.random.default_rng(0)
+    kernel = rng.standard_normal((50, 50))
+    kernel = (kernel + kernel.T) / 2
+    y = np.where(rng.random(50) < 0.5, 1.0, -1.0)
+    for solution in (solve_dense(kernel, y, C, 1e-6), by_columns(kernel, y, C, 1e-6, 0.6)[0]):
+        checked(solution, kernel, y, C)
+        assert solution.gap <= 1e-6
+        gradient = y - kernel @ solution.u
+        may_rise, may_fall = solution.u < np.maximum(0, C * y), solution.u > np.minimum(0, C * y)
+        assert gradient[may_rise].max() - gradient[may_fall].min() <= 1e-2
+
+
+@given(
+    hnp.arrays(np.float64, 12, elements=st.floats(-3, 3)),
+    st.lists(st.booleans(), min_size=12, max_size=12).filter(lambda y: 0 < sum(y) < 12),
+)
+@settings(deadline=None)
+def test_bias_minimizes_the_primal(scores, positive):
+    y = np.where(positive, 1.0, -1.0)
+    found = hinge(scores, best_bias(scores, y), y)
+    # A convex, piecewise linear function has a minimum at one of its kinks.
+    assert found <= min(hinge(scores, kink, y) for kink in y - scores) + 1e-12
+
+
+@given(
+    hnp.arrays(np.float64, 12, elements=st.floats(-1e6, 1e6)),
+    st.lists(st.booleans(), min_size=12, max_size=12),
+    st.floats(1e-6, 1e6),
+)
+@settings(deadline=None)
+def test_starts_are_made_feasible(start, positive, C):
+    y = np.where(positive, 1.0, -1.0)
+    u = feasible(start, y, C)
+    assert (y * u).min() >= 0
+    assert (y * u).max() <= C
+    assert abs(u.sum()) <= 1e-12 * max(np.abs(u).sum(), 1e-300)
+
+
+def test_curvature_by_finite_differences():
+    kernels = np.array([rbf(60, seed, width=width)[0] for seed, width in ((0, 3.0), (0, 10.0), (5, 5.0))])
+    _, y = rbf(60)
+    beta = np.array([0.5, 0.3, 0.4])
+
+    def solved(weights):
+        return solve_dense(np.tensordot(weights, kernels, axes=1), y, 4.0, 1e-14)
+
+    def gradient(weights):
+        u = solved(weights).u
+        return -0.5 * np.array([u @ kernel @ u for kernel in kernels])
+
+    at = solved(beta)
+    assert len(at.free) > 5
+    step = 1e-5
+    differences = np.array([(gradient(beta + step * e) - gradient(beta - step * e)) / (2 * step) for e in np.eye(3)])
+    np.testing.assert_allclose(
+        at.curvature(kernels @ at.u), differences, rtol=1e-4, atol=1e-6 * np.abs(differences).max()
+    )
+    out_of_core, _ = by_columns(np.tensordot(beta, kernels, axes=1), y, 4.0, 1e-12)
+    np.testing.assert_allclose(out_of_core.curvature(kernels @ out_of_core.u), differences, rtol=1e-4)
+
+
+def test_dense_memory():
+    kernel, y = rbf(400, width=0.05)  # nearly orthogonal samples: all vectors free
+    solve_dense(kernel[:30, :30], y[:30], 10.0)  # compiled before
+    tracemalloc.start()
+    solution = solve_dense(kernel, y, 10.0, 1e-8)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(solution.free) > 350
+    assert peak <= dense_bytes(400)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_memory_out_of_core(share):
+    kernel, y = rbf(400, width=0.05 if share == 1 else 5.0)
+    by_columns(kernel[:30, :30], y[:30], 10.0)  # compiled before
+    budget, diagonal = int(40 * 400**2 * share), kernel.diagonal().copy()
+    for start in (None, solve_dense(kernel, y, 5.0, 1e-3).u):
+        tracemalloc.start()
+        solution, _ = solve_by_columns(Asked(kernel), diagonal, y, 10.0, 1e-6, budget, start)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert solution.gap <= 1e-6
+        assert peak <= budget
+
+
+def test_refusals():
+    kernel, y = rbf(10)
+    with pytest.raises(InputError, match=r"1 and −1, both present"):
+        solve_dense(kernel, np.ones(10), 1.0)
+    with pytest.raises(InputError, match=r"1 and −1, both present"):
+        solve_dense(kernel, np.arange(10), 1.0)
+    for C in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(InputError, match="C must be a positive finite number"):
+            solve_dense(kernel, y, C)
+    with pytest.raises(InputError, match=r"\(10, 10\); found \(10, 9\)"):
+        solve_dense(kernel[:, :9], y, 1.0)
+    with pytest.raises(InputError, match="start must hold 10 finite numbers"):
+        solve_dense(kernel, y, 1.0, start=np.full(10, np.nan))
+    with pytest.raises(InputError, match="diagonal must have a value for each label"):
+        solve_by_columns(Asked(kernel), np.ones(9), y, 1.0, 1e-3, 10**6)
+    with pytest.raises(MemoryBudgetError, match="takes 800 bytes, max_bytes is 799"):
+        solve_by_columns(Asked(kernel), np.ones(10), y, 1.0, 1e-3, 799)

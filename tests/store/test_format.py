@@ -1,0 +1,322 @@
+"""The format on disk: the checker finds what is broken, other readers open a set, old archives stay readable."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import google_crc32c
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from helpers.conformance import STORAGE, check_store, problems, tree
+from helpers.references import psd
+from hypothesis import given
+from hypothesis import strategies as st
+from zarr.codecs import Crc32cCodec
+
+import dmkl
+from dmkl.errors import CorruptTileError
+from dmkl.store.reader import StoreReader
+from dmkl.store.schema import NODES
+
+ARCHIVES = sorted((STORAGE / "archives").glob("v*/*.zarr"))
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound")
+    labels = {"labels": list("xyxyxyxyx"), "splits": [[0] * 5 + [1] * 2 + [2] * 2], "tile": 4}
+    dmkl.create(folder / "symmetric.zarr", psd(2, 9), names=["a", "b"], **labels)
+    dmkl.create(folder / "full.zarr", psd(2, 9), names=["a", "b"], full=True, **labels)
+    dmkl.create(
+        folder / "rectangular.zarr",
+        np.random.default_rng(0).normal(size=(2, 9, 6)),
+        names=["a", "b"],
+        diagonal=np.ones((2, 9)),
+        **{**labels, "labels": np.eye(9, 2, dtype=int)},
+    )
+    return folder
+
+
+@pytest.fixture(params=["symmetric", "full", "rectangular"])
+def store(sound, tmp_path, request):
+    return shutil.copytree(sound / f"{request.param}.zarr", tmp_path / "set.zarr")
+
+
+@pytest.fixture
+def symmetric(sound, tmp_path):
+    return shutil.copytree(sound / "symmetric.zarr", tmp_path / "set.zarr")
+
+
+# --- the checker ---------------------------------------------------------------------------------------------
+
+
+@given(
+    data=st.one_of(st.binary(max_size=300), st.integers(0, 20_000).map(lambda n: bytes(range(256)) * (n // 256 + 1)))
+)
+def test_its_checksum_is_crc32c(data):
+    assert check_store.crc32c(data) == google_crc32c.value(data)
+
+
+def test_sound_sets_pass(store):
+    assert problems(store) == ""
+
+
+def test_it_declares_the_same_nodes_as_dmkl():
+    assert {name: node.dims for name, node in NODES.items()} == check_store.DIMENSIONS
+
+
+def test_the_command_tells_by_its_exit_code(sound, tmp_path):
+    run = [sys.executable, STORAGE / "check_store.py"]
+    good = subprocess.run([*run, sound / "symmetric.zarr", sound / "full.zarr"], capture_output=True, text=True)
+    assert good.returncode == 0
+    assert good.stdout.count("ok   names are unique") == 2
+    bad = subprocess.run([*run, sound / "symmetric.zarr", tmp_path / "none.zarr"], capture_output=True, text=True)
+    assert bad.returncode == 1
+    assert "there is nothing at" in bad.stdout
+    assert "dmkl" not in {
+        line.split()[1]
+        for line in (STORAGE / "check_store.py").read_text().splitlines()
+        if line.startswith(("import ", "from "))
+    }
+
+
+def attributes(**changes):
+    def change(path):
+        group = zarr.open_group(path, mode="r+", use_consolidated=False)
+        attrs = {**group.attrs, **changes}
+        group.attrs.put({name: value for name, value in attrs.items() if value is not None})
+
+    return change
+
+
+def tile(path, *key):
+    return path.joinpath("gram_upper", "c", *map(str, key))
+
+
+def flip(path, *key, at=5):
+    data = bytearray(tile(path, *key).read_bytes())
+    data[at] ^= 1
+    tile(path, *key).write_bytes(data)
+
+
+def swap(path, one, other):
+    held = tile(path, *one).read_bytes()
+    tile(path, *one).write_bytes(tile(path, *other).read_bytes())
+    tile(path, *other).write_bytes(held)
+
+
+def below(path):
+    tile(path, 0, 1).mkdir(exist_ok=True)
+    shutil.copy(tile(path, 0, 0, 1), tile(path, 0, 1, 0))
+
+
+def write(node, key, value):
+    def change(path):
+        zarr.open_group(path, mode="r+", use_consolidated=False)[node][key] = value
+
+    return change
+
+
+def replaced(node, **changes):
+    """Write a node anew with other properties."""
+
+    def change(path):
+        group = zarr.open_group(path, mode="r+", use_consolidated=False)
+        old = group[node]
+        values = changes.get("values", old[...])
+        group.create_array(
+            node,
+            shape=values.shape,
+            chunks=changes.get("chunks", tuple(max(1, length) for length in values.shape)),
+            dtype=changes.get("dtype", old.dtype),
+            fill_value=changes.get("fill_value", old.fill_value),
+            dimension_names=changes.get("dims", old.metadata.dimension_names),
+            filters=None,
+            compressors=[Crc32cCodec()],
+            overwrite=True,
+        )[...] = values
+        group.attrs.put(dict(group.attrs))  # its consolidated metadata are out of date
+
+    return change
+
+
+def removed(node):
+    def change(path):
+        shutil.rmtree(path / node)
+
+    return change
+
+
+BROKEN = {
+    "no root": (lambda path: (path / "zarr.json").unlink(), "FAIL the folder is a Zarr v3 group"),
+    "an array at the root": (
+        lambda path: shutil.copy(path / "row_sum" / "zarr.json", path / "zarr.json"),
+        "not that of a Zarr v3 group",
+    ),
+    "another format": (attributes(format="x"), "format is 'x', must be 'dmkl-kernel-set'"),
+    "no format": (attributes(format=None), "format is None"),
+    "a newer version": (attributes(format_version=2), "format_version is 2, must be 1"),
+    "version true": (attributes(format_version=True), "format_version is True"),
+    "no tile": (attributes(tile=None), "tile is None, must be a positive integer"),
+    "another tile": (attributes(tile=3), r"has chunks (1, 4, 4), must be (1, 3, 3)"),
+    "no kind": (attributes(symmetric=None), "symmetric is None"),
+    "another kind": (attributes(symmetric=False), "gram_upper holds symmetric matrices"),
+    "incomplete": (attributes(complete=False), "complete is False, must be true: the set was never finished"),
+    "no provenance": (attributes(kernels=None), "kernels must be a list"),
+    "other provenance": (attributes(kernels=[{"name": "b"}, {"name": "a"}]), "the attribute kernels lists ['b', 'a']"),
+    "no content id": (attributes(content_id=None), "content_id is None, must be a string"),
+    "another content id": (attributes(content_id="sha256:0"), "content_id is sha256:0, must be sha256:"),
+    "no author": (attributes(created_by=None), "created_by is None"),
+    "a stray": (lambda path: (path / "row_sum" / "zarr.12.partial").write_text(""), "row_sum/zarr.12.partial"),
+    "no matrices": (removed("gram_upper"), "exactly one of gram_upper and gram must be there, found neither"),
+    "both halves twice": (
+        lambda path: shutil.copytree(path / "gram_upper", path / "gram"),
+        "found ['gram_upper', 'gram']",
+    ),
+    "a missing tile": (lambda path: tile(path, 1, 0, 2).unlink(), "tile (0, 2) of kernel 1 is missing"),
+    "a truncated tile": (
+        lambda path: tile(path, 1, 0, 1).write_bytes(tile(path, 1, 0, 1).read_bytes()[:50]),
+        "tile (0, 1) of kernel 1 has 50 bytes, must have 132",
+    ),
+    "a damaged byte": (lambda path: flip(path, 0, 1, 1), "tile (1, 1) of kernel 0 is damaged"),
+    "a damaged checksum": (lambda path: flip(path, 0, 1, 1, at=-1), "tile (1, 1) of kernel 0 is damaged"),
+    "swapped tiles": (
+        lambda path: swap(path, (0, 0, 1), (1, 0, 1)),
+        "tile (0, 1) of kernel 0 has the checksum",
+    ),
+    "swapped ragged tiles": (
+        lambda path: swap(path, (0, 0, 2), (0, 1, 2)),
+        "it is not what was written there",
+    ),
+    "a tile below the diagonal": (below, "0/1/0 must not be there: it is below the diagonal"),
+    "a tile outside": (lambda path: shutil.copy(tile(path, 0, 0, 1), tile(path, 0, 0, 9)), "0/0/9 must not be there"),
+    "NaN": (write("gram_upper", (0, 2, 3), np.nan), "tile (0, 0) of kernel 0 holds nan at (2, 3)"),
+    "an asymmetric tile": (write("gram_upper", (0, 2, 3), 5.0), "tile (0, 0) of kernel 0 is not symmetric"),
+    "another diagonal": (write("diagonal", (1, 4), 7.0), "diagonal of kernel 1 is 7.0 for sample 4, must be"),
+    "another row sum": (write("row_sum", (1, 4), 7.0), "row_sum of kernel 1 is 7.0 for sample 4, must be"),
+    "no row sum": (write("row_sum", (1, 4), np.nan), "row_sum of kernel 1 is nan for sample 4"),
+    "no diagonal": (removed("diagonal"), "diagonal is missing"),
+    "a damaged node": (
+        lambda path: (path / "row_sum" / "c" / "0" / "0").write_bytes(b"x" * 76),
+        "row_sum cannot be read",
+    ),
+    "another table": (write("tile_crc32c", (0, 0, 0), 7), "tile (0, 0) of kernel 0 has the checksum"),
+    "a table below": (write("tile_crc32c", (0, 1, 0), 7), "must be 0 below the diagonal"),
+    "equal kernels": (write("kernel", slice(None), np.array(["a", "a"], dtype=object)), "kernel 'a' occurs 2 times"),
+    "equal samples": (write("sample", slice(0, 2), np.array(["z", "z"], dtype=object)), "sample 'z' occurs 2 times"),
+    "renamed kernels": (write("kernel", 0, "c"), "content_id is"),
+    "split 7": (write("split", (0, 0), 7), "split must hold -1, 0, 1 and 2"),
+    "other dimensions": (replaced("row_sum", dims=("kernel", "row")), "must be ('kernel', 'sample')"),
+    "no dimensions": (replaced("sample", dims=None), "sample has the dimensions None"),
+    "another length": (
+        replaced("sample", values=np.array(list("abc"), dtype=object), dtype=str),
+        "sample has shape (3,)",
+    ),
+    "another type": (replaced("split", dtype="int16", fill_value=-1), "split is of type int16, must be int8"),
+    "other chunks": (replaced("gram_upper", chunks=(1, 9, 9)), "has chunks (1, 9, 9), must be (1, 4, 4)"),
+    "fill value 0": (replaced("gram_upper", chunks=(1, 4, 4), fill_value=0), "is 0.0, must be NaN"),
+    "fractions as labels": (
+        replaced("label", values=np.linspace(0, 1, 9), dtype="float64", fill_value=0),
+        "label is of type float64",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_it_names_what_is_broken(symmetric, case):
+    change, message = BROKEN[case]
+    change(symmetric)
+    assert message in problems(symmetric)
+
+
+def test_it_finds_halves_that_differ_and_lost_tasks(sound, tmp_path):
+    full = shutil.copytree(sound / "full.zarr", tmp_path / "full.zarr")
+    write("gram", (0, 8, 0), 9.0)(full)
+    assert "tile (2, 0) of kernel 0 is not the transpose of tile (0, 2)" in problems(full)
+    rectangular = shutil.copytree(sound / "rectangular.zarr", tmp_path / "rectangular.zarr")
+    write("label", (0, 0), 3)(rectangular)
+    removed("task")(rectangular)
+    found = problems(rectangular)
+    assert "label (sample, task) must hold 0 and 1" in found
+    assert "task must name the 2 columns of label" in found
+
+
+def test_it_compares_consolidated_metadata(symmetric):
+    metadata = symmetric / "row_sum" / "zarr.json"
+    metadata.write_text(metadata.read_text().replace('"sum over all', '"Sum over all'))
+    assert "row_sum is not as the consolidated metadata say" in problems(symmetric)
+
+
+def test_an_unfinished_set_is_told(sound, tmp_path):
+    shutil.copytree(sound / "symmetric.zarr", tmp_path / "set.zarr.partial")
+    assert "an unfinished set stands at" in problems(tmp_path / "set.zarr")
+
+
+def test_unknown_nodes_and_attributes_pass(symmetric):
+    attributes(invented=3)(symmetric)
+    zarr.create_array(symmetric / "novelty", shape=(3,), dtype="f4")
+    assert problems(symmetric) == ""
+
+
+@given(position=st.integers(0, 10**9), bit=st.integers(0, 7))
+def test_no_flipped_bit_of_a_tile_goes_unseen(sound, tmp_path_factory, position, bit):
+    """Whatever bit of whatever tile is flipped, both implementations tell."""
+    path = shutil.copytree(sound / "symmetric.zarr", tmp_path_factory.mktemp("bit") / "set.zarr")
+    files = sorted(name for name in tree(path) if name.startswith("gram_upper/c/"))
+    file = path / files[position % len(files)]
+    data = bytearray(file.read_bytes())
+    data[position // len(files) % len(data)] ^= 1 << bit
+    file.write_bytes(data)
+    assert problems(path)
+    with pytest.raises(CorruptTileError):
+        np.asarray(dmkl.open(path))
+
+
+# --- other readers -------------------------------------------------------------------------------------------
+
+
+def test_xarray_opens_a_set_with_named_dimensions(sound):
+    with xr.open_zarr(sound / "symmetric.zarr") as dataset:
+        assert dataset["gram_upper"].dims == ("kernel", "sample", "sample_2")
+        assert list(dataset["kernel"].values) == ["a", "b"]
+        assert dataset["label"].dims == ("sample",)
+        assert dataset["split"].dims == ("split", "sample")
+        tile_of_b = dataset["gram_upper"].sel(kernel="b").isel(sample=slice(0, 4), sample_2=slice(4, 8))
+        np.testing.assert_array_equal(tile_of_b, psd(2, 9)[1, :4, 4:8])
+        assert np.isnan(dataset["gram_upper"][0, 4:, :4]).all()  # below the diagonal nothing is stored
+        assert dataset.attrs["format_version"] == 1
+        assert "k(x, x)" in dataset["diagonal"].attrs["comment"]
+    with xr.open_zarr(sound / "rectangular.zarr") as dataset:
+        assert dataset["gram"].dims == ("kernel", "sample", "train_sample")
+        assert dataset["label"].dims == ("sample", "task")
+        assert dataset["gram"].sel(kernel="a", sample="3", train_sample="5").shape == ()
+
+
+# --- archives ------------------------------------------------------------------------------------------------
+
+
+def test_there_is_an_archive_of_this_version():
+    assert STORAGE / "archives" / "v1" / "symmetric.zarr" in ARCHIVES
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_archives_stay_readable(archive):
+    assert problems(archive) == ""
+    K = dmkl.open(archive)
+    i, k = np.ogrid[: K.shape[1], : K.shape[2]]
+    formulas = {"min": 1 + np.minimum(i, k), "linear": 1 + i * k, "ridge": 1 + 2 * (i == k)}
+    np.testing.assert_array_equal(np.asarray(K), [formulas[name] for name in K.names])
+    assert K.train_samples[-1] == "Ørsted"
+    if K.is_square:
+        assert "".join(K.labels) == "xyxyxyz"
+        np.testing.assert_array_equal(K.split(1).train, [2, 3, 4])
+        assert K.splits[1, 6] == -1
+    else:
+        np.testing.assert_array_equal(K.labels, [[1, 0], [0, 0], [1, 1]])
+        assert list(K.tasks) == ["odd", "tall"]
+        own = StoreReader(archive).diagonal(np.arange(K.shape[0]))
+        np.testing.assert_array_equal(own, np.diagonal(np.asarray(K), axis1=1, axis2=2))

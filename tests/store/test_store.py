@@ -1,0 +1,839 @@
+"""Making kernel sets: what is stored, what is refused, what an interruption leaves; reading damaged ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+import weakref
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from helpers.conformance import problems, tree
+from helpers.references import InMemory, psd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import LocalStore, MemoryStore
+
+import dmkl
+from dmkl.errors import (
+    CorruptTileError,
+    DiskFullError,
+    FormatVersionError,
+    IncompleteStoreError,
+    IndefiniteKernelWarning,
+    InputError,
+    StoreError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from dmkl.store.reader import StoreReader
+from dmkl.store.sources import ArraySource, StripBuffer, as_source, fingerprint
+
+K = psd(3, 11).astype("f4")
+R = np.random.default_rng(0).normal(size=(2, 5, 11))
+
+
+def entries(location):
+    return np.asarray(dmkl.open(location))
+
+
+def upper(stack):
+    """What a symmetric set keeps of matrices whose halves differ by rounding."""
+    return np.triu(stack) + np.triu(stack, 1).transpose(0, 2, 1)
+
+
+# --- from everything that holds matrices ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [("f2", "f4"), ("f4", "f4"), (">f4", "f4"), ("f8", "f8"), ("i2", "f8"), ("u1", "f8"), ("?", "f8")],
+)
+def test_every_real_type_keeps_its_values(tmp_path, dtype, stored):
+    whole = np.array([[[2, 1, 0], [1, 2, 1], [0, 1, 2]], np.eye(3)]).astype(dtype)
+    made = dmkl.create(tmp_path / "set.zarr", whole, tile=2)
+    assert made.dtype == np.dtype(stored)
+    np.testing.assert_array_equal(np.asarray(made), whole.astype(stored))
+
+
+def sources():
+    names = ("a", "b", "c")
+    yield "array", K, {}
+    yield "list", list(K), {}
+    yield "generator", (kernel for kernel in K), {}
+    yield "nested lists", K.tolist(), {"dtype": "f4"}
+    yield "mapping", dict(zip(names, K, strict=True)), {}
+    yield "Dask, odd chunks", da.from_array(K, chunks=(2, (3, 1, 7), (5, 6))), {}
+    yield "list of Dask", [da.from_array(kernel, chunks=(4, 3)) for kernel in K], {}
+    yield "Zarr", zarr.create_array(MemoryStore(), data=K, chunks=(2, 5, 3)), {}
+    yield "transposed view", np.ascontiguousarray(K.transpose(1, 2, 0)).transpose(2, 0, 1), {}
+    yield "Fortran order", np.asfortranarray(K), {}
+
+
+@pytest.mark.parametrize(("kernels", "more"), [pytest.param(k, m, id=i) for i, k, m in sources()])
+@pytest.mark.parametrize("tile", [4, 11, 1000])
+def test_every_source_gives_the_same_set(tmp_path, kernels, more, tile):
+    if isinstance(kernels, type(x for x in ())):
+        kernels = (kernel for kernel in K)  # one for each tile
+    made = dmkl.create(tmp_path / "set.zarr", kernels, tile=tile, **more)
+    np.testing.assert_array_equal(np.asarray(made), upper(K))
+    assert made.names == (("a", "b", "c") if isinstance(kernels, dict) else ("kernel_0", "kernel_1", "kernel_2"))
+    assert not problems(tmp_path / "set.zarr")
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
+    tile=st.integers(1, 10),
+    full=st.booleans(),
+    square=st.booleans(),
+    dtype=st.sampled_from(["f4", "f8"]),
+)
+@settings(max_examples=40)
+def test_any_shape_and_tile_is_stored_whole(tmp_path_factory, shape, tile, full, square, dtype):
+    path = tmp_path_factory.mktemp("any") / "set.zarr"
+    n, rows, cols = shape
+    if square:
+        kernels = upper(psd(n, rows)).astype(dtype)
+        made = dmkl.create(path, kernels, tile=tile, full=full)
+    else:
+        kernels = np.random.default_rng(0).normal(size=(n, rows, cols)).astype(dtype)
+        made = dmkl.create(path, kernels, tile=tile, symmetric=False)
+    np.testing.assert_array_equal(np.asarray(made), kernels)
+    assert not problems(path)
+
+
+def test_a_symmetric_set_stores_only_upper_tiles(tmp_path):
+    dmkl.create(tmp_path / "set.zarr", K, tile=4)
+    files = {name for name in tree(tmp_path / "set.zarr") if name.startswith("gram_upper/c")}
+    assert files == {f"gram_upper/c/{j}/{a}/{b}" for j in range(3) for a in range(3) for b in range(a, 3)}
+
+
+def test_full_stores_both_halves_for_other_readers(tmp_path):
+    dmkl.create(tmp_path / "set.zarr", K, tile=4, full=True, samples=list("abcdefghijk"))
+    group = zarr.open_group(tmp_path / "set.zarr", mode="r")
+    np.testing.assert_array_equal(group["gram"][:], upper(K))
+    np.testing.assert_array_equal(group["train_sample"][:], group["sample"][:])
+    np.testing.assert_array_equal(entries(tmp_path / "set.zarr"), upper(K))
+
+
+def test_rectangular_kernels_keep_both_axes_and_their_diagonal(tmp_path):
+    diagonal = np.arange(10.0).reshape(2, 5)
+    made = dmkl.create(
+        tmp_path / "set.zarr", R, tile=4, samples=list("abcde"), train_samples=range(11), diagonal=diagonal
+    )
+    assert made.shape == (2, 5, 11)
+    assert list(made.samples) == list("abcde")
+    assert list(made.train_samples) == [str(i) for i in range(11)]
+    np.testing.assert_array_equal(np.asarray(made), R)
+    np.testing.assert_array_equal(StoreReader(tmp_path / "set.zarr").diagonal(np.arange(2)), diagonal)
+    assert not problems(tmp_path / "set.zarr")
+
+
+@pytest.mark.parametrize("store", [MemoryStore, None])
+def test_any_zarr_store_is_a_location(tmp_path, store):
+    location = LocalStore(tmp_path / "set.zarr") if store is None else store()
+    dmkl.create(location, K, tile=4, labels=list("xyxyxyxyxyx"))
+    np.testing.assert_array_equal(entries(location), upper(K))
+    with pytest.raises(StoreExistsError, match="holds something already"):
+        dmkl.create(location, K, tile=4)
+    dmkl.create(location, K[:1], tile=5, overwrite=True)
+    assert entries(location).shape == (1, 11, 11)
+
+
+def test_labels_of_every_kind_come_back(tmp_path):
+    for labels in (np.arange(11) % 2, np.array(list("abababababa")), np.eye(11, 3, dtype=int), [1.0] * 11):
+        made = dmkl.create(tmp_path / "set.zarr", K[:1], tile=6, labels=labels, overwrite=True)
+        np.testing.assert_array_equal(made.labels, labels)
+        assert not problems(tmp_path / "set.zarr")
+    assert dmkl.create(tmp_path / "set.zarr", K[:1], overwrite=True).labels is None
+
+
+def test_names_in_bytes_are_names(tmp_path):
+    made = dmkl.create(tmp_path / "set.zarr", K, names=[b"a", b"b", b"c"], labels=np.array([b"x"] * 11))
+    assert made.names == ("a", "b", "c")
+    assert set(made.labels) == {"x"}
+
+
+def test_the_upper_half_counts_where_halves_differ_by_rounding(tmp_path):
+    kernel = psd(1, 9)
+    kernel[0, 7, 1] *= 1 + 1e-12
+    kernel[0, 1, 0] *= 1 + 1e-12
+    np.testing.assert_array_equal(np.asarray(dmkl.create(tmp_path / "set.zarr", kernel, tile=4)), upper(kernel))
+
+
+def test_symmetry_is_judged_by_the_largest_entry_wherever_it_stands(tmp_path):
+    kernel = np.eye(9)
+    kernel[1, 0] += 1e-6  # within 1e-8 of the largest entry, which comes last
+    kernel[8, 8] = 1000.0
+    dmkl.create(tmp_path / "set.zarr", kernel[None], tile=3)
+    kernel[8, 8] = 1.0
+    with pytest.raises(InputError, match=r"entry \(0, 1\) is 0 and entry \(1, 0\) is 1e-06"):
+        dmkl.create(tmp_path / "other.zarr", kernel[None], tile=3)
+    dmkl.create(tmp_path / "other.zarr", kernel[None], tile=3, symmetry_tol=1e-5)
+
+
+class Asked:
+    """A matrix that notes which blocks it is asked for."""
+
+    def __init__(self, matrix):
+        self.matrix, self.blocks = matrix, []
+        self.shape, self.dtype = matrix.shape, matrix.dtype
+
+    def __getitem__(self, key):
+        block = self.matrix[key]
+        self.blocks.append(block.shape)
+        return block
+
+
+def test_a_source_is_asked_for_one_tile_at_a_time(tmp_path):
+    matrix = Asked(psd(1, 23)[0])
+    dmkl.create(tmp_path / "set.zarr", iter([matrix]), tile=5)
+    assert max(matrix.blocks) == (5, 5)
+    assert sum(rows * cols for rows, cols in matrix.blocks) == 23 * 23
+
+
+def test_a_dask_array_is_computed_strip_by_strip(tmp_path):
+    shapes = []
+
+    def note(block):
+        shapes.append(block.shape)
+        return block
+
+    lazy = da.from_array(psd(1, 23), chunks=(1, 5, 23)).map_blocks(note, meta=np.empty((0, 0, 0)))
+    with dask_synchronous():
+        dmkl.create(tmp_path / "set.zarr", lazy, tile=5)
+    assert shapes == [(1, 5, 23)] * 4 + [(1, 3, 23)]
+
+
+def dask_synchronous():
+    import dask
+
+    return dask.config.set(scheduler="synchronous")
+
+
+def test_a_kernel_is_let_go_before_the_next_is_read(tmp_path):
+    alive = []
+
+    class Big(np.ndarray):
+        pass
+
+    def kernels():
+        for kernel in psd(4, 6):
+            big = kernel.view(Big)
+            alive.append(weakref.ref(big))
+            assert sum(ref() is not None for ref in alive) <= 2  # this one, and the one just taken in
+            yield big
+            del big
+
+    dmkl.create(tmp_path / "set.zarr", kernels(), tile=3)
+    assert len(alive) == 4
+
+
+def test_strips_and_fingerprints_are_those_of_the_matrix():
+    matrix = psd(1, 13)[0]
+    strips = StripBuffer(matrix)
+    np.testing.assert_array_equal(strips[2:5, 3:9], matrix[2:5, 3:9])
+    np.testing.assert_array_equal(strips[2:5, 0:2], matrix[2:5, 0:2])
+    assert fingerprint(matrix) == fingerprint(np.asfortranarray(matrix))
+    assert len({fingerprint(m) for m in (matrix, matrix.astype("f4"), matrix[:12], 2 * matrix)}) == 4
+
+
+# --- what is refused, and leaves everything as it was --------------------------------------------------------
+
+
+def spoiled(i, j, value):
+    kernels = psd(2, 7)
+    kernels[1, i, j] = value
+    return kernels
+
+
+REFUSED = {
+    "NaN": (spoiled(5, 6, np.nan), {}, r"kernel 'b': entry \(5, 6\) is nan, which is not finite"),
+    "infinity": (spoiled(2, 2, -np.inf), {}, r"kernel 'b': entry \(2, 2\) is -inf"),
+    "overflow": (spoiled(0, 0, 1e300), {"dtype": "f4"}, r"overflows float32; store it as float64"),
+    "asymmetric": (spoiled(6, 1, 99.0), {}, r"'b' is not symmetric: entry \(1, 6\) is .* and entry \(6, 1\) is 99"),
+    "other shape": ([np.eye(7), np.eye(6)], {}, "kernel 'b' is 6 × 6, expected 7 × 7 as the first"),
+    "complex": ([np.eye(7), np.eye(7) * 1j], {}, "kernel 'b' holds complex128, expected real numbers"),
+    "strings": ([np.eye(7), np.full((7, 7), "x")], {}, "kernel 'b' holds <U1, expected real numbers"),
+    "wider type": ([np.eye(7, dtype="f4"), np.eye(7)], {}, "kernel 'b' is float64, but the set would be stored"),
+    "vector": ([np.eye(7), np.ones(7)], {}, "kernel 1 must be a matrix"),
+    "rectangular": (np.ones((2, 7, 5)), {"symmetric": True}, "a symmetric set needs square kernels"),
+    "empty": (np.ones((2, 0, 0)), {}, "at least one row and one column"),
+    "no kernels": ([], {}, "at least one kernel, got none"),
+    "nothing yielded": (iter([]), {}, "at least one kernel, got none"),
+    "no matrices": (3.0, {}, "kernels must be an array"),
+    "two dimensions": (np.eye(7), {}, "must be three-dimensional"),
+    "half precision": (np.ones((2, 7, 7)), {"dtype": "f2"}, "stored as float32 or float64, not float16"),
+    "equal names": (psd(2, 7), {"names": ["a", "a"]}, "kernel names must be unique, but 'a' occurs"),
+    "few names": (psd(2, 7), {"names": ["a"]}, "found 1, expected one for each of the 2 kernels"),
+    "few names, generator": (iter(psd(2, 7)), {"names": ["a"]}, "more kernels than the 1 names"),
+    "many names, generator": (iter(psd(2, 7)), {"names": ["a", "b", "c"]}, "found 2 kernels but 3 names"),
+    "names in one string": (psd(2, 7), {"names": "ab"}, "kernel names must be a list of 2, got 'ab'"),
+    "zero character": (psd(2, 7), {"names": ["a", "b\0c"]}, "holds a zero character"),
+    "equal samples": (psd(2, 7), {"samples": list("aabcdef")}, "sample names must be unique, but 'a'"),
+    "few samples": (psd(2, 7), {"samples": list("abc")}, "sample names: found 3, expected one for each of the 7"),
+    "few labels": (psd(2, 7), {"labels": [0, 1]}, r"labels have shape \(2,\), expected \(7,\)"),
+    "fractions": (psd(2, 7), {"labels": np.arange(7) / 2}, "found fractions; round or bin them"),
+    "NaN label": (psd(2, 7), {"labels": [0, 1, np.nan, 0, 0, 0, 0]}, "label 2 is nan"),
+    "multilabel": (psd(2, 7), {"labels": np.full((7, 2), 3)}, "must be 0 or 1"),
+    "few tasks": (psd(2, 7), {"labels": np.eye(7, 2), "tasks": ["t"]}, "task names: found 1"),
+    "splits": (psd(2, 7), {"splits": [[0, 1, 2, 3, 0, 0, 0]]}, r"found \[0, 1, 2, 3\]"),
+    "short splits": (psd(2, 7), {"splits": [[0, 1]]}, r"splits have shape \(1, 2\), expected \(splits, 7\)"),
+    "tile": (psd(2, 7), {"tile": 0}, "tile must be a positive number of samples"),
+    "diagonal": (np.ones((2, 7, 5)), {"diagonal": np.ones((2, 5))}, r"diagonal has shape \(2, 5\), expected \(2, 7\)"),
+    "NaN diagonal": (np.ones((1, 2, 5)), {"diagonal": [[1, np.nan]], "names": ["a"]}, r"entry \(0, 1\) is nan"),
+    "repair": (np.ones((2, 7, 5)), {"repair": "clip"}, "repair='clip' is for symmetric kernels"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_named_and_changes_nothing(tmp_path, case):
+    kernels, more, message = REFUSED[case]
+    dmkl.create(tmp_path / "set.zarr", K, tile=4)
+    before = tree(tmp_path)
+    more = {"names": ["a", "b"], **more} if case not in ("no kernels", "nothing yielded", "no matrices") else more
+    for path, overwrite in ((tmp_path / "set.zarr", True), (tmp_path / "new.zarr", False)):
+        if not isinstance(kernels, list | np.ndarray) and overwrite:
+            continue  # an iterator serves once
+        with pytest.raises(InputError, match=message):
+            dmkl.create(path, kernels, overwrite=overwrite, **more)
+    assert {name: data for name, data in tree(tmp_path).items() if ".partial" not in name} == before
+    assert not (tmp_path / "new.zarr").exists()
+
+
+def test_bad_input_leaves_no_unfinished_set_that_nothing_can_be_made_of(tmp_path):
+    with pytest.raises(InputError):
+        dmkl.create(tmp_path / "set.zarr", iter(spoiled(1, 1, np.nan)))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError):
+        dmkl.create(tmp_path / "set.zarr", spoiled(1, 1, np.nan))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["set.zarr.partial"]  # its first kernel is whole
+    with pytest.raises(IncompleteStoreError, match="Run the same command again"):
+        dmkl.open(tmp_path / "set.zarr")
+
+
+def test_a_finished_set_is_replaced_only_on_request(tmp_path):
+    path = tmp_path / "set.zarr"
+    dmkl.create(path, K)
+    before = tree(path)
+    with pytest.raises(StoreExistsError, match=r"overwrite=True, --overwrite"):
+        dmkl.create(path, 2 * K)
+    assert tree(path) == before
+    dmkl.create(path, 2 * K, overwrite=True)
+    np.testing.assert_array_equal(entries(path), 2 * upper(K))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["set.zarr"]
+
+
+def test_nothing_of_anyone_else_is_replaced_unasked(tmp_path):
+    (tmp_path / "set.zarr.partial").mkdir()
+    (tmp_path / "set.zarr.partial" / "thesis.txt").write_text("the only copy")
+    for overwrite in (False, True):
+        with pytest.raises(StoreExistsError, match=r"set.zarr.partial holds something already.*move it away"):
+            dmkl.create(tmp_path / "set.zarr", K, overwrite=overwrite)
+    assert (tmp_path / "set.zarr.partial" / "thesis.txt").read_text() == "the only copy"
+    (tmp_path / "file.zarr.partial").write_text("the only copy")
+    with pytest.raises(StoreExistsError):
+        dmkl.create(tmp_path / "file.zarr", K)
+    for held in (zarr.create_array, zarr.create_group):
+        store = MemoryStore()
+        held(store, **({"shape": (1,), "dtype": "f8"} if held is zarr.create_array else {"zarr_format": 2}))
+        before = dict(store._store_dict)
+        with pytest.raises(StoreExistsError):
+            dmkl.create(store, K)
+        assert dict(store._store_dict) == before
+
+
+# --- repair and warnings -------------------------------------------------------------------------------------
+
+
+def indefinite(lowest=-2.0):
+    q, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(8, 8)))
+    kernel = (q * np.array([lowest, 0.1, 1, 2, 3, 4, 5, 6])) @ q.T
+    return (kernel + kernel.T) / 2
+
+
+@pytest.mark.parametrize(("repair", "spectrum"), [("clip", 0.0), ("flip", 2.0), ("shift", 0.0)])
+def test_repair_mends_the_spectrum_and_says_so(tmp_path, repair, spectrum):
+    made = dmkl.create(tmp_path / "set.zarr", indefinite()[None], repair=repair, tile=3)
+    values = np.linalg.eigvalsh(np.asarray(made)[0])
+    expected = sorted(
+        np.array([spectrum, 0.1, 1, 2, 3, 4, 5, 6]) + (2 * np.arange(8).clip(0, 1) if repair == "shift" else 0)
+    )
+    np.testing.assert_allclose(values, expected, atol=1e-12)
+    noted = made.provenance[0]["repair"]
+    assert noted["method"] == repair
+    np.testing.assert_allclose(noted["lowest_eigenvalue"], -2.0)
+
+
+def test_repair_keeps_positive_definite_kernels(tmp_path):
+    made = dmkl.create(tmp_path / "set.zarr", psd(1, 6), repair="clip")
+    np.testing.assert_array_equal(np.asarray(made), upper(psd(1, 6)))
+    assert made.provenance[0]["repair"]["lowest_eigenvalue"] == 0
+
+
+def test_an_indefinite_kernel_is_proven_so(tmp_path):
+    kernel = np.diag([1.0, 4.0, 1.0, 1.0, 1.0])
+    kernel[1, 4] = kernel[4, 1] = 5.0
+    with pytest.warns(IndefiniteKernelWarning, match="kernel 'bad'.*samples 4 and 1 alone prove") as caught:
+        dmkl.create(tmp_path / "set.zarr", kernel[None], names=["bad"], tile=2)
+    bound = float(str(caught[0].message).split("at most ")[1].split(" ")[0])
+    assert np.linalg.eigvalsh(kernel)[0] <= bound + 1e-3 < 0
+
+
+def test_a_negative_diagonal_entry_is_its_own_proof(tmp_path):
+    with pytest.warns(IndefiniteKernelWarning, match="sample 1 alone proves an eigenvalue of at most -3 "):
+        dmkl.create(tmp_path / "set.zarr", np.diag([5.0, -3.0, 1.0])[None], tile=2)
+
+
+@given(seed=st.integers(0, 2**32 - 1), rank=st.integers(1, 12), scale=st.sampled_from([1e-6, 1.0, 1e6]))
+@settings(max_examples=25)
+def test_no_positive_semidefinite_kernel_is_accused(tmp_path_factory, seed, rank, scale):
+    kernel = scale * psd(1, 10, seed, rank=rank).astype("f4")
+    kernel[0, 3], kernel[0, :, 3] = kernel[0, 2], kernel[0, :, 2]  # two equal samples lie on the bound
+    kernel[0, 3, 3] = kernel[0, 2, 3] = kernel[0, 3, 2] = kernel[0, 2, 2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dmkl.create(tmp_path_factory.mktemp("psd") / "set.zarr", kernel, tile=4)
+
+
+# --- interruption --------------------------------------------------------------------------------------------
+
+IMPORT = """
+    import sys, time
+    import numpy as np
+    from dmkl.store import writer
+    from dmkl.store.files import open_files
+    from dmkl.store.ingest import ingest
+
+    write = writer.StoreWriter.write_tile
+    def slowly(self, *args):
+        time.sleep(0.004)
+        write(self, *args)
+    writer.StoreWriter.write_tile = slowly
+    source, labels = open_files(sys.argv[1])
+    print("begun", flush=True)
+    ingest(sys.argv[2], source, labels, tile=4)
+"""
+
+
+def begin_import(source, target):
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(IMPORT), str(source), str(target)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+def test_a_killed_import_goes_on_and_ends_as_if_nothing_had_been(tmp_path):
+    np.savez(tmp_path / "k.npz", K=psd(8, 15), y=np.arange(15) % 3)
+    rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
+    target, whole = tmp_path / "set.zarr", tmp_path / "whole.zarr"
+    kills = 0
+    for wait in sorted(rng.uniform(0.02, 0.55, 3)):  # all of it takes some 0.8 s
+        with begin_import(tmp_path / "k.npz", target) as process:
+            assert process.stdout.readline() == b"begun\n"
+            time.sleep(wait)
+            process.send_signal(signal.SIGKILL)
+        kills += process.returncode == -signal.SIGKILL
+        if target.exists():
+            break
+        with pytest.raises((IncompleteStoreError, StoreNotFoundError)):
+            dmkl.open(target)
+    assert kills
+    if not target.exists():
+        assert (tmp_path / "set.zarr.partial").exists()
+    for path in (target, whole):
+        if not path.exists():
+            with begin_import(tmp_path / "k.npz", path) as process:
+                assert process.wait() == 0
+    assert not problems(target)
+    assert tree(target) == tree(whole)
+    assert not (tmp_path / "set.zarr.partial").exists()
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Make the n-th write of a file fail, as a kill or a full disk would; later ones too."""
+    from zarr.storage import _local
+
+    from dmkl.store import tiles
+
+    put = _local._put
+
+    def arrange(n, error):
+        count = 0
+
+        def counted(path, value, exclusive=False):
+            nonlocal count
+            count += 1
+            if n is not None and count >= n:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.with_suffix(".0.partial").write_bytes(b"half")  # as a killed write leaves it
+                raise error
+            return put(path, value, exclusive)
+
+        def opened(path, mode):  # tiles are written without Zarr
+            nonlocal count
+            count += 1
+            if n is not None and count >= n:
+                raise error
+            return open(path, mode)
+
+        monkeypatch.setattr(_local, "_put", counted)
+        monkeypatch.setattr(tiles, "open", opened, raising=False)
+        return lambda: count
+
+    return arrange
+
+
+def resumable():
+    return {"tile": 4, "labels": np.arange(11) % 2, "samples": list("abcdefghijk"), "splits": [[0] * 11]}
+
+
+def test_an_import_resumes_from_every_single_write(tmp_path, failing):
+    kernels, more = K[:2], {**resumable(), "tile": 8}
+    writes = failing(None, None)
+    dmkl.create(tmp_path / "whole.zarr", kernels, **more)
+    for n in range(1, writes() + 1):
+        path = tmp_path / str(n) / "set.zarr"
+        failing(n, Interrupted())
+        with pytest.raises(Interrupted):
+            dmkl.create(path, kernels, **more)
+        failing(None, None)
+        dmkl.create(path, kernels, **more)
+        assert tree(path) == tree(tmp_path / "whole.zarr"), n
+        assert [entry.name for entry in path.parent.iterdir()] == ["set.zarr"]
+        shutil.rmtree(path.parent)
+
+
+def test_a_set_killed_before_its_last_renaming_is_finished(tmp_path):
+    dmkl.create(tmp_path / "whole.zarr", K, **resumable())
+    (tmp_path / "whole.zarr").rename(tmp_path / "set.zarr.partial")
+    dmkl.create(tmp_path / "set.zarr", K, **resumable())
+    dmkl.create(tmp_path / "whole.zarr", K, **resumable())
+    assert tree(tmp_path / "set.zarr") == tree(tmp_path / "whole.zarr")
+
+
+def test_a_replacement_killed_between_its_renamings_is_finished(tmp_path, monkeypatch):
+    path = tmp_path / "set.zarr"
+    dmkl.create(path, K, tile=4)
+    rename = Path.rename
+
+    def killed(source, target):
+        if Path(target) == path:
+            raise Interrupted
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(Interrupted):
+        dmkl.create(path, 2 * K, tile=4, overwrite=True)
+    monkeypatch.undo()
+    assert any(entry.suffix == ".replaced" for entry in tmp_path.iterdir())  # the old set is not lost
+    dmkl.create(path, 2 * K, tile=4, overwrite=True)
+    np.testing.assert_array_equal(entries(path), 2 * upper(K))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["set.zarr"]
+
+
+def interrupted_create(path, kernels, after, **more):
+    """Take in `after` kernels and stop."""
+    source = as_source(kernels)
+
+    class Stopping:
+        names, n_kernels, identity = source.names, source.n_kernels, source.identity
+
+        def matrices(self):
+            for j, matrix in enumerate(source.matrices()):
+                if j == after:
+                    raise Interrupted
+                yield matrix
+
+    with pytest.raises(Interrupted):
+        dmkl.create(path, Stopping(), **more)
+
+
+def test_only_kernels_of_the_same_content_are_skipped(tmp_path):
+    interrupted_create(tmp_path / "set.zarr", psd(3, 9), 2, tile=4)
+    changed = psd(3, 9)
+    changed[0] *= 2
+    asked = []
+
+    class Noting(ArraySource):
+        def matrices(self):
+            for j, matrix in enumerate(super().matrices()):
+                noted = Asked(matrix)
+                asked.append((j, noted))
+                yield noted
+
+    dmkl.create(tmp_path / "set.zarr", Noting(changed), tile=4)
+    np.testing.assert_array_equal(entries(tmp_path / "set.zarr"), upper(changed))
+    assert [j for j, noted in asked if noted.blocks] == [0, 2]
+
+
+@pytest.mark.parametrize("longer_first", [True, False])
+def test_a_generator_starts_anew_whatever_its_length(tmp_path, longer_first):
+    first, second = (psd(5, 9), psd(2, 9)) if longer_first else (psd(2, 9), psd(5, 9))
+    path = tmp_path / "set.zarr"
+
+    def kernels():
+        yield from first
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        dmkl.create(path, kernels(), tile=4)
+    dmkl.create(path, iter(second), tile=4)
+    np.testing.assert_array_equal(entries(path), upper(second))
+    assert not problems(path)
+
+
+def test_an_unfinished_set_of_another_make_is_kept_unless_it_may_be_replaced(tmp_path):
+    path = tmp_path / "set.zarr"
+    interrupted_create(path, psd(3, 9), 2, tile=4)
+    with pytest.raises(InputError, match=r"another make.*tile 4 there, 3 here"):
+        dmkl.create(path, psd(3, 9), tile=3)
+    dmkl.create(path, psd(3, 9), tile=3, overwrite=True)
+    assert not problems(path)
+    interrupted_create(tmp_path / "other.zarr", iter(psd(3, 9)), 2, tile=4)
+    dmkl.create(tmp_path / "other.zarr", psd(3, 9), tile=3)  # nothing could have gone on from it
+
+
+def test_leftovers_of_an_earlier_attempt_do_not_stay(tmp_path, failing):
+    writes = failing(None, None)
+    dmkl.create(tmp_path / "whole.zarr", K, tile=4)
+    bare = writes()
+    failing(bare + 5, Interrupted())  # killed when the labels stood
+    with pytest.raises(Interrupted):
+        dmkl.create(tmp_path / "set.zarr", K, **resumable())
+    failing(None, None)
+    assert dmkl.create(tmp_path / "set.zarr", K, tile=4).labels is None
+    assert tree(tmp_path / "set.zarr") == tree(tmp_path / "whole.zarr")
+
+
+def test_a_diagonal_that_changes_is_not_taken_from_an_earlier_attempt(tmp_path):
+    interrupted_create(tmp_path / "set.zarr", R, 1, diagonal=np.ones((2, 5)))
+    made = dmkl.create(tmp_path / "set.zarr", R)
+    assert StoreReader(tmp_path / "set.zarr").diagonal(np.arange(2)) is None
+    np.testing.assert_array_equal(np.asarray(made), R)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_keeps_what_is_written(tmp_path, failing, number):
+    path = tmp_path / "set.zarr"
+    failing(30, OSError(number, os.strerror(number)))
+    with pytest.raises(DiskFullError, match="What was written is kept: free some space"):
+        dmkl.create(path, K, tile=4)
+    assert (tmp_path / "set.zarr.partial").exists()
+    with pytest.raises(IncompleteStoreError):
+        dmkl.open(path)
+    failing(None, None)
+    dmkl.create(path, K, tile=4)
+    assert not problems(path)
+
+
+def test_other_errors_of_the_disk_are_not_called_full(tmp_path, failing):
+    failing(20, OSError(errno.EIO, os.strerror(errno.EIO)))
+    with pytest.raises(OSError, match="Input/output") as caught:
+        dmkl.create(tmp_path / "set.zarr", K, tile=4)
+    assert not isinstance(caught.value, DiskFullError)
+
+
+# --- reading what is not whole -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    path = tmp_path / "set.zarr"
+    dmkl.create(path, K, names=["a", "b", "c"], tile=4)
+    return path
+
+
+def tile_file(path, key):
+    return path.joinpath("gram_upper", "c", *map(str, key))
+
+
+def flip(file, position):
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1
+    file.write_bytes(data)
+
+
+def swap(path, one, other):
+    first, second = tile_file(path, one), tile_file(path, other)
+    held = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(held)
+
+
+DAMAGE = {
+    "a flipped bit": (lambda path: flip(tile_file(path, (1, 0, 1)), 9), "fails its checksum"),
+    "a flipped checksum": (lambda path: flip(tile_file(path, (1, 0, 1)), -1), "fails its checksum"),
+    "a bit of the padding": (lambda path: flip(tile_file(path, (1, 2, 2)), 62), "fails its checksum"),
+    "a missing tile": (lambda path: tile_file(path, (1, 0, 1)).unlink(), "is missing"),
+    "an empty tile": (lambda path: tile_file(path, (1, 0, 1)).write_bytes(b""), "has 0 bytes, expected 68"),
+    "a truncated tile": (lambda path: os.truncate(tile_file(path, (1, 0, 1)), 40), "has 40 bytes, expected 68"),
+    "a tile of another kernel": (lambda path: swap(path, (1, 0, 1), (2, 0, 1)), "is not the tile that was written"),
+    "a ragged tile of another": (lambda path: swap(path, (1, 2, 2), (0, 2, 2)), "is not the tile that was written"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+@pytest.mark.parametrize("local", [True, False])
+def test_a_damaged_tile_is_named(damaged, case, local):
+    harm, message = DAMAGE[case]
+    harm(damaged)
+    key = "2, 2" if "padding" in case or "ragged" in case else "0, 1"
+    location = damaged
+    if not local:
+        location = MemoryStore()
+        copy(damaged, location)
+        message = message if "missing" in message or "not the tile" in message else "cannot be read"
+    with pytest.raises(CorruptTileError, match=rf"tile \({key}\) of kernel 'b' in .*{message}"):
+        np.asarray(dmkl.open(location).select("b"))
+
+
+def copy(folder, store):
+    from zarr.core.buffer import default_buffer_prototype
+    from zarr.core.sync import sync
+
+    for name, data in tree(folder).items():
+        sync(store.set(name, default_buffer_prototype().buffer.from_bytes(data)))
+
+
+def test_other_kernels_of_a_damaged_set_can_be_read(damaged):
+    tile_file(damaged, (1, 0, 1)).unlink()
+    np.testing.assert_array_equal(np.asarray(dmkl.open(damaged).select(["a", "c"])), upper(K)[[0, 2]])
+
+
+@pytest.mark.parametrize("node", ["row_sum", "diagonal", "tile_crc32c"])
+@pytest.mark.parametrize("how", ["flip", "unlink"])
+def test_damaged_statistics_are_named(damaged, node, how):
+    chunk = next(file for file in sorted((damaged / node / "c").rglob("*")) if file.is_file())
+    flip(chunk, 3) if how == "flip" else chunk.unlink()
+    reader = StoreReader(damaged)
+    read = {
+        "row_sum": lambda: reader.row_sum(np.arange(3)),
+        "diagonal": lambda: reader.diagonal(np.arange(3)),
+        "tile_crc32c": lambda: reader.tile((0, 0, 0)),
+    }[node]
+    expected = CorruptTileError if (node, how) == ("tile_crc32c", "unlink") else StoreError
+    with pytest.raises(expected, match=node if expected is StoreError else "kernel 'a'"):
+        read()
+
+
+@pytest.mark.parametrize("node", ["kernel", "sample", "gram_upper"])
+def test_missing_and_damaged_names_are_named(damaged, node):
+    if node != "gram_upper":
+        flip(damaged / node / "c" / "0", -1)
+        with pytest.raises(StoreError, match="names or labels cannot be read"):
+            dmkl.open(damaged)
+    shutil.rmtree(damaged / node)
+    change_root(damaged)  # without consolidated metadata, which would still list it
+    with pytest.raises(StoreError, match="is damaged: it has no"):
+        dmkl.open(damaged)
+
+
+def change_root(path, **changes):
+    group = zarr.open_group(path, mode="r+", use_consolidated=False)
+    attrs = {**group.attrs, **changes}
+    group.attrs.put({name: value for name, value in attrs.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"format_version": 2}, FormatVersionError, "format version 2, and this dmkl reads up to 1; install a newer"),
+        ({"format_version": "1"}, StoreError, "expected an integer from 1 to 1"),
+        ({"format_version": 0}, StoreError, "expected an integer from 1 to 1"),
+        ({"format": "other"}, StoreError, "not a kernel set: its attribute 'format' is 'other'"),
+        ({"complete": False}, IncompleteStoreError, "is not finished"),
+        ({"complete": None}, IncompleteStoreError, "is not finished"),
+        ({"tile": None}, StoreError, "is damaged: it has no 'tile'"),
+    ],
+)
+def test_other_versions_and_unfinished_sets_are_refused(damaged, changes, kind, message):
+    change_root(damaged, **changes)
+    with pytest.raises(kind, match=message):
+        dmkl.open(damaged)
+
+
+def test_places_without_a_set_are_told(tmp_path):
+    (tmp_path / "file.txt").write_text("x")
+    (tmp_path / "folder").mkdir()
+    zarr.create_array(tmp_path / "array.zarr", shape=(1,), dtype="f8")
+    for name in ("nothing.zarr", "file.txt", "folder"):
+        with pytest.raises(StoreNotFoundError, match="there is no kernel set at"):
+            dmkl.open(tmp_path / name)
+    with pytest.raises(StoreError, match="is no Zarr group"):
+        dmkl.open(tmp_path / "array.zarr")
+
+
+def test_unknown_nodes_and_attributes_are_ignored(damaged):
+    change_root(damaged, invented={"later": True})
+    zarr.create_array(damaged / "novelty", shape=(3,), dtype="f4")
+    np.testing.assert_array_equal(entries(damaged), upper(K))
+
+
+def test_verification_can_be_left_out_or_repeated(damaged):
+    import dask
+
+    reader = StoreReader(damaged)
+    reader.tile((0, 0, 0))
+    flip(tile_file(damaged, (0, 0, 0)), 5)
+    reader.tile((0, 0, 0))  # verified before
+    with dask.config.set({"dmkl.verify": "always"}), pytest.raises(CorruptTileError):
+        reader.tile((0, 0, 0))
+    with dask.config.set({"dmkl.verify": "never"}):
+        StoreReader(damaged).tile((0, 0, 0))
+
+
+@pytest.mark.parametrize("codecs", ["compressed", "sharded", "big-endian"])
+def test_other_codecs_are_read(damaged, codecs):
+    from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+
+    group = zarr.open_group(damaged, mode="r+", use_consolidated=False)
+    old = group["gram_upper"]
+    held = old[:]
+    arguments = {
+        "compressed": {"compressors": [ZstdCodec(level=1), Crc32cCodec()]},
+        "sharded": {"compressors": [Crc32cCodec()], "shards": (1, 12, 12)},
+        "big-endian": {"serializer": BytesCodec(endian="big"), "compressors": [Crc32cCodec()]},
+    }[codecs]
+    new = group.create_array(
+        "gram_upper",
+        shape=held.shape,
+        chunks=(1, 4, 4),
+        dtype="f4",
+        fill_value=np.nan,
+        filters=None,
+        dimension_names=("kernel", "sample", "sample_2"),
+        overwrite=True,
+        **arguments,
+    )
+    for a in range(3):
+        new[:, 4 * a : 4 * a + 4, 4 * a :] = held[:, 4 * a : 4 * a + 4, 4 * a :]
+    change_root(damaged)
+    np.testing.assert_array_equal(entries(damaged), upper(K))
+    assert not problems(damaged)
+
+
+def test_the_test_source_agrees_with_a_stored_set(tmp_path):
+    """`references.InMemory` stands for a stored set in other tests."""
+    dmkl.create(tmp_path / "set.zarr", upper(K), tile=4)
+    reader, model = StoreReader(tmp_path / "set.zarr"), InMemory(upper(K), 4)
+    for key in [(0, 0, 0), (1, 0, 2), (2, 2, 2)]:
+        np.testing.assert_array_equal(reader.tile(key), next(model.stream([key]))[1])
+    np.testing.assert_allclose(reader.row_sum(np.arange(3)), model.row_sum(np.arange(3)))
+    np.testing.assert_array_equal(reader.diagonal(np.arange(3)), model.diagonal(np.arange(3)))
