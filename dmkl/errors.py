@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+
 from sklearn.exceptions import ConvergenceWarning
 
 __all__ = [
@@ -21,6 +25,7 @@ __all__ = [
     "StoreExistsError",
     "StoreNotFoundError",
     "WorkerLostError",
+    "warn",
 ]
 
 
@@ -82,3 +87,12 @@ class WorkerLostError(DmklError, RuntimeError):
 
 class IndefiniteKernelWarning(UserWarning):
     """A kernel is not positive semidefinite."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn on the line of the user's code that called dmkl, however many calls deep the reason was found."""
+    inside, depth = os.path.dirname(os.path.abspath(__file__)) + os.sep, 2
+    frame = sys._getframe(1)
+    while frame.f_back is not None and os.path.abspath(frame.f_code.co_filename).startswith(inside):
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(message, category, stacklevel=depth)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,19 +13,11 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import check_cv
 
 from dmkl.errors import InputError
-from dmkl.estimators.base import check_kernel_set
-from dmkl.estimators.fisher import SolverName, _FisherClassifier
-from dmkl.estimators.mkfda import MKFDA
-from dmkl.estimators.solving import check_resolution
+from dmkl.estimators.fisher import MKFDA, FisherClassifier, Uniform
+from dmkl.estimators.learner import predicted_labels
+from dmkl.estimators.plan import Fit, FitOutcome
 from dmkl.kernelset import KernelSet
-from dmkl.passes.combine import direct_bytes, fits_in_memory
-from dmkl.passes.execute import machine
-from dmkl.passes.run import run_pass
-from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens
-from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.wrapper import CGStep, Problem
-from dmkl.solvers.requests import CombinedFactor, Solver
+from dmkl.numerics.fisher import encode_targets
 
 __all__ = ["Product", "SingleBest"]
 
@@ -33,13 +26,13 @@ Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 
-class SingleBest(_FisherClassifier):
+class SingleBest(FisherClassifier):
     """Fisher discriminant analysis on the one kernel that predicts best in cross-validation.
 
     Parameters
     ----------
     lam
-        λ > 0, the ridge.
+        Ridge λ > 0.
     center, normalize, solver, tol, max_iter
         As in `MKFDA`.
     cv
@@ -52,8 +45,11 @@ class SingleBest(_FisherClassifier):
     scores_ : DataArray
         Accuracy of every kernel on every fold.
     weights_, dual_coef_, gap_, ...
-        As in `MKFDA`; the weight of the chosen kernel is one, all others are zero.
+        As in `MKFDA`; the weight of the chosen kernel is one, all others are zero. `n_passes_` counts what the choice
+        cost too.
     """
+
+    _STATE = (*FisherClassifier._STATE, "best_")
 
     def __init__(
         self,
@@ -61,98 +57,65 @@ class SingleBest(_FisherClassifier):
         *,
         center: bool = True,
         normalize: str | None = "trace",
-        solver: SolverName = "auto",
+        solver: str = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
         cv: Any = 3,
     ) -> None:
-        super().__init__(lam, center=center, normalize=normalize, solver=solver, tol=tol, max_iter=max_iter)
+        self.lam = lam
+        self.center = center
+        self.normalize = normalize
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
         self.cv = cv
-
-    _SOLVERS = ("auto", "direct", "cg")
 
     def _exponents(self) -> list[float]:
         return [1.0]
 
-    def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
-        """Choose a kernel and learn the discriminant on it; see `MKFDA.fit` for the parameters.
+    def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
+        """Each kernel alone, on each fold of the training rows."""
+        learner = MKFDA(1.0, **{name: getattr(self, name) for name in Uniform().get_params()})
+        rows = []
+        for number, (train, test) in enumerate(self._folds(fit)):
+            labels = fit.targets.labels[train]
+            targets = encode_targets(labels, len(train), fit.tasks)
+            some = Fit(learner, fit.train[train], targets, fit.tasks, fit.train[test], title=f"fold {number}: ")
+            rows += [replace(some, kernels=np.array([j])) for j in range(len(K))]
+        return rows
 
-        `n_passes_` counts what the choice cost too.
-        """
-        self._check_parameters()
-        training = self._training(K, y)
-        check_resolution(Lens(training.kernels.view, training.kernels.statistics()), self._ridges()[0])
-        labels = np.asarray(K.labels if y is None else y)
-        scores, choice_passes = self._scores(K, labels)
-        best = int(np.argmax(scores.mean("fold").values))
-        self.best_ = self.kernel_names_[best]
-        self.scores_ = scores
-        chosen = training.__class__(training.kernels.select(best), training.targets, training.own, 0)
-        solutions, passes, self.solver_ = self._solve(chosen)
-        # The last fit reads one kernel of n.
-        self.n_passes_ = training.n_passes + choice_passes + math.ceil(passes / len(K))
-        weights = np.zeros(len(K))
-        weights[best] = 1.0
-        self._keep(solutions, [weights] * len(solutions), depth=3)
-        return self
-
-    def _scores(self, K: KernelSet, labels: npt.NDArray[Any]) -> tuple[xr.DataArray, int]:
-        """Accuracy of each kernel alone on each fold, and the passes that took."""
+    def _folds(self, fit: Fit) -> list[tuple[Index, Index]]:
+        labels = fit.targets.labels
         splitter = check_cv(self.cv, labels, classifier=labels.ndim == 1)
         folds = list(splitter.split(np.zeros(len(labels)), labels))
-        scores, passes = np.empty((len(K), len(folds))), 0
-        for f, (train, test) in enumerate(folds):
-            _check_fold(f, labels, train, test)
-        for f, (train, test) in enumerate(folds):
-            scores[:, f], read = self._fold_scores(K, labels, train, test)
-            passes += read
-        coords = {"kernel": np.array(K.names, dtype=str), "fold": np.arange(len(folds))}
-        return xr.DataArray(scores, dims=("kernel", "fold"), coords=coords, name="accuracy"), passes
+        for number, (train, test) in enumerate(folds):
+            _check_fold(number, labels, train, test)
+        return folds
 
-    def _fold_scores(self, K: KernelSet, labels: Array, train: Index, test: Index) -> tuple[Float, int]:
-        """Accuracy of each kernel alone on one fold: all kernels side by side, in a pass or two for each stage."""
-        model = MKFDA(1.0, self.lam, center=self.center, normalize=self.normalize)
-        training = model._training(K[train, train], labels[train])
-        view = training.kernels.view
-        lens = Lens(view, training.kernels.statistics())
-        n, n_problems = len(K), len(training.targets.problems)
-        solvers: list[Solver[Float]] = [
-            self._alone(h, weights) for weights in np.eye(n) for h in training.targets.problems
-        ]
-        where = machine()
-        direct = self.solver != "cg" and fits_in_memory(view, 1, where)
-        if not direct:
-            solvers = [
-                self._iterated(Problem(h, self._ridges()[0], 1.0), weights)
-                for weights in np.eye(n)
-                for h in training.targets.problems
-            ]
-        lanes = max(1, where.total_bytes // direct_bytes(view, 1)) if direct else None
-        alphas, passes = drive([(lens, solver) for solver in solvers], lanes=lanes)
-        columns = alphas[0].shape[1]
-        fitted, extra = model._prediction_chain(K[test, train], np.arange(n))
-        owner = np.repeat(np.eye(n), n_problems * columns, axis=1)
-        ride = Columns(np.concatenate(alphas, axis=1), "sum", owner, K.dtype)
-        (found,), read = run_pass([Lens(K[test, train].view, fitted)], [ride], "predict")
-        by_kernel = found.reshape(len(test), n, n_problems * columns)
-        if training.targets.kind == "binary":
-            by_kernel = by_kernel[:, :, 0]
-        accuracy = [accuracy_score(labels[test], model.labels_of(by_kernel[:, j])) for j in range(n)]
-        return np.array(accuracy), training.n_passes + passes + extra + read
+    def _decided(self, fit: Fit, found: Sequence[FitOutcome]) -> Fit:
+        """The kernel with the highest mean accuracy, the first of those that tie."""
+        folds = self._folds(fit)
+        each = iter(found)
+        n = len(found) // len(folds)
+        scores = np.array([[_accuracy(next(each), fit.targets.labels[test]) for _ in range(n)] for _, test in folds]).T
+        best = int(np.argmax(scores.mean(axis=1)))
+        return replace(fit, kernels=np.array([best]), nested=scores)
 
-    def _alone(self, h: Float, weights: Float) -> Solver[Float]:
-        factor = yield CombinedFactor(weights, self._ridges()[0])
-        return np.asarray(factor.solve(h))
+    def _set_attributes(self, found: FitOutcome) -> None:
+        scores = found.data.fit.nested
+        (best,) = found.data.fit.kernels
+        self.best_ = self.kernel_names_[best]
+        coords = {"kernel": np.array(self.kernel_names_, dtype=str), "fold": np.arange(scores.shape[1])}
+        self.scores_ = xr.DataArray(scores, dims=("kernel", "fold"), coords=coords, name="accuracy")
 
-    def _iterated(self, problem: Problem, weights: Float) -> Solver[Float]:
-        return (yield from CGStep(problem, self.tol).begin(weights))
 
-    def _more_state(self) -> dict[str, Any]:
-        return {**super()._more_state(), "best_": self.best_}
+def _accuracy(found: FitOutcome, labels: Array) -> float:
+    targets = found.data.problems.targets
+    return float(accuracy_score(labels, predicted_labels(targets.kind, targets.classes, found.decision)))
 
 
 def _check_fold(number: int, labels: Array, train: Index, test: Index) -> None:
-    """Told before anything runs."""
+    """Refuse a fold that cannot be learnt from, before anything runs."""
     if not len(test):
         msg = f"fold {number} of cv has no test samples; use fewer folds"
         raise InputError(msg)
@@ -166,16 +129,16 @@ def _check_fold(number: int, labels: Array, train: Index, test: Index) -> None:
             raise InputError(msg)
 
 
-class Product(_FisherClassifier):
+class Product(FisherClassifier):
     """Fisher discriminant analysis on the entrywise geometric mean of all kernels, (∏_j K_j)^(1/n).
 
-    The kernels must have no negative entries (RBF, χ², histogram intersection …), and must not be centred or
-    normalised before. The product is computed tile by tile in each pass and never stored.
+    The kernels must have no negative entries (RBF, χ², histogram intersection …), and must not be centered or
+    normalized before. The product is computed tile by tile in each pass and never stored.
 
     Parameters
     ----------
     lam
-        λ > 0, the ridge.
+        Ridge λ > 0.
     center, normalize, solver, tol, max_iter
         As in `MKFDA`, applied to the product.
 
@@ -187,39 +150,39 @@ class Product(_FisherClassifier):
         As in `MKFDA`, for a single kernel named "product".
     """
 
-    _SOLVERS = ("auto", "direct", "cg")
+    _STATE = (*FisherClassifier._STATE, "factors_")
 
-    def _exponents(self) -> list[float]:
-        return [float(np.inf)]
+    def __init__(
+        self,
+        lam: float | Sequence[float] = 1e-2,
+        *,
+        center: bool = True,
+        normalize: str | None = "trace",
+        solver: str = "auto",
+        tol: float = 1e-4,
+        max_iter: int = 200,
+    ) -> None:
+        self.lam = lam
+        self.center = center
+        self.normalize = normalize
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
 
-    def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
-        """Learn the discriminant; see `MKFDA.fit`."""
-        check_kernel_set(K, "fit")
-        self._fit(K.product(), y)
-        self.factors_ = K.names
-        return self
+    def _source(self, K: KernelSet) -> KernelSet:
+        return K.product()
 
-    def decision_function(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
-        """Scores of the row samples; see `MKFDA.decision_function`."""
-        self._check_fitted()
-        if new:
-            return super().decision_function(K, **new)
-        check_kernel_set(K, "prediction")
-        assert K is not None
-        if K.names != ("product",):
-            missing = [name for name in self.factors_ if name not in K.names]
-            if missing:
-                msg = f"the product was learnt with kernel {missing[0]!r}, which this set does not have"
-                raise InputError(msg)
-            K = K.select(self.factors_).product()
-        return super().decision_function(K)
+    def _set_attributes(self, found: FitOutcome) -> None:
+        self.factors_ = found.data.given
 
-    def _kernels_used(self) -> list[str]:
+    def _new_source(self, K: KernelSet) -> KernelSet:
+        if K.names == ("product",):
+            return K
+        missing = [name for name in self.factors_ if name not in K.names]
+        if missing:
+            msg = f"the product was learnt with kernel {missing[0]!r}, which this set does not have"
+            raise InputError(msg)
+        return K.select(self.factors_).product()
+
+    def _kernels_needed(self) -> list[str]:
         return list(self.factors_)
-
-    def _more_state(self) -> dict[str, Any]:
-        return {**super()._more_state(), "factors_": list(self.factors_)}
-
-    def _set_more_state(self, state: dict[str, Any]) -> Self:
-        state["factors_"] = tuple(state["factors_"])
-        return super()._set_more_state(state)

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from dmkl import settings
 from dmkl.errors import InputError
-from dmkl.estimators.base import KernelClassifier, TrainingSet, check_kernel_set
+from dmkl.estimators.checks import check_choice, check_positive
+from dmkl.estimators.learner import KernelClassifier, features_of
+from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
+from dmkl.estimators.problems import DecisionRule, Loss
 from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets
-from dmkl.numerics.grouping import Groups, group_by_kernel, group_by_kmeans, group_by_plsa, groups_from_arrays
-from dmkl.passes.run import run_pass
-from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens
-from dmkl.solvers.driver import drive
-from dmkl.solvers.groups import GroupProblem, GroupSolution, Weighting, best_of, gs_mkl
-from dmkl.solvers.requests import Solver
+from dmkl.numerics.grouping import Groups, group_by_kernel, group_by_kmeans, group_by_plsa, groups_from_arrays, one_hot
+from dmkl.solvers.groups import GroupOutcome, GroupProblem, WeightForm, best_of, gs_mkl
+from dmkl.solvers.jobs import Job
+from dmkl.solvers.jobs import best_of as run_best_of
+from dmkl.solvers.outcome import Status, worst
+from dmkl.solvers.requests import CombinedProduct, EachProduct, Solver
 
-__all__ = ["GSMKL", "Grouping", "Loss"]
+__all__ = ["GSMKL", "Grouping"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 Grouping = Literal["kernel", "kmeans", "plsa"]
-Loss = Literal["hinge", "square"]
 
 
 class GSMKL(KernelClassifier):
@@ -89,8 +89,7 @@ class GSMKL(KernelClassifier):
     objective_ : float or DataArray
         The training objective W; it fell in every step of `history_`.
     gap_ : float or DataArray
-        The relative decrease of the objective over the last steps: the problem is not convex, and nothing proves how
-        far the best weights are.
+        NaN: the problem is not convex, and nothing proves how far the best weights are.
     converged_, status_ : bool, str
         Whether every descent ended before `max_iter`, and what to do.
 
@@ -117,7 +116,7 @@ class GSMKL(KernelClassifier):
         loss: Loss = "hinge",
         *,
         lam: float = 1e-2,
-        weighting: Weighting = "root",
+        weighting: WeightForm = "root",
         across: bool = False,
         regroup: bool = True,
         feature: str | None = None,
@@ -146,52 +145,30 @@ class GSMKL(KernelClassifier):
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
-        """Make the groups, and learn weights and classifiers.
-
-        Parameters
-        ----------
-        K, y
-            As in `MKSVM.fit`.
-
-        Raises
-        ------
-        InputError
-            If a parameter, the labels or the kernels break a rule, or features are asked for that are not there.
-        """
-        self._check_parameters()
-        training = self._training(K, y)
-        self._grouped, passes = self._make_groups(training)
-        found, more = drive(self._jobs(training), lanes=settings.block_width())
-        per_problem = [found[k : k + self.restarts] for k in range(0, len(found), self.restarts)]
-        self._keep(training.targets, [best_of(solutions) for solutions in per_problem])
-        self.n_passes_ = training.n_passes + passes + more
-        return self
+    _HAS_INTERCEPT = True
+    _STATE = (*KernelClassifier._STATE, "converged_", "n_trainings_")
 
     def _check_parameters(self) -> None:
-        choices = {
-            "grouping": ("kernel", "kmeans", "plsa"),
-            "loss": ("hinge", "square"),
-            "weighting": ("root", "softmax"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                msg = f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}"
-                raise InputError(msg)
-        for name in ("restarts", "max_iter"):
-            if not getattr(self, name) >= 1:
-                msg = f"{name} must be at least 1, got {getattr(self, name)!r}"
-                raise InputError(msg)
+        super()._check_parameters()
+        check_choice("grouping", self.grouping, ("kernel", "kmeans", "plsa"))
+        check_choice("loss", self.loss, ("hinge", "square"))
+        check_choice("weighting", self.weighting, ("root", "softmax"))
+        check_positive("restarts", self.restarts, least=1)
+        check_positive("max_iter", self.max_iter, least=1)
+        check_positive("tol", self.tol)
         price = "C" if self.loss == "hinge" else "lam"
-        for name in ("tol", price):
-            if not (np.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                msg = f"{name} must be positive and finite, got {getattr(self, name)!r}"
-                raise InputError(msg)
+        check_positive(price, getattr(self, price))
 
-    def _make_groups(self, training: TrainingSet) -> tuple[Groups, int]:
-        """The groups of the training samples, and the passes that took."""
-        targets, K = training.targets, training.kernels
-        if self._one_rule():
+    def _preparation(self, data: TrainingSet) -> Preparation:
+        """The groups, which do not depend on the classifiers' price."""
+        key = (repr(self.n_groups), self.grouping, self.across, self.regroup, self.feature, self.random_state)
+        return Preparation(key, self._groups(data))
+
+    def _groups(self, data: TrainingSet) -> Solver[Groups]:
+        """The groups of the training samples."""
+        targets = data.problems.targets
+        one_rule = self._one_rule(targets.kind)
+        if one_rule:
             classes: Array | None = None
         elif targets.kind == "binary":
             classes = (targets.problems[0][:, 0] > 0).astype(np.intp)
@@ -199,25 +176,26 @@ class GSMKL(KernelClassifier):
             classes = np.argmax(targets.problems[0], axis=1)
         counts: int | dict[int, int]
         if isinstance(self.n_groups, Mapping):
-            place = {label: k for k, label in enumerate(self.classes_.tolist())}
+            place = {label: k for k, label in enumerate(targets.classes.tolist())}
             counts = {place[label]: int(count) for label, count in self.n_groups.items() if label in place}
         else:
             counts = int(self.n_groups)
-        seed, anew = self.random_state, self.regroup and not self._one_rule()
+        seed, anew = self.random_state, self.regroup and not one_rule
         if self.grouping == "kernel":
-            mean = _MeanKernel(Lens(K.view, K.statistics()))
-            diagonal = mean.diagonal()
-            made: Groups = group_by_kernel(mean, diagonal, classes, counts, seed=seed)
-            made = made.as_new(mean, diagonal) if anew else made
-            return made, mean.n_passes
-        table = self._table(self.features_)
+            mean = _mean_weights(data)
+            diagonal = data.training.square.diagonal()
+            assert diagonal is not None  # a symmetric source has its own
+            squares = mean @ diagonal
+            made: Groups = yield from _by_mean(group_by_kernel(squares, classes, counts, seed=seed), mean)
+            return (yield from _by_mean(made.as_new(squares), mean)) if anew else made
+        table = self._table(features_of(data.kernels))
         group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
         made = group(table, classes, counts, seed=seed)
-        return made.as_new(table) if anew else made, 0
+        return made.as_new(table) if anew else made
 
-    def _one_rule(self) -> bool:
+    def _one_rule(self, kind: str) -> bool:
         """Whether groups are made across all classes: in a multilabel problem a sample has no one class."""
-        return self.across or self.kind_ == "multilabel"
+        return self.across or kind == "multilabel"
 
     def _table(self, features: TrainingFeatures | str) -> Float:
         """The features that groups are made of, (samples, columns)."""
@@ -234,120 +212,83 @@ class GSMKL(KernelClassifier):
         tables = [features.tables[name] for name in names]
         return np.concatenate([t.read(slice(0, t.shape[0])).astype(np.float64) for t in tables], axis=1)
 
-    def _jobs(self, training: TrainingSet) -> list[tuple[Lens, Solver[GroupSolution]]]:
-        K, targets = training.kernels, training.targets
-        lens = Lens(K.view, K.statistics())
-        columns = [column for h in targets.problems for column in h.T]
+    def _jobs(self, data: TrainingSet, prepared: Groups) -> list[Job]:
+        problems = data.problems
         square = self.loss == "square"
-        jobs: list[tuple[Lens, Solver[GroupSolution]]] = []
-        for number, h in enumerate(columns):
+        columns = [column for h in problems.targets.problems for column in h.T]
+
+        def solver_of(k: int) -> partial[Solver[GroupOutcome]]:
             problem = GroupProblem(
-                h if square else np.where(h > 0, 1.0, -1.0),
-                self._grouped.labels,
-                self._grouped.n_groups,
+                columns[k] if square else problems.h[k],
+                prepared.labels,
+                prepared.n_groups,
                 C=None if square else self.C,
                 lam=self.lam if square else None,
-                name="" if len(columns) == 1 else f"{number + 1} of {len(columns)}: ",
+                name=problems.title(k),
             )
-            for restart in range(self.restarts):
-                seed = None if restart == 0 else self.random_state + restart
-                job = gs_mkl(problem, len(K), weighting=self.weighting, seed=seed, tol=self.tol, max_iter=self.max_iter)
-                jobs.append((lens, job))
-        return jobs
+            return partial(self._descents, problem, data.n_kernels)
 
-    def _keep(self, targets: Targets, solutions: Sequence[GroupSolution]) -> None:
-        names, samples = np.array(self.kernel_names_, dtype=str), self.train_samples_
-        dim = "task" if self.kind_ == "multilabel" else "class"
-        labels: Any = {"multilabel": self.tasks_, "binary": self.classes_[1:]}.get(self.kind_, self.classes_)
-        groups = np.arange(self._grouped.n_groups)
-        along = {dim: labels}
+        return data.jobs(solver_of)
+
+    def _descents(self, problem: GroupProblem, n_kernels: int) -> Solver[GroupOutcome]:
+        """Descents from several weights, the first equal ones; the lowest objective counts."""
+        seeds = [None, *(self.random_state + restart for restart in range(1, self.restarts))]
+        options = {"weighting": self.weighting, "tol": self.tol, "max_iter": self.max_iter}
+        return run_best_of([gs_mkl(problem, n_kernels, seed=seed, **options) for seed in seeds], best_of)
+
+    def _set_attributes(self, found: FitOutcome) -> None:
+        outcomes = found.outcomes
+        dim, labels = found.data.problems.columns
         self.weights_ = xr.DataArray(
-            np.stack([solution.weights for solution in solutions], axis=2),
+            np.stack([outcome.weights for outcome in outcomes], axis=2),
             dims=("kernel", "group", dim),
-            coords={"kernel": names, "group": groups, **along},
+            coords={
+                "kernel": np.array(self.kernel_names_, dtype=str),
+                "group": np.arange(found.prepared.n_groups),
+                dim: labels,
+            },
             name="weight",
         )
-        self.dual_coef_ = xr.DataArray(
-            np.stack([solution.u for solution in solutions], axis=1),
-            dims=("sample", dim),
-            coords={"sample": samples, **along},
-            name="dual_coef",
-        )
-        self.intercept_ = xr.DataArray([s.bias for s in solutions], dims=(dim,), coords=along, name="intercept")
+        self.converged_ = outcomes[worst(outcomes)].status is Status.CONVERGED
+        self.n_trainings_ = sum(outcome.trainings for outcome in outcomes if isinstance(outcome, GroupOutcome))
+        # The first entry of a history is the objective before any step.
+        self.history_ = self.history_.assign_coords(iteration=self.history_.iteration - 1)
+        self.n_iter_ -= 1
         self._label_groups()
-        objectives = np.array([solution.objective for solution in solutions])
-        decreases = np.array([_last_decrease(solution.objectives) for solution in solutions])
-        single = self.kind_ == "binary"
-        self.objective_ = (
-            float(objectives[0]) if single else xr.DataArray(objectives, dims=(dim,), coords=along, name="objective")
-        )
-        self.gap_ = float(decreases[0]) if single else xr.DataArray(decreases, dims=(dim,), coords=along, name="gap")
-        self.converged_ = all(solution.converged for solution in solutions)
-        self.status_ = (
-            "The objective stopped falling: a local minimum, to within the tolerance."
-            if self.converged_
-            else "The iteration cap was reached while the objective still fell: raise max_iter, or tol."
-        )
-        self.n_iter_ = max(len(solution.objectives) for solution in solutions) - 1
-        self.n_trainings_ = sum(solution.trainings for solution in solutions)
-        history = np.full((len(solutions), self.n_iter_ + 1), np.nan)
-        for row, solution in zip(history, solutions, strict=True):
-            row[: len(solution.objectives)] = solution.objectives
-        self.history_ = xr.Dataset(
-            {"objective": ((dim, "iteration"), history)}, coords={**along, "iteration": np.arange(history.shape[1])}
-        )
 
     def _label_groups(self) -> None:
-        made = self._grouped
+        made: Groups = self._prepared
         self.groups_ = xr.DataArray(made.labels, dims=("sample",), coords={"sample": self.train_samples_}, name="group")
-        classes = made.classes if self._one_rule() else self.classes_[made.classes]
+        classes = made.classes if self._one_rule(self.kind_) else self.classes_[made.classes]
         self.group_class_ = xr.DataArray(
             classes, dims=("group",), coords={"group": np.arange(made.n_groups)}, name="class"
         )
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
-    def decision_function(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
-        """Scores f(x) = Σ_m β_m^{c(x)} Σ_i β_m^{c(i)} u_i K_m(x, x_i) + b of the row samples; see `MKSVM`."""
-        self._check_fitted()
-        if new:
-            return super().decision_function(K, **new)
-        check_kernel_set(K, "prediction")
-        assert K is not None
-        used = np.arange(len(self.kernel_names_))
-        chosen = self._matching(K, used)
-        fitted, extra = self._prediction_chain(chosen, used)
-        lens = Lens(chosen.view, fitted)
-        groups, passes = self._groups_of(chosen, lens)
-        u, weights = self.dual_coef_.values, self.weights_.values
-        n_groups, n_columns = self._grouped.n_groups, u.shape[1]
+    def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Groups) -> Solver[Float]:
+        """f(x) = Σ_m β_m^{c(x)} Σ_i β_m^{c(i)} u_i K_m(x, x_i) + b of new rows."""
+        groups = yield from self._groups_of(new, prepared)
+        n_groups, n_columns = prepared.n_groups, rule.dual.shape[1]
         # u of each class cut into groups: (samples, classes · groups).
-        inside = np.eye(n_groups)[self._grouped.labels]
-        block = (u[:, :, None] * inside[:, None, :]).reshape(len(u), -1)
-        (products,), more = run_pass([lens], [Columns(block, "each", None, np.dtype(np.float64))], "predict")
-        self.n_prediction_passes_ = passes + more + extra
-        parts = products.reshape(len(used), -1, n_columns, n_groups)
-        by_sample = weights[:, groups, :]  # β_m^{c(x)}: (kernels, rows, classes)
-        scores = np.einsum("nrc,nrcg,ngc->rc", by_sample, parts, weights, optimize=True) + self.intercept_.values
-        coords: dict[str, Any] = {"sample": chosen.samples.astype(str)}
-        if self.kind_ == "binary":
-            return xr.DataArray(scores[:, 0], dims=("sample",), coords=coords, name="score")
-        dim = str(self.dual_coef_.dims[1])
-        coords[dim] = self.dual_coef_.coords[dim].values
-        return xr.DataArray(scores, dims=("sample", dim), coords=coords, name="score")
+        block = (rule.dual[:, :, None] * one_hot(prepared.labels, n_groups)[:, None, :]).reshape(len(rule.dual), -1)
+        products = yield EachProduct(block)
+        parts = products.reshape(len(products), -1, n_columns, n_groups)
+        by_sample = rule.weights[:, groups, :]  # β_m^{c(x)}: (kernels, rows, classes)
+        return np.asarray(np.einsum("nrc,nrcg,ngc->rc", by_sample, parts, rule.weights, optimize=True) + rule.bias)
 
     def groups_of(self, K: KernelSet) -> Index:
         """The group of each row sample, by the rule for new samples."""
         self._check_fitted()
-        used = np.arange(len(self.kernel_names_))
-        chosen = self._matching(K, used)
-        return self._groups_of(chosen, Lens(chosen.view, self._prediction_chain(chosen, used)[0]))[0]
+        chosen, used = self._matching(K)
+        found: Index = self._through(chosen, used, self._groups_of(chosen, self._prepared))
+        return found
 
-    def _groups_of(self, K: KernelSet, lens: Lens) -> tuple[Index, int]:
+    def _groups_of(self, new: KernelSet, prepared: Groups) -> Solver[Index]:
         if self.grouping == "kernel":
-            mean = _MeanKernel(lens)
-            return self._grouped.labels_of(mean), mean.n_passes
-        return self._grouped.labels_of(self._table(row_features(K))), 0
+            n = len(new)
+            return (yield from _by_mean(prepared.labels_of(), np.full(n, 1.0 / n)))
+        return prepared.labels_of(self._table(row_features(new)))
 
     def _kernels_used(self) -> list[str]:
         # Groups by kernels look at all of them.
@@ -355,46 +296,31 @@ class GSMKL(KernelClassifier):
 
     # --- saving --------------------------------------------------------------------------------------------------
 
-    def _more_state(self) -> dict[str, Any]:
-        plain = {name: np.asarray(getattr(self, name)).tolist() for name in ("gap_", "objective_")}
-        own = {name: getattr(self, name) for name in ("converged_", "status_", "n_iter_", "n_trainings_", "n_passes_")}
-        return {**plain, **own, "groups": {key: value.tolist() for key, value in self._grouped.arrays().items()}}
+    def _state(self) -> dict[str, Any]:
+        groups = {key: value.tolist() for key, value in self._prepared.arrays().items()}
+        return {**super()._state(), "groups": groups}
 
-    def _set_more_state(self, state: dict[str, Any]) -> Self:
+    def _set_state(self, state: dict[str, Any]) -> None:
         groups = state.pop("groups")
-        self._grouped = groups_from_arrays({key: np.array(value) for key, value in groups.items()})
-        dim = self.dual_coef_.dims[1]
-        for name in ("gap_", "objective_"):
-            if isinstance(state[name], list):
-                labels = self.dual_coef_[dim].values
-                state[name] = xr.DataArray(np.array(state[name]), dims=(dim,), coords={dim: labels}, name=name[:-1])
-        super()._set_more_state(state)
+        super()._set_state(state)
+        self._prepared = groups_from_arrays({key: np.array(value) for key, value in groups.items()})
         self._label_groups()
-        return self
 
 
-def _last_decrease(objectives: Sequence[float]) -> float:
-    """How much the last five steps lowered the objective, relative."""
-    before = objectives[max(0, len(objectives) - 6)]
-    return max(before - objectives[-1], 0.0) / (abs(objectives[-1]) or np.finfo(np.float64).tiny)
+def _mean_weights(data: TrainingSet) -> Float:
+    """The weights of the mean of the kernels that may have weight."""
+    chosen = np.arange(data.training.n_kernels) if data.fit.kernels is None else data.fit.kernels
+    weights = np.zeros(data.training.n_kernels)
+    weights[chosen] = 1.0 / len(chosen)
+    return weights
 
 
-class _MeanKernel:
-    """Products of the mean kernel with vectors over the column samples, a pass for each."""
-
-    def __init__(self, lens: Lens) -> None:
-        self._lens = lens
-        self.n_passes = 0
-
-    def __call__(self, block: Float) -> Float:
-        n = len(self._lens.view.kernels)
-        weights = np.full((n, block.shape[1]), 1.0 / n)
-        (found,), passes = run_pass([self._lens], [Columns(block, "sum", weights, np.dtype(np.float64))], "group")
-        self.n_passes += passes
-        return found
-
-    def diagonal(self) -> Float:
-        """K_ii of the mean kernel, of a square view."""
-        diagonal = self._lens.diagonal()
-        assert diagonal is not None  # a symmetric source has its own
-        return np.asarray(diagonal.mean(axis=0))
+def _by_mean(grouping: Generator[Float, Float, Any], weights: Float) -> Solver[Any]:
+    """Group by a combined kernel: the blocks that a grouping yields are multiplied by it, a pass for each."""
+    answer: Any = None
+    while True:
+        try:
+            block = grouping.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = yield CombinedProduct(block, weights, exact=True)

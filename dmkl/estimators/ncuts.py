@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
 from dmkl import progress
-from dmkl.errors import ConvergenceWarning, InputError
-from dmkl.estimators.groups import Loss
-from dmkl.estimators.margin import MarginProblems, Multiclass, _MarginClassifier
-from dmkl.estimators.mksvm import _one_for_each
+from dmkl.errors import ConvergenceWarning, InputError, warn
+from dmkl.estimators.checks import check_choice, check_positive, one_for_each
+from dmkl.estimators.margin import MarginClassifier
+from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
+from dmkl.estimators.problems import Loss, Multiclass, Problems
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.passes.execute import machine
-from dmkl.passes.run import run_pass
-from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens
-from dmkl.solvers.cuts import Cut, RelaxationStep, best_cut
-from dmkl.solvers.outcome import Status
-from dmkl.solvers.requests import SVM, GroupClassifier, Solver
-from dmkl.solvers.running import run_tasks
+from dmkl.solvers.cuts import KernelCut, best_cut
+from dmkl.solvers.jobs import Job
+from dmkl.solvers.outcome import Outcome, Status, Step, relative_gap
+from dmkl.solvers.requests import SVM, GroupClassifier, Projection, Solver, Task
 
 __all__ = ["NCuts", "Sharing"]
 
@@ -37,7 +34,7 @@ Index = npt.NDArray[np.intp]
 Sharing = Literal["mean", "own", "joint"]
 
 
-class NCuts(_MarginClassifier):
+class NCuts(MarginClassifier):
     """Weights under which the classes of the training samples are good normalized cuts, then a classifier.
 
     The training samples are divided into N examples. In each, a binary problem cuts the samples into two sides; with
@@ -117,8 +114,7 @@ class NCuts(_MarginClassifier):
     >>> model = dmkl.NCuts(n_examples=5, C=10.0)
     """
 
-    _WEIGHTS = "weights"
-    _STEP = ("value", "bound")
+    _STATE = (*MarginClassifier._STATE, "n_cut_passes_")
 
     def __init__(
         self,
@@ -149,112 +145,84 @@ class NCuts(_MarginClassifier):
 
     # --- fitting -----------------------------------------------------------------------------------------------------
 
-    def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
-        """Learn weights, and classifiers on the combined kernel.
-
-        Parameters
-        ----------
-        K, y
-            As in `MKSVM.fit`.
-
-        Raises
-        ------
-        InputError
-            If a parameter, the labels or the kernels break a rule, or a class has fewer samples than examples.
-        IndefiniteKernelError
-            If the square loss meets a combined kernel that is not positive semidefinite.
-        """
-        return super().fit(K, y)
-
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        choices = {"loss": ("hinge", "square"), "sharing": ("mean", "own", "joint")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                msg = f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}"
-                raise InputError(msg)
+        check_choice("loss", self.loss, ("hinge", "square"))
+        check_choice("sharing", self.sharing, ("mean", "own", "joint"))
         if not (self.n_examples >= 1 and self.n_examples == int(self.n_examples)):
             msg = f"n_examples must be a whole number, at least 1, got {self.n_examples!r}"
             raise InputError(msg)
-        for name in ("C", "lam"):
-            for value in np.atleast_1d(np.asarray(getattr(self, name), dtype=np.float64)):
-                if not (np.isfinite(value) and value > 0):
-                    msg = f"{name} must be positive and finite, got {value!r}"
-                    raise InputError(msg)
+        check_positive("lam", self.lam)
         if self.loss == "square" and self.multiclass == "ovo":
             msg = "the square loss is for one class against the rest; take multiclass='ovr', or loss='hinge'"
             raise InputError(msg)
 
-    def _begin(self, K: KernelSet, y: npt.ArrayLike | None) -> Targets:
-        targets = super()._begin(K, y)
-        self._partitions = _partitions(targets, self.n_examples, self.random_state)
-        return targets
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        """Tell of classes with fewer samples than examples before the first pass."""
+        _partitions(targets, self.n_examples, self.random_state)
 
-    def _solvers(self, problems: MarginProblems, K: KernelSet) -> list[Solver[Any]]:
-        cuts, self.n_cut_passes_ = self._learn(problems, K)
-        n = len(problems.names)
-        owner = [0] * n if len(cuts) == 1 else range(n)
-        self._cuts = cuts
-        weights = np.array([cut.alpha for cut in cuts])
-        if self.sharing == "mean" and self.kind_ != "multilabel":
-            weights = weights.mean(axis=0, keepdims=True).repeat(len(cuts), axis=0)
-        costs = _one_for_each("C", self.C, n)
-        ridges = _one_for_each("lam", self.lam, n)
-        found: list[Solver[Any]] = []
-        for k, own in enumerate(owner):
-            wanted: SVM | GroupClassifier
-            if self.loss == "hinge":
-                wanted = SVM(weights[own], problems.signs[k], costs[k], self.tol)
-            else:
-                # One group: its composite kernel is Σ_l √α_l √α_l K_l.
-                target, everywhere = self._target(problems.signs[k]), np.zeros(K.shape[1], dtype=np.intp)
-                root = np.sqrt(weights[own])[:, None]
-                wanted = GroupClassifier(root, everywhere, target, None, self.tol, lam=ridges[k])
-            found.append(_classifier(wanted, weights[own], cuts[own].steps, self.tol))
-        return found
+    def _preparation(self, data: TrainingSet) -> Preparation:
+        """The weights, which do not depend on the classifiers' price: one pass serves all of them."""
+        key = (self.n_examples, self.sharing, self.tol, self.max_iter, self.random_state)
+        return Preparation(key, self._cuts(data))
 
-    def _own_passes(self) -> int:
-        return self.n_cut_passes_
-
-    def _learn(self, problems: MarginProblems, K: KernelSet) -> tuple[list[Cut], int]:
-        """A cut for each problem, or one for all; and the passes that took."""
-        lens, n = Lens(K.view, K.statistics()), len(K)
-        blocks = [partition.blocks(_most_columns(n)) for partition in self._partitions]
-        columns = [Columns(block, "project", None, np.dtype(np.float64)) for some in blocks for block in some]
-        products, passes = run_pass([lens], columns, "cut")
+    def _cuts(self, data: TrainingSet) -> Solver[list[KernelCut]]:
+        """A cut for each problem, or one for all."""
+        problems, n = data.problems, data.n_kernels
+        multilabel = problems.targets.kind == "multilabel"
+        partitions = _partitions(problems.targets, self.n_examples, self.random_state)
+        blocks = [partition.blocks(_most_columns(n)) for partition in partitions]
+        products = yield tuple(Projection(block) for some in blocks for block in some)
         following = iter(products)
         several: list[tuple[Float, Float]] = []
-        for number, (partition, some) in enumerate(zip(self._partitions, blocks, strict=True)):
+        for number, (partition, some) in enumerate(zip(partitions, blocks, strict=True)):
             sums = np.concatenate([partition.sums(next(following)) for _ in some], axis=1)
-            signs = partition.sides(problems, number if self.kind_ == "multilabel" else None)
+            if data.fit.kernels is not None:
+                sums = sums[data.fit.kernels]
+            signs = partition.sides(problems, number if multilabel else None)
             several += zip(*ratios(sums, partition.sizes, signs), strict=True)
-        if self.sharing == "joint" and self.kind_ != "multilabel":
+        if self.sharing == "joint" and not multilabel:
             several = [(np.concatenate([u for u, _ in several]), np.concatenate([v for _, v in several]))]
         progress.current().note(f"weights of {n:,} kernels for {len(several):,} cuts")
-        return run_tasks("cut", [partial(best_cut, u, v, self.tol, self.max_iter) for u, v in several]), passes
+        return (yield tuple(Task("cut", best_cut, (u, v, self.tol, self.max_iter)) for u, v in several))
 
-    def _target(self, signs: Float) -> Float:
-        """What the square loss regresses on: `encode_targets` of the class that is positive, with mean zero."""
-        share = float(np.mean(signs > 0))
-        scale = np.sqrt(share) if self.kind_ == "multiclass" else len(signs) * share * (1.0 - share)
-        return np.asarray(((signs > 0) - share) / scale)
+    def _jobs(self, data: TrainingSet, prepared: list[KernelCut]) -> list[Job]:
+        problems, cuts = data.problems, prepared
+        weights = np.array([cut.alpha for cut in cuts])
+        if self.sharing == "mean" and problems.targets.kind != "multilabel":
+            weights = weights.mean(axis=0, keepdims=True).repeat(len(cuts), axis=0)
+        prices = one_for_each("C", check_positive("C", self.C), len(problems))
+        ridges = one_for_each("lam", check_positive("lam", self.lam), len(problems))
 
-    def _keep(self, problems: MarginProblems, solutions: Sequence[Any], n_passes: int) -> None:
-        """Set the fitted attributes, and warn where a gap is open."""
-        super()._keep(problems, solutions, n_passes)
-        if self.kind_ == "multiclass" and self.sharing != "own":
+        def solver_of(k: int) -> partial[Solver[Outcome]]:
+            own = 0 if len(cuts) == 1 else k
+            wanted: SVM | GroupClassifier
+            if self.loss == "hinge":
+                wanted = SVM(weights[own], problems.h[k], prices[k], self.tol)
+            else:
+                # One group: its composite kernel is Σ_l √α_l √α_l K_l.
+                target = _regression_target(problems, k)
+                everywhere = np.zeros(len(target), dtype=np.intp)
+                root = np.sqrt(weights[own])[:, None]
+                wanted = GroupClassifier(root, everywhere, target, None, self.tol, lam=ridges[k])
+            return partial(_classifier, wanted, weights[own], cuts[own].steps, self.tol)
+
+        return data.jobs(solver_of)
+
+    def _set_attributes(self, found: FitOutcome) -> None:
+        problems, cuts = found.data.problems, found.prepared
+        if problems.targets.kind == "multiclass" and self.sharing != "own":
             self.weights_ = self.weights_.isel({problems.dim: 0}, drop=True)
-        dim = "cut" if len(self._cuts) == 1 else problems.dim
+        self.n_cut_passes_ = found.n_prepared
+        dim = "cut" if len(cuts) == 1 else str(problems.dim)
         names = ("value", "bound", "relaxed", "rounded", "descended", "gap", "iterations", "proof")
-        table = {name: ((dim,), [getattr(cut, name) for cut in self._cuts]) for name in names}
-        cuts = xr.Dataset(table)
-        self.cuts_ = cuts.isel({dim: 0}) if dim == "cut" else cuts.assign_coords({dim: self.dual_coef_[dim].values})
-        converged = all(cut.converged for cut in self._cuts)
-        self.status_ = f"{self.status_} {self._told(converged=converged)}"
-        del self._cuts, self._partitions
+        table = xr.Dataset({name: ((dim,), [getattr(cut, name) for cut in cuts]) for name in names})
+        self.cuts_ = table.isel({dim: 0}) if dim == "cut" else table.assign_coords({dim: self.dual_coef_[dim].values})
+        converged = all(cut.converged for cut in cuts)
+        told = self._told(converged=converged)
+        self.status_ = f"{self.status_} {told}"
         if not converged:
-            message = f"{type(self).__name__} stopped before its relaxation was solved. {self._told(converged=False)}"
-            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+            warn(f"{type(self).__name__} stopped before its relaxation was solved. {told}", ConvergenceWarning)
 
     def _told(self, *, converged: bool) -> str:
         """What is known of the weights, and what to do."""
@@ -269,12 +237,21 @@ class NCuts(_MarginClassifier):
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
-    def _more_state(self) -> dict[str, Any]:
-        return {**super()._more_state(), "n_cut_passes_": self.n_cut_passes_, "cuts": self.cuts_.to_dict()}
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "cuts": self.cuts_.to_dict()}
 
-    def _set_more_state(self, state: dict[str, Any]) -> Self:
+    def _set_state(self, state: dict[str, Any]) -> None:
         self.cuts_ = xr.Dataset.from_dict(state.pop("cuts"))
-        return super()._set_more_state(state)
+        super()._set_state(state)
+
+
+def _regression_target(problems: Problems, number: int) -> Float:
+    """What the square loss regresses on: `encode_targets` of the class that is positive, with mean zero."""
+    signs = problems.h[number]
+    share = float(np.mean(signs > 0))
+    several = problems.targets.kind == "multiclass"
+    scale = np.sqrt(share) if several else len(signs) * share * (1.0 - share)
+    return np.asarray(((signs > 0) - share) / scale)
 
 
 def _most_columns(n_kernels: int) -> int:
@@ -314,13 +291,13 @@ class _Partition:
         each = product.reshape(n, width // self.n_classes, self.n_classes, width // self.n_classes, self.n_classes)
         return np.asarray(np.einsum("leaeb->leab", each))
 
-    def sides(self, problems: MarginProblems, only: int | None) -> Float:
+    def sides(self, problems: Problems, only: int | None) -> Float:
         """The side of each class in each problem, or in one of them, (problems, classes)."""
-        chosen = range(len(problems.names)) if only is None else [only]
+        chosen = range(len(problems)) if only is None else [only]
         found = np.zeros((len(chosen), self.n_classes))
         for row, k in zip(found, chosen, strict=True):
             rows = slice(None) if problems.rows[k] is None else problems.rows[k]
-            row[self.labels[rows]] = problems.signs[k]
+            row[self.labels[rows]] = problems.h[k]
         return found
 
 
@@ -334,25 +311,11 @@ def _partitions(targets: Targets, n_examples: int, seed: int) -> list[_Partition
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Learnt:
-    """A classifier on fixed weights."""
-
-    u: Float
-    bias: float
-    weights: Float
-    objective: float
-    gap: float
-    status: Status
-    steps: list[RelaxationStep]
-    """Of the weights."""
-
-
 def _classifier(
-    wanted: SVM | GroupClassifier, weights: Float, steps: list[RelaxationStep], tol: float
-) -> Generator[Any, Any, _Learnt]:
-    """Ask for a classifier; see `dmkl.solvers.requests`."""
+    wanted: SVM | GroupClassifier, weights: Float, steps: Sequence[Step], tol: float
+) -> Solver[Outcome]:
+    """Learn a classifier on fixed weights; the steps are those of the weights."""
     answer = yield wanted
-    gap = max(answer.primal - answer.dual, 0.0) / (abs(answer.primal) or float(np.finfo(np.float64).tiny))
+    gap = relative_gap(answer.primal - answer.dual, answer.primal)
     status = Status.CERTIFIED if gap <= tol else Status.STALLED
-    return _Learnt(answer.u, answer.bias, weights, answer.dual, gap, status, steps)
+    return Outcome(status, weights, answer.u[:, None], answer.dual, answer.primal, gap, np.array([answer.bias]), steps)

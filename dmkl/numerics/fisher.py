@@ -100,7 +100,7 @@ def steepest(q: Float, p: float) -> Float:
 # --- targets -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Targets:
     """What is to be learnt, as one or more independent problems over the same samples.
 
@@ -112,11 +112,14 @@ class Targets:
         The labels, sorted; for a multilabel set (0, 1).
     problems
         H of each problem, (m, c): one column (binary) or one for each class (multiclass).
+    labels
+        The labels that were encoded, (m,) or (m, tasks).
     """
 
     kind: Literal["binary", "multiclass", "multilabel"]
     classes: Array
     problems: tuple[Float, ...]
+    labels: Array
 
 
 def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None) -> Targets:
@@ -164,7 +167,7 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
                 msg = f"task {names[k]!r} has only the label {column[0]} in training, expected both 0 and 1"
                 raise InputError(msg)
             problems.append(_binary(column == 1))
-        return Targets("multilabel", np.array([0, 1]), tuple(problems))
+        return Targets("multilabel", np.array([0, 1]), tuple(problems), labels)
     try:
         classes, index = np.unique(labels, return_inverse=True)
     except TypeError as error:
@@ -174,11 +177,11 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
         msg = f"y holds a single class, {classes[0]!r}; a discriminant needs at least two"
         raise InputError(msg)
     if len(classes) == 2:
-        return Targets("binary", classes, (_binary(index == 1),))
+        return Targets("binary", classes, (_binary(index == 1),), labels)
     m, sizes = float(n_samples), np.bincount(index).astype(np.float64)
     h = np.tile(-np.sqrt(sizes / m), (n_samples, 1))
     h[np.arange(n_samples), index] += np.sqrt(m / sizes[index])
-    return Targets("multiclass", classes, (h,))
+    return Targets("multiclass", classes, (h,), labels)
 
 
 def _binary(positive: npt.NDArray[np.bool_]) -> Float:

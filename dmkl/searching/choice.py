@@ -27,7 +27,6 @@ def choose(
     *,
     lam: npt.ArrayLike = 0.0,
     p: npt.ArrayLike = 0.0,
-    failed: npt.ArrayLike = False,
 ) -> tuple[int, ...]:
     """Position of the chosen point of a grid.
 
@@ -44,8 +43,6 @@ def choose(
     lam, p
         Those parameters of every point, of a shape that broadcasts to that of `mean`; equal for all where the grid
         does not vary them.
-    failed
-        True for points that are not to be chosen, whatever their mean.
 
     Raises
     ------
@@ -58,10 +55,10 @@ def choose(
     Friedman: The elements of statistical learning, 2nd ed., 2009, Section 7.10.
     """
     check_rule(rule)
-    found = _best(mean, lam, p, failed)
+    found = _best(mean, lam, p)
     if rule == "best":
         return found
-    return _simplest(within_one_standard_error(mean, standard_error, lam=lam, p=p, failed=failed), lam, p)
+    return _simplest(within_one_standard_error(mean, standard_error, lam=lam, p=p), lam, p)
 
 
 def within_one_standard_error(
@@ -70,14 +67,13 @@ def within_one_standard_error(
     *,
     lam: npt.ArrayLike = 0.0,
     p: npt.ArrayLike = 0.0,
-    failed: npt.ArrayLike = False,
 ) -> Bool:
     """Which points have a mean within one standard error, that of the best point, of the best mean.
 
     The parameters are those of `choose`; lam and p tell which of equally good points is the best.
     """
-    found = _best(mean, lam, p, failed)
-    return _at_least(mean, mean[found] - np.nan_to_num(standard_error[found]), failed)
+    found = _best(mean, lam, p)
+    return _at_least(mean, mean[found] - np.nan_to_num(standard_error[found]))
 
 
 def check_rule(rule: str) -> None:
@@ -93,20 +89,19 @@ def check_rule(rule: str) -> None:
         raise InputError(msg)
 
 
-def _best(mean: Float, lam: npt.ArrayLike, p: npt.ArrayLike, failed: npt.ArrayLike) -> tuple[int, ...]:
-    eligible = np.isfinite(mean) & ~np.asarray(failed)
+def _best(mean: Float, lam: npt.ArrayLike, p: npt.ArrayLike) -> tuple[int, ...]:
+    eligible = np.isfinite(mean)
     if not eligible.any():
         msg = (
-            f"no point of the grid can be chosen: of {mean.size}, {np.count_nonzero(~np.isfinite(mean))} have no mean "
-            f"score and {np.count_nonzero(np.broadcast_to(failed, mean.shape))} failed. A measure is NaN where the "
+            f"no point of the grid can be chosen: none of the {mean.size} has a mean score. A measure is NaN where the "
             "validation rows leave it undefined: take folds with rows of every class, or another scoring"
         )
         raise InputError(msg)
-    return _simplest(_at_least(mean, mean[eligible].max(), failed), lam, p)
+    return _simplest(_at_least(mean, mean[eligible].max()), lam, p)
 
 
-def _at_least(mean: Float, threshold: float, failed: npt.ArrayLike) -> Bool:
-    chosen: Bool = np.isfinite(mean) & ~np.asarray(failed) & (mean >= threshold - _ROUNDING * abs(threshold))
+def _at_least(mean: Float, threshold: float) -> Bool:
+    chosen: Bool = np.isfinite(mean) & (mean >= threshold - _ROUNDING * abs(threshold))
     return chosen
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, cast
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
 from dmkl._version import __version__
+from dmkl.searching.fits import GridFits, Question
 from dmkl.searching.grid import points, shape
-from dmkl.searching.plan import Found, Plan
 from dmkl.searching.result import as_coordinate
 from dmkl.searching.scoring import evaluate
+from dmkl.solvers.outcome import Round
 
 __all__ = ["as_dataset"]
 
@@ -22,10 +24,10 @@ Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
 
 
-def as_dataset(plan: Plan, found: Found, seconds: float) -> xr.Dataset:
+def as_dataset(question: Question, found: GridFits, seconds: float) -> xr.Dataset:
     """Everything as one labelled data set."""
-    sizes, names = shape(plan.grid), list(plan.grid)
-    multilabel = plan.targets.kind == "multilabel"
+    sizes, names = shape(question.grid), list(question.grid)
+    multilabel = question.targets.kind == "multilabel"
     task = ("task",) if multilabel else ()
     fold_dims = (*names, "fold", *task)
 
@@ -35,10 +37,10 @@ def as_dataset(plan: Plan, found: Found, seconds: float) -> xr.Dataset:
         return found if multilabel else np.take(found, 0, axis=len(sizes) + 1)
 
     variables: dict[str, Any] = {}
-    for name, (validation, test) in _scored(plan, found).items():
-        end = "" if name == next(iter(plan.metrics)) else f"_{name}"
+    for name, (validation, test) in _scored(question, found).items():
+        end = "" if name == next(iter(question.metrics)) else f"_{name}"
         variables[f"score{end}"] = (fold_dims, by_point(validation))
-        if any(len(fold.test) for fold in plan.folds):
+        if any(len(fold.test) for fold in question.folds):
             variables[f"test_score{end}"] = (fold_dims, by_point(test))
     weights = found.weights.swapaxes(2, 3) if multilabel else found.weights[:, :, :1].swapaxes(2, 3)
     weights = weights.reshape(*sizes, *weights.shape[1:])
@@ -49,58 +51,47 @@ def as_dataset(plan: Plan, found: Found, seconds: float) -> xr.Dataset:
     variables["gap"] = (fold_dims, by_point(found.gap))
     variables["objective"] = (fold_dims, by_point(found.objective))
     variables["status"] = (fold_dims, by_point(found.status))
-    for name, key, empty in (
-        ("round_kind", "kind", ""),
-        ("round_seconds", "seconds", np.nan),
-        ("round_bytes", "n_bytes", 0),
-        ("round_basis", "basis", 0),
-        ("round_certified", "certified", 0),
-        ("round_worst_gap", "worst_gap", np.nan),
-    ):
-        variables[name] = (("round",), np.array([entry.get(key, empty) for entry in found.rounds]))
-    coords: dict[str, Any] = {name: as_coordinate(name, values) for name, values in plan.grid.items()}
+    for field in fields(Round):
+        name, key = f"round_{field.name.removeprefix('n_')}", field.name
+        variables[name] = (("round",), np.array([getattr(entry, key) for entry in found.rounds]))
+    coords: dict[str, Any] = {name: as_coordinate(name, values) for name, values in question.grid.items()}
     coords |= {
-        "fold": np.array([fold.name for fold in plan.folds], dtype=str),
-        "kernel": np.array(plan.K.names, dtype=str),
+        "fold": np.array([fold.name for fold in question.folds], dtype=str),
+        "kernel": np.array(question.K.names, dtype=str),
     }
     if multilabel:
         coords["task"] = np.array(
-            [str(t) for t in (range(plan.n_tasks) if plan.tasks is None else plan.tasks)], dtype=str
+            [str(t) for t in (range(question.n_tasks) if question.tasks is None else question.tasks)], dtype=str
         )
-    parameters = {name: repr(value) for name, value in plan.estimator.get_params(deep=False).items()}
+    parameters = {name: repr(value) for name, value in question.estimator.get_params(deep=False).items()}
     return xr.Dataset(
         variables,
         coords=coords,
         attrs={
-            "estimator": type(plan.estimator).__name__,
+            "estimator": type(question.estimator).__name__,
             "parameters": json.dumps(parameters),
-            "scoring": next(iter(plan.metrics)),
-            "kind": plan.targets.kind,
+            "scoring": next(iter(question.metrics)),
+            "kind": question.targets.kind,
             "parameters_searched": json.dumps(names),
             "n_passes": found.n_passes,
             "seconds": seconds,
-            "n_points": math.prod(sizes) * len(plan.folds) * plan.n_tasks,
+            "n_points": math.prod(sizes) * len(question.folds) * question.n_tasks,
             "solver": found.solver,
             "created_by": f"dmkl {__version__}",
         },
     )
 
 
-def _scored(plan: Plan, found: Found) -> dict[str, tuple[Float, Float]]:
+def _scored(question: Question, found: GridFits) -> dict[str, tuple[Float, Float]]:
     """Validation and test scores of every measure, (point, fold, task)."""
-    sizes = (len(points(plan.grid)), len(plan.folds), plan.n_tasks)
-    scores = {name: (np.full(sizes, np.nan), np.full(sizes, np.nan)) for name in plan.metrics}
+    sizes = (len(points(question.grid)), len(question.folds), question.n_tasks)
+    scores = {name: (np.full(sizes, np.nan), np.full(sizes, np.nan)) for name in question.metrics}
     for (g, f), decision in found.decisions.items():
-        fold, (kind, classes) = plan.folds[f], found.classes[f]
+        fold, targets = question.folds[f], found.targets[f]
         middle = len(fold.validation)
         for part, rows, mine in ((0, fold.validation, decision[:middle]), (1, fold.test, decision[middle:])):
             if len(rows):
-                values = evaluate(plan.metrics, cast(Any, kind), classes, plan.labels[rows], _plain(kind, mine))
-                for name, value in zip(plan.metrics, values, strict=True):
+                values = evaluate(question.metrics, targets.kind, targets.classes, question.labels[rows], mine)
+                for name, value in zip(question.metrics, values, strict=True):
                     scores[name][part][g, f] = value
     return scores
-
-
-def _plain(kind: str, decision: Float) -> Float:
-    """Scores as `decision_function` gives them: a vector for two classes."""
-    return decision[:, 0] if kind == "binary" and decision.ndim == 2 else decision

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,30 +15,29 @@ import zarr
 
 from dmkl._version import __version__
 from dmkl.errors import InputError, StoreError
-from dmkl.estimators.base import KernelClassifier
-from dmkl.estimators.persistence import (
+from dmkl.estimators.learner import KernelClassifier
+from dmkl.estimators.saving import (
     READERS,
-    _decode,
-    _encode,
-    _to_zarr,
     check_version,
+    decode,
+    encode,
     load,
     put_in_place,
+    write_dataset,
     write_model,
 )
 from dmkl.searching.choice import Rule, check_rule, choose
+from dmkl.solvers.outcome import WORDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["STATUSES", "SearchResult", "as_coordinate", "grid_points", "mean_and_error"]
+__all__ = ["SearchResult", "as_coordinate", "grid_points", "mean_and_error"]
 
 FORMAT, FORMAT_VERSION = "dmkl-search", 1
 BEST = "best"
 """The subgroup of the refitted model."""
-STATUSES = ("certified", "finished", "open", "failed")
-"""What the numbers of the variable `status` mean."""
 _MEANINGS = {
     "score": "validation score",
     "mean_score": "mean validation score",
@@ -47,7 +45,7 @@ _MEANINGS = {
     "test_score": "test score",
     "refit_test_score": "test score after refitting on training and validation rows",
     "weight": "kernel weight",
-    "gap": "proven relative gap",
+    "gap": "proven relative gap, NaN where nothing is proven",
     "objective": "objective",
     "status": "how the solver ended",
     "round_kind": "kind of pass",
@@ -82,8 +80,9 @@ class SearchResult:
         mean_score, standard_error   P[, task]             of `score` over the folds where it is defined; added if not
                                                            there
         weight                       P, fold, kernel[, task] β
-        gap, objective               P, fold[, task]       proven relative gap, and objective
-        status                       P, fold[, task]       0 certified, 1 finished, 2 open, 3 failed
+        gap, objective               P, fold[, task]       proven relative gap (NaN where nothing is proven), and
+                                                           objective
+        status                       P, fold[, task]       0 certified, 1 finished, 2 converged, 3 open
         refit_test_score             fold[, task]          of the chosen point, fitted anew on training and validation
                                                            rows
         round_…                      round                 kind, seconds, bytes, basis, certified, worst_gap of a pass
@@ -137,9 +136,9 @@ class SearchResult:
         return tuple(map(str, self._scores["task"].values)) if "task" in self._scores["score"].dims else None
 
     @property
-    def n_passes_(self) -> int:
-        """Passes over the stored kernels that the search took, parts of the last one counted whole."""
-        return math.ceil(float(self._scores.attrs["n_passes"]))
+    def n_passes_(self) -> float:
+        """Passes over the stored kernels that the search took; a part of one counts by the tiles that it read."""
+        return float(self._scores.attrs["n_passes"])
 
     @property
     def best_(self) -> KernelClassifier:
@@ -225,7 +224,7 @@ class SearchResult:
         scores, places = self._scores, {task: place for place, task in enumerate(self.tasks or ())}
         dims, worst = [*(["task"] if places else []), *self.parameters], scores["status"].max("fold")
         values = scores[["mean_score", "standard_error"]].assign(
-            gap=scores["gap"].max("fold"), status=worst.copy(data=np.array(STATUSES)[worst.values])
+            gap=scores["gap"].max("fold"), status=worst.copy(data=np.array(WORDS)[worst.values])
         )
         frame = values.to_dataframe(dim_order=dims).reset_index()[[*dims, *values.data_vars]]
         frame = frame.sort_values("mean_score", ascending=False, kind="stable")
@@ -243,10 +242,12 @@ class SearchResult:
             lines += self._chosen_lines()
         except InputError as error:
             lines.append(str(error))
-        counts = np.bincount(scores["status"].values.ravel(), minlength=len(STATUSES))
-        found = ", ".join(f"{n} {status}" for n, status in zip(counts, STATUSES, strict=True) if n)
+        counts = np.bincount(scores["status"].values.ravel(), minlength=len(WORDS))
+        found = ", ".join(f"{n} {status}" for n, status in zip(counts, WORDS, strict=True) if n)
         took = f"{_count(self.n_passes_, 'pass')}, {attrs['seconds']:.3g} s"
-        lines.append(f"{counts.sum()} fits ({found}; largest gap {float(scores['gap'].max()):.1e}) in {took}")
+        gap = float(scores["gap"].max())
+        proven = f"; largest gap {gap:.1e}" if np.isfinite(gap) else ""
+        lines.append(f"{counts.sum()} fits ({found}{proven}) in {took}")
         return "\n".join(lines)
 
     def _chosen_lines(self) -> list[str]:
@@ -316,7 +317,7 @@ class SearchResult:
             "rule": self._rule,
             "has_model": self._best is not None,
         }
-        _to_zarr(self._scores.assign_attrs(own), path, "a", None)
+        write_dataset(self._scores.assign_attrs(own), path, "a", None)
 
 
 # --- the Dataset -----------------------------------------------------------------------------------------------------
@@ -333,20 +334,19 @@ def as_coordinate(name: str, values: Sequence[Any]) -> xr.Variable:
     texts = np.array([value if isinstance(value, str) else repr(value) for value in values])
     if all(isinstance(value, str) for value in values):
         return xr.Variable((name,), texts)
-    return xr.Variable((name,), texts, {"values": json.dumps([_encode(value) for value in values])})
+    return xr.Variable((name,), texts, {"values": json.dumps([encode(value) for value in values])})
 
 
 def _values(coordinate: xr.DataArray) -> list[Any]:
     if "values" in coordinate.attrs:
-        return [_decode(value) for value in json.loads(coordinate.attrs["values"])]
+        return [decode(value) for value in json.loads(coordinate.attrs["values"])]
     return [value if coordinate.dtype.kind in "iuf" else str(value) for value in coordinate.values.tolist()]
 
 
 def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
     """What the rules of `dmkl.searching.choice` ask of the points: arrays over the parameters `names`, by argument."""
     mean = scores["mean_score"]
-    failed = (scores["status"] == STATUSES.index("failed")).any("fold")
-    points = {"mean": mean, "standard_error": scores["standard_error"], "failed": failed}
+    points = {"mean": mean, "standard_error": scores["standard_error"]}
     points |= {name: scores[name].broadcast_like(mean) for name in ("lam", "p") if name in names}
     if "C" in names:  # the smaller, the more regularised
         points["lam"] = 1.0 / scores["C"].broadcast_like(mean)
@@ -386,13 +386,15 @@ def _completed(scores: xr.Dataset) -> xr.Dataset:
             variable.attrs.setdefault("long_name", _MEANINGS[str(name)])
         if name in _UNITS:
             variable.attrs.setdefault("units", _UNITS[str(name)])
-    flags = {"flag_values": np.arange(len(STATUSES), dtype=np.int8), "flag_meanings": " ".join(STATUSES)}
-    scores["status"] = scores["status"].astype(np.int8).assign_attrs(flags)
+    flags = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
+    meant = str(scores["status"].attrs.get("flag_meanings", flags["flag_meanings"])).split()
+    codes = np.array([WORDS.index(word) if word in WORDS else len(WORDS) - 1 for word in meant], dtype=np.int8)
+    scores["status"] = scores["status"].copy(data=codes[scores["status"].values.astype(np.int64)]).assign_attrs(flags)
     return scores
 
 
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}{'es' if what.endswith('s') else 's'}"
+def _count(n: float, what: str) -> str:
+    return f"{n:g} {what}" if n == 1 else f"{n:.4g} {what}{'es' if what.endswith('s') else 's'}"
 
 
 def _told(params: Mapping[str, Any]) -> str:

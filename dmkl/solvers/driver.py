@@ -88,7 +88,7 @@ def drive(
     before = tally.n_passes
     results: dict[int, Result] = {}
     waiting = list(enumerate(solvers))[::-1]
-    running: dict[int, tuple[Lens, Solver[Result], Request]] = {}
+    running: dict[int, tuple[Lens, Solver[Result], Request | tuple[Request, ...]]] = {}
 
     def advance(number: int, lens: Lens, solver: Solver[Result], answer: Any) -> None:
         try:
@@ -105,13 +105,19 @@ def drive(
             advance(number, lens, solver, None)
         if not running:
             continue
-        answers = _answered([(lens, request) for lens, _, request in running.values()], tally)
+        asked = [(lens, one) for lens, _, request in running.values() for one in _several(request)]
+        answers = _answered(asked, tally)
         # Taken out of the list as they are handed over: an answer may be a factor as large as a kernel, and must not
         # outlive its solver's interest in it.
         answers.reverse()
-        for number, (lens, solver, _) in list(running.items()):
-            advance(number, lens, solver, answers.pop())
+        for number, (lens, solver, request) in list(running.items()):
+            mine = [answers.pop() for _ in _several(request)]
+            advance(number, lens, solver, mine if isinstance(request, tuple) else mine.pop())
     return [results[number] for number in range(len(solvers))], tally.n_passes - before
+
+
+def _several(request: Request | tuple[Request, ...]) -> tuple[Request, ...]:
+    return request if isinstance(request, tuple) else (request,)
 
 
 def _answered(requests: Asked, tally: Tally) -> list[Any]:

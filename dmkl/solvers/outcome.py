@@ -92,7 +92,8 @@ class Outcome:
     weights
         Kernel weights, (n,), or (n, groups).
     dual
-        Dual variables, (m, columns): the score of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias.
+        Dual variables, (m, columns): the score of a sample x is Σ_j weights_j Σ_i k_j(x, x_i) dual_i + bias. None where
+        they were not asked for.
     objective
         Of the pair that is returned.
     bound
@@ -103,16 +104,19 @@ class Outcome:
         (columns,)
     steps
         The history, oldest first.
+    scores
+        Of the held-out rows, (rows, columns), where the solver has them from the same products; None otherwise.
     """
 
     status: Status
     weights: Float
-    dual: Float
+    dual: Float | None
     objective: float
     bound: float = np.nan
     gap: float = np.nan
     bias: Float | float = 0.0
     steps: Sequence[Step] = field(default_factory=tuple)
+    scores: Float | None = None
 
     @property
     def proven(self) -> bool:

@@ -125,4 +125,5 @@ class Task:
 
 
 Request = EachProduct | CombinedProduct | Projection | CombinedEntries | CombinedFactor | SVM | GroupClassifier | Task
-Solver = Generator[Request, Any, Result]
+Solver = Generator[Request | tuple[Request, ...], Any, Result]
+"""Yields a request and is sent its answer; or yields a tuple of them, which are answered together by a list."""

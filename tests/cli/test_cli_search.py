@@ -27,7 +27,7 @@ import dmkl
 from dmkl.cli.searching import parse_cv, parse_grid
 from dmkl.errors import InputError
 from dmkl.progress import ConsoleWatch
-from dmkl.solvers.fisher.subspace.workspace import Workspace
+from dmkl.solvers.workspace import Workspace
 
 pytest_plugins = ["helpers.command_line"]
 
@@ -470,7 +470,7 @@ def test_overwriting(run, tmp_path, plain):
 KILLED = """
 import os, signal, sys
 from dmkl.cli.main import main
-from dmkl.solvers.fisher.subspace.workspace import Workspace
+from dmkl.solvers.workspace import Workspace
 
 def commit(self, state, committed=Workspace.commit):
     committed(self, state)

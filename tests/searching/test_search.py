@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.solvers.fisher.subspace.workspace import Workspace
+from dmkl.solvers.workspace import Workspace
 
 TIGHT = 1e-7
 """The tolerance to which fits are solved whose scores are compared."""

@@ -33,14 +33,14 @@ import scipy.linalg
 
 from dmkl.errors import IndefiniteKernelError
 
-__all__ = ["Directions", "block_cg", "side_by_side"]
+__all__ = ["InverseModel", "block_cg", "side_by_side"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
 
 
 @dataclass
-class Directions:
+class InverseModel:
     """Blocks S of the space that an iteration has gone through, and T = A S: a model of A⁻¹.
 
     On the span of S, A⁻¹ is modelled by its Galerkin approximation S (SᵀAS)⁻¹Sᵀ; on what is orthogonal to it by I/θ,
@@ -118,7 +118,7 @@ def _gram(a: Float, b: Float, n: int) -> Float:
 
 
 def block_cg(
-    b: Float, target: float, max_iter: int, directions: Directions | None = None, n_wanted: int | None = None
+    b: Float, target: float, max_iter: int, directions: InverseModel | None = None, n_wanted: int | None = None
 ) -> Generator[Float, Any, tuple[Float, int]]:
     """Solve A X = B from X = 0.
 

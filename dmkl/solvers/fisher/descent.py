@@ -1,6 +1,6 @@
 """Descent on the dual of MK-FDA: directions from wherever they come, and exact minimisation over those at hand.
 
-A step asks for the products of a few new directions (`Steps`), takes them into the span of those it has
+A step asks for the products of a few new directions (`DirectionSource`), takes them into the span of those it has
 (`span`), solves the problem there for α and β, and certifies the pair by the full problem. The objective F
 falls in every step.
 
@@ -28,7 +28,7 @@ of which the square is zero and the rest is F − S of the constraint ‖β‖_p
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,26 +37,21 @@ import numpy.typing as npt
 
 from dmkl import progress
 from dmkl.numerics.fisher import Certificate, certify, uniform_weights
+from dmkl.passes.execute import check_memory, machine
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificate_step, certified_outcome
 from dmkl.solvers.fisher.span import Span
 from dmkl.solvers.fisher.subspace.reduced import ReducedSolution, solve_reduced
-from dmkl.solvers.fisher.wrapper import Problem, Solution, Step
-from dmkl.solvers.outcome import Status, check_slopes
+from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes
 from dmkl.solvers.requests import Request
 
-__all__ = ["PartStep", "Point", "Steps", "descend", "least_columns"]
+__all__ = ["DirectionSource", "Place", "descend", "descend_jobs", "least_columns"]
 
 Float = npt.NDArray[np.float64]
 
 
-@dataclass
-class PartStep(Step):
-    """A step with the passes' worth of tiles that were read up to it: parts of a pass count as parts."""
-
-    passes: float = 0.0
-
-
 @dataclass(frozen=True)
-class Point:
+class Place:
     """Where a descent is: β, R (m, c), and K_jα (n, m, c), which is None at α = 0."""
 
     beta: Float
@@ -64,13 +59,13 @@ class Point:
     products: Float | None
 
 
-class Steps(Protocol):
+class DirectionSource(Protocol):
     """Where new directions come from."""
 
     width: int
     """The most directions of one step."""
 
-    def __call__(self, at: Point) -> Generator[Request, Any, tuple[Float, Float, float]]:
+    def __call__(self, at: Place) -> Generator[Request, Any, tuple[Float, Float, float]]:
         """Directions (m, b), K_j times them (n, m, b), and the passes' worth of tiles that were read for them."""
 
 
@@ -80,18 +75,15 @@ def least_columns(n_classes: int, width: int) -> int:
 
 
 def descend(
-    problem: Problem,
+    problem: FisherProblem,
     n_kernels: int,
-    steps: Steps,
+    source: DirectionSource,
+    options: FisherOptions,
     *,
     capacity: int,
-    tol: float = 1e-4,
-    max_passes: float = 200,
-    mu: float | None = None,
     names: tuple[str, ...] = (),
-    start: Float | None = None,
-) -> Generator[Request, Any, Solution]:
-    """Solve one problem; yields requests, returns a `Solution`.
+) -> Generator[Request, Any, Outcome]:
+    """Solve one problem; yields requests, returns an `Outcome`.
 
     Parameters
     ----------
@@ -99,67 +91,59 @@ def descend(
         Targets, ridge and norm.
     n_kernels
         n
-    steps
+    source
         Where new directions come from.
+    options
+        `tol`, `mu`, and `max_iter`: no step begins when as many passes' worth of tiles have been read.
     capacity
         The most directions that are kept, at least `least_columns`.
-    tol
-        The relative gap to prove.
-    max_passes
-        No step begins when as many passes' worth of tiles have been read.
-    mu
-        μ of the Tikhonov form; ‖β‖_p ≤ 1 where missing.
     names
         The kernels' names, for messages.
-    start
-        β to begin with, of norm one; uniform weights where missing.
 
     Raises
     ------
     IndefiniteKernelError
         If a quadratic form αᵀK_jα comes out negative, or I + K(β)/λ is not positive definite.
     """
-    watch = progress.current()
-    beta, rho = uniform_weights(n_kernels, problem.p) if start is None else start, 1.0
+    watch, tol = progress.current(), options.tol
+    beta = uniform_weights(n_kernels, problem.p) if problem.start is None else problem.start
+    rho = 1.0
     span = Span(problem.h, n_kernels, capacity)
     coefficients = np.zeros((0, problem.h.shape[1]))
-    at = Point(beta, problem.h, None)
-    best: Solution | None = None
-    history: list[Step] = []
-    read = 0.0
-    while read < max_passes:
-        directions, products, more = yield from steps(at)
+    at = Place(beta, problem.h, None)
+    best: tuple[Float, Float, Certificate] | None = None
+    steps: list[Step] = []
+    read, status = 0.0, Status.ITERATIONS
+    while read < options.max_iter:
+        directions, products, more = yield from source(at)
         read += more
         if not span.extend(directions, products, coefficients):
-            break  # of the residual, rounding is all that is left
-        found, rho = _saddle(span, problem, beta, rho, mu, 0.1 * tol, names)
+            # Of the residual, rounding is all that is left.
+            status = Status.ITERATIONS if read >= options.max_iter else Status.STALLED
+            break
+        found, rho = _saddle(span, problem, beta, rho, options.mu, 0.1 * tol, names)
         coefficients, beta = found.coefficients, found.beta
         alpha, products = span.combine(coefficients)
         # The bound ρ and λ are the bound one and λ/ρ.
         certificate, residual = certify(alpha, products, beta, problem.h, problem.lam / rho, problem.p)
         check_slopes(certificate.slopes, names)
-        at = Point(rho * beta, residual, products)
-        history.append(_recorded(certificate, at.beta, len(history) + 1, read))
-        if best is None or certificate.gap < best.certificate.gap:
-            best = Solution(alpha, at.beta, certificate, Status.ITERATIONS, history)
+        at = Place(rho * beta, residual, products)
+        steps.append(certificate_step(certificate, at.beta, products=len(steps) + 1, passes=read))
+        if best is None or certificate.gap < best[2].gap:
+            best = (alpha, at.beta, certificate)
         watch.note(f"{problem.name}{read:.1f} passes: gap {certificate.gap:.2e}, aim {tol:.0e}")
         if certificate.gap <= tol:
-            return Solution(alpha, at.beta, certificate, Status.CERTIFIED, history)
+            status = Status.CERTIFIED
+            break
     assert best is not None
-    status = Status.ITERATIONS if read >= max_passes else Status.STALLED
-    return Solution(best.alpha, best.beta, best.certificate, status, history)
-
-
-def _recorded(certificate: Certificate, beta: Float, number: int, read: float) -> PartStep:
-    c = certificate
-    return PartStep(c.objective, c.upper, c.gap, c.residual_sq, number, beta, read)
+    return certified_outcome(*best, status, steps)
 
 
 _ROUNDS = 40
 
 
 def _saddle(
-    span: Span, problem: Problem, beta: Float, rho: float, mu: float | None, tol: float, names: tuple[str, ...]
+    span: Span, problem: FisherProblem, beta: Float, rho: float, mu: float | None, tol: float, names: tuple[str, ...]
 ) -> tuple[ReducedSolution, float]:
     """The solution on the span, for weights of norm one, and the bound ρ that it belongs to.
 
@@ -177,3 +161,53 @@ def _saddle(
             break
         rho *= float(np.sqrt(ratio))
     return found, rho * ratio
+
+
+# --- as a solver of jobs -----------------------------------------------------------------------------------------
+
+_COLUMNS = 400
+"""More directions than this make the small problem slower, and the convergence hardly faster."""
+
+SourceOf = Callable[[Job, int, int], DirectionSource]
+"""Makes the source of directions of a job, from how many jobs run at once and the memory budget in bytes."""
+
+
+def descend_jobs(
+    jobs: Sequence[Job], options: FisherOptions, context: Context, name: str, extra_width: int, source_of: SourceOf
+) -> list[Outcome]:
+    """Solve jobs by descent, as many side by side as half of the memory budget has room for.
+
+    That half holds the directions and their products; what the sources hold is theirs.
+
+    Parameters
+    ----------
+    name
+        The solver, for messages.
+    extra_width
+        The most directions of a step beyond those of the classes.
+    source_of
+        Where new directions come from.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the fewest directions do not fit.
+    """
+    widest = max((job.problem.h for job in jobs), key=lambda h: h.size)
+    (m, c), budget = widest.shape, machine().total_bytes
+    column_bytes = 8 * (max(job.n_kernels for job in jobs) + 1) * m
+    least_bytes = column_bytes * least_columns(c, c + extra_width)
+    check_memory(
+        f"solver={name!r}",
+        {"the least number of directions and their products": least_bytes},
+        budget // 2,
+        "Set dmkl.memory higher, or take solver='subspace', which keeps them on disk, or 'cg'",
+    )
+    lanes = min(len(jobs), budget // 2 // least_bytes)
+    capacity = min(_COLUMNS + c, budget // 2 // lanes // column_bytes)
+
+    def solver_of(job: Job) -> Generator[Request, Any, Outcome]:
+        source = source_of(job, lanes, budget)
+        return descend(job.problem, job.n_kernels, source, options, capacity=capacity, names=job.names)
+
+    return context.drive(jobs, solver_of, lanes=lanes)

@@ -15,21 +15,26 @@ the span does.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.solvers.fisher.descent import Point
+from dmkl.errors import InputError
+from dmkl.solvers.fisher.descent import Place, descend_jobs
+from dmkl.solvers.fisher.problem import FisherOptions
+from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import EachProduct, Request
 
-__all__ = ["GradientSteps"]
+__all__ = ["SOLVER", "GradientSource"]
 
 Float = npt.NDArray[np.float64]
 
 
-class GradientSteps:
+class GradientSource:
     """The gradient of F: one pass.
 
     Parameters
@@ -41,7 +46,28 @@ class GradientSteps:
     def __init__(self, n_classes: int) -> None:
         self.width = n_classes
 
-    def __call__(self, at: Point) -> Generator[Request, Any, tuple[Float, Float, float]]:
-        """See `dmkl.solvers.fisher.descent.Steps`."""
+    def __call__(self, at: Place) -> Generator[Request, Any, tuple[Float, Float, float]]:
+        """See `dmkl.solvers.fisher.descent.DirectionSource`."""
         products = yield EachProduct(at.residual)
         return at.residual, products, 1.0
+
+
+def _check_parameters(options: FisherOptions, exponents: Sequence[float]) -> None:
+    if 1.0 in exponents:
+        msg = (
+            "solver='dual' follows the gradient of the dual, which does not exist at p = 1; take "
+            "solver='interleaved', 'subspace', 'cg' or 'direct', or a p above 1, such as 1 + 2**-6"
+        )
+        raise InputError(msg)
+
+
+def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    return descend_jobs(jobs, options, context, "dual", 0, lambda job, *_: GradientSource(job.problem.h.shape[1]))
+
+
+SOLVER = FisherSolver(
+    "dual",
+    "the weights eliminated, one gradient a pass, out of core; p above 1",
+    _solve,
+    check_parameters=_check_parameters,
+)

@@ -21,20 +21,24 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.passes.combine import Factor
-from dmkl.solvers.fisher.block_cg import Directions, side_by_side
-from dmkl.solvers.fisher.descent import Point
-from dmkl.solvers.fisher.working_sets import WorkingSet
+from dmkl.solvers.fisher.block_cg import InverseModel, side_by_side
+from dmkl.solvers.fisher.descent import Place, descend_jobs
+from dmkl.solvers.fisher.problem import FisherOptions
+from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.fisher.working_sets import WorkingSet, working_sets
+from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedEntries, EachProduct, Request
 
-__all__ = ["COMPANIONS", "BlockSteps"]
+__all__ = ["COMPANIONS", "SOLVER", "WorkingSetSource"]
 
 Float = npt.NDArray[np.float64]
 
 COMPANIONS = 2
-"""Directions that ride along with the step: how it would change with the weights, which saves a sixth of the passes."""
+"""InverseModel that ride along with the step: how it would change with the weights, which saves a sixth of the passes."""
 
 
-class BlockSteps:
+class WorkingSetSource:
     """The step on the most violating working set: its tile columns, and the tiles on it when it is first chosen.
 
     Parameters
@@ -54,8 +58,8 @@ class BlockSteps:
         self._sets, self._lam, self._most = sets, lam, n_factors
         self._factors: dict[int, Factor] = {}
 
-    def __call__(self, at: Point) -> Generator[Request, Any, tuple[Float, Float, float]]:
-        """See `dmkl.solvers.fisher.descent.Steps`."""
+    def __call__(self, at: Place) -> Generator[Request, Any, tuple[Float, Float, float]]:
+        """See `dmkl.solvers.fisher.descent.DirectionSource`."""
         violation = [float(np.sum(at.residual[one.index] ** 2)) for one in self._sets]
         number = int(np.argmax(violation))
         chosen = self._sets[number]
@@ -69,9 +73,26 @@ class BlockSteps:
         if at.products is not None:
             # The step is A_BB⁻¹R_B, and R depends on β_j by −K_jα/2λ.
             change = side_by_side(at.products[:, chosen.index])
-            right = np.concatenate([right, Directions().outside(change, COMPANIONS)], axis=1)
+            right = np.concatenate([right, InverseModel().outside(change, COMPANIONS)], axis=1)
         step = self._factors[number].solve(right)
         products = yield EachProduct(step, chosen.index)
         directions = np.zeros((len(at.residual), step.shape[1]))
         directions[chosen.index] = step
         return directions, products, read
+
+
+def _source(job: Job, lanes: int, budget: int) -> WorkingSetSource:
+    sets = working_sets(job.training.square, largest=int(np.sqrt(budget / 256)))
+    # A quarter of the memory is for factors.
+    factor_bytes = 8 * max(len(one.index) for one in sets) ** 2
+    n_factors = max(1, budget // 4 // lanes // factor_bytes)
+    return WorkingSetSource(sets, job.problem.lam, job.problem.h.shape[1], n_factors)
+
+
+def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    return descend_jobs(jobs, options, context, "interleaved", COMPANIONS, _source)
+
+
+SOLVER = FisherSolver(
+    "interleaved", "subsets of α and the weights updated in turn, a few tile columns at a time, out of core", _solve
+)

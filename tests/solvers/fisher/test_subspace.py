@@ -26,7 +26,7 @@ from dmkl.solvers.fisher.subspace.directions import dominant_block, orthonormal_
 from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
 from dmkl.solvers.fisher.subspace.problem import CERTIFIED, FINISHED, OPEN, Point, SubspaceOptions, Training
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, solve_reduced
-from dmkl.solvers.fisher.subspace.workspace import Workspace, save_array
+from dmkl.solvers.workspace import Workspace, save_array
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, np.inf]
 LAMBDAS = [1e-6, 1e-4, 1e-2, 1.0, 10.0]
@@ -940,7 +940,7 @@ def test_a_folder_that_workers_do_not_see_is_refused(monkeypatch, client):
     """Workers on this machine see every folder: one that says it does not stands in for another machine."""
     problem = Problem.of("binary", ps=[2.0], lams=[1e-1])
     with dask.config.set(scheduler=client):
-        monkeypatch.setattr("dmkl.solvers.fisher.subspace.workspace.os.path.exists", blind)
+        monkeypatch.setattr("dmkl.solvers.workspace.os.path.exists", blind)
         with pytest.raises(
             InputError, match=r"the workers tcp://.* do not see .*a file system that all machines share"
         ):

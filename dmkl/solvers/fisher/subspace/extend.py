@@ -1,4 +1,4 @@
-"""The pass that multiplies new basis vectors of all folds with all kernels."""
+"""The pass that multiplies the new basis vectors of all subspaces with all kernels."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from dmkl.passes.execute import again, execute, machine
 from dmkl.passes.run import pass_bytes, pass_graph
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
-from dmkl.solvers.fisher.subspace.space import FoldSpace, Groups
+from dmkl.solvers.fisher.subspace.space import Subspace, Groups
 from dmkl.solvers.fisher.subspace.tasks import group_file, keep_products
-from dmkl.solvers.fisher.subspace.workspace import save_array
+from dmkl.solvers.workspace import save_array
 
 __all__ = ["extend"]
 
 Float = npt.NDArray[np.float64]
 
 
-def extend(spaces: Sequence[FoldSpace], blocks: Sequence[Float], number: int) -> Iterator[None]:
-    """Extend each fold's basis by its block: one pass, or as few as memory allows; yields after each of them.
+def extend(spaces: Sequence[Subspace], blocks: Sequence[Float], number: int) -> Iterator[None]:
+    """Extend each basis by its block: one pass, or as few as memory allows; yields after each of them.
 
     Parameters
     ----------
     blocks
-        For each fold (m, b), orthonormal and orthogonal to its basis; none where b is zero.
+        For each space (m, b), orthonormal and orthogonal to its basis; none where b is zero.
     number
         Of the round, for names.
     """
@@ -46,11 +46,11 @@ def extend(spaces: Sequence[FoldSpace], blocks: Sequence[Float], number: int) ->
         yield
 
 
-Load = list[tuple[FoldSpace, Float]]
+Load = list[tuple[Subspace, Float]]
 
 
 def _loads(riding: Load) -> list[Load]:
-    """Folds side by side as far as a task has memory for their columns."""
+    """Subspaces side by side as far as a task has memory for their columns."""
     loads: list[Load] = []
     where = machine()
     for item in riding:
@@ -72,7 +72,7 @@ def _columns(load: Load) -> tuple[list[Lens], list[Columns]]:
 
 
 def _pass(load: Load, number: int) -> list[tuple[Float, Groups]]:
-    """Of each fold VᵀK_jU, and where K_jU lies: the products are written where they are made, and stay there."""
+    """Of each space VᵀK_jU, and where K_jU lies: the products are written where they are made, and stay there."""
     slots_per_host, name = machine().slots_per_host, f"extend-pass-{number}"
     graph = pass_graph(*_columns(load), name)
     starts = np.cumsum([0, *graph.group_sizes()]).tolist()

@@ -1,70 +1,65 @@
-"""What the subspace solver is given, and what it tells of each point."""
+"""What the subspace solver is given, and how far each point has come."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.passes.view import Lens
-from dmkl.solvers.fisher.wrapper import Step
+from dmkl.solvers.jobs import Training
+from dmkl.solvers.outcome import Outcome, Status, Step
 
-__all__ = ["CERTIFIED", "FINISHED", "OPEN", "Finish", "Point", "PointResult", "Round", "SubspaceOptions", "Training"]
+__all__ = ["Point", "Progress", "SubspaceOptions", "TargetSet", "of_space"]
 
 Float = npt.NDArray[np.float64]
-Finish = Literal["auto", "direct", "cg", "report"]
-
-CERTIFIED, FINISHED, OPEN = 0, 1, 2
-"""How a point ended: in the subspace, by another solver, or with a gap above the tolerance."""
+Index = npt.NDArray[np.int64]
+Item = TypeVar("Item")
 
 
-@dataclass(frozen=True)
-class Training:
-    """The kernels of one fold and what is to be learnt from them.
+@dataclass(frozen=True, eq=False)
+class TargetSet:
+    """The kernels of one training set, and the targets that are learnt from them in one subspace.
 
     Parameters
     ----------
-    name
-        For messages.
-    square
-        K[train, train] with its statistics.
-    whole
-        K[train then others, train]: the same kernels with the rows whose scores are wanted below. `square` where
-        there are none.
+    training
+        The kernels.
     targets
         H of each independent problem, (m, c).
     """
 
-    name: str
-    square: Lens
-    whole: Lens
+    training: Training
     targets: tuple[Float, ...]
 
-    @property
-    def n_train(self) -> int:
-        """Training rows, m."""
-        return self.square.view.shape[1]
 
-    @property
-    def n_rows(self) -> int:
-        """Rows of `whole`."""
-        return self.whole.view.shape[1]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Point:
-    """One problem to solve: a fold, one of its targets, a norm and a ridge."""
+    """One problem to solve: a training set, one of its targets, a norm, a ridge, and the kernels that may have weight.
 
-    fold: int
-    problem: int
+    Parameters
+    ----------
+    space
+        Number of the training set, and of the subspace that its points share.
+    target
+        Number of the target.
+    p, lam
+        Norm and ridge.
+    kernels
+        Positions of the kernels that may have weight; all where None.
+    """
+
+    space: int
+    target: int
     p: float
     lam: float
+    kernels: Index | None = None
 
 
 @dataclass
-class PointResult:
+class Progress:
     """How far a point has come.
 
     Parameters
@@ -73,35 +68,39 @@ class PointResult:
         Its weights, (n,).
     gap, objective, upper
         The proven relative gap, S(α, β) and F(α).
-    status
-        0 certified in the subspace, 1 finished by another solver, 2 open: the gap is true, and above the tolerance.
+    settled
+        Whether it is certified.
     scores
-        Σ_j β_j K_j α on the rows of `Training.whole` beyond the training rows, (rows, c), once it is settled.
+        Σ_j β_j K_j α on the held-out rows, (rows, c), once it is settled.
     alpha
         (m, c), once it is settled, where it was asked for.
+    steps
+        Each round of solving, where `alpha` was asked for.
     """
 
     beta: Float | None = None
     gap: float = np.inf
     objective: float = np.nan
-    status: int = OPEN
+    upper: float = np.nan
+    settled: bool = False
     scores: Float | None = None
     alpha: Float | None = None
-    upper: float = np.nan
     steps: list[Step] = field(default_factory=list)
-    """Each round of solving, where `alpha` was asked for."""
 
-
-@dataclass(frozen=True)
-class Round:
-    """One pass of the search, for its history."""
-
-    kind: str
-    seconds: float
-    n_bytes: int
-    basis: int
-    certified: int
-    worst_gap: float
+    def outcome(self) -> Outcome:
+        """As what a solver returns."""
+        assert self.beta is not None
+        status = Status.CERTIFIED if self.settled else Status.BASIS
+        return Outcome(
+            status,
+            self.beta,
+            self.alpha,
+            self.objective,
+            self.upper,
+            self.gap,
+            steps=self.steps,
+            scores=self.scores,
+        )
 
 
 @dataclass(frozen=True)
@@ -113,14 +112,11 @@ class SubspaceOptions:
     tol
         The relative gap to prove.
     block
-        New basis vectors of each fold and pass; by the number of folds where None.
+        New basis vectors of each training set and pass; by the number of training sets where None.
     basis_bytes
-        Most bytes that bases and products of all folds may take on disk; half of what is free where None.
+        Most bytes that all bases and products may take on disk; half of what is free where None.
     max_passes
-        Passes after which the rest is finished by the policy.
-    finish
-        What becomes of points that are still open then: "direct" or "cg", each by the wrapper method, "auto" the first
-        of these that fits, "report" leaves them with their true gap.
+        Passes after which the rest is left open.
     use_anchors
         Whether combined kernels may be held; by memory where None.
     alphas
@@ -130,7 +126,11 @@ class SubspaceOptions:
     tol: float = 1e-4
     block: int | None = None
     basis_bytes: int | None = None
-    max_passes: int = 60
-    finish: Finish = "auto"
+    max_passes: float = 200
     use_anchors: bool | None = None
     alphas: bool = False
+
+
+def of_space(points: Sequence[Point], found: Mapping[int, Item], space: int) -> dict[int, Item]:
+    """What was found for the points of one space, by the point's number."""
+    return {k: value for k, value in found.items() if points[k].space == space}

@@ -1,4 +1,4 @@
-"""The subspace of one fold: its basis, the products of the kernels with it, its anchors."""
+"""The subspace of one training set: its basis, the products of the kernels with it, its anchors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy.typing as npt
 from dmkl.passes.combine import Combination, StoredSum, combine_pass, for_sums
 from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness
-from dmkl.solvers.fisher.subspace.problem import Training
+from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.tasks import ProductFiles, combined_products, settle
-from dmkl.solvers.fisher.subspace.workspace import save_array
+from dmkl.solvers.workspace import save_array
 from dmkl.solvers.running import run_tasks
 
-__all__ = ["Anchor", "FoldSpace", "Unsolved", "add_anchors", "solve_by_anchors"]
+__all__ = ["Anchor", "Subspace", "Unsolved", "add_anchors", "solve_by_anchors"]
 
 Float = npt.NDArray[np.float64]
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
@@ -35,20 +35,20 @@ class Anchor:
     total: StoredSum
 
 
-class FoldSpace:
-    """One fold's basis V, the K_jV on disk, G_j = VᵀK_jV, and the anchors.
+class Subspace:
+    """The subspace of one training set: its basis V, the K_jV on disk, G_j = VᵀK_jV, and the anchors.
 
     Parameters
     ----------
-    training
-        The fold.
+    learnt
+        The training set and its targets.
     folder
-        Where its files are.
+        The folder for its files.
     """
 
-    def __init__(self, training: Training, folder: Path) -> None:
-        self.training, self.folder = training, folder
-        self.basis: Float = np.zeros((training.n_train, 0))
+    def __init__(self, learnt: TargetSet, folder: Path) -> None:
+        self.training, self.targets, self.folder = learnt.training, learnt.targets, folder
+        self.basis: Float = np.zeros((self.training.n_train, 0))
         self.gram = ""
         self.rounds: list[Groups] = []
         self.anchors: list[Anchor] = []
@@ -62,7 +62,7 @@ class FoldSpace:
     @property
     def n_kernels(self) -> int:
         """Kernels, n."""
-        return len(self.training.square.view.kernels)
+        return self.training.n_kernels
 
     def disk_bytes(self, width: int) -> int:
         """What a basis of so many vectors and its products take."""
@@ -188,8 +188,8 @@ class FoldSpace:
         return number, self._stem(number)
 
 
-def add_anchors(spaces: Sequence[FoldSpace], chosen: Sequence[tuple[int, Float]]) -> None:
-    """Add up the combined kernels of some weightings, (fold, β): one pass for all."""
+def add_anchors(spaces: Sequence[Subspace], chosen: Sequence[tuple[int, Float]]) -> None:
+    """Add up the combined kernels of some weightings, (space, β): one pass for all."""
     places = []
     for position, (f, _) in enumerate(chosen):
         places.append(spaces[f].stem(sum(1 for g, _ in chosen[:position] if g == f)))
@@ -205,26 +205,26 @@ class Unsolved:
 
     Parameters
     ----------
-    fold, anchor
-        Which fold, and which of its anchors.
+    space, anchor
+        Which subspace, and which of its anchors.
     ridge
         ρ
     columns
         X, (m, k).
     """
 
-    fold: int
+    space: int
     anchor: int
     ridge: float
     columns: Float
 
 
-def solve_by_anchors(spaces: Sequence[FoldSpace], wanted: Sequence[Unsolved]) -> list[Float]:
-    """M⁻¹X of each: one factorisation for all that have fold, anchor and ridge in common."""
+def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> list[Float]:
+    """M⁻¹X of each: one factorisation for all that have space, anchor and ridge in common."""
     where = machine()
     groups: dict[tuple[int, int, float], list[int]] = {}
     for position, item in enumerate(wanted):
-        groups.setdefault((item.fold, item.anchor, item.ridge), []).append(position)
+        groups.setdefault((item.space, item.anchor, item.ridge), []).append(position)
     # The ridges of one anchor share a task, which puts its sum together once, but leave work for every worker.
     most = max(1, len(groups) // (3 * where.slots))
     parts: list[list[tuple[int, int, float]]] = []

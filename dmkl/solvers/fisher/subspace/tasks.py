@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from dmkl.numerics.fisher import onto_sphere, uniform_weights
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.combine import Factor, StoredSum
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
-from dmkl.solvers.fisher.subspace.workspace import save_array
+from dmkl.solvers.workspace import save_array
 
 __all__ = ["ProductFiles", "SolveJob", "combined_products", "keep_products", "settle", "solve_points"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
 
 
 def keep_products(products: Array, path: str, basis: str, tasks_per_machine: int) -> Float:
@@ -43,15 +44,18 @@ class SolveJob:
     p
         Its norm.
     beta
-        Where to start; the neighbor solved before it where None.
+        Where to start, (n,); the neighbor solved before it where None.
     tol
         The weights gap to reach.
+    kernels
+        Positions of the kernels that may have weight; all where None.
     """
 
     point: int
     p: float
     beta: Float | None
     tol: float
+    kernels: Index | None = None
 
 
 def solve_points(
@@ -75,11 +79,27 @@ def solve_points(
     # One thread each: the problems are too small for more, which would wait for one another.
     with pinned_blas(1):
         for job in jobs:
-            start = np.ones(len(g)) if np.isinf(job.p) else onto_sphere(near if job.beta is None else job.beta, job.p)
-            solution = solve_reduced(ReducedProblem(g, inner, target, lam, job.p), start, job.tol, names)
+            start = near if job.beta is None else job.beta
+            solution = _solved(job, start, ReducedProblem(g, inner, target, lam, job.p), names)
             near = solution.beta
             found.append((job.point, solution))
     return found
+
+
+def _solved(job: SolveJob, start: Float, problem: ReducedProblem, names: tuple[str, ...]) -> ReducedSolution:
+    """One point, from a start over all kernels; its weights are over all kernels too."""
+    every = np.arange(len(start))
+    chosen = every if job.kernels is None else job.kernels
+    first = np.ones(len(chosen)) if np.isinf(job.p) else onto_sphere(start[chosen], job.p)
+    if job.kernels is not None:
+        problem = replace(problem, gram=problem.gram[chosen])
+        names = tuple(names[j] for j in chosen) if names else names
+    solution = solve_reduced(problem, first, job.tol, names)
+    if job.kernels is None:
+        return solution
+    beta = np.zeros(len(start))
+    beta[chosen] = solution.beta
+    return replace(solution, beta=beta)
 
 
 # --- products that need no pass ----------------------------------------------------------------------------------

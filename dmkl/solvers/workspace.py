@@ -1,9 +1,11 @@
-"""What a search keeps on disk, so that it outlives its workers, its scheduler and itself.
+"""What a plan of fits keeps on disk, so that it outlives its workers, its scheduler and itself.
 
     state.json                       what is done: written last, by rename, after each pass and each round of solving
     statistics.npz                   the statistics of each fold's steps
-    points-<n>.npz                   weights, gap, objective … of every point
+    points-<n>.npz                   weights, gap, objective … of every point of the subspace solver
     scores-<point>.npy               decision scores of the held-out rows of a point that is settled
+    outcome-<n>.npz                  the outcome of a problem that another solver has ended
+    part-<name>/                     the same for a part of the plan that has a solver of its own
     fold-<f>/basis-<n>.npy           V, (m, r)
     fold-<f>/gram-<n>.npy            G, (n, r, r)
     fold-<f>/products-<round>-<k>.npy  K_jV of one pass's new columns for a group of kernels, (kernels, rows, b)
@@ -30,12 +32,13 @@ import numpy.typing as npt
 from dmkl.errors import InputError, StoreError
 from dmkl.numerics.chain import Fitted, FittedStep, Take
 from dmkl.passes.execute import check_shared
+from dmkl.solvers.outcome import Outcome, Status, Step
 
 __all__ = ["Workspace", "save_array"]
 
 Array = npt.NDArray[Any]
 
-FORMAT, FORMAT_VERSION = "dmkl-search-state", 1
+FORMAT, FORMAT_VERSION = "dmkl-search-state", 2
 
 
 def save_array(path: str | Path, array: Array) -> None:
@@ -43,6 +46,14 @@ def save_array(path: str | Path, array: Array) -> None:
     partial = f"{path}.{uuid.uuid4().hex}.partial"
     with open(partial, "wb") as file:
         np.save(file, array)
+    os.replace(partial, path)
+
+
+def save_arrays(path: Path, arrays: dict[str, Array]) -> None:
+    """Write arrays by name so that a file of that name is always whole."""
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    with open(partial, "wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
     os.replace(partial, path)
 
 
@@ -129,11 +140,68 @@ class Workspace:
             os.fsync(file.fileno())
         os.replace(partial, self.path / "state.json")
 
+    def part(self, name: str) -> Workspace:
+        """The workspace of a part of the work, in a folder of its own."""
+        part = Workspace(self.path / f"part-{name}", self.identity)
+        part.temporary = self.temporary
+        return part
+
     def fold(self, number: int) -> Path:
-        """The folder of a fold."""
+        """The folder of a training set."""
         folder = self.path / f"fold-{number}"
         folder.mkdir(exist_ok=True)
         return folder
+
+    # --- outcomes ------------------------------------------------------------------------------------------------
+
+    def keep_outcome(self, number: int, outcome: Outcome) -> None:
+        """Keep the outcome of a problem, for a later run; not in a temporary folder, which no later run sees."""
+        if self.temporary:
+            return
+        steps = outcome.steps
+        names = list(steps[0].figures) if steps else []
+        arrays = {
+            "weights": outcome.weights,
+            "bias": np.asarray(outcome.bias),
+            "values": np.array([outcome.objective, outcome.bound, outcome.gap]),
+            "status": np.array(outcome.status.name),
+            "names": np.array(names, dtype=str),
+            "figures": np.array([[step.figures[name] for name in names] for step in steps]),
+        }
+        arrays |= {name: value for name in ("dual", "scores") if (value := getattr(outcome, name)) is not None}
+        if steps and all(step.weights is not None for step in steps):
+            arrays["step_weights"] = np.stack([np.asarray(step.weights) for step in steps])
+        save_arrays(self._outcome_file(number), arrays)
+
+    def outcome(self, number: int) -> Outcome | None:
+        """The outcome of a problem, if an earlier run has kept it."""
+        file = self._outcome_file(number)
+        if self.temporary or not file.exists():
+            return None
+        with np.load(file) as opened:
+            stored = dict(opened)
+        names, weights = stored["names"].tolist(), stored.get("step_weights")
+        steps = [
+            Step(None if weights is None else weights[k], dict(zip(names, map(float, row), strict=True)))
+            for k, row in enumerate(stored["figures"])
+        ]
+        objective, bound, gap = map(float, stored["values"])
+        return Outcome(
+            Status[str(stored["status"])],
+            stored["weights"],
+            stored.get("dual"),
+            objective,
+            bound,
+            gap,
+            stored["bias"],
+            steps,
+            stored.get("scores"),
+        )
+
+    def _outcome_file(self, number: int) -> Path:
+        return self.path / f"outcome-{number}.npz"
+
+    # --- the end -------------------------------------------------------------------------------------------------
 
     def check_shared(self) -> None:
         """Make sure that every worker sees the folder.
@@ -199,7 +267,10 @@ def _arrays_of(step: FittedStep) -> dict[str, Array]:
 
 
 def _is_ours(entry: Path) -> bool:
-    return entry.name.startswith(("state.json.", "fold-", "points-", "scores-", "statistics.npz", "seen-"))
+    return entry.name.startswith(_OURS)
+
+
+_OURS = ("state.json.", "fold-", "points-", "scores-", "outcome-", "part-", "statistics.npz", "seen-")
 
 
 def _short(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreN
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.chain import FittedStep
 
-__all__ = ["MODELS", "READERS", "check_version", "load", "put_in_place", "save_model", "write_model"]
+__all__ = ["MODELS", "READERS", "check_version", "decode", "encode", "has_format", "load", "put_in_place", "save_model", "write_dataset", "write_model"]
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 1
 MODELS: dict[str, type[Any]] = {}
@@ -61,7 +61,7 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
                 "--overwrite)"
             )
             raise StoreExistsError(msg)
-        if not _has_format(final, form):
+        if not has_format(final, form):
             msg = f"{final} is not a {what}, and nothing else is replaced; choose another path, or move it away"
             raise StoreExistsError(msg)
     token = uuid.uuid4().hex
@@ -78,7 +78,8 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _has_format(path: Path, form: str) -> bool:
+def has_format(path: Path, form: str) -> bool:
+    """Whether there is a Zarr group at `path` whose attribute "format" is this."""
     try:
         return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == form
     except (OSError, ValueError, KeyError):
@@ -95,7 +96,7 @@ def write_model(model: Any, path: Path) -> None:
         value = getattr(step, name)
         dims = ("model_kernel",) if value.ndim == 1 else ("model_kernel", "sample")
         arrays[f"step_{position}_{name}"] = (dims, value)
-    parameters = {name: _encode(value) for name, value in model.get_params(deep=False).items()}
+    parameters = {name: encode(value) for name, value in model.get_params(deep=False).items()}
     attrs = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -107,23 +108,23 @@ def write_model(model: Any, path: Path) -> None:
         "kernel_names": list(model.kernel_names_),
         "tasks": None if model.tasks_ is None else model.tasks_.tolist(),
         "steps": steps,
-        "state": model._more_state(),
+        "state": model._state(),
     }
     features = model.features_
     if isinstance(features, str):
         attrs["features"] = {"none": features}
     else:
-        features = features.select(model._kernels_used())
+        features = features.select(model._kernels_needed())
         attrs["features"] = features.as_json()
     dataset = xr.Dataset(arrays, attrs=attrs).assign_coords(train_sample=("sample", model.train_samples_))
-    _to_zarr(dataset, path, "w-", None)
-    _to_zarr(model.history_, path, "a", "history")
+    write_dataset(dataset, path, "w-", None)
+    write_dataset(model.history_, path, "a", "history")
     if not isinstance(features, str):
         # What xarray consolidated does not show the tables as they are written.
         features.save(zarr.open_group(path, mode="r+", zarr_format=3, use_consolidated=False))
 
 
-def _to_zarr(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
+def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
     # Names as variable-length strings: Zarr warns of fixed-length ones that their v3 encoding is not settled.
     plain = dataset.assign(
         {
@@ -138,21 +139,26 @@ def _to_zarr(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> N
         plain.to_zarr(path, mode=mode, group=group, zarr_format=3, consolidated=group is None, write_empty_chunks=True)
 
 
-def _encode(value: Any) -> Any:
-    """A parameter as JSON; infinity as a word, since JSON has none; a splitter object by its text."""
+def encode(value: Any) -> Any:
+    """A value as JSON; infinity and NaN as words, since JSON has none; a splitter object by its text."""
     if isinstance(value, float | np.floating) and not np.isfinite(value):
         return {"float": str(float(value))}
     if isinstance(value, list | tuple | np.ndarray):
-        return [_encode(item) for item in value]
+        return [encode(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, Mapping):
+        return {"mapping": [[encode(key), encode(item)] for key, item in value.items()]}
     return value if isinstance(value, str | int | float | bool | type(None)) else {"text": repr(value)}
 
 
-def _decode(value: Any) -> Any:
+def decode(value: Any) -> Any:
+    """The value that `encode` wrote; lists as tuples."""
     if isinstance(value, dict):
+        if "mapping" in value:
+            return {decode(key): decode(item) for key, item in value["mapping"]}
         return float(value["float"]) if "float" in value else value["text"]
-    return tuple(_decode(item) for item in value) if isinstance(value, list) else value
+    return tuple(decode(item) for item in value) if isinstance(value, list) else value
 
 
 def load(path: Any) -> Any:
@@ -221,7 +227,7 @@ READERS[FORMAT] = _read_model
 def _read(path: Path, attrs: dict[str, Any]) -> Any:
     dataset = xr.open_zarr(path, chunks=None, consolidated=False).load()
     history = xr.open_zarr(path, group="history", chunks=None, consolidated=False).load()
-    model = MODELS[attrs["model"]](**{name: _decode(value) for name, value in attrs["parameters"].items()})
+    model = MODELS[attrs["model"]](**{name: decode(value) for name, value in attrs["parameters"].items()})
     model.kind_ = attrs["kind"]
     model.classes_ = np.array(attrs["classes"])
     model.kernel_names_ = tuple(attrs["kernel_names"])
@@ -240,7 +246,8 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
     model.history_ = history
     features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
     model.features_ = features.get("none") or TrainingFeatures.load(path, features, model.train_samples_)
-    return model._set_more_state(dict(attrs["state"]))
+    model._set_state(dict(attrs["state"]))
+    return model
 
 
 def _whole(dataset: xr.Dataset, name: str) -> Any:

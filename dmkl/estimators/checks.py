@@ -1,0 +1,71 @@
+"""Checks of learners' parameters, with messages that say the rule and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dmkl.errors import InputError
+
+__all__ = ["check_choice", "check_positive", "one_for_each"]
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuse a value that is none of the choices.
+
+    Raises
+    ------
+    InputError
+        Naming the choices.
+    """
+    if value not in choices:
+        *others, last = map(repr, choices)
+        msg = f"{name} must be {', '.join(others)} or {last}, got {value!r}"
+        raise InputError(msg)
+
+
+def check_positive(name: str, value: Any, otherwise: str = "", *, least: float | None = None) -> list[float]:
+    """The numbers of a parameter, one or several, refused if one of them is not positive and finite.
+
+    Parameters
+    ----------
+    otherwise
+        What else may be given, for the message.
+    least
+        The smallest number that is allowed, instead of any above zero; infinity is then allowed too.
+
+    Raises
+    ------
+    InputError
+        Naming the parameter and the value.
+    """
+    values = [float(item) for item in np.atleast_1d(np.asarray(value, dtype=np.float64))]
+    for item in values:
+        if least is not None:
+            if not item >= least:
+                msg = f"{name} must be at least {least:g}, got {value!r}"
+                raise InputError(msg)
+        elif not (np.isfinite(item) and item > 0):
+            rule = "positive and finite" + (f", {otherwise}" if otherwise else "")
+            msg = f"{name} must be {rule}, got {item!r}"
+            raise InputError(msg)
+    return values
+
+
+def one_for_each(name: str, values: Sequence[float], n_problems: int) -> list[float]:
+    """One value for each problem, of one for all or one for each.
+
+    Raises
+    ------
+    InputError
+        If there are several, and not one for each problem.
+    """
+    if len(values) not in (1, n_problems):
+        msg = (
+            f"{name} has {len(values)} values and there are {n_problems} problems to solve; give one number, or one "
+            "for each (for each task of a multilabel set)"
+        )
+        raise InputError(msg)
+    return list(values) * n_problems if len(values) == 1 else list(values)

@@ -1,0 +1,489 @@
+"""A plan, a table of fits, and the engine that runs any plan in passes that all its fits share.
+
+A row of the table says which rows of the kernels train and which are held out, the targets, which kernels may have
+weight, and by its learner the steps and the point (p, λ; C; …). A single fit is a plan of one row; a search is grid ×
+folds; refits, nested cross-validation, permuted labels, resampled rows and left-out kernels are plans too. The engine
+knows nothing of learners but what `Learner` says, and answers with one `FitOutcome` a row:
+
+    check       parameters and labels, before anything runs
+    nested      rows that others depend on, as a plan of their own
+    statistics  of the steps of all training sets                              one pass, or none
+    prepare     what fits have in common (groups, cuts), once for all of them
+    solve       the jobs of all rows, those of equal methods together
+    score       the held-out rows that no solver has scored on the way         one pass
+
+What is done is kept in the workspace, and the same plan goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl import settings
+from dmkl.estimators.problems import DecisionRule, Multiclass, Problems
+from dmkl.kernelset import KernelSet, measure
+from dmkl.numerics.fisher import Targets
+from dmkl.passes.view import Lens, covering
+from dmkl.solvers.driver import Tally, drive
+from dmkl.solvers.jobs import Context, Job, Method, Training
+from dmkl.solvers.outcome import Outcome, Round
+from dmkl.solvers.requests import Solver
+from dmkl.solvers.workspace import Workspace
+
+__all__ = ["Answers", "Fit", "FitOutcome", "Learner", "Plan", "Preparation", "TrainingSet", "run"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """One row of a plan.
+
+    Parameters
+    ----------
+    learner
+        What is fitted; its parameters hold the point and the steps. It is not changed.
+    train
+        Rows of the kernels that train.
+    targets
+        What is learnt from them. Rows that share targets share the object.
+    tasks
+        Names of the tasks of a multilabel problem.
+    held_out
+        Rows whose scores are wanted.
+    kernels
+        Positions of the kernels that may have weight; all where None.
+    starts
+        Weights of all kernels to begin with, one for each problem, where the learner can use them.
+    title
+        What the training set is called in messages: a fold, say.
+    nested
+        What the rows that this one depended on have found.
+    """
+
+    learner: Learner
+    train: Index
+    targets: Targets
+    tasks: Array | None = None
+    held_out: Index = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    kernels: Index | None = None
+    starts: Sequence[Float] | None = None
+    title: str = ""
+    nested: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Fits on the same kernels.
+
+    Parameters
+    ----------
+    K
+        The kernels of all samples among themselves.
+    fits
+        The rows.
+    duals
+        Whether dual variables are wanted; scores of held-out rows alone otherwise, which takes less memory.
+    """
+
+    K: KernelSet
+    fits: Sequence[Fit]
+    duals: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """What a learner makes jobs of.
+
+    Parameters
+    ----------
+    kernels
+        K[train, train], without the learner's steps.
+    new
+        K[held out, train], without them.
+    training
+        The kernels as solvers see them, through the steps.
+    problems
+        What is learnt.
+    fit
+        The row of the plan.
+    given
+        Names of the kernels that were given, of which `kernels` are made.
+    """
+
+    kernels: KernelSet
+    new: KernelSet
+    training: Training
+    problems: Problems
+    fit: Fit
+    given: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the kernels that may have weight."""
+        names, kernels = self.training.names, self.fit.kernels
+        return names if kernels is None else tuple(names[j] for j in kernels)
+
+    @property
+    def n_kernels(self) -> int:
+        """Kernels that may have weight."""
+        return len(self.names)
+
+    def jobs(self, problem_of: Callable[[int], Any]) -> list[Job]:
+        """A job for each problem, from what its method is to solve."""
+        return [
+            Job(self.training, problem_of(k), self.fit.kernels, rows) for k, rows in enumerate(self.problems.rows)
+        ]
+
+    def start(self, number: int) -> Float | None:
+        """The weights to begin a problem with, of the kernels that may have weight."""
+        if self.fit.starts is None or self.training.names != self.given:
+            return None  # weights of other kernels than those that are learnt from
+        start = self.fit.starts[number]
+        return start if self.fit.kernels is None else start[self.fit.kernels]
+
+
+class Preparation(NamedTuple):
+    """Work that several fits on one training set have in common.
+
+    Parameters
+    ----------
+    key
+        The parameters that it depends on: equal keys on equal training sets are done once.
+    solver
+        Asks for passes, and returns what jobs and attributes need.
+    """
+
+    key: Hashable
+    solver: Solver[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class FitOutcome:
+    """The answer to one row.
+
+    Parameters
+    ----------
+    data
+        What was learnt from.
+    outcomes
+        One for each problem.
+    scores
+        Of the held-out rows, (rows, classes or tasks); one column for two classes.
+    prepared
+        What the preparation found.
+    solver
+        What solved it.
+    n_passes
+        Passes of the whole plan, which all rows have shared.
+    n_prepared
+        Those among them that the preparations of the plan took.
+    """
+
+    data: TrainingSet
+    outcomes: Sequence[Outcome]
+    scores: Float
+    prepared: Any
+    solver: str | None
+    n_passes: float
+    n_prepared: float
+
+    @property
+    def decision(self) -> Float:
+        """The scores as `decision_function` gives them: (rows,) for two classes."""
+        return self.scores[:, 0] if self.data.problems.targets.kind == "binary" else self.scores
+
+    @property
+    def rule(self) -> DecisionRule:
+        """The decision rule of all problems, side by side."""
+        return _rule(self.outcomes, self.data.problems)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The answers to a plan, one a row, and the passes that all of them took."""
+
+    fits: Sequence[FitOutcome]
+    tally: Tally
+
+
+class Learner(Protocol):
+    """What the engine asks of a learner; `dmkl.estimators.learner.KernelClassifier` has an answer to most of it."""
+
+    multiclass: Multiclass
+    """How several classes become binary problems, where they do."""
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters that break a rule, by InputError."""
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        """Refuse data that the parameters do not go with, before a pass, by InputError."""
+
+    def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
+        """Rows whose outcomes decide about a row."""
+
+    def _decided(self, fit: Fit, found: Sequence[FitOutcome]) -> Fit:
+        """The row as its nested rows have decided it."""
+
+    def _source(self, K: KernelSet) -> KernelSet:
+        """The kernels that are learnt from, made of those that are given."""
+
+    def _steps(self) -> tuple[str, ...]:
+        """Names of the learner's steps."""
+
+    def _stepped(self, K: KernelSet) -> KernelSet:
+        """The kernels with the learner's steps, not measured."""
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        """The independent problems."""
+
+    def _preparation(self, data: TrainingSet) -> Preparation | None:
+        """What fits on this training set have in common."""
+
+    def _method(self) -> Method:
+        """Who solves the jobs. Fits of equal methods are solved together."""
+
+    def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
+        """A job for each problem."""
+
+    def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
+        """Scores of new rows; asks for products through the kernels of new rows."""
+
+
+def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
+    """Run a plan.
+
+    Parameters
+    ----------
+    plan
+        The fits.
+    workspace
+        Where the state is kept, and gone on from; a temporary folder where None.
+
+    Raises
+    ------
+    InputError
+        If a parameter, the labels or the kernels break a rule.
+    IndefiniteKernelError
+        If a kernel proves not to be positive semidefinite.
+    MemoryBudgetError
+        If a solver that was asked for does not fit the budget.
+    """
+    for fit in plan.fits:
+        fit.learner._check_parameters()
+        fit.learner._check_data(plan.K, fit.targets)
+    with _open(workspace) as space:
+        tally = Tally()
+        fits = _with_nested(plan, tally)
+        sets, statistics = _training_sets(plan.K, fits, space, tally)
+        prepared, n_prepared = _prepared(sets, tally)
+        jobs = [data.fit.learner._jobs(data, mine) for data, mine in zip(sets, prepared, strict=True)]
+        methods: dict[Method, list[tuple[int, Job]]] = {}
+        for number, (data, mine) in enumerate(zip(sets, jobs, strict=True)):
+            methods.setdefault(data.fit.learner._method(), []).extend((number, job) for job in mine)
+        for method, members in methods.items():
+            method.check([job for _, job in members])
+        if statistics is not None:
+            space.commit(statistics)
+        outcomes: list[list[Outcome]] = [[] for _ in fits]
+        solvers: list[str | None] = [None] * len(fits)
+        for place, (method, members) in enumerate(methods.items()):
+            part = space if len(methods) == 1 else space.part(str(place))
+            context = Context(part, tally, plan.duals)
+            for (number, _), outcome in zip(
+                members, method.solve([job for _, job in members], context), strict=True
+            ):
+                outcomes[number].append(outcome)
+                solvers[number] = context.solver
+        scores = _scored(sets, outcomes, prepared, tally)
+    if not plan.duals:
+        outcomes = [[replace(outcome, dual=None) for outcome in mine] for mine in outcomes]
+    found = [
+        FitOutcome(*parts, tally.n_passes, n_prepared)
+        for parts in zip(sets, outcomes, scores, prepared, solvers, strict=True)
+    ]
+    return Answers(found, tally)
+
+
+@contextmanager
+def _open(workspace: Workspace | None) -> Iterator[Workspace]:
+    if workspace is not None:
+        yield workspace
+        return
+    temporary = Workspace(None, {})
+    try:
+        yield temporary
+    finally:
+        temporary.close()
+
+
+def _with_nested(plan: Plan, tally: Tally) -> list[Fit]:
+    """The rows, decided by their nested ones, which are all run as one plan."""
+    nested = [list(fit.learner._nested(fit, plan.K)) for fit in plan.fits]
+    if not any(nested):
+        return list(plan.fits)
+    answers = run(Plan(plan.K, [fit for some in nested for fit in some], duals=False))
+    tally.n_passes += answers.tally.n_passes
+    tally.rounds += answers.tally.rounds
+    found = iter(answers.fits)
+    return [
+        fit.learner._decided(fit, [next(found) for _ in some]) if some else fit
+        for fit, some in zip(plan.fits, nested, strict=True)
+    ]
+
+
+# --- training sets ---------------------------------------------------------------------------------------------------
+
+
+def _training_sets(
+    K: KernelSet, fits: Sequence[Fit], workspace: Workspace, tally: Tally
+) -> tuple[list[TrainingSet], dict[str, Any] | None]:
+    """What each row learns from, rows on the same training rows sharing it; and the state to commit, if it is new."""
+    sources: dict[type, KernelSet] = {}
+    places: dict[Hashable, int] = {}
+    seen: list[KernelSet] = []
+    whole: list[KernelSet] = []
+    owner: list[int] = []
+    titles: list[str] = []
+    for fit in fits:
+        source = sources.setdefault(type(fit.learner), fit.learner._source(K))
+        kernels = _part(source, np.concatenate([fit.train, fit.held_out]), fit.train)
+        stepped = fit.learner._stepped(kernels)
+        key = (id(source), fit.train.tobytes(), fit.held_out.tobytes(), fit.learner._steps())
+        if key not in places:
+            places[key] = len(whole)
+            seen.append(source)
+            whole.append(stepped)
+            titles.append(fit.title)
+        owner.append(places[key])
+    lenses, statistics = _measured(whole, workspace, tally)
+    trainings = [
+        Training(lens if K.is_square else lens.training(), lens, K.names, title)
+        for lens, K, title in zip(lenses, whole, titles, strict=True)
+    ]
+    found = []
+    problems: dict[Hashable, Problems] = {}
+    for fit, place in zip(fits, owner, strict=True):
+        source = seen[place]
+        key = (id(fit.targets), type(fit.learner), fit.learner.multiclass)
+        if key not in problems:
+            problems[key] = fit.learner._problems(fit.targets, fit.tasks)
+        kernels, new = _part(source, fit.train, fit.train), _part(source, fit.held_out, fit.train)
+        found.append(TrainingSet(kernels, new, trainings[place], problems[key], fit, K.names))
+    return found, statistics
+
+
+def _part(K: KernelSet, rows: Index, cols: Index) -> KernelSet:
+    """K[rows, cols]; K itself where that is all of it, in order."""
+    everything = np.arange(K.shape[1])
+    whole = np.array_equal(rows, everything) and np.array_equal(cols, everything)
+    return K if whole and K.is_square else K[rows, cols]
+
+
+def _measured(
+    sets: Sequence[KernelSet], workspace: Workspace, tally: Tally
+) -> tuple[list[Lens], dict[str, Any] | None]:
+    """The statistics of all sets, which are kept: they cost a pass."""
+    saved = workspace.state.get("statistics")
+    if saved is not None:
+        tally.n_passes += saved["n_passes"]
+        tally.rounds += [_statistics_round(saved)] if saved["n_passes"] else []
+        chains = workspace.load_statistics(saved["steps"])
+        return [Lens(K.view, chain) for K, chain in zip(sets, chains, strict=True)], None
+    started = time.monotonic()
+    measured, n_passes = measure(sets)
+    lenses = [K.lens() for K in measured]
+    bytes_per_pass = covering([K.view for K in sets]).bytes_per_pass
+    tally.add("statistics", n_passes, time.monotonic() - started, bytes_per_pass)
+    if workspace.temporary:
+        return lenses, None
+    entry = {
+        "steps": workspace.save_statistics([lens.fitted for lens in lenses]),
+        "n_passes": n_passes,
+        "seconds": time.monotonic() - started,
+        "n_bytes": n_passes * bytes_per_pass,
+    }
+    return lenses, {"statistics": entry}
+
+
+def _statistics_round(saved: dict[str, Any]) -> Round:
+    return Round("statistics", saved["seconds"], saved["n_bytes"])
+
+
+# --- what fits have in common ----------------------------------------------------------------------------------------
+
+
+def _prepared(sets: Sequence[TrainingSet], tally: Tally) -> tuple[list[Any], float]:
+    """What was prepared for each row, and the passes that took.
+
+    Work with equal keys on equal training sets is done once, and all of it together.
+    """
+    keys: list[Hashable] = []
+    wanted: dict[Hashable, tuple[Lens, Solver[Any]]] = {}
+    for data in sets:
+        preparation = data.fit.learner._preparation(data)
+        key: Hashable = None
+        if preparation is not None:
+            kernels = None if data.fit.kernels is None else data.fit.kernels.tobytes()
+            key = (id(data.training), id(data.problems), kernels, type(data.fit.learner), preparation.key)
+            wanted.setdefault(key, (data.training.square, preparation.solver))
+        keys.append(key)
+    found, passes = drive(list(wanted.values()), tally=tally)
+    by_key: dict[Hashable, Any] = dict(zip(wanted, found, strict=True))
+    return [by_key.get(key) for key in keys], passes
+
+
+# --- scores of held-out rows -----------------------------------------------------------------------------------------
+
+
+def _rule(outcomes: Sequence[Outcome], problems: Problems) -> DecisionRule:
+    widths = [_dual(outcome).shape[1] for outcome in outcomes]
+    weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
+    bias = [np.broadcast_to(outcome.bias, width) for outcome, width in zip(outcomes, widths, strict=True)]
+    return DecisionRule(
+        np.repeat(weights, widths, axis=-1),
+        np.concatenate([_dual(outcome) for outcome in outcomes], axis=1),
+        np.concatenate(bias),
+        problems.columns[0],
+    )
+
+
+def _dual(outcome: Outcome) -> Float:
+    if outcome.dual is None:
+        msg = "the plan kept scores alone; run it with duals=True for dual variables"
+        raise ValueError(msg)
+    return outcome.dual
+
+
+def _scored(
+    sets: Sequence[TrainingSet], outcomes: Sequence[Sequence[Outcome]], prepared: Sequence[Any], tally: Tally
+) -> list[Float]:
+    """Scores of the held-out rows: those that a solver has found, and the others in passes that all of them share."""
+    found: list[Float] = [np.zeros((0, 0)) for _ in sets]
+    missing: list[int] = []
+    for number, (data, mine) in enumerate(zip(sets, outcomes, strict=True)):
+        if not len(data.fit.held_out):
+            continue
+        known = [outcome.scores for outcome in mine if outcome.scores is not None]
+        if len(known) == len(mine):
+            found[number] = np.concatenate(known, axis=1)
+        else:
+            missing.append(number)
+    rules = {number: _rule(outcomes[number], sets[number].problems) for number in missing}
+    solvers = [
+        (sets[n].training.held_out, sets[n].fit.learner._scores(rules[n], sets[n].new, prepared[n])) for n in missing
+    ]
+    widest = max((rule.dual.shape[1] for rule in rules.values()), default=1)
+    scores, _ = drive(solvers, lanes=max(1, settings.block_width() // widest), tally=tally)
+    for number, rows in zip(missing, scores, strict=True):
+        found[number] = rows
+    return found

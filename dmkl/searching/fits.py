@@ -1,0 +1,179 @@
+"""A search as a plan of fits, and what became of each of them, as arrays over points, folds and tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone
+
+from dmkl._version import __version__
+from dmkl.estimators.learner import KernelClassifier
+from dmkl.estimators.plan import Fit, FitOutcome, Plan, run
+from dmkl.kernelset import KernelSet
+from dmkl.numerics.fisher import Targets, encode_targets
+from dmkl.searching.folds import Fold
+from dmkl.searching.grid import points
+from dmkl.searching.scoring import Metric
+from dmkl.solvers.outcome import Round, worst
+from dmkl.solvers.workspace import Workspace
+
+__all__ = ["GridFits", "Question", "fit_grid"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is searched, checked."""
+
+    estimator: KernelClassifier
+    K: KernelSet
+    labels: Array
+    tasks: Array | None
+    targets: Targets
+    grid: dict[str, tuple[Any, ...]]
+    folds: list[Fold]
+    metrics: dict[str, Metric]
+
+    @property
+    def n_tasks(self) -> int:
+        """Problems that choose for themselves."""
+        return len(self.targets.problems)
+
+    def targets_of(self, rows: Index) -> Targets:
+        """What is learnt from some rows."""
+        return encode_targets(self.labels[rows], len(rows), self.tasks)
+
+
+@dataclass
+class GridFits:
+    """What became of every point, as arrays over (point, fold, task), and what it took.
+
+    Parameters
+    ----------
+    weights
+        (point, fold, task, kernel)
+    gap, objective, status
+        (point, fold, task); `status` is a place in `WORDS`.
+    decisions
+        Scores of the held-out rows, of each (point, fold).
+    targets
+        What each fold has learnt.
+    n_passes, rounds, solver
+        Passes, what each was for, and who solved.
+    """
+
+    weights: Float
+    gap: Float
+    objective: Float
+    status: npt.NDArray[np.int8]
+    decisions: dict[tuple[int, int], Float]
+    targets: list[Targets]
+    n_passes: float
+    rounds: Sequence[Round]
+    solver: str
+
+
+def fit_grid(question: Question, state: str | Path | None) -> GridFits:
+    """Fit every point of the grid on every fold, in passes that all of them share.
+
+    Parameters
+    ----------
+    state
+        Where the state is kept; temporary where None.
+    """
+    grid = points(question.grid)
+    models = [clone(question.estimator).set_params(**point) for point in grid]
+    targets = [question.targets_of(fold.train) for fold in question.folds]
+    places = [(g, f) for f in range(len(targets)) for g in range(len(grid))]
+    fits = []
+    for g, f in places:
+        fold = question.folds[f]
+        held_out = np.concatenate([fold.validation, fold.test])
+        title = f"fold {fold.name}: "
+        fits.append(Fit(models[g], fold.train, targets[f], question.tasks, held_out, title=title))
+    workspace = Workspace(state, {} if state is None else _identity(question))
+    try:
+        answers = run(Plan(question.K, fits, duals=False), workspace)
+    finally:
+        workspace.close()
+    sizes = (len(grid), len(targets), question.n_tasks)
+    solvers = dict.fromkeys(found.solver or "own" for found in answers.fits)
+    result = GridFits(
+        np.full((*sizes, len(question.K)), np.nan),
+        np.full(sizes, np.nan),
+        np.full(sizes, np.nan),
+        np.zeros(sizes, dtype=np.int8),
+        {},
+        targets,
+        answers.tally.n_passes,
+        answers.tally.rounds,
+        ", ".join(solvers),
+    )
+    for place, found in zip(places, answers.fits, strict=True):
+        _put(result, place, found)
+    return result
+
+
+def _put(result: GridFits, place: tuple[int, int], found: FitOutcome) -> None:
+    """Enter a fit. Problems that are not tasks (classes, pairs) are one point together: they choose together."""
+    weights = np.array([_by_kernel(outcome.weights, result.weights.shape[-1]) for outcome in found.outcomes])
+    gap = np.array([outcome.gap for outcome in found.outcomes])
+    objective = np.array([outcome.objective for outcome in found.outcomes])
+    status = np.array([outcome.status.code for outcome in found.outcomes])
+    if len(gap) != result.gap.shape[-1]:
+        weights, gap, objective = weights.mean(axis=0), gap.max(), objective.sum()
+        status = status[worst(found.outcomes)]
+    result.weights[place], result.gap[place] = weights, gap
+    result.objective[place], result.status[place] = objective, status
+    result.decisions[place] = found.decision
+
+
+def _by_kernel(weights: Float, n_kernels: int) -> Float:
+    """One weight a kernel: the mean over groups of samples; the one of a product of all stands for each."""
+    plain = weights.mean(axis=1) if weights.ndim == 2 else weights
+    return plain if len(plain) == n_kernels else np.full(n_kernels, plain[0])
+
+
+# --- what makes a search another one ---------------------------------------------------------------------------------
+
+_POLICY = ("finish", "basis", "max_iter")
+"""Parameters that decide where a search ends, not what it computes: they may change when it goes on."""
+
+
+def _identity(question: Question) -> dict[str, str]:
+    """What makes a search another one, in words where people can tell the difference."""
+    model, K = question.estimator, question.K
+    folds = [part for fold in question.folds for part in (fold.train, fold.validation, fold.test)]
+    return {
+        "dmkl": __version__,
+        "the kernels' content": K.content_id,
+        "the kernels chosen": ", ".join(K.names),
+        "the samples": _digest(*K.view.positions()),
+        "the steps before": repr(K.view.step_names()),
+        "the labels": _digest(np.array(json.dumps(question.labels.astype(str).tolist()).encode())),
+        "the folds": _digest(*folds),
+        "the grid": json.dumps({name: [repr(value) for value in values] for name, values in question.grid.items()}),
+        "the estimator": type(model).__name__,
+    } | {f"parameter {name}": repr(value) for name, value in _parameters(model).items() if name not in _POLICY}
+
+
+def _parameters(model: KernelClassifier) -> Mapping[str, Any]:
+    return dict(sorted(model.get_params(deep=False).items()))
+
+
+def _digest(*arrays: Array) -> str:
+    total = hashlib.sha256()
+    for array in arrays:
+        total.update(repr(array.shape).encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()[:16]

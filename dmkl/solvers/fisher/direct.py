@@ -1,0 +1,97 @@
+"""MK-FDA by the wrapper method with a Cholesky factor of the combined kernel: solver "direct"."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import MemoryBudgetError
+from dmkl.passes.combine import FactorHandle, direct_bytes
+from dmkl.passes.execute import machine
+from dmkl.solvers.fisher.block_cg import side_by_side
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
+from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.fisher.wrapper import wrapper
+from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.outcome import Outcome
+from dmkl.solvers.requests import CombinedFactor, Request, Solver
+
+__all__ = ["SOLVER", "DirectStep", "allowed_bytes", "fits", "needed_bytes"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+
+class DirectStep:
+    """The α-step by a Cholesky factor of the combined kernel, which one pass adds up."""
+
+    def __init__(self, problem: FisherProblem) -> None:
+        self._problem = problem
+        self._factor: FactorHandle | None = None
+        self.products = 0
+
+    def begin(self, beta: Float) -> Generator[Request, Any, Float]:
+        """See `AlphaStep.begin`."""
+        self._factor = None  # the old factor's memory is free before the new one is asked for
+        self._factor = yield CombinedFactor(beta, self._problem.lam)
+        self.products += 1
+        return self._solve(self._problem.h)
+
+    def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
+        """See `AlphaStep.refine`: one step of iterative refinement, which asks for nothing."""
+        yield from ()
+        return alpha + self._solve(residual)
+
+    def curvature(self, beta: Float, products: Array) -> Generator[Request, Any, Float]:
+        """See `AlphaStep.curvature`."""
+        n, m, c = products.shape
+        yield from ()
+        solved = self._solve(side_by_side(products)).reshape(m, n, c)
+        return np.tensordot(products, solved, axes=((1, 2), (0, 2)))
+
+    def _solve(self, b: Float) -> Float:
+        assert self._factor is not None
+        return self._factor.solve(b)
+
+
+def fits(jobs: Sequence[Job]) -> bool:
+    """Whether the combined kernel of the largest problem fits the memory budget."""
+    return needed_bytes(jobs) <= allowed_bytes()
+
+
+def needed_bytes(jobs: Sequence[Job]) -> int:
+    """Memory that the largest problem takes."""
+    return max(direct_bytes(view, 1) for view in {id(j.training): j.training.square.view for j in jobs}.values())
+
+
+def allowed_bytes() -> int:
+    """Memory that it may take."""
+    return machine().total_bytes
+
+
+def _check(jobs: Sequence[Job]) -> None:
+    if not fits(jobs):
+        msg = (
+            f"solver='direct' holds the combined kernel in memory, {needed_bytes(jobs) / 2**30:.3g} GiB, and "
+            f"{allowed_bytes() / 2**30:.3g} GiB are allowed; use solver='cg', or set dmkl.memory higher"
+        )
+        raise MemoryBudgetError(msg)
+
+
+def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    def solver_of(job: Job) -> Solver[Outcome]:
+        return wrapper(job.problem, job.n_kernels, DirectStep(job.problem), options, job.names)
+
+    # Each running problem holds a factor: as many at once as fit.
+    return context.drive(jobs, solver_of, lanes=max(1, allowed_bytes() // needed_bytes(jobs)))
+
+
+SOLVER = FisherSolver(
+    "direct",
+    "wrapper method with the combined kernel in memory, one Cholesky factor for each weighting",
+    _solve,
+    check=_check,
+)

@@ -1,0 +1,87 @@
+"""What the solvers of MK-FDA are given, and how they report a certified pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.numerics.fisher import Certificate
+from dmkl.solvers.outcome import Outcome, Status, Step
+
+__all__ = ["Finish", "FisherOptions", "FisherProblem", "Master", "certificate_step", "certified_outcome"]
+
+Float = npt.NDArray[np.float64]
+Master = Literal["newton", "taylor", "exact"]
+Finish = Literal["auto", "direct", "cg", "report"]
+
+
+@dataclass(frozen=True, eq=False)
+class FisherProblem:
+    """One problem: minimize S(α, β) over α, maximize it over β ≥ 0, ‖β‖_p ≤ 1 (see `dmkl.numerics.fisher`).
+
+    Parameters
+    ----------
+    h
+        Targets H, (m, c).
+    lam
+        Ridge λ.
+    p
+        Norm of the weights.
+    name
+        What it is called in messages.
+    start
+        β to begin with, (n,), of norm one; uniform weights where None.
+    """
+
+    h: Float
+    lam: float
+    p: float
+    name: str = ""
+    start: Float | None = None
+
+
+@dataclass(frozen=True)
+class FisherOptions:
+    """How to solve: each solver takes what concerns it.
+
+    Parameters
+    ----------
+    tol
+        The relative gap to prove.
+    max_iter
+        Most weightings tried, or passes.
+    master
+        How the wrapper method finds the weights.
+    finish
+        How to go on with problems that the subspace leaves open: "direct" or "cg", each by the wrapper method, "auto"
+        the first of these that fits; "report" leaves them with their true gap.
+    basis_bytes
+        Most bytes that the bases of the subspace solver and their products may take on disk; half of what is free
+        where None.
+    mu
+        μ of the Tikhonov form; None for ‖β‖_p ≤ 1.
+    """
+
+    tol: float = 1e-4
+    max_iter: int = 200
+    master: Master = "newton"
+    finish: Finish = "auto"
+    basis_bytes: int | None = None
+    mu: float | None = None
+
+
+def certificate_step(certificate: Certificate, beta: Float, **counts: float) -> Step:
+    """A step of the history: S, F, the gap, ‖R‖², and counts."""
+    c = certificate
+    figures = {"objective": c.objective, "upper": c.upper, "gap": c.gap, "residual_sq": c.residual_sq, **counts}
+    return Step(beta, figures)
+
+
+def certified_outcome(
+    alpha: Float, beta: Float, certificate: Certificate, status: Status, steps: list[Step]
+) -> Outcome:
+    """The pair (α, β) with what its certificate proves: S(α, β) is the objective, F(α) the bound."""
+    return Outcome(status, beta, alpha, certificate.objective, certificate.upper, certificate.gap, steps=steps)

@@ -1,0 +1,141 @@
+"""The solvers of MK-FDA by name, the choice between them, and the method that learners give their problems to.
+
+A new solver is one file with a `FisherSolver`, and one line in `SOLVERS`: the check of the parameter ``solver``, the
+documentation of the learners and the choices of the command line come from here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dmkl.errors import InputError
+from dmkl.passes.execute import machine
+from dmkl.passes.view import Lens
+from dmkl.solvers.fisher import cg, direct, dual, interleaved
+from dmkl.solvers.fisher.problem import FisherOptions
+from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.fisher.subspace import solve as subspace
+from dmkl.solvers.jobs import Context, Job
+from dmkl.solvers.outcome import Outcome
+
+__all__ = ["AUTO", "SOLVERS", "FisherMethod", "check_solver", "choose"]
+
+SOLVERS: dict[str, FisherSolver] = {
+    module.SOLVER.name: module.SOLVER for module in (direct, cg, subspace, interleaved, dual)
+}
+AUTO = "auto"
+"""The name that leaves the choice to `choose`."""
+
+
+def check_solver(name: str, options: FisherOptions, exponents: Sequence[float]) -> None:
+    """Refuse a name that is no solver's, or parameters that the solver cannot take.
+
+    Raises
+    ------
+    InputError
+        Saying what the choices are, or what does not go together.
+    """
+    if name != AUTO and name not in SOLVERS:
+        *others, last = map(repr, (AUTO, *SOLVERS))
+        msg = f"solver must be {', '.join(others)} or {last}, got {name!r}"
+        raise InputError(msg)
+    if name != AUTO:
+        SOLVERS[name].check_parameters(options, exponents)
+    if options.mu is not None and name != dual.SOLVER.name:
+        msg = (
+            f"mu, a penalty on the weights instead of their norm, needs solver='dual', got {name!r}; take "
+            "solver='dual', or mu=None"
+        )
+        raise InputError(msg)
+
+
+@dataclass(frozen=True)
+class FisherMethod:
+    """Solve MK-FDA problems, by a solver of `SOLVERS` or the one that `choose` finds."""
+
+    solver: str
+    options: FisherOptions
+
+    def check(self, jobs: Sequence[Job]) -> None:
+        """See `Method.check`."""
+        smallest: dict[int, tuple[Lens, float]] = {}
+        for job in jobs:
+            lens = job.training.square
+            _, lam = smallest.get(id(lens), (lens, np.inf))
+            smallest[id(lens)] = (lens, min(lam, job.problem.lam))
+        for lens, lam in smallest.values():
+            check_resolution(lens, lam)
+        self._solver(jobs).check(jobs)
+
+    def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
+        """See `Method.solve`."""
+        solver = self._solver(jobs)
+        context.solver = solver.name
+        return solver.solve(jobs, self.options, context)
+
+    def _solver(self, jobs: Sequence[Job]) -> FisherSolver:
+        return SOLVERS[choose(jobs) if self.solver == AUTO else self.solver]
+
+
+_AMPLE = 1e-3
+"""λ by tr K(β) from which descent on the dual takes no more passes than the subspace solver, and half of its time."""
+_ROOM = 100
+"""Directions that it should have room for."""
+
+
+def choose(jobs: Sequence[Job]) -> str:
+    """The solver for some jobs, as `pipelines/compare_solvers.py` has measured them.
+
+    The subspace solver where a target has several points (p, λ), whose subspace is one; the direct one where combined
+    kernels fit in memory; otherwise descent for a single problem of ample λ, and the subspace solver.
+    """
+    points = Counter((id(job.training), id(job.problem.h)) for job in jobs)
+    if max(points.values()) > 1:
+        return subspace.SOLVER.name
+    if direct.fits(jobs):
+        return direct.SOLVER.name
+    if len(jobs) > 1:
+        return subspace.SOLVER.name  # one for all problems, where descent keeps directions for each
+    (job,) = jobs
+    lens, problem = job.training.square, job.problem
+    n, m, _ = lens.view.shape
+    diagonal = lens.diagonal()
+    if diagonal is None or 8 * (n + 1) * m * _ROOM > machine().total_bytes // 2:
+        return subspace.SOLVER.name
+    trace = float(np.median(diagonal.sum(axis=1)))
+    # Uniform weights of norm one are n^(−1/p).
+    if problem.lam < _AMPLE * trace * n ** (1.0 - 1.0 / problem.p):
+        return subspace.SOLVER.name
+    return dual.SOLVER.name if problem.p > 1 else interleaved.SOLVER.name
+
+
+def check_resolution(lens: Lens, lam: float) -> None:
+    """Refuse a λ that drowns in the rounding of the stored kernels.
+
+    Entries rounded to u relative add a random symmetric matrix whose norm is about u √m times their size: below that,
+    I + K/λ may have negative eigenvalues that no kernel has.
+
+    Raises
+    ------
+    InputError
+        If λ is that small.
+    """
+    view, fitted = lens.view, lens.fitted
+    diagonal = view.source.diagonal(view.kernels)
+    if diagonal is None:
+        return
+    unit = 0.5 * float(np.finfo(view.source.dtype).eps)
+    # Cosine normalization makes k(x, x) one; otherwise the chain is the same for all kernels up to a factor.
+    factors = np.array([fitted.factor(j) for j in range(len(view.kernels))])
+    size = float(np.median(np.abs(diagonal).max(axis=1) * factors)) if fitted.shared else 1.0
+    noise = unit * np.sqrt(view.shape[1]) * size
+    if lam < noise:
+        msg = (
+            f"lam={lam:g} is below what the stored precision resolves: rounding to {view.source.dtype} alone perturbs "
+            f"these kernels by about {noise:.1e}. Take a larger lam, or store the kernels in float64"
+        )
+        raise InputError(msg)

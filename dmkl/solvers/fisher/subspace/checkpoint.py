@@ -1,0 +1,91 @@
+"""The state of the subspace solver on disk: written after every pass, gone on with by the next run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dmkl.solvers.fisher.subspace.problem import Progress
+from dmkl.solvers.fisher.subspace.space import Subspace
+from dmkl.solvers.outcome import Round
+from dmkl.solvers.workspace import Workspace, save_array
+
+__all__ = ["restore", "save"]
+
+
+def save(
+    workspace: Workspace,
+    spaces: Sequence[Subspace],
+    points: Sequence[Progress],
+    history: Sequence[Round],
+    n_passes: float,
+    worst: Sequence[float],
+) -> None:
+    """Make the present state what a later run goes on with; what the state before it needed alone is removed."""
+    unknown = np.full(spaces[0].n_kernels, np.nan)
+    file = workspace.path / f"points-{len(history)}.npz"
+    with open(file, "wb") as opened:
+        np.savez(
+            opened,
+            beta=np.stack([unknown if r.beta is None else r.beta for r in points]),
+            gap=np.array([r.gap for r in points]),
+            objective=np.array([r.objective for r in points]),
+            upper=np.array([r.upper for r in points]),
+            settled=np.array([r.settled for r in points]),
+        )
+    for k, result in enumerate(points):
+        path = _scores_file(workspace, k)
+        if result.scores is not None and not path.exists():
+            save_array(path, result.scores)
+    solver = {
+        "points": file.name,
+        "n_passes": n_passes,
+        "history": [asdict(entry) for entry in history],
+        "worst": list(worst),
+        "spaces": [space.described() for space in spaces],
+    }
+    workspace.commit({**workspace.state, "solver": solver})
+    for path in workspace.path.glob("points-*.npz"):
+        if path != file:
+            path.unlink()
+    for space in spaces:
+        space.remove_stale()
+
+
+def restore(
+    workspace: Workspace, spaces: Sequence[Subspace], points: Sequence[Progress]
+) -> tuple[list[Round], float, list[float]] | None:
+    """Go back to the state that was saved last.
+
+    Returns
+    -------
+    tuple or None
+        History, passes, and the largest gap after each round; None where nothing was saved.
+    """
+    saved: dict[str, Any] | None = workspace.state.get("solver")
+    if saved is not None:
+        with np.load(workspace.path / saved["points"]) as file:
+            stored = dict(file)
+        for k, result in enumerate(points):
+            beta = stored["beta"][k]
+            result.beta = None if np.isnan(beta).any() else beta
+            result.gap, result.objective = float(stored["gap"][k]), float(stored["objective"][k])
+            result.upper, result.settled = float(stored["upper"][k]), bool(stored["settled"][k])
+            if result.settled:
+                result.scores = np.load(_scores_file(workspace, k))
+        for space, described in zip(spaces, saved["spaces"], strict=True):
+            space.restore(described)
+    for k, result in enumerate(points):
+        if result.scores is None:  # left over from a round that was cut off
+            _scores_file(workspace, k).unlink(missing_ok=True)
+    if saved is None:
+        return None
+    return [Round(**entry) for entry in saved["history"]], float(saved["n_passes"]), list(saved["worst"])
+
+
+def _scores_file(workspace: Workspace, k: int) -> Path:
+    return workspace.path / f"scores-{k}.npy"

@@ -1,0 +1,134 @@
+"""The next basis vectors of each subspace: what its open points lack, and what they will ask for next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.numerics.fisher import uniform_weights
+from dmkl.solvers.fisher.subspace.anchors import ridge
+from dmkl.solvers.fisher.subspace.directions import dominant_block
+from dmkl.solvers.fisher.subspace.problem import Point, of_space
+from dmkl.solvers.fisher.subspace.residuals import OpenPoint, unsolved
+from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anchors
+
+__all__ = ["Growth"]
+
+Float = npt.NDArray[np.float64]
+
+_FILLED = 6
+"""Points of a space whose sensitivities fill up a block: each costs a factorization."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Chooses blocks of new basis vectors, orthonormal and orthogonal to the bases.
+
+    Parameters
+    ----------
+    spaces, points
+        The subspaces, and all points.
+    width
+        Most columns of a block.
+    step
+        The factor by which ridges are rounded (see `anchors`).
+    """
+
+    spaces: Sequence[Subspace]
+    points: Sequence[Point]
+    width: int
+    step: float
+
+    def first_blocks(self, number: int, *, anchored: bool) -> list[Float]:
+        """The solutions for uniform weights at every ridge; without anchors the targets themselves.
+
+        Parameters
+        ----------
+        number
+            Of the round, which fixes what is drawn at random.
+        anchored
+            Whether the first anchor of every space is the uniform weighting.
+        """
+        wanted: dict[tuple[int, int, float], Unsolved] = {}
+        for point in self.points:
+            # Through the uniform weighting of this norm: K(β) is `scale` times the sum of all kernels.
+            space = self.spaces[point.space]
+            scale = float(uniform_weights(space.n_kernels, point.p)[0])
+            rho = ridge(point.lam, scale, self.step) if anchored else 0.0
+            h = space.targets[point.target]
+            wanted.setdefault((point.space, point.target, rho), Unsolved(point.space, 0, rho, h))
+        items = list(wanted.values())
+        found = solve_by_anchors(self.spaces, items) if anchored else [item.columns for item in items]
+        blocks = []
+        for f, space in enumerate(self.spaces):
+            # Of several passes that the first blocks took, one may have been the last before a kill.
+            if space.width:
+                blocks.append(space.basis[:, :0])
+                continue
+            mine = [x / np.linalg.norm(x) for item, x in zip(items, found, strict=True) if item.space == f]
+            blocks.append(self._dominant(number, f, space.basis, mine, self._room(space)))
+        return blocks
+
+    def next_blocks(self, number: int, opened: Mapping[int, OpenPoint]) -> list[Float]:
+        """What the open points lack, filled up with what they will ask for next."""
+        return [self._next_block(number, f, of_space(self.points, opened, f)) for f in range(len(self.spaces))]
+
+    def _next_block(self, number: int, f: int, mine: dict[int, OpenPoint]) -> Float:
+        space = self.spaces[f]
+        width = self._room(space)
+        if not mine or not width:
+            return np.zeros((space.training.n_train, 0))
+        block = self._dominant(number, f, space.basis, [r.wanted for r in mine.values()], width)
+        if block.shape[1] < width:
+            basis = np.concatenate([space.basis, block], axis=1)
+            more = self._filling(number, f, mine, width - block.shape[1])
+            more_block = self._dominant(number, f, basis, more, width - block.shape[1])
+            block = np.concatenate([block, more_block], axis=1)
+        return block
+
+    def _room(self, space: Subspace) -> int:
+        """Columns of the next block: never more than there are dimensions left."""
+        return max(0, min(self.width, space.training.n_train - space.width))
+
+    @staticmethod
+    def _dominant(number: int, f: int, basis: Float, columns: list[Float], width: int) -> Float:
+        if not columns or width < 1:
+            return np.zeros((len(basis), 0))
+        rng = np.random.default_rng([number, f])
+        return dominant_block(basis, np.concatenate(columns, axis=1), width, 1e-6, rng)
+
+    def _filling(self, number: int, f: int, mine: dict[int, OpenPoint], width: int) -> list[Float]:
+        """Directions for other weights than the present ones: random combinations Σ_j ω_j K_jα, through the anchor.
+
+        To first order a change of β changes α by −(1/2λ) A⁻¹ Σ_j δβ_j K_jα. Without anchors there is no A⁻¹, and the
+        newest basis vectors take the place of the α: what the single kernels make of them is the next Krylov block.
+        """
+        space, points = self.spaces[f], self.points
+        n = space.n_kernels
+        rng = np.random.default_rng([number, f, 1])
+        wanted = math.ceil(1.5 * width)
+        if not space.anchors:
+            newest = np.eye(space.width)[:, -min(self.width, space.width) :]
+            picked = [newest[:, [u % newest.shape[1]]] for u in range(max(wanted, newest.shape[1]))]
+            pairs = [(rng.standard_normal(n), column) for column in picked]
+            return [x / np.linalg.norm(x) for x in space.products(pairs, held_out=False) if x.any()]
+        by_grid = sorted(mine, key=lambda k: (points[k].target, points[k].lam, points[k].p))
+        chosen = _spread(by_grid, _FILLED)
+        columns = sum(mine[k].solution.coefficients.shape[1] for k in chosen)
+        owners = [k for k in chosen for _ in range(max(1, min(n, math.ceil(wanted / columns))))]
+        pairs = [(rng.standard_normal(n), mine[k].solution.coefficients) for k in owners]
+        asked = []
+        for k, product in zip(owners, space.products(pairs, held_out=False), strict=True):
+            nearest = space.nearest(mine[k].solution.beta)
+            assert nearest is not None
+            asked.append(unsolved(points[k], *nearest, product, self.step))
+        return [x / np.linalg.norm(x) for x in solve_by_anchors(self.spaces, asked) if x.any()]
+
+
+def _spread(items: list[int], most: int) -> list[int]:
+    """At most `most` of them, evenly spread."""
+    return items if len(items) <= most else [items[round(k)] for k in np.linspace(0, len(items) - 1, most)]

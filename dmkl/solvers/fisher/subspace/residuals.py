@@ -1,0 +1,138 @@
+"""Solving the open points in their subspaces, and what of each is proven in the full space.
+
+Nothing here takes a pass: the products K_jV are at hand, and so are the sums of the anchors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.solvers.fisher.subspace.anchors import Closeness, ridge
+from dmkl.solvers.fisher.subspace.problem import Point, of_space
+from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
+from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anchors
+from dmkl.solvers.fisher.subspace.tasks import SolveJob, solve_points
+from dmkl.solvers.running import run_tasks
+
+__all__ = ["OpenPoint", "residuals", "sharpen", "solve_reduced_problems", "unsolved"]
+
+Float = npt.NDArray[np.float64]
+
+
+@dataclass
+class OpenPoint:
+    """A point after a round of solving: its best pair in the subspace, and what that pair leaves in the full space."""
+
+    solution: ReducedSolution
+    residual: Float
+    """R, (m, c)"""
+    alpha_gap: float
+    """What a better α would gain at most, relative to |S|"""
+    direction: Float | None = None
+    """The residual through an anchor: the first-order error of α"""
+    condition: float = np.inf
+    """Condition number to the anchor that gave `direction`"""
+
+    @property
+    def gap(self) -> float:
+        """The proven relative gap."""
+        return self.solution.weights_gap + self.alpha_gap
+
+    @property
+    def left(self) -> float:
+        """What is left relative to the part of S that the kernels make, which is never less than the gap.
+
+        Points are solved until this is below the tolerance: the gap alone would let a large λ go with any weights.
+        """
+        return self.gap / self.solution.share
+
+    @property
+    def wanted(self) -> Float:
+        """What the basis should gain, of unit size."""
+        found = self.residual if self.direction is None else self.direction
+        return found / (float(np.linalg.norm(found)) or 1.0)
+
+
+def solve_reduced_problems(
+    spaces: Sequence[Subspace],
+    points: Sequence[Point],
+    starts: Sequence[Float | None],
+    tols: Mapping[int, float],
+    names: tuple[str, ...],
+) -> dict[int, ReducedSolution]:
+    """Solve points in their subspaces, each to its tolerance, as tasks.
+
+    Parameters
+    ----------
+    starts
+        β of each point to begin with, as far as it is known.
+    tols
+        The weights gap to reach, of the points that are to be solved.
+    names
+        The kernels' names, for messages.
+    """
+    work, own = [], []
+    for f, space in enumerate(spaces):
+        chains: dict[tuple[int, float], list[int]] = {}
+        for k in sorted((k for k in tols if points[k].space == f), key=lambda k: -points[k].p):
+            chains.setdefault((points[k].target, points[k].lam), []).append(k)
+        inner = space.basis.T @ space.basis
+        projected = {t: space.basis.T @ space.targets[t] for t in {t for t, _ in chains}}
+        # A task is the values of p at one λ, each started warm from the one before: the same tasks wherever they
+        # run, so that results do not depend on the number of workers.
+        for (target, lam), members in chains.items():
+            jobs = [SolveJob(k, points[k].p, starts[k], tols[k], points[k].kernels) for k in members]
+            work.append(partial(solve_points, space.gram, lam, names))
+            own.append((inner, projected[target], jobs))
+    return dict(pair for part in run_tasks("solve-reduced", work, own=own) for pair in part)
+
+
+def residuals(
+    spaces: Sequence[Subspace], points: Sequence[Point], solutions: Mapping[int, ReducedSolution]
+) -> dict[int, OpenPoint]:
+    """R = H − ½α − (1/2λ)K(β)α of every solution, at α = V a, and ‖R‖²/|S| as what α leaves."""
+    found: dict[int, OpenPoint] = {}
+    for f, space in enumerate(spaces):
+        mine = of_space(points, solutions, f)
+        pairs = [(s.beta, s.coefficients) for s in mine.values()]
+        for (k, solution), product in zip(mine.items(), space.products(pairs, held_out=False), strict=True):
+            h = space.targets[points[k].target]
+            residual = h - 0.5 * (space.basis @ solution.coefficients) - product / (2.0 * points[k].lam)
+            bound = float(np.sum(residual * residual)) / abs(solution.objective)
+            found[k] = OpenPoint(solution, residual, bound)
+    return found
+
+
+def sharpen(
+    spaces: Sequence[Subspace], points: Sequence[Point], opened: Mapping[int, OpenPoint], step: float
+) -> None:
+    """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
+
+    Points whose nearest anchor has served them already are left as they are.
+    """
+    asked: list[tuple[OpenPoint, bool]] = []
+    wanted: list[Unsolved] = []
+    for k, r in opened.items():
+        nearest = spaces[points[k].space].nearest(r.solution.beta)
+        if nearest is None or nearest[1].condition >= r.condition:
+            continue
+        r.condition = nearest[1].condition
+        asked.append((r, nearest[1].bounds))
+        wanted.append(unsolved(points[k], *nearest, r.residual, step))
+    if not wanted:
+        return
+    for (r, bounds), direction in zip(asked, solve_by_anchors(spaces, wanted), strict=True):
+        r.direction = direction
+        if bounds:
+            bound = 0.5 * float(np.sum(r.residual * direction)) / abs(r.solution.objective)
+            r.alpha_gap = min(r.alpha_gap, max(bound, 0.0))
+
+
+def unsolved(point: Point, anchor: int, near: Closeness, columns: Float, step: float) -> Unsolved:
+    """M⁻¹X of a point by an anchor: what is to be solved, with the ridge rounded to the grid's step."""
+    return Unsolved(point.space, anchor, ridge(point.lam, near.scale, step), columns)
