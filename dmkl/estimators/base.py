@@ -9,7 +9,6 @@ from typing import Any, Self, cast
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from dask.delayed import Delayed
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
@@ -19,12 +18,12 @@ from dmkl.estimators.persistence import MODELS, save_model
 from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
 from dmkl.kernelset import KernelSet, measure
-from dmkl.numerics.chain import ChainState, Fitted, FittedStep, Kind
+from dmkl.numerics.chain import FittedStep
 from dmkl.numerics.fisher import Targets, encode_targets
 from dmkl.passes.run import run_pass
-from dmkl.passes.statistics import chain_statistics, means_of
+from dmkl.passes.statistics import measure_new
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens, View
+from dmkl.passes.view import View
 
 __all__ = ["KernelClassifier", "TrainingSet", "check_kernel_set"]
 
@@ -40,7 +39,7 @@ class TrainingSet:
     targets: Targets
     own: tuple[FittedStep, ...]
     """The statistics of the steps that the model added: they go with the model."""
-    n_passes: int
+    n_passes: float
 
 
 class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -61,7 +60,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
-    def _steps(self) -> tuple[Kind, ...]:
+    def _steps(self) -> tuple[str, ...]:
         how = self.normalize
         if how not in (None, "trace", "cosine", "multiplicative"):
             msg = f"normalize must be 'trace', 'cosine', 'multiplicative' or None, got {how!r}"
@@ -85,10 +84,10 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """`_training` of several models on the same kernels, which share the pass that their statistics take."""
         targets = [model._begin(K, y) for model, K, y in zip(models, sets, labels, strict=True)]
         prepared = [model._prepared(K) for model, K in zip(models, sets, strict=True)]
-        n_passes = measure(prepared)
+        prepared, n_passes = measure(prepared)
         found = []
         for model, K, target in zip(models, prepared, targets, strict=True):
-            steps = K.statistics().steps
+            steps = K.lens().fitted.steps
             model.statistics_ = steps[len(steps) - len(model._steps()) :]
             found.append(TrainingSet(K, target, model.statistics_, n_passes))
         return found
@@ -186,11 +185,9 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         chosen = self._matching(K, used)
         alpha = np.asarray(self.dual_coef_.values, dtype=np.float64)
         columns = np.repeat(weights, alpha.shape[1], axis=1) if weights.shape[1] == 1 else weights
-        fitted, extra = self._prediction_chain(chosen, used)
+        lens, extra = measure_new(chosen.view, [step.select(used) for step in self.statistics_])
         precision = chosen.compute_dtype(np.float64)
-        (scores,), passes = run_pass(
-            [Lens(chosen.view, fitted)], [Columns(alpha, "sum", columns[used], precision)], "predict"
-        )
+        (scores,), passes = run_pass([lens], [Columns(alpha, "sum", columns[used], precision)], "predict")
         self.n_prediction_passes_ = passes + extra
         if hasattr(self, "intercept_"):
             scores = scores + self.intercept_.values
@@ -308,21 +305,6 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             raise InputError(msg)
         return K.select(needed)
-
-    def _prediction_chain(self, K: KernelSet, used: npt.NDArray[np.int64]) -> tuple[Fitted, int]:
-        """The set's own steps, then the model's with the statistics of training."""
-        passes = 0
-        found = chain_statistics(K.view)
-        state: ChainState = found.compute() if isinstance(found, Delayed) else found
-        own = tuple(step.select(used) for step in self.statistics_)
-        for position, step in enumerate(own):
-            row_mean = None
-            if step.kind == "center" and any(later.kind == "cosine" for later in own[position + 1 :]):
-                row_mean = state.row_mean
-                if row_mean is None:
-                    row_mean, passes = means_of(K.view, state), passes + 1
-            state = state.advance(step, row_mean)
-        return state.fitted, passes
 
     # --- saving --------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class SingleBest(_FisherClassifier):
         """
         self._check_parameters()
         training = self._training(K, y)
-        check_resolution(Lens(training.kernels.view, training.kernels.statistics()), self._ridges()[0])
+        check_resolution(training.kernels.lens(), self._ridges()[0])
         labels = np.asarray(K.labels if y is None else y)
         scores, choice_passes = self._scores(K, labels)
         best = int(np.argmax(scores.mean("fold").values))
@@ -114,7 +114,7 @@ class SingleBest(_FisherClassifier):
         model = MKFDA(1.0, self.lam, center=self.center, normalize=self.normalize)
         training = model._training(K[train, train], labels[train])
         view = training.kernels.view
-        lens = Lens(view, training.kernels.statistics())
+        lens = Lens(view, training.kernels.lens().fitted)
         n, n_problems = len(K), len(training.targets.problems)
         solvers: list[Solver[Float]] = [
             self._alone(h, weights) for weights in np.eye(n) for h in training.targets.problems

@@ -205,7 +205,7 @@ class GSMKL(KernelClassifier):
             counts = int(self.n_groups)
         seed, anew = self.random_state, self.regroup and not self._one_rule()
         if self.grouping == "kernel":
-            mean = _MeanKernel(Lens(K.view, K.statistics()))
+            mean = _MeanKernel(K.lens())
             diagonal = mean.diagonal()
             made: Groups = group_by_kernel(mean, diagonal, classes, counts, seed=seed)
             made = made.as_new(mean, diagonal) if anew else made
@@ -236,7 +236,7 @@ class GSMKL(KernelClassifier):
 
     def _jobs(self, training: TrainingSet) -> list[tuple[Lens, Solver[GroupSolution]]]:
         K, targets = training.kernels, training.targets
-        lens = Lens(K.view, K.statistics())
+        lens = K.lens()
         columns = [column for h in targets.problems for column in h.T]
         square = self.loss == "square"
         jobs: list[tuple[Lens, Solver[GroupSolution]]] = []

@@ -304,7 +304,7 @@ def fit_side_by_side(
 
 def _jobs(model: _MarginClassifier, training: TrainingSet, problems: MarginProblems) -> list[tuple[Lens, Solver[Any]]]:
     K = training.kernels
-    lens, n_samples = Lens(K.view, K.statistics()), K.shape[1]
+    lens, n_samples = K.lens(), K.shape[1]
     return [
         (lens, solver if rows is None else on_rows(solver, rows, n_samples))
         for solver, rows in zip(model._solvers(problems, K), problems.rows, strict=True)

@@ -23,7 +23,6 @@ from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.passes.execute import machine
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens
 from dmkl.solvers.cuts import Cut, RelaxationStep, best_cut
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, GroupClassifier, Solver
@@ -218,7 +217,7 @@ class NCuts(_MarginClassifier):
 
     def _learn(self, problems: MarginProblems, K: KernelSet) -> tuple[list[Cut], int]:
         """A cut for each problem, or one for all; and the passes that took."""
-        lens, n = Lens(K.view, K.statistics()), len(K)
+        lens, n = K.lens(), len(K)
         blocks = [partition.blocks(_most_columns(n)) for partition in self._partitions]
         columns = [Columns(block, "project", None, np.dtype(np.float64)) for some in blocks for block in some]
         products, passes = run_pass([lens], columns, "cut")

@@ -47,7 +47,7 @@ class Fit:
     @property
     def lens(self) -> Lens:
         """What it sees the kernels through."""
-        return Lens(self.training.kernels.view, self.training.kernels.statistics())
+        return self.training.kernels.lens()
 
 
 # --- which solver ----------------------------------------------------------------------------------------------------
@@ -261,8 +261,8 @@ def check_resolution(lens: Lens, lam: float) -> None:
     if diagonal is None:
         return
     factors = np.array([fitted.factor(j) for j in range(len(view.kernels))])
-    cosine = any(step.kind == "cosine" for step in fitted.steps)
-    size = 1.0 if cosine else float(np.median(np.abs(diagonal).max(axis=1) * factors))
+    # Where the chain differs from kernel to kernel, it has brought the samples to unit norm.
+    size = 1.0 if not fitted.same_for_all else float(np.median(np.abs(diagonal).max(axis=1) * factors))
     noise = unit * np.sqrt(view.shape[1]) * size
     if lam < noise:
         msg = (

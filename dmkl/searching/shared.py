@@ -20,7 +20,7 @@ from dmkl.estimators.mkfda import MKFDA, Uniform
 from dmkl.estimators.solving import basis_bytes, check_resolution
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import encode_targets
-from dmkl.passes.statistics import measured_together, training_lens
+from dmkl.passes.statistics import measure
 from dmkl.passes.view import Lens, covering
 from dmkl.searching.grid import points
 from dmkl.searching.plan import Found, Plan
@@ -58,7 +58,7 @@ def in_subspace(plan: Plan, state: str | Path | None) -> Found:
     try:
         lenses, n_passes = _measured(prepared, workspace, min(lam for _, lam in pairs))
         trainings = [
-            Training(f"fold {fold.name}", training_lens(lens), lens, found.problems)
+            Training(f"fold {fold.name}", lens.training(), lens, found.problems)
             for fold, lens, found in zip(plan.folds, lenses, targets, strict=True)
         ]
         order = list(itertools.product(range(len(plan.folds)), range(plan.n_tasks), range(len(grid))))
@@ -114,9 +114,10 @@ def _measured(prepared: list[KernelSet], workspace: Workspace, lam: float) -> tu
         chains = workspace.load_statistics(saved["steps"])
         return [Lens(K.view, chain) for K, chain in zip(prepared, chains, strict=True)], int(saved["n_passes"])
     started = time.monotonic()
-    lenses, n_passes = measured_together([K.view for K in prepared])
+    lenses, passes = measure([K.view for K in prepared])
+    n_passes = int(passes)
     for lens in lenses:
-        check_resolution(training_lens(lens), lam)
+        check_resolution(lens.training(), lam)
     entry = {
         "kind": "statistics",
         "seconds": time.monotonic() - started,
@@ -132,13 +133,13 @@ def _identity(plan: Plan) -> dict[str, str]:
     model = plan.estimator
     view = plan.K.view
     positions = view.final_positions()
-    taken = [part for step in view.steps if not isinstance(step, str) for part in (step.rows, step.cols)]
+    asked = [array for step in view.steps for array in step.arrays().values()]
     return {
         "dmkl": __version__,
         "the kernels' content": plan.K.content_id,
         "the kernels chosen": ", ".join(plan.K.names),
-        "the samples": _digest(*positions, view.rows, view.cols, *taken),
-        "the steps before": repr([step if isinstance(step, str) else "take" for step in plan.K.view.steps]),
+        "the samples": _digest(*positions, view.rows, view.cols, *asked),
+        "the steps before": repr([step.name for step in view.steps]),
         "the labels": _digest(np.array(json.dumps(plan.labels.astype(str).tolist()).encode())),
         "the folds": _digest(*(part for fold in plan.folds for part in (fold.train, fold.validation, fold.test))),
         "the grid": json.dumps({name: [repr(value) for value in values] for name, values in plan.grid.items()}),

@@ -313,7 +313,7 @@ class SubspaceSolver:
             return self.options.use_anchors
         m = max(fold.n_train for fold in self.folds)
         # The matrix, a factor, what taking rows after centring copies, and columns.
-        taking = any(step.kind == "take" for step in self.folds[0].square.fitted.steps)
+        taking = self.folds[0].square.view.takes_samples
         return 8 * m * m * (4 if taking else 2) + 16 * m * 8 * self._width <= machine().task_bytes
 
     def _most_anchors(self) -> int:
