@@ -15,14 +15,16 @@ from dask.delayed import Delayed, delayed
 
 from dmkl.errors import InputError
 from dmkl.numerics.alignment import alignments, estimated, sign_probes
-from dmkl.numerics.chain import KINDS, ChainState, Fitted, Kind
+from dmkl.numerics.chain import ChainState, Fitted
+from dmkl.numerics.positions import positions
 from dmkl.numerics.psd import Repair
+from dmkl.numerics.steps import NORMALIZATIONS, STEPS
+from dmkl.passes import statistics
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.product import GeometricMean
 from dmkl.passes.run import PassGraph, pass_graph, run_pass
-from dmkl.passes.statistics import chain_statistics, measured_together
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
 from dmkl.store.ingest import Labels, ingest
@@ -158,7 +160,7 @@ class KernelSet:
 
     def __repr__(self) -> str:
         n, rows, cols = self.shape
-        steps = [step if isinstance(step, str) else "take" for step in self._view.steps]
+        steps = [step.name for step in self._view.steps]
         more = f", {' → '.join(steps)}" if steps else ""
         return f"<KernelSet {n} kernels, {rows} × {cols}, {self.dtype}{more}>"
 
@@ -182,8 +184,8 @@ class KernelSet:
             msg = "a kernel set is indexed by rows and columns, K[rows, cols]; choose kernels with select(names)"
             raise InputError(msg)
         _, n_rows, n_cols = self.shape
-        rows = _positions(key[0], n_rows, "row")
-        cols = rows if key[0] is key[1] and n_rows == n_cols else _positions(key[1], n_cols, "column")
+        rows = positions(key[0], n_rows, "row")
+        cols = rows if key[0] is key[1] and n_rows == n_cols else positions(key[1], n_cols, "column")
         return self._with(self._view.taking(rows, cols))
 
     def select(self, names: str | int | slice | Iterable[str | int]) -> KernelSet:
@@ -200,7 +202,7 @@ class KernelSet:
         else:
             asked: list[Any] = [names] if isinstance(names, str | int | np.integer) else list(names)
             if asked and all(isinstance(name, bool | np.bool_) for name in asked):
-                chosen = _positions(np.array(asked, dtype=bool), n, "kernel")
+                chosen = positions(np.array(asked, dtype=bool), n, "kernel")
             else:
                 chosen = np.array([self._kernel(name) for name in asked], dtype=np.int64)
         if not len(chosen):
@@ -225,7 +227,7 @@ class KernelSet:
         return self.names.index(name)
 
     def center(self) -> KernelSet:
-        """Centre in feature space: K ↦ (I − 11ᵀ/m) K (I − 11ᵀ/m), by the means over the column samples."""
+        """Center in feature space: K ↦ (I − 11ᵀ/m) K (I − 11ᵀ/m), by the means over the column samples."""
         return self._step("center")
 
     def normalize(self, how: str = "trace") -> KernelSet:
@@ -243,13 +245,13 @@ class KernelSet:
             If `how` is none of these. That a kernel cannot be normalised (it is constant, say) shows when a
             result is computed.
         """
-        if how not in KINDS or how == "center":
+        if how not in NORMALIZATIONS:
             msg = f"normalize takes 'trace', 'cosine' or 'multiplicative', got {how!r}"
             raise InputError(msg)
         return self._step(how)
 
-    def _step(self, kind: Kind) -> KernelSet:
-        return self._with(replace(self._view, steps=(*self._view.steps, kind)))
+    def _step(self, name: str) -> KernelSet:
+        return self._with(replace(self._view, steps=(*self._view.steps, STEPS[name])))
 
     def product(self) -> KernelSet:
         """One kernel: the entrywise geometric mean of all, (∏_j K_j)^(1/n), computed tile by tile as it is read.
@@ -275,18 +277,16 @@ class KernelSet:
 
     # --- statistics of the steps ---------------------------------------------------------------------------------
 
-    def statistics(self) -> Fitted:
-        """The statistics of the steps, computed on first use and kept (at most one pass for each centring)."""
-        self.measured()
-        assert self._fitted is not None
-        return self._fitted
+    def measured(self) -> tuple[KernelSet, float]:
+        """The same set with the statistics of its steps at hand, and the passes that took (at most one a centering)."""
+        (found,), n_passes = measure([self])
+        return found, n_passes
 
-    def _lazy_statistics(self, *, elements: bool = False) -> ChainState | Delayed:
-        return chain_statistics(self._view, elements=elements)
-
-    def measured(self) -> tuple[KernelSet, int]:
-        """The same view with its statistics at hand, and the passes that took."""
-        return self, measure([self])
+    def lens(self) -> Lens:
+        """What a pass goes through: the view and the statistics of its steps, measured now if they are not at hand."""
+        found, _ = self.measured()
+        assert found._fitted is not None
+        return Lens(found._view, found._fitted)
 
     # --- the primitive -------------------------------------------------------------------------------------------
 
@@ -379,7 +379,7 @@ class KernelSet:
         # Without steps there is nothing to measure, and nothing of the store's statistics has to be read.
         known, later = self._fitted if self._view.steps else Fitted(), None
         if known is None:
-            state = self._lazy_statistics()
+            state = statistics.chain_statistics(self._view)
             known = Fitted() if isinstance(state, Delayed) else state.fitted
             later = delayed(_products, pure=True)(state) if isinstance(state, Delayed) else None
         token = tokenize(self._view, self._fitted, block, want, precision.str)
@@ -431,7 +431,7 @@ class KernelSet:
         check_alignable(self._view)
         Z = None if probes is None else sign_probes(self.shape[1], probes, seed)
         K = self.center() if centered else self
-        lens = Lens(K.view, K.statistics())
+        lens = K.lens()
         floor = self.shape[1] * rounding(lens)
         if Z is None:
             value, errors = alignments(gram_pass(lens), floor), {}
@@ -460,7 +460,7 @@ class KernelSet:
         chunk
             Side of a chunk in samples; the stored tile by default.
         """
-        state: Any = self._lazy_statistics(elements=True)
+        state: Any = statistics.chain_statistics(self._view, elements=True)
         return view_blocks(self._view, state, chunk)
 
     def to_xarray(self, chunk: int | None = None) -> xr.DataArray:
@@ -480,45 +480,19 @@ class KernelSet:
         return np.asarray(self.to_dask().compute(), dtype=dtype)
 
 
-def measure(sets: Sequence[KernelSet]) -> int:
-    """Compute the statistics of several views of the same kernels that lack them; returns the passes that took.
+def measure(sets: Sequence[KernelSet]) -> tuple[list[KernelSet], float]:
+    """Several sets of the same kernels with the statistics of their steps at hand, and the passes that took.
 
-    Views whose statistics need a pass share it.
+    Sets whose statistics need a pass share it, whatever their steps.
     """
-    missing = [K for K in sets if K._fitted is None]
-    if not missing:
-        return 0
-    lenses, passes = measured_together([K.view for K in missing])
-    for K, lens in zip(missing, lenses, strict=True):
-        K._fitted = lens.fitted
-    return passes
+    missing = [K.view for K in sets if K._fitted is None]
+    lenses, n_passes = statistics.measure(missing)
+    found = iter(lenses)
+    return [K if K._fitted is not None else K._with(K.view, next(found).fitted) for K in sets], n_passes
 
 
 def _products(state: ChainState) -> Fitted:
     return state.fitted.for_products()
-
-
-def _positions(key: Any, length: int, what: str) -> Index:
-    """Positions that a NumPy-like index means."""
-    if isinstance(key, slice):
-        return np.arange(length)[key]
-    index = np.asarray(key)
-    if index.dtype == bool:
-        if index.shape != (length,):
-            msg = f"a boolean {what} mask must have shape ({length},), got {index.shape}"
-            raise InputError(msg)
-        return np.flatnonzero(index)
-    if index.size == 0:
-        index = index.astype(np.int64)
-    if index.dtype.kind not in "iu" or index.ndim > 1:
-        msg = f"{what}s are chosen by an integer, a slice, a boolean mask or a vector of integers, got {key!r}"
-        raise InputError(msg)
-    index = np.atleast_1d(index).astype(np.int64)
-    outside = index[(index < -length) | (index >= length)]
-    if len(outside):
-        msg = f"{what} {outside[0]} is outside the {length} {what}s of this set"
-        raise InputError(msg)
-    return np.where(index < 0, index + length, index)
 
 
 def open(path: Location) -> KernelSet:

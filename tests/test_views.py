@@ -159,7 +159,7 @@ def test_select_follows_the_names_of_the_view(stored, dense):
     with pytest.raises(InputError, match="no kernel named 'chi2'"):
         view.select("chi2")
     centred = stored[TRAIN, TRAIN].center().normalize("cosine")
-    centred.statistics()
+    centred, _ = centred.measured()
     expected = dense_view(dense, TRAIN, TRAIN, ["center", "cosine"])[[3, 0]]
     assert error(centred.select(["string", "rbf"]).apply(np.eye(12)), expected) < 1e-12
 
@@ -248,9 +248,12 @@ def test_test_rows_are_transformed_by_training_statistics(stored, dense):
 def test_statistics_computed_first_change_nothing(stored, dense, chain):
     for rows in (TRAIN, TEST):
         view = stepped(stored[rows, TRAIN], chain)
-        view.statistics()
         with_statistics, passes = view.measured()
+        assert passes == 1
+        assert with_statistics is not view
+        again, passes = with_statistics.measured()
         assert passes == 0
+        assert again is with_statistics
         assert error(with_statistics.apply(np.eye(12)), dense_view(dense, rows, TRAIN, chain)) < 1e-12
 
 

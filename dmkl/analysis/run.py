@@ -101,7 +101,7 @@ def analyze(
     else:
         Z = sign_probes(m, probes, seed)
     seen, n_passes = (K.center() if centered else K).measured()
-    lens = Lens(seen.view, seen.statistics())
+    lens = seen.lens()
     floor = m * rounding(lens)
     gram = gram_pass(lens) if probes is None else None
     sketch = sketch_pass(lens, Z, np.empty((m, 0)) if ideal is None else ideal.columns)

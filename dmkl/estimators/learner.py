@@ -8,7 +8,6 @@ from typing import Any, Self, cast
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from dask.delayed import Delayed
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
@@ -21,10 +20,9 @@ from dmkl.estimators.saving import MODELS, decode, encode, save_model
 from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.chain import ChainState, Fitted, Kind
 from dmkl.numerics.fisher import Targets, encode_targets
-from dmkl.passes.statistics import chain_statistics, means_of
-from dmkl.passes.view import Lens, View
+from dmkl.passes.statistics import measure_new
+from dmkl.passes.view import View
 from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Job, Method, SideBySide
 from dmkl.solvers.requests import CombinedProduct, Solver
@@ -153,7 +151,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._set_attributes(found)
         warn_if_open(self, found)
 
-    def _steps(self) -> tuple[Kind, ...]:
+    def _steps(self) -> tuple[str, ...]:
         how = self.normalize
         if how not in (None, "trace", "cosine", "multiplicative"):
             msg = f"normalize must be 'trace', 'cosine', 'multiplicative' or None, got {how!r}"
@@ -206,8 +204,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _through(self, K: KernelSet, used: Index, solver: Solver[Any]) -> Any:
         """What a solver finds through kernels of new rows, with the statistics of training."""
-        fitted, extra = self._prediction_chain(K, used)
-        (found,), passes = drive([(Lens(K.view, fitted), solver)])
+        lens, extra = measure_new(K.view, [step.select(used) for step in self.statistics_])
+        (found,), passes = drive([(lens, solver)])
         self.n_prediction_passes_ = passes + extra
         return found
 
@@ -332,21 +330,6 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             raise InputError(msg)
         return K.select(needed), used
-
-    def _prediction_chain(self, K: KernelSet, used: npt.NDArray[np.int64]) -> tuple[Fitted, int]:
-        """The set's own steps, then the model's with the statistics of training."""
-        passes = 0
-        found = chain_statistics(K.view)
-        state: ChainState = found.compute() if isinstance(found, Delayed) else found
-        own = tuple(step.select(used) for step in self.statistics_)
-        for position, step in enumerate(own):
-            row_mean = None
-            if step.kind == "center" and any(later.kind == "cosine" for later in own[position + 1 :]):
-                row_mean = state.row_mean
-                if row_mean is None:
-                    row_mean, passes = means_of(K.view, state), passes + 1
-            state = state.advance(step, row_mean)
-        return state.fitted, passes
 
     # --- saving --------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import zarr
 from dmkl._version import __version__
 from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
 from dmkl.features.cross import TrainingFeatures
-from dmkl.numerics.chain import FittedStep
+from dmkl.numerics.steps import load_step
 
 __all__ = ["MODELS", "READERS", "check_version", "decode", "encode", "has_format", "load", "put_in_place", "save_model", "write_dataset", "write_model"]
 
@@ -27,8 +27,6 @@ READERS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {}
 """What `load` reads by the attribute "format", from the path and the attributes; each enters itself."""
 _ARRAYS = {"weights_": "weight", "dual_coef_": "dual_coef", "intercept_": "intercept", "scores_": "accuracy"}
 """Attributes that are stored, and what their arrays are called in memory."""
-_STATISTICS = {"center": "col_mean", "scale": "factor", "cosine": "col_scale"}
-"""What prediction needs of each kind of step."""
 
 
 def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
@@ -91,11 +89,9 @@ def write_model(model: Any, path: Path) -> None:
     arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
     steps = []
     for position, step in enumerate(model.statistics_):
-        steps.append({"kind": step.kind})
-        name = _STATISTICS[step.kind]
-        value = getattr(step, name)
-        dims = ("model_kernel",) if value.ndim == 1 else ("model_kernel", "sample")
-        arrays[f"step_{position}_{name}"] = (dims, value)
+        steps.append({"kind": step.name})
+        for name, value in step.arrays(rows=False).items():
+            arrays[f"step_{position}_{name}"] = (("model_kernel", "sample")[: value.ndim], value)
     parameters = {name: encode(value) for name, value in model.get_params(deep=False).items()}
     attrs = {
         "format": FORMAT,
@@ -236,8 +232,9 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
     model.n_features_in_ = len(model.train_samples_)
     steps = []
     for position, step in enumerate(attrs["steps"]):
-        name = _STATISTICS[step["kind"]]
-        steps.append(FittedStep(step["kind"], True, **{name: _whole(dataset, f"step_{position}_{name}")}))
+        prefix = f"step_{position}_"
+        names = [name for name in dataset if str(name).startswith(prefix)]
+        steps.append(load_step(step, {str(name).removeprefix(prefix): _whole(dataset, str(name)) for name in names}))
     model.statistics_ = tuple(steps)
     for attribute, name in _ARRAYS.items():
         if attribute in dataset or attribute in ("weights_", "dual_coef_"):

@@ -102,7 +102,7 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     source = K.view.source
     while isinstance(source, HeldTiles | GeometricMean):
         source = source.origin if isinstance(source, HeldTiles) else source.source
-    if any(isinstance(step, str) for step in K.view.steps):
+    if K.view.is_transformed:
         msg = (
             "kernels of new samples are computed as they were stored, but this set was centred or normalised itself; "
             "let the model do that (center=, normalize=)"

@@ -68,18 +68,8 @@ def rounding(lens: Lens) -> Float:
 
     What centring took away is the measure of it: it is zero where nothing was centred.
     """
-    removed = np.zeros(len(lens.view.kernels))
-    for step in lens.fitted.steps:
-        if step.kind == "center":
-            assert step.col_mean is not None
-            removed = removed + np.abs(step.col_mean).mean(axis=1)
-        elif step.kind == "scale":
-            assert step.factor is not None
-            removed = removed * step.factor
-        elif step.kind == "cosine":
-            assert step.col_scale is not None
-            removed = removed * (step.col_scale**2).mean(axis=1)
-    return np.asarray(32.0 * float(np.finfo(lens.view.source.dtype).eps) * removed)
+    unit = 32.0 * float(np.finfo(lens.view.source.dtype).eps)
+    return unit * np.broadcast_to(lens.fitted.removed(), len(lens.view.kernels))
 
 
 def check_alignable(view: View) -> None:
@@ -162,7 +152,7 @@ def _bands(lens: Lens, where: Machine) -> list[_Band]:
     tile_bytes = side**2 * itemsize
     needed = {
         "tiles": 2 * tile_bytes + view.source.scratch_bytes,
-        "statistics": sum(step.kind in ("center", "cosine") for step in lens.fitted.steps) * n * view.shape[1] * 8,
+        "statistics": lens.fitted.n_bytes,
         "panel": (n + 4) * _panel_rows(n, side, side) * side * 8,
         "products": 2 * n * n * 8,
     }

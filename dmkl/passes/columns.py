@@ -42,12 +42,8 @@ class SumColumns:
         self._chosen = np.empty(n_raw, dtype=np.int64)
         self._chosen[order] = np.arange(n_raw)
         self._offset, self._constant = np.zeros(n_raw), 0.0
-        fitted = total.lens.fitted
-        for step in fitted.steps if fitted.shared else ():
-            if step.kind == "center":
-                self._center()
-            elif step.take is not None:
-                self._chosen = self._chosen[step.take.rows]
+        if total.lens.fitted.same_for_all:
+            total.lens.fitted.apply_to(self)
         self.size = len(self._chosen)
         diagonal = np.empty(n_raw)
         for rows, cols, block in self._blocks():
@@ -78,12 +74,17 @@ class SumColumns:
         found = self._raw_product(spread) - self._offset * v.sum() - self._offset @ spread + self._constant * v.sum()
         return np.asarray(found[self._chosen])
 
-    def _center(self) -> None:
+    def center(self) -> None:
+        """Center the matrix over its samples, as a step of the chain."""
         share = np.zeros(len(self._offset))
         np.add.at(share, self._chosen, 1.0 / len(self._chosen))
         means = self._raw_product(share) - self._offset - self._offset @ share + self._constant
         self._offset = self._offset + means
         self._constant += float(means @ share)
+
+    def take(self, positions: Index) -> None:
+        """Keep the samples at these positions, as a step of the chain."""
+        self._chosen = self._chosen[positions]
 
     def _raw_product(self, v: Float) -> Float:
         found = np.zeros(len(v))

@@ -20,7 +20,6 @@ from dask.delayed import delayed
 
 from dmkl import settings
 from dmkl.errors import IndefiniteKernelError
-from dmkl.numerics.chain import Fitted, Take
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, execute, machine, share_all
 from dmkl.passes.ordering import StoreOrder
@@ -49,7 +48,7 @@ def direct_bytes(view: View, n_systems: int) -> int:
     # The matrix, and the strips of its upper half: a good half of it, diagonal tiles being whole. Where the steps take
     # some of the rows after centring, both its halves are made once more, and what is taken comes on top.
     strips = 0.5 * base * (base + view.source.tiling.tile)
-    taking = 2 * base * base + m * m if any(isinstance(step, Take) for step in view.steps) else 0
+    taking = 2 * base * base + m * m if view.takes_samples else 0
     return int(8 * n_systems * (strips + base * base + taking))
 
 
@@ -89,7 +88,7 @@ def _order(lens: Lens) -> StoreOrder:
     The sum is put together, centred and factorised in the order of the store, and only vectors are ever permuted:
     taking a shuffled training set costs no scattered copy of a matrix.
     """
-    rows = lens.view.rows if lens.fitted.shared else lens.view.final_positions()[0]
+    rows = lens.view.rows if lens.fitted.same_for_all else lens.view.final_positions()[0]
     return StoreOrder.of(rows, lens.view.source.tiling.tile)
 
 
@@ -102,8 +101,8 @@ def add_strip(
 ) -> Iterator[tuple[TileTask, list[Block]]]:
     """Every combination over some tiles, in float64, tile after tile.
 
-    Where every kernel's chain is the same up to a factor (`Fitted.shared`), raw tiles are added and the chain is left
-    to the whole sum; otherwise each tile is transformed entry by entry first.
+    Where the chain is the same for all kernels up to a factor (`Fitted.same_for_all`), raw tiles are added and the
+    chain is left to the whole sum; otherwise each tile is transformed entry by entry first.
     """
     source, kernels = lenses[0].view.source, lenses[0].view.kernels
     orders = [_order(lens) for lens in lenses]
@@ -124,8 +123,8 @@ def add_strip(
                     if not mine or rows.start == rows.stop or cols.start == cols.stop:
                         continue
                     part = whole[order.inside(rows)][:, order.inside(cols)]
-                    factor = lens.fitted.factor(k) if lens.fitted.shared else 1.0
-                    if not lens.fitted.shared:
+                    factor = lens.fitted.factor(k) if lens.fitted.same_for_all else 1.0
+                    if not lens.fitted.same_for_all:
                         trail = lens.fitted.positions(order.order[rows], order.order[cols])
                         part = lens.fitted.elementwise(k, part, trail)
                     for total, weight, scales in mine:
@@ -209,7 +208,10 @@ def _whole(blocks: Iterable[Block], lens: Lens) -> tuple[Float, Index | None]:
         sums[rows] += block.sum(axis=1)
         if rows != cols:
             sums[cols] += block.sum(axis=0)
-    return _finish(combined, sums, order.order, lens.fitted) if lens.fitted.shared else (combined, order.order)
+    total = _LowerTriangle(combined, sums, order.order)
+    if lens.fitted.same_for_all:
+        lens.fitted.apply_to(total)
+    return total.entries, total.order
 
 
 def assemble(strips: list[_Strip], number: int, lens: Lens, lam: float) -> Factor:
@@ -219,29 +221,44 @@ def assemble(strips: list[_Strip], number: int, lens: Lens, lam: float) -> Facto
         return Factor(whole, lam, order)
 
 
-def _finish(combined: Float, sums: Float, order: Index, fitted: Fitted) -> tuple[Float, Index | None]:
-    """Centre and take, as the chain says, on the lower triangle of the sum; `sums` are its row sums."""
-    places: Index | None = order
-    for step in fitted.steps:
-        if step.kind == "center":
-            means = sums / len(sums)
-            grand = means.mean()
-            for start in range(0, len(sums), 256):
-                panel = combined[start:, start : start + 256]
-                panel -= means[start:, None]
-                panel -= (means[start : start + 256] - grand)[None, :]
-            sums = np.zeros_like(sums)
-        elif step.take is not None:
-            chosen = step.take.rows
-            if places is not None:
-                where = np.empty_like(places)
-                where[places] = np.arange(len(places))
-                chosen = where[chosen]
-            lower = np.tril(combined)
-            whole = lower + np.tril(lower, -1).T
-            combined = np.asfortranarray(whole[np.ix_(chosen, chosen)])
-            sums, places = combined.sum(axis=1), None
-    return combined, places
+@dataclass
+class _LowerTriangle:
+    """A sum of kernels of which the lower triangle is right.
+
+    Parameters
+    ----------
+    entries
+        (m, m)
+    sums
+        Of its rows, as if both triangles were right, (m,).
+    order
+        Position of each row among the samples; None where they are as they should be.
+    """
+
+    entries: Float
+    sums: Float
+    order: Index | None
+
+    def center(self) -> None:
+        """Center over the samples."""
+        means = self.sums / len(self.sums)
+        grand = means.mean()
+        for start in range(0, len(means), 256):
+            panel = self.entries[start:, start : start + 256]
+            panel -= means[start:, None]
+            panel -= (means[start : start + 256] - grand)[None, :]
+        self.sums = np.zeros_like(self.sums)
+
+    def take(self, positions: Index) -> None:
+        """Keep the samples at these positions; both triangles are right then."""
+        if self.order is not None:
+            where = np.empty_like(self.order)
+            where[self.order] = np.arange(len(self.order))
+            positions = where[positions]
+        lower = np.tril(self.entries)
+        whole = lower + np.tril(lower, -1).T
+        self.entries = np.asfortranarray(whole[np.ix_(positions, positions)])
+        self.sums, self.order = self.entries.sum(axis=1), None
 
 
 class FactorHandle:
@@ -319,7 +336,7 @@ def _assemble_shared(strips: list[_Strip], number: int, lenses: list[Lens], lens
 
 def for_sums(lens: Lens) -> Lens:
     """The lens with the statistics that sums need: of a shared chain those of products, otherwise all."""
-    return replace(lens, fitted=lens.fitted.for_products()) if lens.fitted.shared else lens
+    return replace(lens, fitted=lens.fitted.for_products()) if lens.fitted.same_for_all else lens
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
-"""The statistics that centring and normalising need, with as few passes as possible.
+"""The statistics that centering and normalizing need, with as few passes as possible.
 
-Over all samples none is needed: diagonal and row sums are stored. Over some of them, each centring (and each
-multiplicative normalisation before one) needs the row means over those samples: one pass with a single vector.
+Over all samples none is needed: diagonal and row sums are stored. Over some of them, each centering (and each
+multiplicative normalization before one) needs the row means over those samples: one pass with a single vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,122 +16,98 @@ from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
 from dmkl.errors import InputError
-from dmkl.numerics.chain import ChainState, Fitted, Take
+from dmkl.numerics.chain import ChainState, Fitted, FittedStep
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
 
-__all__ = ["chain_statistics", "means_of", "measured_together", "training_lens"]
+__all__ = ["chain_statistics", "measure", "measure_new"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """Which steps need means from a pass: of the columns (training samples), of the rows."""
+class _Means:
+    """Row means over the columns, K 1/m, that a step needs of what the steps before it have made of the kernels."""
 
-    col_pass: tuple[bool, ...]
-    row_pass: tuple[bool, ...]
+    view: View
+    fitted: Any
+    """Their chain; Delayed where it is still to come."""
+    name: str
+    """Of the pass that finds them."""
 
-
-def _covers_all(view: View) -> bool:
-    n = view.source.tiling.cols
-    return len(view.cols) == n and np.array_equal(np.sort(view.cols), np.arange(n))
-
-
-def _plan(view: View, *, elements: bool) -> _Plan:
-    """Follow what is known of the means through the steps, without their values."""
-    known = known_rows = _covers_all(view) and view.source.row_sum(view.kernels[:1]) is not None
-    square = view.base_is_square
-    cols, rows = [], []
-    for position, step in enumerate(view.steps):
-        wants = step in ("center", "multiplicative")
-        cols.append(wants and not known)
-        # Rows that are other samples need their own means for a later cosine, or for single entries.
-        later = elements or "cosine" in view.steps[position + 1 :]
-        rows.append(step == "center" and not square and not known_rows and later)
-        known = known or wants
-        known_rows = known_rows or rows[-1]
-        if isinstance(step, Take):
-            square = square and np.array_equal(step.rows, step.cols)
-        if isinstance(step, Take) or step == "cosine":
-            known = known_rows = False
-    return _Plan(tuple(cols), tuple(rows))
+    def columns(self, lens: int = 0) -> Columns:
+        """The vector of the pass."""
+        n_cols = self.view.shape[2]
+        return Columns(np.full((n_cols, 1), 1.0 / n_cols), "each", None, np.dtype(np.float64), lens)
 
 
-def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Delayed:
-    """Fit the steps of a view.
+_Fitting = Generator[list[_Means], list[Any], Any]
 
-    Parameters
-    ----------
-    view
-        What the steps apply to.
-    elements
-        Whether single entries will be transformed (they need means that products do without).
 
-    Returns
-    -------
-    ChainState or Delayed
-        The state itself where no pass is needed, a Delayed of it otherwise; nothing is computed.
+def _fitting(view: View, trained: Sequence[FittedStep] = (), *, elements: bool = False) -> _Fitting:
+    """Fit the steps of a view one by one, then steps that are `trained` already, to its rows as new samples.
+
+    Yields the means that the next step needs and nobody knows, (kernel, rows) each, and is sent them, at hand or
+    Delayed; returns the ChainState at the end, Delayed where one of them was.
+
+    With `elements` single entries will be transformed, which need means that products do without.
     """
     _check(view)
     state: Any = _begin(view)
-    plan = _plan(view, elements=elements)
-    for position, step in enumerate(view.steps):
+    square = view.base_is_square
+    # What is known has to be followed without its values, which may be still to come.
+    known, known_rows = state.col_mean is not None, state.row_mean is not None
+    steps = [*view.steps, *trained]
+    for position, step in enumerate(steps):
+        if position == len(view.steps):
+            state, square = _call(_as_new_samples, state), False
         prefix = replace(view, steps=view.steps[:position])
-        col_mean = _means(prefix.training(), state, "center-pass") if plan.col_pass[position] else None
-        row_mean = _means(prefix, state, "center-rows-pass") if plan.row_pass[position] else None
-        if isinstance(state, ChainState) and col_mean is None and row_mean is None:
-            state = state.step(step, None, None)
-        else:
-            state = delayed(_advance, pure=True)(state, _Held(step), col_mean, row_mean)
-    return state  # type: ignore[no-any-return]
+        wanted = {}
+        if step.needs_means and not known:
+            wanted["col_mean"] = _Means(prefix.training(), _call(_training_chain, state), "center-pass")
+        later = elements or any(following.needs_row_diagonal for following in steps[position + 1 :])
+        if step.needs_row_means and later and not known_rows and not square:
+            wanted["row_mean"] = _Means(prefix, _call(_chain, state), "center-rows-pass")
+        found = dict(zip(wanted, (yield list(wanted.values())), strict=True)) if wanted else {}
+        state = _call(ChainState.step, state, step, found.get("col_mean"), found.get("row_mean"))
+        square = square and step.keeps_square
+        known = (known or step.needs_means) and not step.forgets_means
+        known_rows = known if square else (known_rows or "row_mean" in wanted) and not step.forgets_means
+    return state
 
 
 def _check(view: View) -> None:
-    if (
-        not view.source.symmetric
-        and view.steps
-        and any(step != "cosine" and not isinstance(step, Take) for step in view.steps)
-    ):
+    if not view.source.symmetric and any(step.needs_training for step in view.steps):
         msg = (
             "a rectangular set holds new samples against training samples, not the training kernels whose means and "
-            "traces centring and normalising need: leave its kernels as they are and give it to a fitted model, which "
+            "traces centering and normalizing need: leave its kernels as they are and give it to a fitted model, which "
             "carries those statistics"
         )
         raise InputError(msg)
-    n_cols = len(view.cols)
+    n_rows, n_cols = len(view.rows), len(view.cols)
     for step in view.steps:
-        if isinstance(step, Take):
-            n_cols = len(step.cols)
-        elif n_cols == 0:
-            msg = f"{step!r} takes its statistics over the column samples, and this view has none; is a fold empty?"
+        if step.changes_entries and not n_cols:
+            msg = (
+                f"{step.name!r} takes its statistics over the column samples, and this view has none; is a fold empty?"
+            )
             raise InputError(msg)
-
-
-@dataclass(frozen=True)
-class _Held:
-    """Keeps a step from being taken apart by dask.delayed."""
-
-    step: Any
-
-
-def _advance(state: ChainState, held: _Held, col_mean: Array | None, row_mean: Array | None) -> ChainState:
-    return state.step(held.step, col_mean, row_mean)
+        n_rows, n_cols = step.shape(n_rows, n_cols)
 
 
 def _begin(view: View) -> ChainState:
-    source = view.source
+    """What a source knows of a view before its steps."""
+    source, n = view.source, view.source.tiling.cols
     diagonal = source.diagonal(view.kernels)
     square = view.base_is_square
     # Of a rectangular set the stored diagonal is that of its rows; the training samples' is not there.
     diag_rows = None if diagonal is None else diagonal[:, view.rows]
     diag_cols = diag_rows if square else (diagonal[:, view.cols] if source.symmetric and diagonal is not None else None)
     col_mean = row_mean = None
-    if _covers_all(view) and source.symmetric:
+    if source.symmetric and len(view.cols) == n and np.array_equal(np.sort(view.cols), np.arange(n)):
         row_sum = source.row_sum(view.kernels)
         if row_sum is not None:
-            means = row_sum / source.tiling.cols
+            means = row_sum / n
             col_mean, row_mean = means[:, view.cols], means[:, view.rows]
     return ChainState(
         names=tuple(source.names[k] for k in view.kernels),
@@ -144,106 +120,118 @@ def _begin(view: View) -> ChainState:
     )
 
 
-def _means(view: View, state: Any, name: str) -> Delayed:
-    """Row means over the columns of a view whose steps are fitted in `state`: K 1/m."""
-    n_cols = view.shape[2]
-    vector = np.full((n_cols, 1), 1.0 / n_cols)
-    # In the training view every step is square; the statistics fitted so far are those of the columns.
-    fitted = delayed(_training_chain if view.is_square else _chain, pure=True)(state)
-    graph = pass_graph(
-        [Lens(view, Fitted())],
-        [Columns(vector, "each", None, np.dtype(np.float64))],
-        name,
-        tokenize(view, name),
-        fitted,
-    )
-    stacked: Delayed = delayed(_stack, pure=True)(graph.total(0))
-    return stacked
+def _call(function: Callable[..., Any], *values: Any) -> Any:
+    """The function of some values, Delayed where one of them is."""
+    if not any(isinstance(value, Delayed) for value in values):
+        return function(*values)
+    # Dask would take the dataclasses among them apart.
+    held = [value if isinstance(value, Delayed) else delayed(value, pure=True, traverse=False) for value in values]
+    return delayed(function, pure=True)(*held)
 
 
-def _chain(state: ChainState) -> Any:
+def _chain(state: ChainState) -> Fitted:
     return state.fitted
 
 
-def _training_chain(state: ChainState) -> Any:
-    return _as_training(state.fitted)
+def _training_chain(state: ChainState) -> Fitted:
+    return state.fitted.training()
 
 
-def _as_training(fitted: Fitted) -> Fitted:
-    """The chain for the column samples as rows."""
-    steps = tuple(
-        replace(
-            step,
-            square=True,
-            row_scale=step.col_scale,
-            take=None
-            if step.take is None
-            else Take(step.take.cols, step.take.cols, step.take.cols_before, step.take.cols_before),
-        )
-        for step in fitted.steps
-    )
-    return replace(fitted, steps=steps)
+def _as_new_samples(state: ChainState) -> ChainState:
+    return replace(state, square=False)
 
 
-def training_lens(lens: Lens) -> Lens:
-    """The square lens of the column samples, in which the steps took their statistics."""
-    return Lens(lens.view.training(), _as_training(lens.fitted))
+def _drive(fittings: Sequence[_Fitting], answer: Callable[[list[_Means]], list[Any]]) -> list[Any]:
+    """Go on with all until each has returned; in each round one answer to everything that is wanted."""
+    states: list[Any] = [None] * len(fittings)
+    answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(fittings)))
+    while answers:
+        wanted: dict[int, list[_Means]] = {}
+        for k, answered in answers.items():
+            try:
+                wanted[k] = fittings[k].send(answered)  # type: ignore[arg-type]  # None starts it
+            except StopIteration as end:
+                states[k] = end.value
+        found = iter(answer([means for mine in wanted.values() for means in mine]) if wanted else ())
+        answers = {k: [next(found) for _ in mine] for k, mine in wanted.items()}
+    return states
+
+
+def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Delayed:
+    """Fit the steps of a view, computing nothing.
+
+    Parameters
+    ----------
+    view
+        What the steps apply to.
+    elements
+        Whether single entries will be transformed (they need means that products do without).
+
+    Returns
+    -------
+    ChainState or Delayed
+        The state itself where no pass is needed, a Delayed of it otherwise.
+    """
+    (state,) = _drive([_fitting(view, elements=elements)], lambda wanted: [_means_later(means) for means in wanted])
+    return state  # type: ignore[no-any-return]
+
+
+def _means_later(wanted: _Means) -> Delayed:
+    fitted, later = (Fitted(), wanted.fitted) if isinstance(wanted.fitted, Delayed) else (wanted.fitted, None)
+    token = tokenize(wanted.view, wanted.name)
+    graph = pass_graph([Lens(wanted.view, fitted)], [wanted.columns()], wanted.name, token, later)
+    stacked: Delayed = delayed(_stack, pure=True)(graph.total(0))
+    return stacked
 
 
 def _stack(parts: list[Array]) -> Array:
     return np.concatenate(parts)[:, :, 0].astype(np.float64, copy=False)
 
 
-def means_of(view: View, state: ChainState) -> Array:
-    """Row means over the columns of a view whose steps are fitted in `state`, (kernel, rows): one pass, run now."""
-    (means,), _ = _means_now([Lens(view, state.fitted)])
-    return means
-
-
-def measured_together(views: Sequence[View]) -> tuple[list[Lens], int]:
-    """Fit the steps of several views of the same kernels, run now: one pass for all where one of them needs it.
+def measure(views: Sequence[View]) -> tuple[list[Lens], float]:
+    """Fit the steps of several views of the same kernels of one source, run now, in passes that they share.
 
     Parameters
     ----------
     views
-        With the same kinds of steps in the same order, such as the folds of a cross-validation.
+        Such as the folds of a cross-validation, or the points of a grid over steps: the steps may differ.
 
     Returns
     -------
     tuple
         The views with their statistics, and the number of passes that took.
     """
-    for view in views:
-        _check(view)
-    states = [_begin(view) for view in views]
-    plans = [_plan(view, elements=False) for view in views]
-    n_passes = 0
-    for position in range(len(views[0].steps)):
-        wanted: list[tuple[int, bool, Lens]] = []
-        for k, (view, state, plan) in enumerate(zip(views, states, plans, strict=True)):
-            prefix = replace(view, steps=view.steps[:position])
-            if plan.col_pass[position]:
-                wanted.append((k, True, Lens(prefix.training(), _training_chain(state))))
-            if plan.row_pass[position]:
-                wanted.append((k, False, Lens(prefix, state.fitted)))
-        found: dict[tuple[int, bool], Array] = {}
-        if wanted:
-            means, passes = _means_now([lens for _, _, lens in wanted])
-            found = {(k, cols): mean for (k, cols, _), mean in zip(wanted, means, strict=True)}
-            n_passes += passes
-        states = [
-            state.step(view.steps[position], found.get((k, True)), found.get((k, False)))
-            for k, (view, state) in enumerate(zip(views, states, strict=True))
-        ]
+    states, n_passes = _run([_fitting(view) for view in views])
     return [Lens(view, state.fitted) for view, state in zip(views, states, strict=True)], n_passes
 
 
-def _means_now(lenses: list[Lens]) -> tuple[list[Array], int]:
-    """Row means over the columns, (kernel, rows), through each lens."""
-    columns = []
-    for number, lens in enumerate(lenses):
-        n_cols = lens.view.shape[2]
-        vector = np.full((n_cols, 1), 1.0 / n_cols)
-        columns.append(Columns(vector, "each", None, np.dtype(np.float64), number))
-    found, passes = run_pass(lenses, columns, "center")
-    return [means[:, :, 0] for means in found], passes
+def measure_new(view: View, trained: Sequence[FittedStep]) -> tuple[Lens, float]:
+    """Fit the steps of a view, then apply steps with the statistics of training to its rows as new samples; run now.
+
+    Parameters
+    ----------
+    view
+        New samples against the training samples, in the order of training.
+    trained
+        A model's own steps, as they were fitted to the training samples.
+
+    Returns
+    -------
+    tuple
+        The view with the statistics of all steps, and the number of passes that took.
+    """
+    (state,), n_passes = _run([_fitting(view, trained)])
+    return Lens(view, state.fitted), n_passes
+
+
+def _run(fittings: Sequence[_Fitting]) -> tuple[list[ChainState], float]:
+    n_passes = 0.0
+
+    def answer(wanted: list[_Means]) -> list[Array]:
+        nonlocal n_passes
+        lenses = [Lens(means.view, means.fitted) for means in wanted]
+        found, passes = run_pass(lenses, [means.columns(k) for k, means in enumerate(wanted)], "center")
+        n_passes += passes
+        return [means[:, :, 0] for means in found]
+
+    return _drive(fittings, answer), n_passes

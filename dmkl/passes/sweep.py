@@ -100,9 +100,9 @@ def _sweep(lenses: Sequence[Lens], unit: Unit, columns: list[Columns], stream: S
         for c, lens in zip(columns, seen, strict=True)
     ]
     needed = _needed(tiling, lenses, columns)
-    carried: list[tuple[Array, list[Array]]] = []
+    carried: list[tuple[Array, list[Array | None]]] = []
     for place, k in enumerate(unit.kernels):
-        if not carried or not all(lens.fitted.shared for lens in lenses):
+        if not carried or not all(lens.fitted.same_for_all for lens in lenses):
             carried = [_carry(lens, int(k), c) for c, lens in zip(columns, seen, strict=True)]
         sums = _through_tiles(unit, lenses, needed, columns, [wide for wide, _ in carried], stream)
         for position, (c, lens, total, (_, kept)) in enumerate(zip(columns, seen, sums, carried, strict=True)):
@@ -127,12 +127,10 @@ def _out(c: Columns) -> np.dtype[Any]:
     return c.dtype if c.want == "each" else np.dtype(np.float64)
 
 
-def _carry(lens: Lens, k: int, c: Columns) -> tuple[Array, list[Array]]:
-    """V over all columns of the source: zero where the view has no sample."""
-    view, fitted = lens.view, lens.fitted
-    carried, kept = (
-        fitted.right(k, c.block.astype(np.float64, copy=False)) if fitted.steps else (c.block, list[Array]())
-    )
+def _carry(lens: Lens, k: int, c: Columns) -> tuple[Array, list[Array | None]]:
+    """V over all columns of the source, zero where the view has no sample; and what the offsets need of it."""
+    view = lens.view
+    carried, kept = lens.fitted.right(k, c.block)
     n_cols = view.source.tiling.cols
     if is_whole(view.cols, n_cols):
         wide = carried

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.numerics.chain import Fitted, Step, Take
+from dmkl.numerics.chain import Fitted, Step, for_rows
+from dmkl.numerics.steps import Take
 from dmkl.numerics.tiling import Tiling
 
 __all__ = ["Lens", "TileKey", "TileSource", "TileTask", "View", "covering"]
@@ -65,7 +66,7 @@ class TileTask:
 
 @dataclass(frozen=True)
 class View:
-    """Kernels, rows and columns of a source, then steps (see `dmkl.numerics.chain`) in order.
+    """Kernels, rows and columns of a source, then steps (see `dmkl.numerics.steps`) in order.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ class View:
     rows, cols
         Positions of the samples in the source, before any step; they may repeat and come in any order.
     steps
-        Centring, normalising and further taking of rows and columns.
+        Centering, normalizing and further taking of rows and columns.
     """
 
     source: TileSource
@@ -93,26 +94,32 @@ class View:
     @cached_property
     def is_square(self) -> bool:
         """Whether rows and columns are the same samples in the same order, after all steps."""
-        return self.base_is_square and all(
-            np.array_equal(step.rows, step.cols) for step in self.steps if isinstance(step, Take)
-        )
+        return self.base_is_square and all(step.keeps_square for step in self.steps)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(kernels, rows, columns) after all steps."""
         n_rows, n_cols = len(self.rows), len(self.cols)
         for step in self.steps:
-            if isinstance(step, Take):
-                n_rows, n_cols = len(step.rows), len(step.cols)
+            n_rows, n_cols = step.shape(n_rows, n_cols)
         return len(self.kernels), n_rows, n_cols
 
     def final_positions(self) -> tuple[Index, Index]:
         """Positions in the source of the rows and columns after all steps."""
         rows, cols = self.rows, self.cols
         for step in self.steps:
-            if isinstance(step, Take):
-                rows, cols = rows[step.rows], cols[step.cols]
+            rows, cols = step.taken(rows, cols)
         return rows, cols
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether a step changes entries of the kernels."""
+        return any(step.changes_entries for step in self.steps)
+
+    @property
+    def takes_samples(self) -> bool:
+        """Whether a step takes some of the rows and columns that the steps before it had."""
+        return any(not step.changes_entries for step in self.steps)
 
     def taking(self, row_positions: Index, col_positions: Index) -> View:
         """These rows and columns of the view."""
@@ -125,11 +132,12 @@ class View:
 
     def training(self) -> View:
         """The square view of the column samples, in which the steps take their statistics."""
-        steps = tuple(
-            Take(step.cols, step.cols, step.cols_before, step.cols_before) if isinstance(step, Take) else step
-            for step in self.steps
-        )
-        return replace(self, rows=self.cols, steps=steps)
+        return replace(self, rows=self.cols, steps=tuple(step.training() for step in self.steps))
+
+    def for_rows(self, positions: Index) -> View:
+        """Some of the rows of the view after all steps, which are taken before the first step."""
+        steps, rows = for_rows(self.steps, positions)
+        return replace(self, rows=self.rows[rows], steps=steps)
 
     def tile_tasks(self) -> list[TileTask]:
         """The tiles that this view needs, row by row."""
@@ -161,7 +169,19 @@ class Lens:
     """
 
     view: View
-    fitted: Fitted
+    fitted: Fitted = field(default_factory=Fitted)
+
+    def training(self) -> Lens:
+        """The square lens of the column samples, in which the steps took their statistics."""
+        return Lens(self.view.training(), self.fitted.training())
+
+    def rows(self, positions: Index) -> Lens:
+        """The lens of some of the rows of the view: a pass through it reads and multiplies the tiles of these alone.
+
+        They keep the statistics that they had among all rows, and the columns theirs: it is K[test, train] of a fold
+        whose training samples are the columns.
+        """
+        return Lens(self.view.for_rows(positions), self.fitted.for_rows(positions))
 
     def diagonal(self) -> Array | None:
         """The diagonals of the kernels after all steps, (n, m), of a square view; None where the source has none."""

@@ -152,14 +152,15 @@ _POLICY = ("finish", "basis", "max_iter")
 
 def _identity(question: Question) -> dict[str, str]:
     """What makes a search another one, in words where people can tell the difference."""
-    model, K = question.estimator, question.K
+    model, K, view = question.estimator, question.K, question.K.view
+    asked = [array for step in view.steps for array in step.arrays().values()]
     folds = [part for fold in question.folds for part in (fold.train, fold.validation, fold.test)]
     return {
         "dmkl": __version__,
         "the kernels' content": K.content_id,
         "the kernels chosen": ", ".join(K.names),
-        "the samples": _digest(*K.view.positions()),
-        "the steps before": repr(K.view.step_names()),
+        "the samples": _digest(*view.final_positions(), view.rows, view.cols, *asked),
+        "the steps before": repr([step.name for step in view.steps]),
         "the labels": _digest(np.array(json.dumps(question.labels.astype(str).tolist()).encode())),
         "the folds": _digest(*folds),
         "the grid": json.dumps({name: [repr(value) for value in values] for name, values in question.grid.items()}),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sklearn.model_selection import check_cv
 
 from dmkl.errors import InputError
-from dmkl.kernelset import _positions
+from dmkl.numerics.positions import positions
 
 __all__ = ["Fold", "make_folds"]
 
@@ -167,14 +167,14 @@ def _as_fold(name: str, where: str, parts: Any, m: int) -> Fold:
             f"each, got {reprlib.repr(parts)}; an explicit validation set is a tuple, cv=(train, validation)"
         )
         raise InputError(msg)
-    positions = []
+    found = []
     for part, values in zip(("train", "validation", "test"), parts, strict=False):
         try:
-            positions.append(_positions(values, m, "row"))
+            found.append(positions(values, m, "row"))
         except InputError as error:
             msg = f"{where}, {part}: {error}"
             raise InputError(msg) from error
-    train, validation, test = (*positions, np.empty(0, dtype=np.int64))[:3]
+    train, validation, test = (*found, np.empty(0, dtype=np.int64))[:3]
     return Fold(name, train, validation, test)
 
 

@@ -22,7 +22,6 @@ import os
 import shutil
 import tempfile
 import uuid
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError, StoreError
-from dmkl.numerics.chain import Fitted, FittedStep, Take
+from dmkl.numerics.chain import Fitted
+from dmkl.numerics.steps import load_step
 from dmkl.passes.execute import check_shared
 from dmkl.solvers.outcome import Outcome, Status, Step
 
@@ -226,12 +226,9 @@ class Workspace:
         arrays: dict[str, Array] = {}
         described = []
         for k, chain in enumerate(chains):
-            steps = []
             for s, step in enumerate(chain.steps):
-                steps.append({"kind": step.kind, "square": step.square})
-                for name, value in _arrays_of(step).items():
-                    arrays[f"{k}.{s}.{name}"] = value
-            described.append(steps)
+                arrays |= {f"{k}.{s}.{name}": value for name, value in step.arrays().items()}
+            described.append([step.described() for step in chain.steps])
         with open(self.path / "statistics.npz", "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         return described
@@ -246,24 +243,9 @@ class Workspace:
             for s, step in enumerate(steps):
                 prefix = f"{k}.{s}."
                 mine = {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
-                take = None
-                if "rows" in mine:
-                    lengths = mine.pop("before")
-                    take = Take(mine.pop("rows"), mine.pop("cols"), int(lengths[0]), int(lengths[1]))
-                chain.append(replace(FittedStep(step["kind"], step["square"], take=take), **mine))
+                chain.append(load_step(step, mine))
             chains.append(Fitted(tuple(chain)))
         return chains
-
-
-def _arrays_of(step: FittedStep) -> dict[str, Array]:
-    found = {field.name: value for field in fields(step) if isinstance(value := getattr(step, field.name), np.ndarray)}
-    if step.take is not None:
-        found |= {
-            "rows": step.take.rows,
-            "cols": step.take.cols,
-            "before": np.array([step.take.rows_before, step.take.cols_before]),
-        }
-    return found
 
 
 def _is_ours(entry: Path) -> bool:

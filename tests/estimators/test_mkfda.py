@@ -750,7 +750,7 @@ def test_a_constant_kernel():
     kernels[2] = 3.0
     K, y = case._replace(kernels=kernels).training
     for normalize in ("trace", "multiplicative"):
-        words = ["kernel 'kernel_2' cannot be normalised", "constant", "select()"]
+        words = ["kernel 'kernel_2' cannot be normalized", "constant", "select()"]
         refused(words, lambda normalize=normalize: dmkl.MKFDA(normalize=normalize).fit(K, y))
     refused(["kernel 'kernel_2'", "cosine", "select()"], lambda: dmkl.MKFDA(normalize="cosine").fit(K, y))
     model = dmkl.MKFDA(1.0, 1.0, normalize=None).fit(K, y)

@@ -131,8 +131,8 @@ def test_constant_kernels_and_different_scales_are_told(tmp_path):
     assert rows == [("warning", "constant"), ("warning", "zero"), ("note", "zero"), ("note", "")]
     assert "'large'" in text
     assert "k(x, x) = 0" in text
-    # And it is as the finding says: such a kernel cannot be normalised.
-    with pytest.raises(InputError, match="cannot be normalised"):
+    # And it is as the finding says: such a kernel cannot be normalized.
+    with pytest.raises(InputError, match="cannot be normalized"):
         np.asarray(dmkl.open(tmp_path / "set.zarr").select("constant").center().normalize("trace"))
 
 

@@ -7,7 +7,8 @@ import pytest
 from helpers.references import dense_view, error, psd
 
 from dmkl.errors import InputError
-from dmkl.numerics.chain import ChainState, Fitted, Take
+from dmkl.numerics.chain import ChainState, Fitted
+from dmkl.numerics.steps import STEPS, Take
 
 M = 13
 ROWS, COLS = np.array([12, 3, 3, 7]), np.array([1, 0, 9, 5, 11, 4])
@@ -33,7 +34,7 @@ def state_of(K, rows=None, cols=None):
 
 def fit(state, steps):
     for step in steps:
-        state = state.step(step)
+        state = state.step(STEPS[step] if isinstance(step, str) else step)
     return state
 
 
@@ -145,10 +146,10 @@ def test_new_samples_are_transformed_by_a_fitted_chain(kernels, chain):
     for position, step in enumerate(chain):
         # A mean that no step has kept has to be computed.
         mean = dense_view(kernels, COLS, COLS, chain[:position]).mean(axis=2)
-        trained = trained.step(step, mean)
+        trained = trained.step(STEPS[step], mean)
         rows = dense_view(kernels, ROWS, COLS, chain[:position]).mean(axis=2)
-        state = state.advance(trained.fitted.steps[-1], rows if step == "center" else None)
-    np.testing.assert_allclose(state.removed, trained.removed, rtol=1e-12)
+        state = state.step(trained.fitted.steps[-1], row_mean=rows if step == "center" else None)
+    np.testing.assert_allclose(state.fitted.removed(), trained.fitted.removed(), rtol=1e-12)
     found = [through(state.fitted, j, K[np.ix_(ROWS, COLS)], np.eye(len(COLS))) for j, K in enumerate(kernels)]
     assert error(found, dense_view(kernels, ROWS, COLS, chain)) < 1e-12
 
@@ -163,8 +164,8 @@ def test_scalar_factors_multiply(kernels):
 
 
 def test_only_cosine_makes_vectors_differ_by_kernel(kernels):
-    assert fit(state_of(kernels), ("center", "trace", "multiplicative")).fitted.shared
-    assert not fit(state_of(kernels), ("center", "cosine")).fitted.shared
+    assert fit(state_of(kernels), ("center", "trace", "multiplicative")).fitted.same_for_all
+    assert not fit(state_of(kernels), ("center", "cosine")).fitted.same_for_all
 
 
 def test_select_keeps_the_statistics_of_the_kernels_chosen(kernels):
@@ -202,7 +203,7 @@ def test_a_missing_statistic_is_named(kernels, step, missing):
     for name in missing:
         object.__setattr__(state, name, None)
     with pytest.raises(InputError, match=r"this view lacks the (diagonal|row means).*through a fitted model"):
-        state.step(step)
+        state.step(STEPS[step])
 
 
 def test_rows_without_a_diagonal_can_be_centred_and_scaled(kernels):
@@ -218,8 +219,8 @@ def test_rows_without_a_diagonal_can_be_centred_and_scaled(kernels):
 def test_a_kernel_without_size_is_named(kind):
     K = psd(2, 5)
     K[1] = -K[1]
-    with pytest.raises(InputError, match=r"'kernel_1' cannot be normalised: its (trace|variance).* is -\d"):
-        state_of(K).step(kind)
+    with pytest.raises(InputError, match=r"'kernel_1' cannot be normalized: its (trace|variance).* is -\d"):
+        state_of(K).step(STEPS[kind])
 
 
 @pytest.mark.parametrize("factor", [1e-30, 1.0, 1e30])

@@ -15,7 +15,6 @@ from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
 from dmkl.passes import alignment as alignment_module
 from dmkl.passes.alignment import gram_pass
-from dmkl.passes.view import Lens
 
 M = 23
 ROWS = np.array([20, 3, 3, 0, 15, 11, 8, 22, 4, 18, 13, 1])
@@ -285,6 +284,6 @@ def test_an_estimate_is_near_says_so_and_comes_back(stored, dense, centered, sch
 def test_alignment_of_one_lens_is_that_of_its_inner_products(stored, dense):
     """The pass itself: inner products, and not their ratios alone."""
     K = stored.normalize("trace")
-    gram = gram_pass(Lens(K.view, K.statistics()))
+    gram = gram_pass(K.lens())
     scaled = dense / np.trace(dense, axis1=1, axis2=2)[:, None, None]
     np.testing.assert_allclose(gram, np.einsum("iab,jab->ij", scaled, scaled), rtol=1e-12)

@@ -18,9 +18,8 @@ from dmkl.kernelset import KernelSet
 from dmkl.passes.combine import Combination, combine_pass, factor_pass
 from dmkl.passes.execute import Machine, active_client, computing_here, machine
 from dmkl.passes.run import pass_graph, run_pass
-from dmkl.passes.statistics import measured_together, training_lens
+from dmkl.passes.statistics import measure
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens
 
 M, N = 31, 3
 DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)
@@ -68,7 +67,7 @@ def viewed(K, name):
 
 def lens(K, name):
     view = viewed(K, name)
-    return Lens(view.view, view.statistics())
+    return view.lens()
 
 
 def dense(kernels, name):
@@ -164,7 +163,7 @@ def test_a_shared_pass_reads_each_tile_once(kernels):
     """And none that no lens needs: samples of the first and the last of four rows of tiles."""
     K, source = over(in_memory(kernels, 8), Counting)
     corner = np.array([30, 1, 25])
-    lenses = [Lens(view.view, view.statistics()) for view in (K[:5, :5], K[corner, corner])]
+    lenses = [view.lens() for view in (K[:5, :5], K[corner, corner])]
     source.reads.clear()
     run_pass(lenses, riders(lenses))
     assert source.reads == {(k, i, j): 1 for k in range(N) for i, j in [(0, 0), (0, 3), (3, 3)]}
@@ -183,7 +182,7 @@ def test_any_folds_of_any_tiles(seed, tile, steps):
         views.append(stepped(K[rows, cols], steps).view)
         references.append(dense_view(kernels, rows, cols, steps))
     with dask.config.set(scheduler="synchronous"):
-        lenses, _ = measured_together(views)
+        lenses, _ = measure(views)
         columns = [
             Columns(rng.standard_normal((seen.view.shape[2], 2)), "each", None, DOUBLE, k)
             for k, seen in enumerate(lenses)
@@ -210,23 +209,23 @@ def test_any_folds_of_any_tiles(seed, tile, steps):
         (("multiplicative", "center", "center"), 1),
     ],
 )
-def test_measured_together_as_alone_in_shared_passes(kernels, steps, passes):
+def test_measure_as_alone_in_shared_passes(kernels, steps, passes):
     K = in_memory(kernels, 9)
     counted, source = over(K, Counting)
     folds = [(BOTH, TRAIN), (SHUFFLED, OTHERS), (TRAIN, TRAIN)]
     views = [stepped(counted[rows, cols], steps).view for rows, cols in folds]
-    lenses, n_passes = measured_together(views)
+    lenses, n_passes = measure(views)
     assert n_passes == passes
     assert set(source.reads.values()) == ({passes} if passes else set())
     for found, (rows, cols), view in zip(lenses, folds, views, strict=True):
         assert found.view is view
-        alone = stepped(K[rows, cols], steps).statistics()
+        alone = stepped(K[rows, cols], steps).lens().fitted
         for one, other in zip(found.fitted.steps, alone.steps, strict=True):
-            for name in ("col_mean", "row_mean", "factor", "row_scale", "col_scale"):
-                value, reference = getattr(one, name), getattr(other, name)
-                assert (value is None) == (reference is None)
-                if value is not None:
-                    np.testing.assert_allclose(value, reference, rtol=1e-12, atol=1e-13)
+            assert one.described() == other.described()
+            values, references = one.arrays(), other.arrays()
+            assert set(values) == set(references)
+            for name, value in values.items():
+                np.testing.assert_allclose(value, references[name], rtol=1e-12, atol=1e-13)
         V = np.random.default_rng(7).standard_normal((len(cols), 2))
         (product,), _ = run_pass([found], [Columns(V, "each", None, DOUBLE)])
         assert error(product, dense_view(kernels, rows, cols, steps) @ V) < 1e-12
@@ -237,7 +236,7 @@ def test_statistics_over_all_samples_cost_nothing(kernels):
     K, source = over(in_memory(kernels, 9), Counting)
     order = np.argsort(SHUFFLED)
     views = [stepped(part, ("center", "cosine")).view for part in (K, K[SHUFFLED, SHUFFLED], K[order, SHUFFLED])]
-    _, passes = measured_together(views)
+    _, passes = measure(views)
     assert passes == 0
     assert not source.reads
 
@@ -247,7 +246,7 @@ def test_statistics_over_all_samples_cost_nothing(kernels):
 def test_the_training_lens_is_the_square_view(kernels, name):
     """Of the column samples, whatever the rows are: products as those of the set K[cols, cols] and of the formula."""
     _, cols, steps = LENSES[name]
-    found = training_lens(lens(in_memory(kernels, 9), name))
+    found = lens(in_memory(kernels, 9), name).training()
     assert found.view.is_square
     square = [(step[1], step[1]) if isinstance(step, tuple) else step for step in steps]
     reference = dense_view(kernels, cols, cols, square)
@@ -255,6 +254,71 @@ def test_the_training_lens_is_the_square_view(kernels, name):
     for c in riders([found]):
         (product,), _ = run_pass([found], [c])
         assert error(batched(product, c), expected(reference, c)) < 1e-12
+
+
+# --- some of the rows ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("synchronous", "cutting")
+@pytest.mark.parametrize("name", LENSES)
+def test_some_rows_are_those_of_the_whole_lens(kernels, name):
+    """In any order and more than once; K[test, train] where only the training columns have statistics."""
+    whole = lens(in_memory(kernels, 9), name)
+    n_rows = whole.view.shape[1]
+    for positions in (np.arange(n_rows)[::-2], np.array([2, 0, 2]), np.arange(n_rows), np.array([], dtype=np.int64)):
+        some = whole.rows(positions)
+        assert some.view.shape == (N, len(positions), whole.view.shape[2])
+        np.testing.assert_array_equal(some.view.final_positions()[0], whole.view.final_positions()[0][positions])
+        np.testing.assert_array_equal(some.view.final_positions()[1], whole.view.final_positions()[1])
+        columns = [c for c in riders([whole]) if c.want != "project"]
+        found, _ = run_pass([some], columns)
+        for c, result in zip(columns, found, strict=True):
+            reference = expected(dense(kernels, name), c)[:, positions]
+            assert np.abs(batched(result, c) - reference).max(initial=0) < 1e-12 * np.abs(reference).max(initial=1)
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("steps", [(), ("center", "trace"), ("cosine", (BOTH, TRAIN), "center")])
+def test_only_the_tiles_of_the_rows_chosen_are_read(kernels, steps):
+    K, source = over(in_memory(kernels, 4), Counting)
+    held_out = np.array([1, 0, 3])
+    whole = stepped(K if len(steps) == 3 else K[BOTH, TRAIN], steps).lens()
+    stored = whole.view.final_positions()[0][held_out]
+    source.reads.clear()
+    run_pass([whole.rows(held_out)], [Columns(np.ones((len(TRAIN), 1)), "each", None, DOUBLE)])
+    assert {(i, j) for _, i, j in source.reads} == {
+        (min(i, j), max(i, j)) for i in stored // 4 for j in (TRAIN if len(steps) < 3 else np.arange(M)) // 4
+    }
+
+
+@given(
+    st.integers(0, 2**16),
+    st.integers(1, 14),
+    st.booleans(),
+    st.lists(st.sampled_from(["center", "trace", "multiplicative", "cosine", "take"]), max_size=5),
+)
+def test_some_rows_after_any_steps(seed, tile, square, kinds):
+    """Steps of every kind, positions taken anywhere between them: against the dense matrix."""
+    rng = np.random.default_rng(seed)
+    m, n_cols = 12, int(rng.integers(5, 13))
+    cols = rng.permutation(m)[:n_cols]
+    rows = cols if square else rng.permutation(m)[: rng.integers(1, m)]
+    n_rows, steps = len(rows), []
+    for kind in kinds:
+        if kind == "take":
+            n_cols -= n_cols > 4
+            kept = rng.permutation(n_cols)
+            steps.append((kept if square else rng.integers(0, n_rows, 5), kept))
+            n_rows = len(steps[-1][0])
+        else:
+            steps.append(kind)
+    kernels = psd(2, m, seed)
+    positions, V = rng.integers(0, n_rows, 3), rng.standard_normal((n_cols, 2))
+    with dask.config.set(scheduler="synchronous"):
+        some = stepped(in_memory(kernels, tile)[rows, cols], steps).lens().rows(positions)
+        (found,), _ = run_pass([some], [Columns(V, "each", None, DOUBLE)])
+    reference = dense_view(kernels, rows, cols, steps)
+    assert np.linalg.norm(found - reference[:, positions] @ V) <= 1e-10 * np.linalg.norm(reference)
 
 
 # --- combined kernels ---------------------------------------------------------------------------------------
@@ -319,7 +383,7 @@ def product_in_a_task(K, V):
     """What a task does whose work is itself a pass, and which client it sees then."""
     with computing_here(Machine(1, 2, 2**28, 2**28)):
         view = K.center()
-        (found,), _ = run_pass([Lens(view.view, view.statistics())], [Columns(V, "each", None, DOUBLE)])
+        (found,), _ = run_pass([view.lens()], [Columns(V, "each", None, DOUBLE)])
         return found, active_client() is None
 
 

@@ -38,7 +38,6 @@ from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorke
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens
 
 M = 23
 DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)
@@ -337,7 +336,7 @@ def test_blocks_of_every_kind_ride_one_pass(stored, dense, scheduler):
         Columns(U, "sum", weights, DOUBLE),
         Columns(P, "project", None, DOUBLE),
     ]
-    (each, total, small), passes = run_pass([Lens(view.view, view.statistics())], columns)
+    (each, total, small), passes = run_pass([view.lens()], columns)
     centred = dense_view(dense, steps=["center"])
     assert passes == 1
     assert error(each, centred @ V) < 1e-12
@@ -358,7 +357,7 @@ def test_blocks_wider_than_a_pass_are_split(stored, dense, width, passes):
             Columns(P, "project", None, DOUBLE),
         ]
         with dask.config.set({"dmkl.block-width": width}):
-            (found, small), told = run_pass([Lens(K.view, K.statistics())], columns)
+            (found, small), told = run_pass([K.lens()], columns)
         assert told == passes
         assert set(source.reads.values()) == {told}
         assert error(found if want == "each" else found[None], expected) < 1e-12
@@ -387,7 +386,7 @@ class Recorded(progress.Watch):
 
 def test_a_watch_is_told_every_byte(stored, scheduler):
     with progress.watching(Recorded()) as watch:
-        run_pass([Lens(stored.view, stored.statistics())], [Columns(block(1), "each", None, DOUBLE)], "gradient")
+        run_pass([stored.lens()], [Columns(block(1), "each", None, DOUBLE)], "gradient")
     ((what, total),) = watch.stages
     assert what.startswith("gradient-pass-")
     assert watch.done == total == stored.bytes_per_pass
@@ -589,7 +588,7 @@ def test_a_damaged_tile_is_named_from_a_worker(tmp_path, dense, client):
     with pytest.raises(CorruptTileError, match=message):
         K.apply(block(1)).compute()
     with pytest.raises(CorruptTileError, match=message):
-        run_pass([Lens(K.view, K.statistics())], [Columns(block(1), "each", None, DOUBLE)])
+        run_pass([K.lens()], [Columns(block(1), "each", None, DOUBLE)])
     assert error(K.select(["a", "b", "d"]).apply(block(1)), dense[[0, 1, 3]] @ block(1)) < 1e-12
 
 
@@ -616,7 +615,7 @@ def test_a_worker_that_dies_costs_its_share(stored, dense, fragile, tmp_path):
     (tmp_path / "one death").touch()
     K, _ = over(stored, Killing, (2, 1, 3), tmp_path)
     view = K.center()
-    (found,), passes = run_pass([Lens(view.view, view.statistics())], [Columns(block(2), "each", None, DOUBLE)])
+    (found,), passes = run_pass([view.lens()], [Columns(block(2), "each", None, DOUBLE)])
     assert not list(tmp_path.iterdir())
     assert passes == 1
     expected = dense_view(dense, steps=["center"]) @ block(2)
@@ -638,17 +637,17 @@ def test_a_worker_that_dies_costs_its_share(stored, dense, fragile, tmp_path):
 def test_a_cluster_that_dies_whole_costs_one_pass(stored, dense, fragile, tmp_path):
     (tmp_path / "one death").touch()
     K, _ = over(stored, Killing, (2, 1, 3), tmp_path)
-    (found,), _ = run_pass([Lens(K.view, K.statistics())], [Columns(block(2), "each", None, DOUBLE)])
+    (found,), _ = run_pass([K.lens()], [Columns(block(2), "each", None, DOUBLE)])
     assert error(found, dense @ block(2)) < 1e-12
     assert not list(tmp_path.iterdir())
 
     always, _ = over(stored, Killing, (2, 1, 3))
     with pytest.raises(WorkerLostError, match=r"all workers died at once, 2 times during apply-pass-\d+.*dmkl\.memory"):
-        run_pass([Lens(always.view, always.statistics())], [Columns(block(2), "each", None, DOUBLE)])
+        run_pass([always.lens()], [Columns(block(2), "each", None, DOUBLE)])
 
 
 @pytest.mark.parametrize("fragile", [(2, 0)], indirect=True)
 def test_a_task_that_kills_its_worker_is_named(stored, fragile):
     K, _ = over(stored.select([2]), Killing, (2, 1, 3))
     with pytest.raises(WorkerLostError, match=r"died 1 times while running .*apply-pass.*Give the workers more memory"):
-        run_pass([Lens(K.view, K.statistics())], [Columns(block(2), "each", None, DOUBLE)])
+        run_pass([K.lens()], [Columns(block(2), "each", None, DOUBLE)])

@@ -129,9 +129,9 @@ def check_resolution(lens: Lens, lam: float) -> None:
     if diagonal is None:
         return
     unit = 0.5 * float(np.finfo(view.source.dtype).eps)
-    # Cosine normalization makes k(x, x) one; otherwise the chain is the same for all kernels up to a factor.
+    # Where the chain differs from kernel to kernel, it has brought the samples to unit norm.
     factors = np.array([fitted.factor(j) for j in range(len(view.kernels))])
-    size = float(np.median(np.abs(diagonal).max(axis=1) * factors)) if fitted.shared else 1.0
+    size = float(np.median(np.abs(diagonal).max(axis=1) * factors)) if fitted.same_for_all else 1.0
     noise = unit * np.sqrt(view.shape[1]) * size
     if lam < noise:
         msg = (

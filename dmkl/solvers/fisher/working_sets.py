@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.numerics.chain import Fitted, FittedStep
+from dmkl.numerics.steps import scaled_columns
 from dmkl.passes.elements import entries, raw_block
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.view import Lens, View
@@ -67,8 +67,8 @@ def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
     found = []
     for tiles in np.array_split(used, n_sets):
         index = np.flatnonzero(np.isin(tile, tiles))
-        columns = columns_lens(lens, index).view
-        found.append(WorkingSet(index, share(columns, view), share(_block_view(lens, index), view)))
+        columns, block = _columns_view(lens, index), _block_view(lens, index)
+        found.append(WorkingSet(index, share(columns, view), share(block, view)))
     return found
 
 
@@ -82,42 +82,28 @@ def columns_lens(lens: Lens, index: Index) -> Lens:
 
     Its products with V (b, k) become those of the view by `finish_columns`.
     """
-    view, cols = lens.view, index
-    scale: Array | None = None
-    for step in reversed(lens.fitted.steps):
-        if step.take is not None:
-            cols = step.take.cols[cols]
-        elif step.col_scale is not None:
-            mine = step.col_scale[:, cols]
-            scale = mine if scale is None else scale * mine
-    ones = np.ones((len(view.kernels), len(view.rows)))
-    steps = () if scale is None else (FittedStep("cosine", square=False, row_scale=ones, col_scale=scale),)
-    return Lens(replace(view, cols=view.cols[cols], steps=()), Fitted(steps))
+    view, chain = _columns_view(lens, index), lens.fitted
+    if chain.same_for_all:
+        return Lens(view)
+    ones = np.ones((len(index), 1))
+    scale = np.stack([chain.right_of_columns(j, ones, index)[0][:, 0] for j in range(len(view.kernels))])
+    return Lens(view, scaled_columns(scale, len(view.rows)))
+
+
+def _columns_view(lens: Lens, index: Index) -> View:
+    """All raw rows, and the raw columns of some samples."""
+    _, cols = lens.fitted.positions(index[:0], index)[0]
+    return replace(lens.view, cols=lens.view.cols[cols], steps=())
 
 
 def finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float:
     """K_j[:, B]V of the view, (n, m, k), from V (b, k) and the products through `columns_lens`, which are used up."""
-    sums: list[Array] = []
-    v, cols = block[None], index
-    for step in reversed(lens.fitted.steps):
-        if step.take is not None:
-            cols = step.take.cols[cols]
-        elif step.kind == "center":
-            sums.append(v.sum(axis=1, keepdims=True))
-        elif step.col_scale is not None:
-            v = v * step.col_scale[:, cols, None]
-    for step in lens.fitted.steps:
-        if step.take is not None:
-            raw = raw[:, step.take.rows]
-        elif step.kind == "center":
-            assert step.col_mean is not None
-            raw -= step.col_mean[:, :, None] * sums.pop()
-            raw -= raw.mean(axis=1, keepdims=True)
-        elif step.factor is not None:
-            raw *= step.factor[:, None, None]
-        elif step.row_scale is not None:
-            raw *= step.row_scale[:, :, None]
-    return raw
+    n, m, _ = lens.view.shape
+    found = raw if m == raw.shape[1] else np.empty((n, m, raw.shape[2]))
+    for j in range(n):
+        _, carried = lens.fitted.right_of_columns(j, block, index)
+        found[j] = lens.fitted.left_of_columns(j, raw[j], carried)
+    return found
 
 
 def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float], float]:
@@ -151,7 +137,7 @@ def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float]
 def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequence[Lens]) -> Float:
     view, fitted = lenses[number].view, lenses[number].fitted
     total = np.zeros((len(index), len(index)))
-    if not fitted.shared:
+    if not fitted.same_for_all:
         for j in kernels:
             total += weights[j] * entries(view, fitted, int(j), index, index)
         return total
@@ -169,5 +155,5 @@ def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequ
 
 def _block_view(lens: Lens, index: Index) -> View:
     """The raw rows and columns of some samples."""
-    columns = columns_lens(lens, index).view
+    columns = _columns_view(lens, index)
     return replace(columns, rows=columns.cols)

@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_limits
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, MemoryBudgetError
 from dmkl.numerics.fisher import uniform_weights
-from dmkl.passes.view import Lens
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.descent import descend, least_columns
 from dmkl.solvers.fisher.interleaved import BlockSteps
@@ -34,7 +33,7 @@ def one_blas_thread():
 
 
 def lens_of(K):
-    return Lens(K.view, K.statistics())
+    return K.lens()
 
 
 def single(request):

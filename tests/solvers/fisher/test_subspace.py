@@ -20,7 +20,7 @@ import dmkl
 from dmkl import progress
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError, StoreError
 from dmkl.numerics.fisher import encode_targets, onto_sphere, uniform_weights
-from dmkl.passes.statistics import measured_together, training_lens
+from dmkl.passes.statistics import measure
 from dmkl.solvers.fisher.subspace.anchors import choose_anchors, closeness, grid_step, ridge
 from dmkl.solvers.fisher.subspace.directions import dominant_block, orthonormal_to
 from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
@@ -75,11 +75,9 @@ class Problem(NamedTuple):
             for step in steps:
                 view = view.center() if step == "center" else view.normalize(step)
             views.append(view.view)
-        lenses, _ = measured_together(views)
+        lenses, _ = measure(views)
         trainings = [
-            Training(
-                f"fold {f}", training_lens(lens), lens, encode_targets(LABELS[kind](y)[train], len(train)).problems
-            )
+            Training(f"fold {f}", lens.training(), lens, encode_targets(LABELS[kind](y)[train], len(train)).problems)
             for f, (lens, (train, _)) in enumerate(zip(lenses, folds, strict=True))
         ]
         points = [
@@ -716,15 +714,16 @@ def test_temporary_folders_go(tmp_path):
 def test_statistics_come_back(tmp_path):
     kernels, _ = digits()
     K = in_memory(kernels, 25).normalize("cosine")[ORDER, ORDER[:50]].center().normalize()
-    lenses, _ = measured_together([K.view, K.view])
+    lenses, _ = measure([K.view, K.view])
     workspace = Workspace(tmp_path / "state", {})
     described = json.loads(json.dumps(workspace.save_statistics([lens.fitted for lens in lenses])))
     V = np.random.default_rng(5).standard_normal((50, 2))
     for lens, chain in zip(lenses, workspace.load_statistics(described), strict=True):
-        assert [step.kind for step in chain.steps] == [step.kind for step in lens.fitted.steps]
         for one, other in zip(chain.steps, lens.fitted.steps, strict=True):
-            for name in ("col_mean", "row_mean", "factor", "row_scale", "col_scale"):
-                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+            assert one.described() == other.described()
+            assert set(one.arrays()) == set(other.arrays())
+            for name, array in one.arrays().items():
+                np.testing.assert_array_equal(array, other.arrays()[name])
         product = [f.left(0, kernels[0][:, :] @ f.right(0, V)[0], f.right(0, V)[1]) for f in (chain, lens.fitted)]
         np.testing.assert_array_equal(*product)
 

@@ -259,7 +259,7 @@ class SubspaceSolver:
             return self.options.use_anchors
         m = max(space.training.n_train for space in self._spaces)
         # The matrix, a factor, what taking rows after centering copies, and columns.
-        taking = self._spaces[0].training.square.fitted.takes_samples
+        taking = self._spaces[0].training.square.view.takes_samples
         return 8 * m * m * (4 if taking else 2) + 16 * m * 8 * self._growth.width <= machine().task_bytes
 
     def _most_anchors(self) -> int:
