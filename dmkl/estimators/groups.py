@@ -20,7 +20,9 @@ from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import drive
-from dmkl.solvers.groups import GroupProblem, GroupSolution, Weighting, best_of, gs_mkl
+from dmkl.solvers.groups import GroupOutcome as GroupSolution
+from dmkl.solvers.groups import GroupProblem, best_of, gs_mkl
+from dmkl.solvers.groups import WeightForm as Weighting
 from dmkl.solvers.requests import Solver
 
 __all__ = ["GSMKL", "Grouping", "Loss"]

@@ -24,8 +24,10 @@ from dmkl.passes.execute import machine
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
-from dmkl.solvers.cuts import Cut, RelaxationStep, best_cut
+from dmkl.solvers.cuts import KernelCut as Cut
+from dmkl.solvers.cuts import best_cut
 from dmkl.solvers.outcome import Status
+from dmkl.solvers.outcome import Step as RelaxationStep
 from dmkl.solvers.requests import SVM, GroupClassifier, Solver
 from dmkl.solvers.running import run_tasks
 

@@ -18,7 +18,7 @@ from dmkl import progress
 from dmkl.numerics.fisher import Certificate, certify, steepest, uniform_weights
 from dmkl.passes.combine import FactorHandle
 from dmkl.solvers.fisher.block_cg import Directions, block_cg, side_by_side
-from dmkl.solvers.masters import Cut, exact_master, newton_master, taylor_master
+from dmkl.solvers.masters import CuttingPlane, exact_master, newton_master, taylor_master
 from dmkl.solvers.outcome import Status, check_slopes
 from dmkl.solvers.requests import CombinedFactor, CombinedProduct, EachProduct, Request
 
@@ -209,7 +209,7 @@ def wrapper(
     fixed = n_kernels == 1 or np.isinf(problem.p)
     best: Solution | None = None
     steps: list[Step] = []
-    cuts: list[Cut] = []
+    cuts: list[CuttingPlane] = []
     candidate, ascent = beta, None
     careful = False
     for _ in range(max_iter):
@@ -247,7 +247,7 @@ def wrapper(
                 return Solution(best.alpha, best.beta, best.certificate, Status.STALLED, steps)
             candidate = shorter
         else:
-            cuts.append(Cut(certificate.objective - float(candidate @ certificate.slopes), certificate.slopes))
+            cuts.append(CuttingPlane(certificate.objective - float(candidate @ certificate.slopes), certificate.slopes))
             candidate = (
                 exact_master(cuts, problem.p) if master == "exact" else taylor_master(cuts, candidate, problem.p)
             )
