@@ -5,7 +5,7 @@ kernel weights, λ the ridge. For one problem
 
     S(α, β) = Σ_k [ ¼ α_kᵀα_k + (1/4λ) α_kᵀK(β)α_k − h_kᵀα_k ],   K(β) = Σ_j β_j K_j,
 
-is minimised over α and maximised over β ≥ 0, ‖β‖_p ≤ 1 (Eqs. 10 and 19).
+is minimized over α and maximized over β ≥ 0, ‖β‖_p ≤ 1 (Eqs. 10 and 19).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def onto_sphere(beta: Float, p: float) -> Float:
 
 
 def steepest(q: Float, p: float) -> Float:
-    """The β of the ball that maximises βᵀq: β_j ∝ q_j^(1/(p−1)) for 1 < p < ∞."""
+    """The β of the ball that maximizes βᵀq: β_j ∝ q_j^(1/(p−1)) for 1 < p < ∞."""
     positive = np.maximum(q, 0.0)
     if np.isinf(p) or not positive.any():
         return uniform_weights(len(q), p)
@@ -102,7 +102,7 @@ def steepest(q: Float, p: float) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is to be learnt, as one or more independent problems over the same samples.
+    """What is to be learned, as one or more independent problems over the same samples.
 
     Parameters
     ----------

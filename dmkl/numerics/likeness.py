@@ -13,7 +13,7 @@ Array = npt.NDArray[Any]
 
 
 def centered_probes(size: int, width: int, rng: np.random.Generator) -> Array:
-    """Random vectors (size, width) whose entries sum to zero, so that RᵀKR sees K as centring leaves it."""
+    """Random vectors (size, width) whose entries sum to zero, so that RᵀKR sees K as centering leaves it."""
     probes = rng.standard_normal((size, width))
     return np.asarray(probes - probes.mean(axis=0))
 

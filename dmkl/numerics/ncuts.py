@@ -6,7 +6,7 @@ are to each other under K_l, v_l how similar they are within (Mukherjee, Singh, 
 
     uᵍᵀα/vᵍᵀα + uʰᵀα/vʰᵀα = αᵀA α / αᵀB α,   A = uᵍvʰᵀ + uʰvᵍᵀ,   B = vᵍvʰᵀ,
 
-and the sum of αᵀ(A − B)α over all pairs is minimised instead: αᵀQα over α ≥ 0, Σα = 1, a standard quadratic program.
+and the sum of αᵀ(A − B)α over all pairs is minimized instead: αᵀQα over α ≥ 0, Σα = 1, a standard quadratic program.
 Unlike a ratio, that depends on the scale of a kernel: doubling K_l doubles what α_l counts for.
 """
 
@@ -99,7 +99,7 @@ def ratios(sums: Float, sizes: Float, signs: Float) -> tuple[Float, Float]:
 
         u_l = Σ_{p∈S, q∈T} K_l(p, q) / |S||T|,   v_l = Σ_{p,q∈S} K_l(p, q) / |S|² + Σ_{p,q∈T} K_l(p, q) / |T|².
 
-    With sides of equal size they are Eq. 4's sums, all divided by one number, which no minimiser sees.
+    With sides of equal size they are Eq. 4's sums, all divided by one number, which no minimizer sees.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def cut_matrix(u: Float, v: Float) -> Float:
     """Q = (J + Jᵀ)/2, J = Σ_{g<h} (uᵍvʰᵀ + uʰvᵍᵀ − vᵍvʰᵀ) (Eqs. 9 to 13), from sums over ratios.
 
     A sum over all pairs is the product of the sums less the pairs of a ratio with itself; every unordered pair counts
-    once. (Over ordered pairs, as the paper writes Φ, Q is twice that, with the same minimisers.)
+    once. (Over ordered pairs, as the paper writes Φ, Q is twice that, with the same minimizers.)
 
     Parameters
     ----------

@@ -29,8 +29,9 @@ import scipy.linalg
 from dmkl.errors import InputError
 from dmkl.numerics.ncuts import cut_matrix, descend, is_positive_block, rounded, smallest_ratio, starts
 from dmkl.passes.blas import pinned_blas
+from dmkl.solvers.outcome import Step
 
-__all__ = ["Cut", "Proof", "Relaxation", "RelaxationStep", "best_cut", "relax"]
+__all__ = ["KernelCut", "Proof", "Relaxation", "best_cut", "relax"]
 
 Float = npt.NDArray[np.float64]
 Proof = Literal["single ratio", "theorem 1", "theorem 2", "bound", "none"]
@@ -39,16 +40,6 @@ _CHECK = 25
 """Steps from one look at the bounds, and at the penalty, to the next."""
 _OVER_RELAXATION = 1.6
 _EPS = float(np.finfo(np.float64).eps)
-
-
-@dataclass(frozen=True, eq=False)
-class RelaxationStep:
-    """What was known at one look at the bounds."""
-
-    value: float
-    bound: float
-    weights: Float
-    """√Z_ii, scaled to sum one"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +53,19 @@ class Relaxation:
     bound: float
     """At most the optimum"""
     spread: float
-    """max Q − min Q, the unit of gaps: adding a constant to Q, or scaling it, changes no minimiser."""
+    """max Q − min Q, the unit of gaps: adding a constant to Q, or scaling it, changes no minimizer."""
     iterations: int
-    steps: list[RelaxationStep]
+    steps: list[Step]
+    """What was known at each look at the bounds: √Z_ii, scaled to sum one, the value and the bound."""
 
     @property
     def gap(self) -> float:
         """(value − bound)/spread."""
         return relative(self.value - self.bound, self.spread)
+
+
+def _step(weights: Float, value: float, bound: float) -> Step:
+    return Step(weights, {"value": value, "bound": bound})
 
 
 def relative(difference: float, spread: float) -> float:
@@ -105,12 +101,12 @@ def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: 
     alpha = np.full(n, 1.0 / n) if start is None else start
     Z = np.outer(alpha, alpha)
     if spread == 0:
-        return Relaxation(Z, least, least, 0.0, 0, [RelaxationStep(least, least, rounded(Z))])
+        return Relaxation(Z, least, least, 0.0, 0, [_step(rounded(Z), least, least)])
     # Shifted and scaled to entries from 0 to 1; ρ, W and U are in those units. BLAS threads would wait for one another
     # longer than they work.
     H = (Q - least) / spread
     rounding = 4.0 * _EPS * (abs(least) + spread)
-    best, bound, steps = Z, -np.inf, list[RelaxationStep]()
+    best, bound, steps = Z, -np.inf, list[Step]()
     value = float(np.sum(H * Z))
     W, U, rho, threshold = Z, np.zeros((n, n)), float(np.sqrt(n)), 0.0
     iteration = 0
@@ -135,7 +131,7 @@ def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: 
             feasible = _feasible(Z)
             if (reached := float(np.sum(H * feasible))) <= value:
                 best, value = feasible, reached
-            steps.append(RelaxationStep(least + spread * value, least + spread * bound, rounded(best)))
+            steps.append(_step(rounded(best), least + spread * value, least + spread * bound))
             if value - bound <= tol:
                 break
             if iteration <= max_iter // 2:  # a penalty that changes for ever need not converge
@@ -184,7 +180,7 @@ def _feasible(Z: Float) -> Float:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class KernelCut:
     """Weights of the kernels under which known partitions are good cuts, and how good they are proven to be."""
 
     alpha: Float
@@ -206,10 +202,10 @@ class Cut:
     converged: bool
     """Whether the relaxation was solved to the tolerance."""
     iterations: int
-    steps: list[RelaxationStep]
+    steps: list[Step]
 
 
-def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Cut:
+def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> KernelCut:
     """Learn weights from ratios: relaxation, rounding, descent.
 
     Parameters
@@ -221,7 +217,7 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Cut
 
     Returns
     -------
-    Cut
+    KernelCut
         With the best of what descents from the paper's rounding and from `dmkl.numerics.ncuts.starts` find. Where its
         value is within tol of the bound that proves it optimal, whatever led to it; `proof` names the theorem of the
         paper that foretells it, if one does.
@@ -233,8 +229,8 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Cut
     """
     if len(u) == 1:
         alpha, ratio = smallest_ratio(u[0], v[0])
-        only = RelaxationStep(ratio, ratio, alpha)
-        return Cut(alpha, ratio, ratio, ratio, ratio, ratio, 0.0, "single ratio", True, 0, [only])
+        only = _step(alpha, ratio, ratio)
+        return KernelCut(alpha, ratio, ratio, ratio, ratio, ratio, 0.0, "single ratio", True, 0, [only])
     Q = cut_matrix(u, v)
     alpha, value = _best_descent(Q, np.vstack([np.full(len(Q), 1.0 / len(Q)), np.eye(len(Q))]))
     relaxation = relax(Q, alpha, tol=tol, max_iter=max_iter)
@@ -247,7 +243,7 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Cut
     proof: Proof = "none"
     if gap <= tol:
         proof = "theorem 2" if len(Q) <= 3 else "theorem 1" if is_positive_block(relaxation.Z) else "bound"
-    return Cut(
+    return KernelCut(
         alpha,
         value,
         relaxation.bound,

@@ -1,4 +1,4 @@
-"""Group-sensitive MKL (GS-MKL): kernel weights for each group of samples, learnt together with one classifier.
+"""Group-sensitive MKL (GS-MKL): kernel weights for each group of samples, learned together with one classifier.
 
 Yang, Li, Tian, Duan, Gao, ICCV 2009. With c(i) the group of sample i, β_m^g the weight of kernel m for group g,
 
@@ -45,7 +45,7 @@ What to know
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -55,18 +55,15 @@ from scipy.special import softmax
 from dmkl import progress
 from dmkl.errors import InputError
 from dmkl.numerics.grouping import one_hot
-from dmkl.solvers.margin.square import SquareSolution, fit_square
+from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import GroupClassifier, Projection
 
 __all__ = [
-    "GroupClassifier",
+    "GroupOutcome",
     "GroupProblem",
-    "GroupSolution",
-    "Projection",
-    "SquareSolution",
+    "WeightForm",
     "best_of",
     "composite_kernel",
-    "fit_square",
     "group_weights",
     "gs_mkl",
     "parameter_gradients",
@@ -74,7 +71,7 @@ __all__ = [
 
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
-Weighting = Literal["softmax", "root"]
+WeightForm = Literal["softmax", "root"]
 
 
 # --- the composite kernel and its classifiers --------------------------------------------------------------------
@@ -99,14 +96,14 @@ def composite_kernel(kernels: npt.ArrayLike, weights: Float, rows: Index, column
 # --- the weights -------------------------------------------------------------------------------------------------
 
 
-def group_weights(a: Float, b: Float, statistics: Float, weighting: Weighting = "root") -> Float:
+def group_weights(a: Float, b: Float, statistics: Float, weighting: WeightForm = "root") -> Float:
     """β (n, G) from a, b and ρ, (n, G) each: the softmax over the kernels of each group, or its root (Eq. 12)."""
     gamma = softmax(a * statistics + b, axis=0)
     return np.asarray(np.sqrt(gamma) if weighting == "root" else gamma)
 
 
 def parameter_gradients(
-    weights: Float, statistics: Float, projected: Float, scale: float, weighting: Weighting = "root"
+    weights: Float, statistics: Float, projected: Float, scale: float, weighting: WeightForm = "root"
 ) -> tuple[Float, Float]:
     """∂W/∂a and ∂W/∂b, (n, G) each (Eqs. 14 and 15 up to the sign of the objective; see the module).
 
@@ -187,42 +184,33 @@ class GroupProblem:
         return 0.5 if self.lam is None else self.lam
 
 
-@dataclass(frozen=True)
-class GroupSolution:
-    """The weights β (n, G), the classifier f(x) = Σ_i u_i K(x_i, x) + bias, and how they came about.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GroupOutcome(Outcome):
+    """The weights β (n, G) and the classifier f(x) = Σ_i u_i K(x_i, x) + bias; nothing is proven of them.
 
-    `objectives` are those of the accepted steps, each lower than the one before; `trainings` counts all classifiers
-    that were trained, for steps that the line search refused too.
+    The steps are those that were accepted, each with a lower objective than the one before.
     """
 
-    weights: Float
-    a: Float
-    b: Float
-    statistics: Float
-    u: Float
-    bias: float
-    objective: float
-    converged: bool
     trainings: int
-    objectives: list[float] = field(default_factory=list)
+    """Classifiers that were trained, for steps that the line search refused too."""
 
 
-def best_of(solutions: Sequence[GroupSolution]) -> GroupSolution:
-    """The solution with the lowest training objective: of restarts from several seeds."""
-    return min(solutions, key=lambda solution: solution.objective)
+def best_of(outcomes: Sequence[GroupOutcome]) -> GroupOutcome:
+    """The outcome with the lowest training objective: of restarts from several seeds."""
+    return min(outcomes, key=lambda outcome: outcome.objective)
 
 
 def gs_mkl(
     problem: GroupProblem,
     n_kernels: int,
     *,
-    weighting: Weighting = "root",
+    weighting: WeightForm = "root",
     seed: int | None = None,
     spread: float = 1.0,
     tol: float = 1e-4,
     max_iter: int = 100,
-) -> Generator[Any, Any, GroupSolution]:
-    """Algorithm 1 with a line search; yields `GroupClassifier` and `Projection`, returns a `GroupSolution`.
+) -> Generator[GroupClassifier | Projection, Any, GroupOutcome]:
+    """Algorithm 1 with a line search; yields `GroupClassifier` and `Projection`, returns a `GroupOutcome`.
 
     The direction is that of limited-memory BFGS in (a, b); a step is kept if the objective of the trained classifier
     falls by Armijo's rule. A kept step costs a training and a projection, a refused one a training.
@@ -289,10 +277,15 @@ def gs_mkl(
             converged = True  # nothing below within the accuracy of a training
             break
         theta, weights, answer = theta + length * direction, tried, found
-    return GroupSolution(
-        weights, theta[0], theta[1], statistics, np.asarray(answer.u), float(answer.bias), objectives[-1], converged,
-        trainings, objectives,
-    )  # fmt: skip
+    return GroupOutcome(
+        Status.CONVERGED if converged else Status.FALLING,
+        weights,
+        np.asarray(answer.u)[:, None],
+        objectives[-1],
+        bias=np.array([answer.bias]),
+        steps=[Step(None, {"objective": objective}) for objective in objectives],
+        trainings=trainings,
+    )
 
 
 _WINDOW = 5

@@ -27,7 +27,7 @@ import scipy.sparse as sp
 from dmkl.errors import DmklError
 from dmkl.numerics.fisher import onto_sphere
 
-__all__ = ["Cut", "MasterError", "exact_master", "newton_master", "taylor_form", "taylor_master"]
+__all__ = ["CuttingPlane", "MasterError", "exact_master", "newton_master", "taylor_form", "taylor_master"]
 
 Float = npt.NDArray[np.float64]
 
@@ -37,8 +37,8 @@ class MasterError(DmklError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Cut:
-    """S(α, β) = constant + slopesᵀβ for one α."""
+class CuttingPlane:
+    """S(α, β) = constant + slopesᵀβ for one α: a bound of J from above."""
 
     constant: float
     slopes: Float
@@ -60,7 +60,7 @@ class _Cone:
         self._cones.extend(cones)
 
     def minimize(self, quadratic: Any, linear: Float) -> Float:
-        """Minimise ½ xᵀPx + qᵀx.
+        """Minimize ½ xᵀPx + qᵀx.
 
         Raises
         ------
@@ -128,7 +128,7 @@ def _spares(n: int, p: float) -> int:
 
 
 def newton_master(q: Float, curvature: Float, beta: Float, p: float) -> Float:
-    """Maximise qᵀ(b − β) − ½ (b − β)ᵀ C (b − β) over the ball.
+    """Maximize qᵀ(b − β) − ½ (b − β)ᵀ C (b − β) over the ball.
 
     Parameters
     ----------
@@ -159,8 +159,8 @@ def newton_master(q: Float, curvature: Float, beta: Float, p: float) -> Float:
     return _weights(cone.minimize(quadratic, linear)[:n], p)
 
 
-def _cutting_planes(cuts: Sequence[Cut], n: int, spares: int) -> tuple[_Cone, Float]:
-    """Variables (β, spare …, θ): maximise θ under S(α^(r), β) ≥ θ."""
+def _cutting_planes(cuts: Sequence[CuttingPlane], n: int, spares: int) -> tuple[_Cone, Float]:
+    """Variables (β, spare …, θ): maximize θ under S(α^(r), β) ≥ θ."""
     width = n + spares + 1
     cone = _Cone(width)
     scale = max(max(float(np.abs(cut.slopes).max()), abs(cut.constant)) for cut in cuts) or 1.0
@@ -174,8 +174,8 @@ def _cutting_planes(cuts: Sequence[Cut], n: int, spares: int) -> tuple[_Cone, Fl
     return cone, linear
 
 
-def exact_master(cuts: Sequence[Cut], p: float) -> Float:
-    """Maximise the lowest of the cuts over β ≥ 0, ‖β‖_p ≤ 1; returns β on the sphere, (n,)."""
+def exact_master(cuts: Sequence[CuttingPlane], p: float) -> Float:
+    """Maximize the lowest of the cuts over β ≥ 0, ‖β‖_p ≤ 1; returns β on the sphere, (n,)."""
     n = len(cuts[0].slopes)
     cone, linear = _cutting_planes(cuts, n, _spares(n, p))
     _add_ball(cone, n, p, n)
@@ -194,8 +194,8 @@ def taylor_form(beta: Float, p: float) -> tuple[Float, Float, float]:
     return quadratic, linear, 0.5 * p * (p - 3.0) + 1.0
 
 
-def taylor_master(cuts: Sequence[Cut], beta: Float, p: float) -> Float:
-    """Maximise the lowest of the cuts over b ≥ 0, ν(b) ≤ 1, the form taken at β; returns b on the sphere, (n,).
+def taylor_master(cuts: Sequence[CuttingPlane], beta: Float, p: float) -> Float:
+    """Maximize the lowest of the cuts over b ≥ 0, ν(b) ≤ 1, the form taken at β; returns b on the sphere, (n,).
 
     As in the papers: a linear program for p = 1, a quadratically constrained one for 1 < p < ∞.
     """

@@ -12,18 +12,18 @@ from dmkl.errors import InputError
 from dmkl.numerics.fisher import encode_targets
 from dmkl.numerics.grouping import group_by_kernel, group_by_kmeans, group_by_plsa, groups_from_arrays, one_hot
 from dmkl.solvers.groups import (
-    GroupClassifier,
     GroupProblem,
-    Projection,
     best_of,
     composite_kernel,
-    fit_square,
     group_weights,
     gs_mkl,
     parameter_gradients,
 )
 from dmkl.solvers.margin.gmkl import GeneralizedProblem, conic_optimum
 from dmkl.solvers.margin.machine import solve_dense
+from dmkl.solvers.margin.square import fit_square
+from dmkl.solvers.outcome import Status
+from dmkl.solvers.requests import GroupClassifier, Projection
 
 
 def answer(request, kernels):
@@ -372,9 +372,11 @@ def test_each_step_lowers_the_objective(weighting, loss):
         for seed in (None, 0, 1)
     ]
     for found in solutions:
-        assert (np.diff(found.objectives) < 0).all()
-        assert found.converged
-        assert len(found.objectives) > 3
+        assert (np.diff([step.figures["objective"] for step in found.steps]) < 0).all()
+        assert found.status is Status.CONVERGED
+        assert not found.proven
+        assert np.isnan([found.gap, found.bound]).all()
+        assert found.trainings >= len(found.steps) > 3
         assert np.isfinite(found.weights).all()  # of the fourth group too, which is empty
         K = composite_kernel(kernels, found.weights, groups)
         trained = solve_dense(K, y, 4.0, 1e-9) if "C" in loss else fit_square(K, y, 0.3)
@@ -425,7 +427,7 @@ def accuracy(kernels, y, m, groups, new, n_groups, **options):
     found = run(
         gs_mkl(GroupProblem(y[:m], groups, n_groups, **loss), len(kernels), tol=1e-3, **options), kernels[:, :m]
     )
-    scores = composite_kernel(kernels[:, m:], found.weights, new, groups) @ found.u + found.bias
+    scores = composite_kernel(kernels[:, m:], found.weights, new, groups) @ found.dual[:, 0] + found.bias
     return balanced_accuracy_score(y[m:], np.sign(scores)), found
 
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.optima import norm
 
 from dmkl.numerics.fisher import onto_sphere
-from dmkl.solvers.masters import Cut, exact_master, newton_master, taylor_form, taylor_master
+from dmkl.solvers.masters import CuttingPlane, exact_master, newton_master, taylor_form, taylor_master
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 3.0, 8.0, np.inf]
 N = 6
@@ -30,7 +30,7 @@ def cuts_at(seed, rounds):
     cuts = []
     for beta in rng.dirichlet(np.ones(N), rounds):
         slopes = -2 * b.T @ (b @ beta - 1)
-        cuts.append(Cut(float(-np.sum((b @ beta - 1) ** 2) - slopes @ beta), slopes))
+        cuts.append(CuttingPlane(float(-np.sum((b @ beta - 1) ** 2) - slopes @ beta), slopes))
     return cuts
 
 
@@ -94,7 +94,7 @@ def test_newton_master(p, scale):
 
 @pytest.mark.parametrize("p", EXPONENTS)
 def test_one_kernel_has_weight_one(p):
-    cut, one = Cut(-1.0, np.array([2.0])), np.ones(1)
+    cut, one = CuttingPlane(-1.0, np.array([2.0])), np.ones(1)
     for found in (
         exact_master([cut], p),
         taylor_master([cut], one, p),
@@ -128,6 +128,6 @@ def test_a_weight_of_zero_comes_back(p):
     """For p < 2 the form grows without bound at zero; its floor keeps the master finite and the weight alive."""
     at = onto_sphere(np.array([1.0, 0.0, 0.5]), p)
     assert all(np.isfinite(part).all() for part in taylor_form(at, p))
-    found = taylor_master([Cut(0.0, np.array([0.1, 5.0, 0.1]))], at, p)
+    found = taylor_master([CuttingPlane(0.0, np.array([0.1, 5.0, 0.1]))], at, p)
     assert norm(found, p) == pytest.approx(1, rel=1e-12)
     assert found[1] > 0

@@ -26,7 +26,7 @@ T would fall without end along r, or have no minimizer. Without rows t² = min_j
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import clarabel
@@ -38,10 +38,10 @@ from scipy.optimize import linprog
 
 from dmkl import progress
 from dmkl.errors import InputError
-from dmkl.solvers.outcome import Status, check_slopes
+from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes, relative_gap
 from dmkl.solvers.requests import SVM, EachProduct
 
-__all__ = ["ConicOptimum", "GeneralizedProblem", "GeneralizedSolution", "Weighting", "conic_optimum", "gmkl"]
+__all__ = ["ConicOptimum", "GeneralizedProblem", "Method", "conic_optimum", "gmkl"]
 
 Float = npt.NDArray[np.float64]
 Method = Literal["newton", "gradient"]
@@ -125,37 +125,6 @@ class GeneralizedProblem:
                 "sigma > 0, or bound them by a row such as −d_j ≥ −c"
             )
             raise InputError(msg)
-
-
-@dataclass
-class Weighting:
-    """One weighting as it is recorded."""
-
-    objective: float
-    lower: float
-    weights: Float
-
-
-@dataclass(frozen=True)
-class GeneralizedSolution:
-    """The pair (d, u), what is proven of it, and how it came about.
-
-    `objective` is the primal objective of (d, u, bias), σᵀd + ½ Σ_j d_j uᵀK_ju + C Σ max(0, 1 − y_i f(x_i)), from the
-    products K_ju in float64: T(d) is at most that, and the optimum is at least `lower`.
-    """
-
-    weights: Float
-    u: Float
-    bias: float
-    objective: float
-    lower: float
-    status: Status
-    steps: list[Weighting] = field(default_factory=list)
-
-    @property
-    def gap(self) -> float:
-        """(objective − lower)/|objective|: the relative gap that is proven."""
-        return max(self.objective - self.lower, 0.0) / (abs(self.objective) or np.finfo(np.float64).tiny)
 
 
 # --- the polyhedron ----------------------------------------------------------------------------------------------
@@ -365,8 +334,8 @@ def gmkl(
     max_iter: int = 100,
     names: tuple[str, ...] = (),
     start: Float | None = None,
-) -> Generator[Any, Any, GeneralizedSolution]:
-    """Solve one problem; yields `SVM` and `EachProduct`, two passes a weighting, and returns a `GeneralizedSolution`.
+) -> Generator[SVM | EachProduct, Any, Outcome]:
+    """Solve one problem; yields `SVM` and `EachProduct`, two passes a weighting, and returns an `Outcome`.
 
     Parameters
     ----------
@@ -398,6 +367,9 @@ def gmkl(
 
     Notes
     -----
+    `objective` is the primal objective of (d, u, bias), σᵀd + ½ Σ_j d_j uᵀK_ju + C Σ max(0, 1 − y_i f(x_i)), from the
+    products K_ju in float64: T(d) is at most that, and the optimum is at least `bound`.
+
     The weights satisfy the rows of A to the interior-point solver's tolerance, some 1e-9 of their size.
     """
     if n_kernels != len(problem.sigma):
@@ -408,41 +380,46 @@ def gmkl(
         msg = f"start has shape {first.shape}, expected {n_kernels} finite weights"
         raise InputError(msg)
     watch = progress.current()
-    steps: list[Weighting] = []
+    steps: list[Step] = []
     cuts: list[tuple[Float, Float]] = []
     candidate = _project(problem, first)
     best: _Point | None = None
     lower, widest, accuracy = -np.inf, np.inf, 0.1 * tol
     length = 0.0
-    status = Status.ITERATIONS
+
+    def ended(status: Status) -> Outcome:
+        assert best is not None
+        gap = relative_gap(best.objective - lower, best.objective)
+        return Outcome(status, best.d, best.u[:, None], best.objective, lower, gap, np.array([best.bias]), steps)
+
     for _ in range(max_iter):
         point = yield from _evaluate(problem, candidate, accuracy, best, names)
         widest = widest if np.isfinite(widest) else _largest_sum(problem, point.objective)
         lower = max(lower, _lower_bound(problem, point, widest))
-        steps.append(Weighting(point.objective, lower, candidate))
+        steps.append(Step(candidate, {"objective": point.objective, "lower": lower}))
         cuts.append(point.cuts(problem))
         if best is None or point.objective < best.objective - 1e-4 * best.promised(point.d):
             length = _spectral_length(best, point)
             best = point
         else:
             length = 0.25 * length
-        solution = GeneralizedSolution(best.d, best.u, best.bias, best.objective, lower, status, steps)
-        watch.note(f"{problem.name}weighting {len(steps)}: gap {solution.gap:.2e}, aim {tol:.0e}")
-        if solution.gap <= tol:
-            return replace(solution, status=Status.CERTIFIED)
+        gap = relative_gap(best.objective - lower, best.objective)
+        watch.note(f"{problem.name}weighting {len(steps)}: gap {gap:.2e}, aim {tol:.0e}")
+        if gap <= tol:
+            return ended(Status.CERTIFIED)
         curvature = best.curvature if method == "newton" else None
         curvature = np.eye(n_kernels) / length if curvature is None else curvature
         found = _master(problem, best, curvature, cuts if method == "newton" else [])
         if found is None:
-            return replace(solution, status=Status.STALLED)
+            return ended(Status.STALLED)
         # At d = 0 any α that maximizes Σα will do, and most certify nothing; the one next to zero does.
         candidate = found if found.any() else 1e-6 * best.d
         if np.abs(candidate - best.d).max() <= 1e-8 * best.d.max():
             # Nothing better in sight, and not proven: the SVM's own gap is what is left.
             accuracy *= 0.1
             if accuracy < 1e-4 * tol:
-                return replace(solution, status=Status.STALLED)
-    return solution
+                return ended(Status.STALLED)
+    return ended(Status.ITERATIONS)
 
 
 def _spectral_length(old: _Point | None, new: _Point) -> float:

@@ -2,8 +2,8 @@
 
 With u = α∘y the C-SVM (Cortes, Vapnik 1995) with the hinge loss and a free bias is
 
-    dual    maximise D(u) = yᵀu − ½ uᵀKu      subject to 0 ≤ y_iu_i ≤ C, Σu = 0,
-    primal  minimise P(u, b) = ½ uᵀKu + C Σ max(0, 1 − y_i((Ku)_i + b)),
+    dual    maximize D(u) = yᵀu − ½ uᵀKu      subject to 0 ≤ y_iu_i ≤ C, Σu = 0,
+    primal  minimize P(u, b) = ½ uᵀKu + C Σ max(0, 1 − y_i((Ku)_i + b)),
 
 and for each u of the dual's box, with f = y − Ku its gradient,
 

@@ -3,7 +3,7 @@
 For labels y and the bound C (Yan et al., JMLR 13, 2012, Eq. 1, whose α is u = α∘y here; CVPR 2010; Kloft, Brefeld,
 Sonnenburg, Zien, JMLR 12, 2011),
 
-    minimise over β ≥ 0, ‖β‖_p ≤ 1 of  J(β) = max over 0 ≤ α ≤ C, Σu = 0 of  Σα − ½ Σ_j β_j uᵀK_ju.
+    minimize over β ≥ 0, ‖β‖_p ≤ 1 of  J(β) = max over 0 ≤ α ≤ C, Σu = 0 of  Σα − ½ Σ_j β_j uᵀK_ju.
 
 J is convex and falls in every weight, with gradient −½v, v_j = uᵀK_ju. It is smooth in pieces: while the same vectors
 stay free, its second derivatives are those of `SVMSolution.curvature`.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,13 @@ from dmkl.errors import InputError
 from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, steepest, uniform_weights
 from dmkl.solvers.margin.machine import as_signs, best_bias, hinge
 from dmkl.solvers.masters import MasterError, newton_master
-from dmkl.solvers.outcome import Status, check_slopes
+from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes, relative_gap
 from dmkl.solvers.requests import SVM, EachProduct
 
 __all__ = [
-    "SVM",
     "MarginCertificate",
+    "MarginOutcome",
     "MarginProblem",
-    "MarginSolution",
     "MarginStep",
     "certify_margin",
     "closed_form_weights",
@@ -84,21 +83,17 @@ class MarginCertificate:
     @property
     def gap(self) -> float:
         """(P − lower)/|P|: the relative gap, of the machine and of the weights together."""
-        return max(self.upper - self.lower, 0.0) / self._scale
+        return relative_gap(self.upper - self.lower, self.upper)
 
     @property
     def machine_gap(self) -> float:
         """The part that a better u for the same weights would close."""
-        return max(self.upper - self.objective, 0.0) / self._scale
+        return relative_gap(self.upper - self.objective, self.upper)
 
     @property
     def weights_gap(self) -> float:
         """The part that better weights would close, or a u that is nearer to that of such weights."""
-        return max(self.objective - self.lower, 0.0) / self._scale
-
-    @property
-    def _scale(self) -> float:
-        return abs(self.upper) or float(np.finfo(np.float64).tiny)
+        return relative_gap(self.objective - self.lower, self.upper)
 
 
 def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: float, p: float) -> MarginCertificate:
@@ -133,49 +128,22 @@ def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: float, p
 
 
 @dataclass(frozen=True, eq=False)
-class MarginStep:
-    """One weighting as it is recorded."""
+class MarginStep(Step):
+    """Weights that were tried: their objective D(u; β), the upper bound P(u, b) and the proven gap."""
 
-    objective: float
-    upper: float
-    gap: float
-    beta: Float
-    accepted: bool
-    """Whether it became the next point of the descent."""
+    accepted: bool = True
+    """Whether they became the next point of the descent."""
 
 
-@dataclass(frozen=True, eq=False)
-class MarginSolution:
-    """What the solver returns: the pair (u, β), its certificate, and how it came about."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MarginOutcome(Outcome):
+    """The pair (u, β) with its certificate.
 
-    u: Float
-    """α∘y, (m,)"""
-    bias: float
-    beta: Float
-    """(n,), with ‖β‖_p = 1"""
+    `objective` is the dual at (u, β). The optimum is proven to lie between `bound`, from below, and the certificate's
+    `upper`, and `gap` is that interval's length relative to the latter.
+    """
+
     certificate: MarginCertificate
-    status: Status
-    steps: list[MarginStep] = field(default_factory=list)
-
-    @property
-    def objective(self) -> float:
-        """The dual at (u, β)."""
-        return self.certificate.objective
-
-    @property
-    def upper(self) -> float:
-        """The primal at (u, b, β): J* is at most this."""
-        return self.certificate.upper
-
-    @property
-    def lower(self) -> float:
-        """J* is at least this."""
-        return self.certificate.lower
-
-    @property
-    def gap(self) -> float:
-        """The proven relative gap."""
-        return self.certificate.gap
 
 
 def closed_form_weights(beta: Float, slopes: Float, p: float) -> Float:
@@ -192,10 +160,10 @@ def mk_svm(
     max_iter: int = 100,
     names: tuple[str, ...] = (),
     start: Float | None = None,
-) -> Generator[SVM | EachProduct, Any, MarginSolution]:
-    """Solve one problem; yields requests, returns a `MarginSolution`.
+) -> Generator[SVM | EachProduct, Any, MarginOutcome]:
+    """Solve one problem; yields requests, returns a `MarginOutcome`.
 
-    Newton's method over the norm ball: the quadratic model of J at the best weights so far is minimised exactly
+    Newton's method over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
     (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to where its
     slope, known at both ends, should vanish. J falls from one accepted step to the next. Where a machine gives no
     curvature, the step is that of `closed_form_weights`, along which J always falls, slowly near p = 1.
@@ -233,8 +201,8 @@ def mk_svm(
     y, C, p = problem.y, problem.C, problem.p
     candidate = _first_weights(start, n_kernels, p)
     fixed = n_kernels == 1 or np.isinf(p)
-    best: MarginSolution | None = None
-    steps: list[MarginStep] = []
+    best: MarginOutcome | None = None
+    steps: list[Step] = []
     descent: _Descent | None = None
     u: Float | None = None
     gap = _UNKNOWN_GAP
@@ -247,13 +215,22 @@ def mk_svm(
         check_slopes(certificate.slopes, names)
         gap = min(certificate.weights_gap, _UNKNOWN_GAP)
         accepted = descent is None or descent.accepts(candidate, certificate)
-        steps.append(
-            MarginStep(certificate.objective, certificate.upper, certificate.gap, candidate, accepted=accepted)
-        )
+        figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
+        steps.append(MarginStep(candidate, figures, accepted))
         certified = certificate.gap <= tol
         if best is None or certificate.gap < best.gap:
             status = Status.CERTIFIED if certified else Status.ITERATIONS
-            best = MarginSolution(u, certificate.bias, candidate, certificate, status, steps)
+            best = MarginOutcome(
+                status,
+                candidate,
+                u[:, None],
+                certificate.objective,
+                certificate.lower,
+                certificate.gap,
+                np.array([certificate.bias]),
+                steps,
+                certificate=certificate,
+            )
         watch.note(f"{problem.name}weighting {len(steps)}: gap {certificate.gap:.2e}, aim {tol:.0e}")
         if certified:
             return best

@@ -2,7 +2,7 @@
 
 In the signed variables u = α∘y the dual of every support vector machine is one and the same problem,
 
-    maximise yᵀu − ½ uᵀKu   subject to   lower ≤ u ≤ upper,  Σu fixed,
+    maximize yᵀu − ½ uᵀKu   subject to   lower ≤ u ≤ upper,  Σu fixed,
 
 and a step moves weight from one variable to another, with no cases for their labels.
 """

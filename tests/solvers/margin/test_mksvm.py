@@ -14,9 +14,9 @@ from sklearn.svm import SVC
 
 from dmkl.errors import IndefiniteKernelError, InputError
 from dmkl.solvers.margin.machine import solve_by_columns, solve_dense
-from dmkl.solvers.margin.mksvm import SVM, MarginProblem, certify_margin, closed_form_weights, mk_svm
+from dmkl.solvers.margin.mksvm import MarginProblem, certify_margin, closed_form_weights, mk_svm
 from dmkl.solvers.outcome import Status
-from dmkl.solvers.requests import EachProduct
+from dmkl.solvers.requests import SVM, EachProduct
 
 EXPONENTS = [1.0, 1.0625, 1.5, 2.0, 8.0, np.inf]
 BOUNDS = [0.25, 4.0, 64.0]
@@ -61,18 +61,18 @@ def solved(kernels, y, C, p, *, machine=in_memory, **options):
         else:
             assert isinstance(request, EachProduct)
             answer = kernels @ request.block
-    u, beta = solution.u, solution.beta
+    u, beta, upper = solution.dual[:, 0], solution.weights, solution.certificate.upper
     assert beta.min() >= 0
     assert norm(beta, p) == pytest.approx(1, rel=1e-9)
     assert (y * u).min() >= 0
     assert (y * u).max() <= C
     assert abs(u.sum()) <= 1e-10 * C * len(y)
     forms = np.array([u @ kernel @ u for kernel in kernels])
-    slack = np.maximum(0, 1 - y * (np.tensordot(beta, kernels, axes=1) @ u + solution.bias)).sum()
-    assert solution.upper == pytest.approx(beta @ forms / 2 + C * slack, rel=1e-9)
+    slack = np.maximum(0, 1 - y * (np.tensordot(beta, kernels, axes=1) @ u + solution.bias[0])).sum()
+    assert upper == pytest.approx(beta @ forms / 2 + C * slack, rel=1e-9)
     assert solution.objective == pytest.approx(y @ u - beta @ forms / 2, rel=1e-9)
-    assert solution.lower == pytest.approx(y @ u - norm(forms, conjugate(p)) / 2, rel=1e-9)
-    assert solution.gap == max(solution.upper - solution.lower, 0) / abs(solution.upper)
+    assert solution.bound == pytest.approx(y @ u - norm(forms, conjugate(p)) / 2, rel=1e-9)
+    assert solution.gap == max(upper - solution.bound, 0) / abs(upper)
     return solution
 
 
@@ -85,8 +85,8 @@ def test_reaches_the_optimum(p, C):
     assert solution.status is Status.CERTIFIED
     assert solution.gap <= 1e-4
     # Clarabel's own value is good to 1e-6.
-    assert solution.lower <= best * (1 + 1e-6)
-    assert solution.upper >= best * (1 - 1e-6)
+    assert solution.bound <= best * (1 + 1e-6)
+    assert solution.certificate.upper >= best * (1 - 1e-6)
     assert solution.objective == pytest.approx(best, rel=1e-4)
 
 
@@ -125,7 +125,7 @@ def test_the_objective_falls(p, machine):
         accepted = [step for step in solution.steps if step.accepted]
         assert accepted
         for before, after in pairwise(accepted):
-            assert after.objective <= before.upper
+            assert after.figures["objective"] <= before.figures["upper"]
 
 
 @pytest.mark.parametrize("p", [1.0, 1.5, 8.0])
@@ -163,13 +163,15 @@ def test_one_kernel_is_a_support_vector_machine(p):
     solution = solved(kernels, y, 4.0, p, tol=1e-9)
     assert solution.status is Status.CERTIFIED
     assert len(solution.steps) == 1
-    np.testing.assert_allclose(kernels[0] @ solution.u + solution.bias, theirs.decision_function(kernels[0]), atol=1e-3)
+    np.testing.assert_allclose(
+        kernels[0] @ solution.dual[:, 0] + solution.bias, theirs.decision_function(kernels[0]), atol=1e-3
+    )
 
 
 def test_infinite_p_weighs_all_alike():
     kernels, y = made(4, 60)
     solution = solved(kernels, y, 4.0, np.inf, tol=1e-9)
-    np.testing.assert_array_equal(solution.beta, np.ones(4))
+    np.testing.assert_array_equal(solution.weights, np.ones(4))
     assert solution.objective == pytest.approx(solve_dense(kernels.sum(axis=0), y, 4.0, 1e-10).dual, rel=1e-8)
 
 
@@ -206,14 +208,14 @@ def test_equal_kernels_at_p_one():
 def test_start_at_the_solution_ends_at_once():
     kernels, y = made(6, 80)
     solution = solved(kernels, y, 4.0, 1.5, tol=1e-6)
-    assert len(solved(kernels, y, 4.0, 1.5, tol=1e-3, start=3 * solution.beta).steps) == 1
+    assert len(solved(kernels, y, 4.0, 1.5, tol=1e-3, start=3 * solution.weights).steps) == 1
 
 
 def test_the_cap_is_told():
     kernels, y = made(6, 60)
     solution = solved(kernels, y, 4.0, 1.0, tol=1e-6, max_iter=2)
     assert solution.status is Status.ITERATIONS
-    assert solution.gap == min(step.gap for step in solution.steps) > 1e-6
+    assert solution.gap == min(step.figures["gap"] for step in solution.steps) > 1e-6
 
 
 def test_what_the_arithmetic_does_not_resolve_is_told():

@@ -80,8 +80,8 @@ def test_Z_is_feasible_and_the_bounds_enclose_whatever_the_number_of_steps(max_i
         assert found.bound <= expected + 1e-6 * np.ptp(Q)
         assert found.value >= expected - 1e-6 * np.ptp(Q)
         assert found.iterations <= max_iter
-        assert [step.bound for step in found.steps] == sorted(step.bound for step in found.steps)
-        assert all(step.value >= found.value - 1e-9 for step in found.steps)
+        assert [step.figures["bound"] for step in found.steps] == sorted(step.figures["bound"] for step in found.steps)
+        assert all(step.figures["value"] >= found.value - 1e-9 for step in found.steps)
 
 
 @given(

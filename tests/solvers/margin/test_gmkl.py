@@ -12,9 +12,8 @@ from scipy.optimize import linprog
 from dmkl.errors import IndefiniteKernelError, InputError
 from dmkl.solvers.margin.gmkl import GeneralizedProblem, conic_optimum, gmkl
 from dmkl.solvers.margin.machine import SVMSolution, solve_dense
-from dmkl.solvers.margin.mksvm import SVM
 from dmkl.solvers.outcome import Status
-from dmkl.solvers.requests import EachProduct
+from dmkl.solvers.requests import SVM, EachProduct
 
 
 class Plain:
@@ -92,8 +91,10 @@ def test_bounds_hold_at_every_step(seed, method):
     best = reference(kernels, problem)
     found, _ = run(gmkl(problem, 5, method=method, tol=1e-4, max_iter=25), kernels)
     for step in found.steps:
-        assert step.lower <= best * (1 + 1e-7)
-        assert step.objective >= best * (1 - 1e-7)
+        assert step.figures["lower"] <= best * (1 + 1e-7)
+        assert step.figures["objective"] >= best * (1 - 1e-7)
+    assert found.bound == found.steps[-1].figures["lower"]
+    assert found.proven
     assert found.gap >= (found.objective - best) / found.objective - 1e-7
 
 
@@ -143,7 +144,7 @@ def test_one_kernel_of_fixed_weight_is_an_svm():
     found, _ = run(gmkl(problem, 1, tol=1e-6), kernels)
     svm = solve_dense(0.7 * kernels[0], y, 1.0, 1e-9)
     assert found.objective == pytest.approx(0.7 + svm.dual, rel=1e-5)
-    np.testing.assert_allclose(kernels[0] @ found.u, kernels[0] @ svm.u, atol=0.01)
+    np.testing.assert_allclose(kernels[0] @ found.dual[:, 0], kernels[0] @ svm.u, atol=0.01)
 
 
 def test_the_gradient_by_finite_differences():
