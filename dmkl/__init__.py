@@ -9,12 +9,12 @@ from dmkl import errors as errors
 from dmkl._version import __version__ as __version__
 from dmkl.analysis.result import Analysis as Analysis
 from dmkl.analysis.run import analyze as analyze
-from dmkl.estimators.learnerlines import Product as Product
-from dmkl.estimators.learnerlines import SingleBest as SingleBest
-from dmkl.estimators.front import MKLClassifier as MKLClassifier
-from dmkl.estimators.groups import GSMKL as GSMKL
+from dmkl.estimators.baselines import Product as Product
+from dmkl.estimators.baselines import SingleBest as SingleBest
 from dmkl.estimators.fisher import MKFDA as MKFDA
 from dmkl.estimators.fisher import Uniform as Uniform
+from dmkl.estimators.front import MKLClassifier as MKLClassifier
+from dmkl.estimators.groups import GSMKL as GSMKL
 from dmkl.estimators.margin import GMKL as GMKL
 from dmkl.estimators.margin import MKSVM as MKSVM
 from dmkl.estimators.ncuts import NCuts as NCuts

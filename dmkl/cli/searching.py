@@ -45,11 +45,12 @@ from dmkl.cli.output import console, count, print_json, say, say_note
 from dmkl.cli.samples import positions
 from dmkl.cli.tables import points_table, weights_table
 from dmkl.errors import InputError, StoreExistsError
-from dmkl.estimators.saving import _has_format
+from dmkl.estimators.saving import has_format as _has_format
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.grid import as_grid
-from dmkl.searching.result import BEST, FORMAT, STATUSES, SearchResult
+from dmkl.searching.result import BEST, FORMAT, SearchResult
+from dmkl.solvers.outcome import WORDS as STATUSES
 from dmkl.solvers.workspace import FORMAT as STATE_FORMAT
 from dmkl.store.files import read_vector
 from dmkl.store.files.paths import known

@@ -44,9 +44,7 @@ class FisherClassifier(KernelClassifier, abstract=True):
         return check_positive("lam", self.lam)
 
     def _options(self) -> FisherOptions:
-        return FisherOptions(
-            self.tol, self.max_iter, self.master, self.finish, _basis_bytes(self.basis), self.mu
-        )
+        return FisherOptions(self.tol, self.max_iter, self.master, self.finish, _basis_bytes(self.basis), self.mu)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

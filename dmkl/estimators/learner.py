@@ -37,8 +37,8 @@ Index = npt.NDArray[np.int64]
 class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier on a weighted sum of kernels.
 
-    The score of a sample x for class k is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row of kernel values centered and
-    normalized by the statistics of the training samples.
+    The score of a sample x for class k is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row of kernel values centered
+    and normalized by the statistics of the training samples.
 
     A learner says which parameters it has and checks them (`_check_parameters`), which jobs a training set makes
     (`_jobs`), who solves them (`_method`), and which attributes it sets beside those of all (`_set_attributes`). The

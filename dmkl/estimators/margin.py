@@ -230,9 +230,7 @@ class GMKL(MarginClassifier):
         for C in check_positive("C", self.C):
             self._problem(np.array([1.0, -1.0]), C, len(K))
 
-    def _problem(
-        self, y: Float, C: float, n: int, kernels: Index | None = None, title: str = ""
-    ) -> GeneralizedProblem:
+    def _problem(self, y: Float, C: float, n: int, kernels: Index | None = None, title: str = "") -> GeneralizedProblem:
         """The problem over some of the n kernels; prices and constraints are given for all of them."""
         sigma = np.asarray(self.sigma, dtype=np.float64)
         sigma = np.full(n, float(sigma)) if sigma.ndim == 0 else sigma

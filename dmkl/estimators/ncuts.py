@@ -311,9 +311,7 @@ def _partitions(targets: Targets, n_examples: int, seed: int) -> list[_Partition
     return found
 
 
-def _classifier(
-    wanted: SVM | GroupClassifier, weights: Float, steps: Sequence[Step], tol: float
-) -> Solver[Outcome]:
+def _classifier(wanted: SVM | GroupClassifier, weights: Float, steps: Sequence[Step], tol: float) -> Solver[Outcome]:
     """Learn a classifier on fixed weights; the steps are those of the weights."""
     answer = yield wanted
     gap = relative_gap(answer.primal - answer.dual, answer.primal)

@@ -140,9 +140,7 @@ class TrainingSet:
 
     def jobs(self, problem_of: Callable[[int], Any]) -> list[Job]:
         """A job for each problem, from what its method is to solve."""
-        return [
-            Job(self.training, problem_of(k), self.fit.kernels, rows) for k, rows in enumerate(self.problems.rows)
-        ]
+        return [Job(self.training, problem_of(k), self.fit.kernels, rows) for k, rows in enumerate(self.problems.rows)]
 
     def start(self, number: int) -> Float | None:
         """The weights to begin a problem with, of the kernels that may have weight."""
@@ -299,9 +297,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         for place, (method, members) in enumerate(methods.items()):
             part = space if len(methods) == 1 else space.part(str(place))
             context = Context(part, tally, plan.duals)
-            for (number, _), outcome in zip(
-                members, method.solve([job for _, job in members], context), strict=True
-            ):
+            for (number, _), outcome in zip(members, method.solve([job for _, job in members], context), strict=True):
                 outcomes[number].append(outcome)
                 solvers[number] = context.solver
         scores = _scored(sets, outcomes, prepared, tally)

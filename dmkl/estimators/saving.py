@@ -18,7 +18,19 @@ from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreN
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.steps import load_step
 
-__all__ = ["MODELS", "READERS", "check_version", "decode", "encode", "has_format", "load", "put_in_place", "save_model", "write_dataset", "write_model"]
+__all__ = [
+    "MODELS",
+    "READERS",
+    "check_version",
+    "decode",
+    "encode",
+    "has_format",
+    "load",
+    "put_in_place",
+    "save_model",
+    "write_dataset",
+    "write_model",
+]
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 1
 MODELS: dict[str, type[Any]] = {}
@@ -121,6 +133,7 @@ def write_model(model: Any, path: Path) -> None:
 
 
 def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
+    """Write labelled arrays as a Zarr group; the metadata of the root are consolidated."""
     # Names as variable-length strings: Zarr warns of fixed-length ones that their v3 encoding is not settled.
     plain = dataset.assign(
         {

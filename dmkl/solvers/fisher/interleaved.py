@@ -35,7 +35,7 @@ __all__ = ["COMPANIONS", "SOLVER", "WorkingSetSource"]
 Float = npt.NDArray[np.float64]
 
 COMPANIONS = 2
-"""InverseModel that ride along with the step: how it would change with the weights, which saves a sixth of the passes."""
+"""Directions that ride along with the step: how it would change with the weights, which saves a sixth of the passes."""
 
 
 class WorkingSetSource:

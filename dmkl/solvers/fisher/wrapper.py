@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dmkl import progress
 from dmkl.numerics.fisher import Certificate, certify, steepest, uniform_weights
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificate_step, certified_outcome
-from dmkl.solvers.masters import Cut, exact_master, newton_master, taylor_master
+from dmkl.solvers.masters import CuttingPlane, exact_master, newton_master, taylor_master
 from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes
 from dmkl.solvers.requests import EachProduct, Request
 
@@ -75,7 +75,7 @@ def wrapper(
     fixed = n_kernels == 1 or np.isinf(problem.p)
     best: tuple[Float, Float, Certificate] | None = None
     steps: list[Step] = []
-    cuts: list[Cut] = []
+    cuts: list[CuttingPlane] = []
     candidate, ascent = beta, None
     careful, status = False, Status.ITERATIONS
     for _ in range(options.max_iter):
@@ -105,7 +105,7 @@ def wrapper(
                 break
             candidate = shorter
         else:
-            cuts.append(Cut(certificate.objective - float(candidate @ certificate.slopes), certificate.slopes))
+            cuts.append(CuttingPlane(certificate.objective - float(candidate @ certificate.slopes), certificate.slopes))
             exact = options.master == "exact"
             candidate = exact_master(cuts, problem.p) if exact else taylor_master(cuts, candidate, problem.p)
     assert best is not None

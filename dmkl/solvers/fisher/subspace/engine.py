@@ -1,9 +1,9 @@
 """The subspace solver: a whole grid of MK-FDA problems, over several training sets, in a dozen passes.
 
-Each training set keeps an orthonormal basis V of what its solutions have needed so far, and the products K_jV. In that space
-every point (target, p, λ) is a small problem, solved exactly (`reduced`); the true residual, and with it the proven gap
-of the full problem, follows from the K_jV without touching the kernels. What the open points still lack becomes the
-next block of V, and one pass multiplies the blocks of all of them. So a round is
+Each training set keeps an orthonormal basis V of what its solutions have needed so far, and the products K_jV. In that
+space every point (target, p, λ) is a small problem, solved exactly (`reduced`); the true residual, and with it the
+proven gap of the full problem, follows from the K_jV without touching the kernels. What the open points still lack
+becomes the next block of V, and one pass multiplies the blocks of all of them. So a round is
 
     solve      the open points in the subspace, as tasks                                    no pass
     certify    by ‖R‖², or by the sharper bound of an anchor (`anchors`)                    no pass

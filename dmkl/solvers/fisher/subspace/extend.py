@@ -15,7 +15,7 @@ from dmkl.passes.execute import again, execute, machine
 from dmkl.passes.run import pass_bytes, pass_graph
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
-from dmkl.solvers.fisher.subspace.space import Subspace, Groups
+from dmkl.solvers.fisher.subspace.space import Groups, Subspace
 from dmkl.solvers.fisher.subspace.tasks import group_file, keep_products
 from dmkl.solvers.workspace import save_array
 

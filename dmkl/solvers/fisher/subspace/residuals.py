@@ -108,9 +108,7 @@ def residuals(
     return found
 
 
-def sharpen(
-    spaces: Sequence[Subspace], points: Sequence[Point], opened: Mapping[int, OpenPoint], step: float
-) -> None:
+def sharpen(spaces: Sequence[Subspace], points: Sequence[Point], opened: Mapping[int, OpenPoint], step: float) -> None:
     """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
 
     Points whose nearest anchor has served them already are left as they are.

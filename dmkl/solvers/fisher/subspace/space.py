@@ -17,8 +17,8 @@ from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness
 from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.tasks import ProductFiles, combined_products, settle
-from dmkl.solvers.workspace import save_array
 from dmkl.solvers.running import run_tasks
+from dmkl.solvers.workspace import save_array
 
 __all__ = ["Anchor", "Subspace", "Unsolved", "add_anchors", "solve_by_anchors"]
 
