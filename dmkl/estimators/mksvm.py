@@ -12,7 +12,8 @@ from dmkl.errors import InputError
 from dmkl.estimators.margin import MarginProblems, Multiclass, _MarginClassifier
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
-from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
+from dmkl.solvers.margin.gmkl import Method, gmkl
+from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.requests import Solver
 
