@@ -55,6 +55,7 @@ from scipy.special import softmax
 from dmkl import progress
 from dmkl.errors import InputError
 from dmkl.numerics.grouping import one_hot
+from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import GroupClassifier, Projection
 
@@ -251,34 +252,35 @@ def gs_mkl(
 
     weights, answer = yield from train(theta, None)
     trainings += 1
-    converged = False
+    status = Status.FALLING
     for step in range(max_iter + 1):
         objectives.append(float(answer.primal))
         watch.note(f"{problem.name}step {step}: objective {objectives[-1]:.6g}")
         if step >= _WINDOW and objectives[-1 - _WINDOW] - objectives[-1] <= tol * abs(objectives[-1]):
-            converged = True
+            status = Status.CONVERGED
             break
         if step == max_iter:
             break
         projected = yield Projection(indicator * np.asarray(answer.u)[:, None])
         gradient = np.stack(parameter_gradients(weights, statistics, projected, problem.scale, weighting))
         direction = memory.direction(theta, gradient)
-        slope = float(np.sum(gradient * direction))
         # No logit moves by more than this in a step: softmax's far ends are flat, and nothing comes back from there.
         furthest = float(np.abs(direction[0] * statistics + direction[1]).max())
         length = min(1.0, _REACH / furthest) if furthest > 0 else 0.0
-        while length > 1e-6:
-            tried, found = yield from train(theta + length * direction, answer.u)
+        # On −W, which is to rise.
+        search = LineSearch(theta, direction, -gradient, -objectives[-1], share=1e-4, length=length, factor=0.3)
+        while search.point is not None:
+            tried, found = yield from train(search.point, answer.u)
             trainings += 1
-            if float(found.primal) < objectives[-1] + 1e-4 * length * slope:
+            if search.accepts(-float(found.primal)):
+                theta, weights, answer = search.point, tried, found
                 break
-            length *= 0.3
+            search.shorten()
         else:
-            converged = True  # nothing below within the accuracy of a training
+            status = Status.CONVERGED  # nothing below within the accuracy of a training
             break
-        theta, weights, answer = theta + length * direction, tried, found
     return GroupOutcome(
-        Status.CONVERGED if converged else Status.FALLING,
+        status,
         weights,
         np.asarray(answer.u)[:, None],
         objectives[-1],

@@ -24,16 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from dmkl.errors import DmklError
-from dmkl.numerics.fisher import onto_sphere
+from dmkl.numerics.fisher import onto_sphere, steepest
+from dmkl.solvers.cones import ConicProgram
 
-__all__ = ["CuttingPlane", "MasterError", "exact_master", "newton_master", "taylor_form", "taylor_master"]
+__all__ = ["CuttingPlane", "ascent_direction", "exact_master", "newton_master", "taylor_form", "taylor_master"]
 
 Float = npt.NDArray[np.float64]
-
-
-class MasterError(DmklError, RuntimeError):
-    """The restricted master could not be solved to use."""
 
 
 @dataclass(frozen=True)
@@ -44,76 +40,32 @@ class CuttingPlane:
     slopes: Float
 
 
-class _Cone:
-    """Rows of Clarabel's A x + s = b, s in a product of cones, over x with `width` variables."""
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self._rows: list[Any] = []
-        self._b: list[Float] = []
-        self._cones: list[Any] = []
-
-    def add(self, rows: Any, b: Float, *cones: Any) -> None:
-        """Demand that b − rows x lie in the product of the cones."""
-        self._rows.append(sp.csc_array(rows))
-        self._b.append(np.asarray(b, dtype=np.float64))
-        self._cones.extend(cones)
-
-    def minimize(self, quadratic: Any, linear: Float) -> Float:
-        """Minimize ½ xᵀPx + qᵀx.
-
-        Raises
-        ------
-        MasterError
-            If Clarabel finds no point at all.
-        """
-        options = clarabel.DefaultSettings()
-        options.verbose = False
-        options.max_iter = 200
-        options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-10
-        upper = sp.triu(sp.csc_array(quadratic), format="csc")
-        rows = sp.vstack(self._rows, format="csc")
-        solver = clarabel.DefaultSolver(
-            sp.csc_matrix(upper), linear, sp.csc_matrix(rows), np.concatenate(self._b), self._cones, options
-        )
-        solution = solver.solve()
-        x = np.asarray(solution.x, dtype=np.float64)
-        # Any status is good enough whose point is usable: the caller scales it onto the ball and certifies the
-        # result by the full problem, not by the master.
-        if not np.isfinite(x).all() or str(solution.status) in (
-            "PrimalInfeasible",
-            "DualInfeasible",
-            "Unsolved",
-        ):
-            msg = f"the restricted master ended without a solution (Clarabel: {solution.status})"
-            raise MasterError(msg)
-        return x
-
-
 def _selector(width: int, first: int, n: int, sign: float = -1.0) -> Any:
     return sp.csc_array((np.full(n, sign), (np.arange(n), first + np.arange(n))), shape=(n, width))
 
 
-def _add_ball(cone: _Cone, n: int, p: float, spare: int) -> None:
-    """β ≥ 0 and ‖β‖_p ≤ 1 for x = (β, …); `spare` is the first of n spare variables, used where p needs them."""
-    width = cone.width
-    cone.add(_selector(width, 0, n), np.zeros(n), clarabel.NonnegativeConeT(n))
+def _add_ball(program: ConicProgram, n: int, p: float) -> None:
+    """β ≥ 0 and ‖β‖_p ≤ 1 for x = (β, …); with `_spares` of p further variables after β."""
+    width = program.width
+    program.at_most(_selector(width, 0, n), np.zeros(n))
     if np.isinf(p):
-        cone.add(_selector(width, 0, n, 1.0), np.ones(n), clarabel.NonnegativeConeT(n))
+        program.at_most(_selector(width, 0, n, 1.0), np.ones(n))
     elif p == 1:
-        row = sp.csc_array((np.ones(n), (np.zeros(n, dtype=int), np.arange(n))), shape=(1, width))
-        cone.add(row, np.ones(1), clarabel.NonnegativeConeT(1))
+        program.at_most(_total(width, 0, n), 1.0)
     elif p == 2:
         rows = sp.vstack([sp.csc_array((1, width)), _selector(width, 0, n)])
-        cone.add(rows, np.concatenate([[1.0], np.zeros(n)]), clarabel.SecondOrderConeT(n + 1))
+        program.add(rows, np.concatenate([[1.0], np.zeros(n)]), clarabel.SecondOrderConeT(n + 1))
     else:
         # Σ t_j ≤ 1 with (t_j, 1, β_j) in the power cone of exponent 1/p: t_j^(1/p) ≥ β_j.
-        row = sp.csc_array((np.ones(n), (np.zeros(n, dtype=int), spare + np.arange(n))), shape=(1, width))
-        cone.add(row, np.ones(1), clarabel.NonnegativeConeT(1))
+        program.at_most(_total(width, n, n), 1.0)
         first = 3 * np.arange(n)
-        at = (np.concatenate([first, first + 2]), np.concatenate([spare + np.arange(n), np.arange(n)]))
+        at = (np.concatenate([first, first + 2]), np.concatenate([n + np.arange(n), np.arange(n)]))
         rows = sp.csc_array((np.full(2 * n, -1.0), at), shape=(3 * n, width))
-        cone.add(rows, np.tile([0.0, 1.0, 0.0], n), *[clarabel.PowerConeT(1.0 / p)] * n)
+        program.add(rows, np.tile([0.0, 1.0, 0.0], n), *[clarabel.PowerConeT(1.0 / p)] * n)
+
+
+def _total(width: int, first: int, n: int) -> Any:
+    return sp.csc_array((np.ones(n), (np.zeros(n, dtype=int), first + np.arange(n))), shape=(1, width))
 
 
 def _weights(x: Float, p: float) -> Float:
@@ -150,36 +102,45 @@ def newton_master(q: Float, curvature: Float, beta: Float, p: float) -> Float:
     scale = float(np.abs(q).max()) or 1.0
     q, curvature = q / scale, curvature / scale
     width = n + _spares(n, p)
-    cone = _Cone(width)
-    _add_ball(cone, n, p, n)
+    program = ConicProgram(width)
+    _add_ball(program, n, p)
     quadratic = np.zeros((width, width))
     quadratic[:n, :n] = 0.5 * (curvature + curvature.T)
     linear = np.zeros(width)
     linear[:n] = -(q + curvature @ beta)
-    return _weights(cone.minimize(quadratic, linear)[:n], p)
+    return _weights(program.minimize(linear, quadratic)[0][:n], p)
 
 
-def _cutting_planes(cuts: Sequence[CuttingPlane], n: int, spares: int) -> tuple[_Cone, Float]:
+def ascent_direction(aim: Float, q: Float, beta: Float, p: float) -> Float:
+    """From β to the aim of a master; to the steepest corner where J does not rise on that way, q being its gradient.
+
+    A master's own tolerance can hide the way up while the gap is open.
+    """
+    direction = aim - beta
+    return direction if q @ direction > 0 else steepest(q, p) - beta
+
+
+def _cutting_planes(cuts: Sequence[CuttingPlane], n: int, spares: int) -> tuple[ConicProgram, Float]:
     """Variables (β, spare …, θ): maximize θ under S(α^(r), β) ≥ θ."""
     width = n + spares + 1
-    cone = _Cone(width)
+    program = ConicProgram(width)
     scale = max(max(float(np.abs(cut.slopes).max()), abs(cut.constant)) for cut in cuts) or 1.0
     rows = np.zeros((len(cuts), width))
     for r, cut in enumerate(cuts):
         rows[r, :n] = -cut.slopes / scale
         rows[r, -1] = 1.0
-    cone.add(rows, np.array([cut.constant / scale for cut in cuts]), clarabel.NonnegativeConeT(len(cuts)))
+    program.at_most(rows, np.array([cut.constant / scale for cut in cuts]))
     linear = np.zeros(width)
     linear[-1] = -1.0
-    return cone, linear
+    return program, linear
 
 
 def exact_master(cuts: Sequence[CuttingPlane], p: float) -> Float:
     """Maximize the lowest of the cuts over β ≥ 0, ‖β‖_p ≤ 1; returns β on the sphere, (n,)."""
     n = len(cuts[0].slopes)
-    cone, linear = _cutting_planes(cuts, n, _spares(n, p))
-    _add_ball(cone, n, p, n)
-    return _weights(cone.minimize(sp.csc_array((cone.width, cone.width)), linear)[:n], p)
+    program, linear = _cutting_planes(cuts, n, _spares(n, p))
+    _add_ball(program, n, p)
+    return _weights(program.minimize(linear)[0][:n], p)
 
 
 def taylor_form(beta: Float, p: float) -> tuple[Float, Float, float]:
@@ -202,14 +163,14 @@ def taylor_master(cuts: Sequence[CuttingPlane], beta: Float, p: float) -> Float:
     n = len(beta)
     if p == 1 or np.isinf(p):
         return exact_master(cuts, p)
-    cone, linear = _cutting_planes(cuts, n, 0)
-    cone.add(_selector(cone.width, 0, n), np.zeros(n), clarabel.NonnegativeConeT(n))
+    program, linear = _cutting_planes(cuts, n, 0)
+    program.at_most(_selector(program.width, 0, n), np.zeros(n))
     a, slope, constant = taylor_form(beta, p)
     # bᵀDb + lᵀb + c ≤ 1 as a second-order cone: with r = 1 − c − lᵀb, ‖(2 D^½ b, r − 1)‖ ≤ r + 1.
-    rows = np.zeros((n + 2, cone.width))
+    rows = np.zeros((n + 2, program.width))
     rows[0, :n] = slope
     rows[1:-1, :n] = -2.0 * np.diag(np.sqrt(a))
     rows[-1, :n] = slope
     b = np.concatenate([[2.0 - constant], np.zeros(n), [-constant]])
-    cone.add(rows, b, clarabel.SecondOrderConeT(n + 2))
-    return _weights(cone.minimize(sp.csc_array((cone.width, cone.width)), linear)[:n], p)
+    program.add(rows, b, clarabel.SecondOrderConeT(n + 2))
+    return _weights(program.minimize(linear)[0][:n], p)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.generators import finish
 from helpers.optima import bounds, norm, optimum, slopes, solve, system, value
 from helpers.references import dense_view, psd
 from hypothesis import given
@@ -225,14 +226,6 @@ def test_at_the_optimum_the_gap_is_rounding():
 # --- derivatives of J ---------------------------------------------------------------------------------------
 
 
-def finish(generator, answer):
-    """Answer a generator's one request."""
-    next(generator)
-    with pytest.raises(StopIteration) as stop:
-        generator.send(answer)
-    return stop.value.value
-
-
 @pytest.mark.parametrize("lam", [1e-3, 0.1, 10.0])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_derivatives_of_j(lam, classes):
@@ -245,7 +238,7 @@ def test_derivatives_of_j(lam, classes):
 
     step = DirectStep(Problem(h, lam, 2.0))
     factor = FactorHandle(Factor(np.tensordot(beta, kernels, axes=1), lam))
-    alpha = finish(step.begin(beta), factor)
+    alpha = finish(step.begin(beta), lambda request: factor)
     np.testing.assert_allclose(alpha, solve(kernels, beta, h, lam)[0], rtol=1e-9, atol=1e-12 * np.abs(alpha).max())
     certificate, _ = fisher.certify(alpha, kernels @ alpha, beta, h, lam, 2.0)
     with pytest.raises(StopIteration) as stop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.generators import finish
 from sklearn.cluster import KMeans
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.metrics.pairwise import rbf_kernel
@@ -19,8 +20,9 @@ from dmkl.solvers.groups import (
     gs_mkl,
     parameter_gradients,
 )
-from dmkl.solvers.margin.gmkl import GeneralizedProblem, conic_optimum
-from dmkl.solvers.margin.machine import solve_dense
+from dmkl.solvers.margin.dense import solve_dense
+from dmkl.solvers.margin.gmkl_dual import conic_optimum
+from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.margin.square import fit_square
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import GroupClassifier, Projection
@@ -38,12 +40,7 @@ def answer(request, kernels):
 
 def run(solver, kernels):
     """Drive a solver on kernels in memory."""
-    request = next(solver)
-    while True:
-        try:
-            request = solver.send(answer(request, kernels))
-        except StopIteration as stop:
-            return stop.value
+    return finish(solver, lambda request: answer(request, kernels))
 
 
 def made(seed, n=4, m=40):

@@ -21,9 +21,11 @@ import numpy.typing as npt
 
 from dmkl import progress
 from dmkl.errors import InputError
-from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, steepest, uniform_weights
+from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, uniform_weights
+from dmkl.solvers.cones import ConicError
+from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.margin.machine import as_signs, best_bias, hinge
-from dmkl.solvers.masters import MasterError, newton_master
+from dmkl.solvers.masters import ascent_direction, newton_master
 from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes, relative_gap
 from dmkl.solvers.requests import SVM, EachProduct
 
@@ -203,7 +205,7 @@ def mk_svm(
     fixed = n_kernels == 1 or np.isinf(p)
     best: MarginOutcome | None = None
     steps: list[Step] = []
-    descent: _Descent | None = None
+    search: LineSearch | None = None
     u: Float | None = None
     gap = _UNKNOWN_GAP
     for _ in range(max_iter):
@@ -214,7 +216,7 @@ def mk_svm(
         certificate = certify_margin(u, products, candidate, y, C, p)
         check_slopes(certificate.slopes, names)
         gap = min(certificate.weights_gap, _UNKNOWN_GAP)
-        accepted = descent is None or descent.accepts(candidate, certificate)
+        accepted = search is None or search.accepts(-certificate.objective)
         figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}
         steps.append(MarginStep(candidate, figures, accepted))
         certified = certificate.gap <= tol
@@ -237,13 +239,13 @@ def mk_svm(
         if fixed or (accuracy <= 0.1 * tol and certificate.weights_gap <= 0.1 * tol):
             # No other weights would help, and the machine could do no better.
             return replace(best, status=Status.STALLED)
-        if descent is None or accepted:
-            descent = _Descent(p, candidate, certificate, machine.curvature(products))
+        if search is None or accepted:
+            search = _search(p, candidate, certificate, machine.curvature(products))
         else:
-            descent.shorten(certificate)
-        if (shorter := descent.next()) is None:
+            search.shorten(0.5 * certificate.slopes)
+        if search.point is None:
             return replace(best, status=Status.STALLED)
-        candidate = shorter
+        candidate = search.point
     assert best is not None
     return best
 
@@ -271,35 +273,11 @@ def _first_weights(start: Float | None, n: int, p: float) -> Float:
     return onto_sphere(beta, p)
 
 
-class _Descent:
-    """One step from an accepted point, shortened until the convex J falls enough."""
-
-    def __init__(self, p: float, beta: Float, certificate: MarginCertificate, curvature: Float | None) -> None:
-        self._beta, self._certificate = beta, certificate
-        self._q = 0.5 * certificate.slopes
-        aim = closed_form_weights(beta, certificate.slopes, p)
-        if curvature is not None:
-            with suppress(MasterError):
-                aim = newton_master(self._q, curvature, beta, p)
-        self._direction = aim - beta
-        if not self._q @ self._direction > 0:
-            # The model sees no way down though the gap is open (its solver's tolerance): go for the steepest corner.
-            self._direction = steepest(self._q, p) - beta
-        self._length = 1.0
-
-    def next(self) -> Float | None:
-        """The next point to try; None when the steps have become too short to matter."""
-        return None if self._length < 1e-6 else self._beta + self._length * self._direction
-
-    def shorten(self, certificate: MarginCertificate) -> None:
-        """Cut the step to where J's slope along it vanishes, if it is linear between the two ends that are known."""
-        before, after = float(self._q @ self._direction), -0.5 * float(certificate.slopes @ self._direction)
-        self._length *= float(np.clip(before / (before + after), 0.1, 0.9)) if after > 0 else 0.5
-
-    def accepts(self, beta: Float, certificate: MarginCertificate) -> bool:
-        """Whether J has fallen as a convex function should (Armijo's rule).
-
-        J lies between objective and upper at either point; what the machines leave open of it counts for the step.
-        """
-        promised = float(self._q @ (beta - self._beta))
-        return certificate.objective <= self._certificate.upper - 1e-3 * promised
+def _search(p: float, beta: Float, certificate: MarginCertificate, curvature: Float | None) -> LineSearch:
+    """From an accepted point along Newton's step, on −J, which lies between −upper and −objective."""
+    q = 0.5 * certificate.slopes
+    aim = closed_form_weights(beta, certificate.slopes, p)
+    if curvature is not None:
+        with suppress(ConicError):
+            aim = newton_master(q, curvature, beta, p)
+    return LineSearch(beta, ascent_direction(aim, q, beta, p), q, -certificate.upper)

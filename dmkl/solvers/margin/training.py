@@ -11,51 +11,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import Combination, StoredSum, combine_pass
 from dmkl.passes.execute import check_memory, check_shared, machine
 from dmkl.passes.view import Lens
-from dmkl.solvers.margin.machine import dense_bytes, solve_by_columns, solve_dense
-from dmkl.solvers.margin.square import fit_square
+from dmkl.solvers.margin.decomposition import solve_by_columns
+from dmkl.solvers.margin.dense import dense_bytes, solve_dense
+from dmkl.solvers.margin.machine import SVMSolution
+from dmkl.solvers.margin.square import SquareSolution, fit_square
+from dmkl.solvers.requests import SVM, GroupClassifier
 from dmkl.solvers.running import run_tasks
 
-__all__ = ["Wanted", "train_together"]
+__all__ = ["train_together"]
 
-Float = npt.NDArray[np.float64]
-
-
-class Wanted(Protocol):
-    """A machine that is asked for: `SVM`, or `GroupClassifier` if it has `groups`."""
-
-    @property
-    def weights(self) -> Float:
-        """The kernel weights β, (n,), or (n, G)."""
-
-    @property
-    def y(self) -> Float:
-        """Labels 1 and −1, or targets, (m,)."""
-
-    @property
-    def C(self) -> float | None:
-        """The bound on α."""
-
-    @property
-    def tol(self) -> float:
-        """The relative gap to reach."""
-
-    @property
-    def start(self) -> Float | None:
-        """Begin with this u, (m,)."""
+Classifier = SVM | GroupClassifier
 
 
-def train_together(lenses: Sequence[Lens], wanted: Sequence[tuple[int, Wanted]]) -> tuple[list[Any], int]:
-    """Train several machines, each through one of the lenses.
+def train_together(
+    lenses: Sequence[Lens], asked: Sequence[tuple[int, Classifier]]
+) -> tuple[list[SVMSolution | SquareSolution], int]:
+    """Train several machines; each is asked for with the place of the lens that it sees the kernels through.
 
     Machines with the same weights share a sum; sums share a pass, as many as a task can add up side by side.
 
@@ -66,62 +45,58 @@ def train_together(lenses: Sequence[Lens], wanted: Sequence[tuple[int, Wanted]])
     """
     where = machine()
     sums: dict[tuple[int, bytes, bytes], list[int]] = {}
-    for number, (place, request) in enumerate(wanted):
-        groups = getattr(request, "groups", np.zeros(0))
-        sums.setdefault((place, request.weights.tobytes(), groups.tobytes()), []).append(number)
+    for number, (place, request) in enumerate(asked):
+        groups = b"" if isinstance(request, SVM) else request.groups.tobytes()
+        sums.setdefault((place, request.weights.tobytes(), groups), []).append(number)
     # Entries of composite kernels are weighted one by one, after the steps: through lenses of their own.
     seen = [*lenses, *(Lens(lens.view, replace(lens.fitted, entrywise=True)) for lens in lenses)]
     side = lenses[0].view.source.tiling.tile
     most = max(1, where.task_bytes // 4 // (8 * side * side))
-    groups = list(sums.values())
-    found: dict[int, Any] = {}
-    batches = [groups[start : start + most] for start in range(0, len(groups), most)]
+    shared = list(sums.values())
+    found: dict[int, SVMSolution | SquareSolution] = {}
+    batches = [shared[start : start + most] for start in range(0, len(shared), most)]
     for batch in batches:
         with tempfile.TemporaryDirectory(prefix="dmkl-sums-") as folder:
             way_out = "set TMPDIR to a folder on a file system that all machines share"
             check_shared(Path(folder), "where the combined kernels of this step are written", way_out)
-            combinations = [_combination(wanted[group[0]], len(lenses)) for group in batch]
+            combinations = [_combination(*asked[numbers[0]], len(lenses)) for numbers in batch]
             totals = combine_pass(seen, combinations, [f"{folder}/sum-{k}" for k in range(len(batch))])
-            members = [(k, number) for k, group in enumerate(batch) for number in group]
+            members = [(k, number) for k, numbers in enumerate(batch) for number in numbers]
             # Few machines share the memory of all: one alone may hold what a task among others may not.
             allowed = max(where.task_bytes, where.total_bytes // min(len(members), where.slots_per_host))
             work = [
-                partial(_train, totals[k], allowed, where.slots_per_host, _as_tuple(wanted[number][1]))
-                for k, number in members
+                partial(_train, totals[k], allowed, where.slots_per_host, asked[number][1]) for k, number in members
             ]
             machines = run_tasks("train", work)
         found |= {number: trained for (_, number), trained in zip(members, machines, strict=True)}
-    return [found[number] for number in range(len(wanted))], len(batches)
+    return [found[number] for number in range(len(asked))], len(batches)
 
 
-def _combination(asked: tuple[int, Wanted], n_lenses: int) -> Combination:
-    place, request = asked
-    groups = getattr(request, "groups", None)
-    if groups is None:
+def _combination(place: int, request: Classifier, n_lenses: int) -> Combination:
+    if isinstance(request, SVM):
         return Combination(place, request.weights)
-    return Combination(n_lenses + place, np.ones(len(request.weights)), request.weights[:, groups])
+    return Combination(n_lenses + place, np.ones(len(request.weights)), request.weights[:, request.groups])
 
 
-def _as_tuple(request: Wanted) -> tuple[Any, ...]:
-    more = (getattr(request, "rows", None), getattr(request, "lam", None))
-    return request.y, request.C, request.tol, request.start, *more
-
-
-def _train(total: StoredSum, task_bytes: int, tasks_per_machine: int, asked: tuple[Any, ...]) -> Any:
-    y, C, tol, start, rows, lam = asked
+def _train(
+    total: StoredSum, task_bytes: int, tasks_per_machine: int, request: Classifier
+) -> SVMSolution | SquareSolution:
+    y, tol, start = request.y, request.tol, request.start
+    rows = request.rows if isinstance(request, SVM) else None
     n_sum = total.lens.view.shape[1]
     # The matrix, twice where its rows are put into another order, and what the machine needs beside it.
     needed = 16 * n_sum**2 + dense_bytes(len(y))
     with pinned_blas(blas_threads(tasks_per_machine)):
-        if lam is not None:
+        if isinstance(request, GroupClassifier) and request.lam is not None:
             way_out = "Set dmkl.memory higher, give the workers more memory, or take loss='hinge'"
             check_memory("least squares on the combined kernel", {"matrices": needed}, task_bytes, way_out)
-            return fit_square(total.whole(), y, lam)
+            return fit_square(total.whole(), y, request.lam)
+        assert request.C is not None
         if needed <= task_bytes:
             kernel = total.whole()
-            return solve_dense(kernel if rows is None else kernel[np.ix_(rows, rows)], y, C, tol, start)
+            return solve_dense(kernel if rows is None else kernel[np.ix_(rows, rows)], y, request.C, tol, start)
         columns = SumColumns(total)
         if rows is None:
-            return solve_by_columns(columns, columns.diagonal, y, C, tol, task_bytes // 2, start)[0]
+            return solve_by_columns(columns, columns.diagonal, y, request.C, tol, task_bytes // 2, start)[0]
         some = lambda index: columns(rows[index])[rows]  # noqa: E731
-        return solve_by_columns(some, columns.diagonal[rows], y, C, tol, task_bytes // 2, start)[0]
+        return solve_by_columns(some, columns.diagonal[rows], y, request.C, tol, task_bytes // 2, start)[0]

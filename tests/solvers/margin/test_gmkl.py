@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.generators import finish
 from helpers.margin import reference
 from scipy.optimize import linprog
 
 from dmkl.errors import IndefiniteKernelError, InputError
-from dmkl.solvers.margin.gmkl import GeneralizedProblem, conic_optimum, gmkl
-from dmkl.solvers.margin.machine import SVMSolution, solve_dense
+from dmkl.solvers.margin.dense import solve_dense
+from dmkl.solvers.margin.gmkl import gmkl
+from dmkl.solvers.margin.gmkl_dual import conic_optimum
+from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, EachProduct
 
 
-class Plain:
-    """An SVM's answer without its curvature."""
-
-    def __init__(self, answer: SVMSolution) -> None:
-        self.u, self.bias, self.primal, self.dual = answer.u, answer.bias, answer.primal, answer.dual
-
-
-def run(solver, kernels, plain=False):
+def run(solver, kernels, curvature=True):
     """Drive a solver on kernels in memory; its result, and how many weightings it asked for."""
-    answer, weightings = None, 0
-    while True:
-        try:
-            request = solver.send(answer)
-        except StopIteration as stop:
-            return stop.value, weightings
+    weightings = 0
+
+    def answer(request):
+        nonlocal weightings
         if isinstance(request, SVM):
             weightings += 1
-            answer = solve_dense(np.tensordot(request.weights, kernels, 1), request.y, request.C, request.tol)
-            answer = Plain(answer) if plain else answer
-        else:
-            assert isinstance(request, EachProduct)
-            answer = np.einsum("nij,jb->nib", kernels, request.block)
+            machine = solve_dense(np.tensordot(request.weights, kernels, 1), request.y, request.C, request.tol)
+            return machine if curvature else replace(machine, free_kernel=None)
+        assert isinstance(request, EachProduct)
+        return np.einsum("nij,jb->nib", kernels, request.block)
+
+    return finish(solver, answer), weightings
 
 
 def made(seed, n=5, m=40):
@@ -124,7 +120,7 @@ def test_the_gradient_method_finds_the_same():
 
 def test_without_a_curvature_it_still_certifies():
     kernels, problem = constrained(2)
-    found, _ = run(gmkl(problem, 5, tol=1e-3), kernels, plain=True)
+    found, _ = run(gmkl(problem, 5, tol=1e-3), kernels, curvature=False)
     assert found.status is Status.CERTIFIED
 
 

@@ -13,7 +13,9 @@ from hypothesis.extra import numpy as hnp
 from sklearn.svm import SVC
 
 from dmkl.errors import InputError, MemoryBudgetError
-from dmkl.solvers.margin.machine import best_bias, dense_bytes, feasible, hinge, solve_by_columns, solve_dense
+from dmkl.solvers.margin.decomposition import solve_by_columns
+from dmkl.solvers.margin.dense import dense_bytes, solve_dense
+from dmkl.solvers.margin.machine import best_bias, feasible, hinge
 
 
 def rbf(m, seed=0, share=0.5, width=5.0, dimensions=4):
@@ -128,7 +130,7 @@ def test_columns_with_room_for_few():
 
 
 def test_out_of_rounds_tells_the_true_gap(monkeypatch):
-    monkeypatch.setattr("dmkl.solvers.margin.machine._MAX_ROUNDS", 3)
+    monkeypatch.setattr("dmkl.solvers.margin.decomposition._MAX_ROUNDS", 3)
     kernel, y = rbf(120, 6)
     solution, _ = by_columns(kernel, y, 64.0, 1e-8, 0.05)
     assert solution.gap > 1e-8

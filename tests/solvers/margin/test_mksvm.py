@@ -8,12 +8,14 @@ from itertools import pairwise
 import cvxpy as cp
 import numpy as np
 import pytest
+from helpers.generators import finish
 from helpers.margin import made, optimum
 from helpers.optima import conjugate, norm
 from sklearn.svm import SVC
 
 from dmkl.errors import IndefiniteKernelError, InputError
-from dmkl.solvers.margin.machine import solve_by_columns, solve_dense
+from dmkl.solvers.margin.decomposition import solve_by_columns
+from dmkl.solvers.margin.dense import solve_dense
 from dmkl.solvers.margin.mksvm import MarginProblem, certify_margin, closed_form_weights, mk_svm
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, EachProduct
@@ -41,26 +43,19 @@ def out_of_core(kernels, request):
 
 
 def without_curvature(kernels, request):
-    solution = in_memory(kernels, request)
-    object.__setattr__(solution, "free_kernel", None)
-    return solution
+    return replace(in_memory(kernels, request), free_kernel=None)
 
 
 def solved(kernels, y, C, p, *, machine=in_memory, **options):
     """Drive the solver, and check its certificate by the definitions."""
-    solver = mk_svm(MarginProblem(y, C, p), len(kernels), **options)
-    answer = None
-    while True:
-        try:
-            request = solver.send(answer)
-        except StopIteration as stop:
-            solution = stop.value
-            break
+
+    def answer(request):
         if isinstance(request, SVM):
-            answer = machine(kernels, request)
-        else:
-            assert isinstance(request, EachProduct)
-            answer = kernels @ request.block
+            return machine(kernels, request)
+        assert isinstance(request, EachProduct)
+        return kernels @ request.block
+
+    solution = finish(mk_svm(MarginProblem(y, C, p), len(kernels), **options), answer)
     u, beta, upper = solution.dual[:, 0], solution.weights, solution.certificate.upper
     assert beta.min() >= 0
     assert norm(beta, p) == pytest.approx(1, rel=1e-9)

@@ -1,0 +1,200 @@
+"""A support vector machine on a kernel matrix of which only some columns fit the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.solvers.margin.dense import FIRST_EPS, optimize, rounding_error
+from dmkl.solvers.margin.machine import SVMSolution, as_signs, box, certify, feasible
+
+__all__ = ["ReadColumns", "solve_by_columns"]
+
+Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+
+_MAX_ROUNDS = 1000
+"""Most working sets."""
+
+ReadColumns = Callable[[Index], Float]
+
+
+def solve_by_columns(
+    columns: ReadColumns,
+    diagonal: Float,
+    y: npt.ArrayLike,
+    C: float,
+    tol: float,
+    max_bytes: int,
+    start: npt.ArrayLike | None = None,
+) -> tuple[SVMSolution, int]:
+    """Solve on a kernel matrix of which no more than some columns fit the memory.
+
+    Decomposition (Osuna, Freund, Girosi 1997; Joachims 1999) with a working set as large as the memory: the pairs
+    that violate optimality most, then the free vectors and whatever else is held. The columns of those that join are
+    asked for in one call; the problem among the working set is solved as in `solve_dense`, and the gradient of all
+    samples follows from the columns that are held.
+
+    Parameters
+    ----------
+    columns
+        Gives the columns of K at some positions, (m, len(positions)) float64. Dear: it is called with as many
+        positions as can be, and never with one that is held.
+    diagonal
+        (m,), of K.
+    y
+        (m,), 1 and −1.
+    C
+        The bound on α.
+    tol
+        The relative gap to reach.
+    max_bytes
+        What all arrays of the solver may take: 40 m a column of the working set, for the column itself, another that
+        a call brings, K among the working set, and its factor.
+    start
+        u to begin with, (m,), as in `solve_dense`; the columns of its support vectors are asked for.
+
+    Returns
+    -------
+    tuple
+        The solution, its scores and gap computed anew from columns, and the number of columns that were asked for.
+        With a gap above tol where that is what the arithmetic resolves, or after 1,000 working sets: decomposition is
+        slow where the free vectors are more than the working set.
+
+    Raises
+    ------
+    InputError
+        As `solve_dense`.
+    MemoryBudgetError
+        If not even two columns fit.
+    """
+    y = as_signs(y, C)
+    m = len(y)
+    diagonal = np.asarray(diagonal, dtype=np.float64)
+    if diagonal.shape != (m,):
+        msg = f"the diagonal must have a value for each label, ({m},); found {diagonal.shape}"
+        raise InputError(msg)
+    size = min(m, max_bytes // (40 * m))
+    if size < 2:
+        msg = f"a working set of two columns takes {80 * m} bytes, max_bytes is {max_bytes}: allow more"
+        raise MemoryBudgetError(msg)
+    held = _HeldColumns(columns, m, size)
+    lower, upper = box(y, C)
+
+    def certified(u: Float) -> SVMSolution:
+        free = np.flatnonzero((lower < u) & (u < upper))
+        scores, free_kernel = held.product(u, free)
+        return replace(certify(u, scores, y, C), free_kernel=free_kernel)
+
+    found = certified(feasible(start, y, C))
+    u, f, eps = found.u.copy(), y - found.scores, FIRST_EPS
+    for _ in range(_MAX_ROUNDS):
+        violators = _violators(u, f, lower, upper, eps)
+        if len(violators):
+            among, rows = held.hold(held.working_set(violators, (lower < u) & (u < upper)))
+            before, part, slope = u[among], u[among], f[among]
+            optimize(np.take(rows, among, axis=1), lower[among], upper[among], part, slope, eps)
+            u[among] = part
+            f -= (part - before) @ rows
+            continue
+        # Optimal to eps by the gradient that was carried along. What counts is the gap by a fresh one.
+        finest = eps < rounding_error(diagonal, u)
+        if finest or certify(u, y - f, y, C).gap <= tol:
+            fresh = certified(u)
+            found = min(found, fresh, key=lambda solution: solution.gap)
+            if finest or found.gap <= tol:
+                return found, held.asked
+            u, f = fresh.u.copy(), y - fresh.scores
+        eps *= 0.1
+    return min(found, certified(u), key=lambda solution: solution.gap), held.asked
+
+
+def _violators(u: Float, f: Float, lower: Float, upper: Float, eps: float) -> Index:
+    """The variables that violate optimality by eps: the worst that should rise, the worst that should fall, and so on.
+
+    None if no pair does.
+    """
+    may_rise, may_fall = u < upper, u > lower
+    middle = 0.5 * (f[may_rise].max(initial=-np.inf) + f[may_fall].min(initial=np.inf))
+    # Ties are broken at random: samples are often sorted so that like stands beside like.
+    shuffled = np.random.default_rng(0).permutation(len(u))
+    rising = shuffled[(may_rise & (f > middle + 0.5 * eps))[shuffled]]
+    falling = shuffled[(may_fall & (f < middle - 0.5 * eps))[shuffled]]
+    ordered = np.concatenate(
+        [rising[np.argsort(-f[rising], kind="stable")], falling[np.argsort(f[falling], kind="stable")]]
+    )
+    ranks = np.concatenate([np.arange(len(rising)), np.arange(len(falling))])
+    return np.asarray(ordered[np.argsort(ranks, kind="stable")])
+
+
+class _HeldColumns:
+    """The columns that are held in memory, as rows: those of the working set."""
+
+    def __init__(self, columns: ReadColumns, m: int, size: int) -> None:
+        self._columns, self._size = columns, size
+        self._rows = np.empty((size, m))
+        self._slot = np.full(m, -1)  # where a sample's column is held
+        self._holder = np.full(size, -1)  # whose column a slot holds
+        self.asked = 0
+
+    def working_set(self, violators: Index, free: npt.NDArray[np.bool_]) -> Index:
+        """At least half of it violators, the worst first; then free vectors that are held, then whatever is held."""
+        held = self._holder[self._holder >= 0]
+        free_held, bound_held = held[free[held]], held[~free[held]]
+        share = max(self._size // 2, self._size - len(free_held))
+        ordered = np.concatenate([violators[:share], free_held, violators[share:], bound_held])
+        _, first = np.unique(ordered, return_index=True)
+        return np.asarray(ordered[np.sort(first)[: self._size]])
+
+    def hold(self, among: Index) -> tuple[Index, Float]:
+        """Hold the columns of these samples, asking for those that are missing; what is held then, and its rows.
+
+        Others give way only where there is no room, so that a working set is all that is held.
+        """
+        wanted = np.zeros(len(self._slot), bool)
+        wanted[among] = True
+        missing = among[self._slot[among] < 0]
+        if len(missing):
+            spare = np.concatenate([np.flatnonzero(self._holder < 0), np.flatnonzero(~wanted[self._holder])])
+            spare = spare[: len(missing)]
+            evicted = self._holder[spare]
+            self._slot[evicted[evicted >= 0]] = -1
+            self._rows[spare] = self._ask(missing).T
+            self._slot[missing], self._holder[spare] = spare, missing
+        used = int(np.count_nonzero(self._holder >= 0))  # slots fill from the first on
+        return self._holder[:used], self._rows[:used]
+
+    def product(self, u: Float, free: Index) -> tuple[Float, Float | None]:
+        """Ku from columns alone, and K among the free vectors where it takes no more than the held columns do."""
+        support = np.flatnonzero(u)
+        small = len(free) ** 2 <= self._rows.size
+        free_kernel = np.empty((len(free), len(free))) if small else None
+        missing = support[self._slot[support] < 0]
+        # What there is room for is kept, free vectors first: they make the next working set.
+        missing = missing[np.argsort(~np.isin(missing, free), kind="stable")]
+        room = int(np.count_nonzero(self._holder < 0))
+        if room and len(missing):
+            self.hold(missing[:room])
+            missing = missing[room:]
+        total = np.zeros(len(u))
+
+        def add(samples: Index, rows: Float) -> None:
+            total[...] += u[samples] @ rows
+            if free_kernel is not None:
+                _, of_free, of_rows = np.intersect1d(free, samples, return_indices=True)
+                free_kernel[of_free] = rows[np.ix_(of_rows, free)]
+
+        used = int(np.count_nonzero(self._holder >= 0))
+        add(self._holder[:used], self._rows[:used])
+        for start in range(0, len(missing), self._size):
+            batch = missing[start : start + self._size]
+            add(batch, self._ask(batch).T)
+        return total, free_kernel
+
+    def _ask(self, samples: Index) -> Float:
+        self.asked += len(samples)
+        return np.asarray(self._columns(samples), dtype=np.float64)
