@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dmkl import kernelset, settings
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.features.bandwidths import resolve
-from dmkl.features.fills import filled
+from dmkl.features.missing import filled
 from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned, plan, read_specs
 from dmkl.features.tiles import Axis, FeatureTiles

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dmkl import kernelset
 from dmkl.errors import InputError, MemoryBudgetError, StoreError
 from dmkl.features.build import Missing, at_hand, check_present, check_values, provenances
-from dmkl.features.fills import fill_of, means
+from dmkl.features.missing import fill_of, means
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels

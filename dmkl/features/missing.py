@@ -8,11 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.features.tile_tasks import TileIndex, batches, check_task_memory, run_batch
 from dmkl.features.tiles import FeatureTiles, Fill
-from dmkl.numerics.chain import Fitted
-from dmkl.passes.run import run_pass
-from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens, View
 
 __all__ = ["fill_of", "filled", "means"]
 
@@ -57,7 +54,7 @@ def filled(source: FeatureTiles, absent: Mapping[str, Mask], present: Mapping[st
 
 
 def means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[str, Index]) -> dict[int, Float]:
-    """Mean of k(x, ·) over the column samples that have the source, for every row sample x: a pass for each source.
+    """Mean of k(x, ·) over the column samples that have the source, for every row sample x.
 
     Parameters
     ----------
@@ -66,7 +63,7 @@ def means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[str, In
     kernels
         Which of them.
     present
-        For each source the column samples that have it, as positions.
+        For each source the column samples that have it, as ascending positions.
 
     Returns
     -------
@@ -78,20 +75,48 @@ def means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[str, In
     InputError
         If no sample has a source.
     """
-    found: dict[int, Float] = {}
     for feature in dict.fromkeys(str(source.recipes[k].feature) for k in kernels):
-        mine = np.array([k for k in kernels if source.recipes[k].feature == feature])
-        rows, cols = np.arange(source.tiling.rows), np.arange(source.tiling.cols)
         if not len(present[feature]):
             msg = f"no training sample has {feature!r}, so nothing stands for it; leave its kernels out"
             raise InputError(msg)
-        vector = np.zeros(len(cols))
-        vector[present[feature]] = 1.0 / len(present[feature])
-        view = View(source, mine, rows, rows if source.symmetric else cols)
-        column = Columns(vector[:, None], "each", None, np.dtype(np.float64))
-        (products,), _ = run_pass([Lens(view, Fitted())], [column], "means")
-        found |= dict(zip(mine.tolist(), products[:, :, 0], strict=True))
+    if not kernels:
+        return {}
+    check_task_memory(source, "the means of kernels whose samples lack a source")
+    tiles, found = list(source.tiling.pairs()), dict[int, Float]()
+    for batch in batches(source, kernels, len(tiles)):
+        parts = run_batch(source, batch, tiles, _sums_of_tile, present, "means")
+        for k, of_tiles in parts.items():
+            found[k] = _added(source, tiles, of_tiles) / len(present[str(source.recipes[k].feature)])
     return found
+
+
+def _sums_of_tile(
+    source: FeatureTiles, present: Mapping[str, Index], kernels: tuple[int, ...], tile: TileIndex
+) -> list[tuple[Float, Float | None]]:
+    """Sum a tile's rows, and of a symmetric kernel its mirror image's, over the samples that have the source."""
+    i, j = tile
+    sums = []
+    for (k, _, _), block in source.stream([(k, i, j) for k in kernels]):
+        has_source = present[str(source.recipes[k].feature)]
+        rows, cols = (_inside(has_source, run) for run in (source.tiling.row_slice(i), source.tiling.col_slice(j)))
+        mirrored = block[rows].sum(axis=0, dtype=np.float64) if source.symmetric and i != j else None
+        sums.append((block[:, cols].sum(axis=1, dtype=np.float64), mirrored))
+    return sums
+
+
+def _inside(positions: Index, run: slice) -> Index:
+    """Places in a tile, whose samples are `run`, of the samples at ascending positions."""
+    start, stop = np.searchsorted(positions, (run.start, run.stop))
+    return positions[start:stop] - run.start
+
+
+def _added(source: FeatureTiles, tiles: Sequence[TileIndex], parts: Sequence[tuple[Float, Float | None]]) -> Float:
+    total = np.zeros(source.tiling.rows)
+    for (i, j), (sums, mirrored) in zip(tiles, parts, strict=True):
+        total[source.tiling.row_slice(i)] += sums
+        if mirrored is not None:
+            total[source.tiling.row_slice(j)] += mirrored
+    return total
 
 
 def fill_of(rows: Mask, cols: Mask, row_mean: Float, col_mean: Float, mean: float) -> Fill:
