@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dmkl.errors import InputError
 from dmkl.features.tile_tasks import TileIndex, batches, check_task_memory, run_batch
-from dmkl.features.tiles import FeatureTiles, Fill
+from dmkl.features.tiles import FeatureTiles, MeanFill
 
 __all__ = ["fill_of", "filled", "means"]
 
@@ -107,7 +107,7 @@ def _sums_of_tile(
 def _inside(positions: Index, run: slice) -> Index:
     """Places in a tile, whose samples are `run`, of the samples at ascending positions."""
     start, stop = np.searchsorted(positions, (run.start, run.stop))
-    return positions[start:stop] - run.start
+    return np.asarray(positions[start:stop] - run.start)
 
 
 def _added(source: FeatureTiles, tiles: Sequence[TileIndex], parts: Sequence[tuple[Float, Float | None]]) -> Float:
@@ -119,6 +119,6 @@ def _added(source: FeatureTiles, tiles: Sequence[TileIndex], parts: Sequence[tup
     return total
 
 
-def fill_of(rows: Mask, cols: Mask, row_mean: Float, col_mean: Float, mean: float) -> Fill:
+def fill_of(rows: Mask, cols: Mask, row_mean: Float, col_mean: Float, mean: float) -> MeanFill:
     """A fill in which samples that lack the source have the mean of the means themselves."""
-    return Fill(rows, cols, np.where(rows, mean, row_mean), np.where(cols, mean, col_mean), mean)
+    return MeanFill(rows, cols, np.where(rows, mean, row_mean), np.where(cols, mean, col_mean), mean)
