@@ -14,6 +14,8 @@ from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
 from dmkl.errors import InputError
+from dmkl.inputs.kernel_sources import as_source
+from dmkl.inputs.labels import Labels
 from dmkl.numerics.alignment import alignments, estimated, sign_probes
 from dmkl.numerics.chain import ChainState, Fitted
 from dmkl.numerics.positions import positions
@@ -27,9 +29,8 @@ from dmkl.passes.product import GeometricMean
 from dmkl.passes.run import PassGraph, pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
-from dmkl.store.ingest import Labels, ingest
+from dmkl.store.ingest import ingest
 from dmkl.store.reader import Location, StoreReader
-from dmkl.store.sources import as_source
 
 __all__ = ["KernelSet", "Split", "create", "measure", "open"]
 

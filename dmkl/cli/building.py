@@ -34,14 +34,14 @@ from dmkl.cli.output import count, say, say_note, size
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.features.specs import FUNCTIONS, plan, read_specs
+from dmkl.inputs import read_vector
+from dmkl.inputs.features import Features, as_features
+from dmkl.inputs.label_files import read_file
+from dmkl.inputs.labels import Labels as Known
+from dmkl.inputs.side_data import KernelShape, SideData, gather
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import BANDED
 from dmkl.progress import ConsoleWatch
-from dmkl.store.feature_files import Features, as_features
-from dmkl.store.files import read_vector
-from dmkl.store.files.labels import Found, Frame, assemble
-from dmkl.store.files.opening import read_file
-from dmkl.store.ingest import Labels as Known
 from dmkl.store.reader import partial_path
 
 __all__ = ["build"]
@@ -244,8 +244,8 @@ def _open(features: list[Path], *, samples: Path | None, **files: Path | None) -
     names = None if samples is None else _names(samples)
     found = as_features(features, samples=names)
     n_samples = next(iter(found.blocks.values())).shape[0]
-    given = [Found(role, str(path), partial(read_file, path)) for role, path in files.items() if path is not None]
-    known, _ = assemble(given, Frame(0, n_samples, n_samples, found.samples), found.notes)
+    given = [SideData(role, str(path), partial(read_file, path)) for role, path in files.items() if path is not None]
+    known, _ = gather(given, KernelShape(0, n_samples, n_samples, found.samples), found.notes)
     return found, known
 
 

@@ -41,10 +41,10 @@ from dmkl.cli.output import console, count, print_json, say
 from dmkl.cli.samples import positions
 from dmkl.cli.tables import by_column, summary_table, weights_table
 from dmkl.errors import InputError, StoreExistsError
+from dmkl.inputs import read_vector
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import as_exponent
 from dmkl.progress import ConsoleWatch
-from dmkl.store.files import read_vector
 
 __all__ = ["fit", "parse_p"]
 

@@ -18,9 +18,9 @@ from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite,
 from dmkl.cli.output import count, print_json, say, say_note
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError, StoreExistsError
+from dmkl.inputs.features import as_features
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
-from dmkl.store.feature_files import as_features
 
 __all__ = ["predict"]
 

@@ -46,15 +46,13 @@ from dmkl.cli.samples import positions
 from dmkl.cli.tables import points_table, weights_table
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.estimators.saving import has_format as _has_format
+from dmkl.inputs import read_file
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.grid import as_grid
 from dmkl.searching.result import BEST, FORMAT, SearchResult
 from dmkl.solvers.outcome import WORDS as STATUSES
 from dmkl.solvers.workspace import FORMAT as STATE_FORMAT
-from dmkl.store.files import read_vector
-from dmkl.store.files.paths import known
-from dmkl.store.files.text import TEXT_SUFFIXES, Table, read_table
 
 __all__ = ["parse_cv", "parse_grid", "search"]
 
@@ -410,8 +408,7 @@ def _samples(
 
 def _read_groups(file: Path, samples: Array, chosen: Index) -> Array:
     """The group of each chosen sample, from a vector in the order of the set or a table with the samples' names."""
-    path = known(file.expanduser())
-    table = read_table(path) if path.suffix.lower() in TEXT_SUFFIXES else Table(read_vector(path))
+    table = read_file(file)
     values: Array = table.values
     names = table.row_names
     if names is None and values.ndim == 2 and values.shape[1] == 2:

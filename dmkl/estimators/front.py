@@ -23,10 +23,10 @@ from dmkl.estimators.fisher import MKFDA
 from dmkl.estimators.learner import KernelClassifier
 from dmkl.features.build import Missing, build
 from dmkl.features.specs import plan
+from dmkl.inputs.features import as_features
 from dmkl.numerics.fisher import encode_targets
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.execute import Machine, active_client, check_memory, computing_here, machine
-from dmkl.store.feature_files import as_features
 
 __all__ = ["MKLClassifier"]
 

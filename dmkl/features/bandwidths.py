@@ -11,12 +11,9 @@ import numpy.typing as npt
 from dmkl.errors import InputError
 from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned
+from dmkl.features.tile_tasks import TileIndex, batches, check_task_memory, run_batch
 from dmkl.features.tiles import Axis, FeatureTiles, RandomTable
-from dmkl.numerics.chain import Fitted
 from dmkl.numerics.functions import STATISTIC
-from dmkl.passes.run import run_pass
-from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens, View
 from dmkl.store.features import FeatureTable, TableOfRows
 
 __all__ = ["resolve"]
@@ -35,7 +32,7 @@ def resolve(
     """γ = 1/(b · D̄) for every kernel that was given a bandwidth b.
 
     D̄ is the mean over all pairs of different training samples that have the source, of the distance that γ multiplies:
-    exact, in closed form for ‖x − y‖² and by one pass over computed tiles for the others.
+    exact, in closed form for ‖x − y‖² and by going once through computed tiles for the others.
 
     Parameters
     ----------
@@ -111,17 +108,21 @@ def _means(
     some = Axis(axis.samples[rows], {source: table}, rows if statistic == "given" else None)
     recipes = [Recipe(str(k), f"mean-{statistic}", source, key[2], {}) for k, key in enumerate(keys)]
     tiles = FeatureTiles(recipes, some, None, dtype, tile)
-    everything = np.arange(len(rows))
-    view = View(tiles, np.arange(len(keys)), everything, everything)
-    # The sums of single tiles, added up here: in an order that does not depend on how many tasks there were, since a
-    # build that was interrupted goes on with the same numbers only.
-    n_tiles = tiles.tiling.shape[0]
-    by_tile = Columns(np.eye(n_tiles)[everything // tiles.tiling.tile], "project", None, np.dtype(np.float64))
-    (found,), _ = run_pass([Lens(view, Fitted())], [by_tile], "distances")
-    totals = found.sum(axis=(1, 2))
+    check_task_memory(tiles, "the mean distances of these bandwidths")
+    pairs, sums = list(tiles.tiling.pairs()), np.zeros(len(keys))
+    for batch in batches(tiles, range(len(keys)), len(pairs)):
+        for k, parts in run_batch(tiles, batch, pairs, _sum_of_tile, None, "distances").items():
+            sums[k] = sum(parts)
     diagonal = tiles.diagonal(np.arange(len(keys)))
     assert diagonal is not None
-    return list(zip(keys, (totals - diagonal.sum(axis=1)) / (len(rows) * (len(rows) - 1.0)), strict=True))
+    return list(zip(keys, (sums - diagonal.sum(axis=1)) / (len(rows) * (len(rows) - 1.0)), strict=True))
+
+
+def _sum_of_tile(source: FeatureTiles, _: None, kernels: tuple[int, ...], tile: TileIndex) -> list[float]:
+    """The sum of a tile's entries, and of its mirror image's, for each kernel."""
+    i, j = tile
+    times = 1.0 if i == j else 2.0
+    return [times * float(block.sum(dtype=np.float64)) for _, block in source.stream([(k, i, j) for k in kernels])]
 
 
 def _squared(keys: Sequence[_Key], table: FeatureTable, rows: Index) -> list[float]:

@@ -12,17 +12,17 @@ import numpy.typing as npt
 from dmkl import kernelset, settings
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.features.bandwidths import resolve
-from dmkl.features.fills import filled
+from dmkl.features.missing import filled
 from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned, plan, read_specs
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
+from dmkl.inputs.features import FeatureMatrix, as_features
+from dmkl.inputs.labels import Labels
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
 from dmkl.passes.view import View
-from dmkl.store.feature_files import Block, as_features
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan
-from dmkl.store.ingest import Labels
 from dmkl.store.reader import Location
 from dmkl.store.writer import Header, StoreWriter
 
@@ -190,7 +190,7 @@ def _precision(tables: Any) -> np.dtype[Any]:
 
 def check_values(
     kernels: Sequence[Planned | Recipe],
-    tables: Mapping[str, Block],
+    tables: Mapping[str, FeatureMatrix],
     scans: Mapping[str, Scan],
     samples: Sequence[str] | Array | None,
 ) -> None:
@@ -234,7 +234,7 @@ def check_present(absent: Mapping[str, npt.NDArray[np.bool_]], missing: Missing)
         raise InputError(msg)
 
 
-def at_hand(tables: Mapping[str, Block], scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:
+def at_hand(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:
     """The tables as they were given, for kernels that are computed on demand."""
     return {
         name: ArrayTable(

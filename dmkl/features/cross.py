@@ -12,17 +12,17 @@ import numpy.typing as npt
 from dmkl import kernelset
 from dmkl.errors import InputError, MemoryBudgetError, StoreError
 from dmkl.features.build import Missing, at_hand, check_present, check_values, provenances
-from dmkl.features.fills import fill_of, means
+from dmkl.features.missing import fill_of, means
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
+from dmkl.inputs.features import FeatureMatrix, as_features
+from dmkl.inputs.labels import Labels
 from dmkl.kernelset import KernelSet
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.product import GeometricMean
 from dmkl.passes.view import View
-from dmkl.store.feature_files import Block, as_features
 from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
-from dmkl.store.ingest import Labels
 from dmkl.store.reader import Location, StoreReader
 from dmkl.store.writer import Header, StoreWriter
 
@@ -246,7 +246,9 @@ def cross_tiles(
     return _filled(source, {name: each.absent for name, each in scans.items()}), labels
 
 
-def _same_columns(name: str, function: str, given: Mapping[str, Block], training: TrainingFeatures) -> Block:
+def _same_columns(
+    name: str, function: str, given: Mapping[str, FeatureMatrix], training: TrainingFeatures
+) -> FeatureMatrix:
     """The new table of this name, if it has the columns of the training samples'.
 
     Raises

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dmkl.errors import InputError
-from dmkl.features.wording import plain, shown, some
+from dmkl.features.messages import plain, shown, some
 
 __all__ = ["read_columns", "read_specs"]
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from dmkl.errors import InputError
+from dmkl.features.messages import did_you_mean, plain, shown, some
 from dmkl.features.spec_files import read_specs
-from dmkl.features.spec_models import MODELS, NO_GRID, BlockInfo, OnColumns, Random, Spec, listed
-from dmkl.features.wording import did_you_mean, plain, shown, some
+from dmkl.features.spec_schema import MODELS, NO_GRID, BlockInfo, OnColumns, Random, Spec, listed
 
 __all__ = ["FUNCTIONS", "BlockInfo", "Planned", "plan", "read_specs"]
 

@@ -24,7 +24,7 @@ from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable
 
-__all__ = ["Axis", "FeatureTiles", "Fill", "RandomTable", "table_of"]
+__all__ = ["Axis", "FeatureTiles", "MeanFill", "RandomTable", "table_of"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -56,7 +56,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Fill:
+class MeanFill:
     """What stands in a kernel for samples that lack its source: the mean of training samples that have it.
 
     The mean is that in feature space: centred over those training samples, the row of such a sample is zero.
@@ -201,7 +201,7 @@ class FeatureTiles:
         cols: Axis | None,
         dtype: npt.DTypeLike,
         tile: int,
-        fills: Mapping[int, Fill] | None = None,
+        fills: Mapping[int, MeanFill] | None = None,
     ) -> None:
         self.recipes = tuple(recipes)
         self.symmetric = cols is None

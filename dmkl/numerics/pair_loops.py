@@ -20,9 +20,10 @@ Array = npt.NDArray[Any]
 
 _STRIP = 1024
 
-# Contraction to fused multiply-adds, and no care for signed zeros: nothing that reorders a sum. "numpy" leaves out the
-# test for a division by zero, which would keep the loop from being vectorized.
-_compiled = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
+# No care for signed zeros, and nothing that reorders or contracts: every operation rounds as IEEE 754 says, whatever
+# machine the loops were compiled for. "numpy" leaves out the test for a division by zero, which would keep the loop
+# from being vectorized.
+_compiled = numba.njit(nogil=True, cache=True, fastmath={"nsz"}, error_model="numpy")
 
 
 @_compiled

@@ -12,7 +12,7 @@ and for the small result VᵀKV once, since the mirrored tile contributes the tr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -83,6 +83,9 @@ def sweep(
     held: dict[TileKey, Array] | None = None,
 ) -> Partial:
     """Go once through the tiles of a unit: those that are `held` in memory, or else as they are read."""
+    # What has come from another process may lie unaligned: NumPy then multiplies in a slow loop of its own instead of
+    # BLAS, which also rounds otherwise.
+    columns = [replace(c, block=np.require(c.block, requirements=["ALIGNED"])) for c in columns]
     view = lenses[0].view
     keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]
     stream = view.source.stream(keys) if held is None else ((key, held[key]) for key in keys)
@@ -209,7 +212,7 @@ class _Blocks:
         key = (lane.wide.dtype, rows, cols)
         if key not in self._made:
             part = self._tile[rows.inside(rows.run(self._i))][:, cols.inside(cols.run(self._j))]
-            self._made[key] = part.astype(lane.wide.dtype, copy=False)
+            self._made[key] = np.require(part, lane.wide.dtype, ["ALIGNED"])
         return self._made[key]
 
 

@@ -24,7 +24,7 @@ from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.errors import StoreError
-from dmkl.store.tables.blocks import Block, check_rows
+from dmkl.inputs.feature_matrices import FeatureMatrix, check_rows
 
 __all__ = [
     "FEATURES",
@@ -48,7 +48,7 @@ _STRIP_BYTES = 32 * 2**20
 _CHUNK_COLUMNS = 1024
 
 
-class FeatureTable(Block, Protocol):
+class FeatureTable(FeatureMatrix, Protocol):
     """One source of features that was gone through once, read in parts by tasks."""
 
     @property
@@ -279,7 +279,7 @@ class Scan:
     lowest: tuple[float, int, int]
 
 
-def scan(table: Block, samples: Sequence[str] | Array | None) -> Scan:
+def scan(table: FeatureMatrix, samples: Sequence[str] | Array | None) -> Scan:
     """Go once through a table, a strip of rows at a time, and check its values.
 
     Raises
@@ -305,14 +305,14 @@ def scan(table: Block, samples: Sequence[str] | Array | None) -> Scan:
     return Scan(digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest)
 
 
-def _strips(table: Block) -> Iterator[slice]:
+def _strips(table: FeatureMatrix) -> Iterator[slice]:
     rows, columns = table.shape
     side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize))
     for start in range(0, rows, side):
         yield slice(start, min(start + side, rows))
 
 
-def write_table(root: Any, number: int, table: Block, found: Scan, chunk_rows: int) -> None:
+def write_table(root: Any, number: int, table: FeatureMatrix, found: Scan, chunk_rows: int) -> None:
     """Write a table into the group `features` of a kernel set or a model; not again where it stands already.
 
     Parameters

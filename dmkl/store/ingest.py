@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,125 +12,15 @@ from zarr.abc.store import Store
 
 from dmkl import progress, settings
 from dmkl.errors import IndefiniteKernelWarning, InputError
+from dmkl.inputs.kernel_sources import KernelSource, Matrix, fingerprint
+from dmkl.inputs.labels import Labels, as_text, unique_names
 from dmkl.numerics.psd import Repair, repair_psd, worst_minor
 from dmkl.store.reader import Location
-from dmkl.store.sources import KernelSource, Matrix, fingerprint
 from dmkl.store.writer import Header, StoreWriter
 
-__all__ = ["Labels", "ingest"]
+__all__ = ["ingest"]
 
 Array = npt.NDArray[Any]
-
-
-@dataclass
-class Labels:
-    """What is known of the samples of a set; every field may be missing.
-
-    Parameters
-    ----------
-    samples, train_samples
-        Names, unique; numbers from 0 where missing.
-    labels
-        (sample,) classes, or (sample, task) of 0 and 1.
-    tasks
-        Names of the tasks of multilabel labels.
-    splits
-        (split, sample): 0 train, 1 validation, 2 test, -1 in no part.
-    diagonal
-        (kernel, sample), k(x, x) of the samples of rectangular kernels; symmetric ones have their own.
-    """
-
-    samples: Sequence[Any] | Array | None = None
-    train_samples: Sequence[Any] | Array | None = None
-    labels: Sequence[Any] | Array | None = None
-    tasks: Sequence[Any] | Array | None = None
-    splits: Sequence[Any] | Array | None = None
-    diagonal: Array | None = None
-
-    def checked(self, rows: int, cols: int, *, rectangular: bool) -> dict[str, Array | None]:
-        """The nodes to write, each checked against the shape of the kernels.
-
-        Raises
-        ------
-        InputError
-            If a length is wrong, a name occurs twice, or splits hold other numbers than -1, 0, 1, 2.
-        """
-        labels = None if self.labels is None else _checked_labels(np.asarray(self.labels), rows)
-        tasks = None
-        if labels is not None and labels.ndim == 2:
-            tasks = _names(self.tasks, labels.shape[1], "task")
-        return {
-            "sample": _names(self.samples, rows, "sample"),
-            "train_sample": _names(self.train_samples, cols, "train_sample") if rectangular else None,
-            "label": labels,
-            "task": tasks,
-            "split": None if self.splits is None else _checked_splits(np.asarray(self.splits), rows),
-        }
-
-
-def _names(values: Sequence[Any] | Array | None, length: int, what: str) -> Array:
-    if values is None:
-        return np.array([str(i) for i in range(length)], dtype=object)
-    given = np.asarray(values)
-    if given.ndim != 1:
-        msg = f"{what} names must be a list of {length}, got {values!r:.80}"
-        raise InputError(msg)
-    names = [_text(value) for value in given.tolist()]
-    if len(names) != length:
-        msg = f"{what} names: found {len(names)}, expected one for each of the {length} {what}s"
-        raise InputError(msg)
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            msg = f"{what} names must be unique, but {name!r} occurs more than once"
-            raise InputError(msg)
-        if "\0" in name:
-            msg = f"{what} name {name!r} holds a zero character"
-            raise InputError(msg)
-        seen.add(name)
-    return np.array(names, dtype=object)
-
-
-def _text(value: Any) -> str:
-    # NumPy and HDF5 hold strings as bytes, whose str() is "b'...'".
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _checked_labels(labels: Array, rows: int) -> Array:
-    if labels.ndim not in (1, 2) or labels.shape[0] != rows:
-        msg = f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample"
-        raise InputError(msg)
-    if labels.ndim == 2:
-        if not np.isin(labels, (0, 1)).all():
-            msg = "multilabel labels (sample, task) must be 0 or 1"
-            raise InputError(msg)
-        return labels.astype(np.int8)
-    if labels.dtype.kind == "f":
-        if not np.isfinite(labels).all():
-            i = int(np.flatnonzero(~np.isfinite(labels))[0])
-            msg = f"label {i} is {labels[i]}; every sample needs a class (give those without one a class of their own)"
-            raise InputError(msg)
-        if not np.array_equal(labels, np.round(labels)):
-            msg = "labels must be classes (integers or strings), found fractions; round or bin them first"
-            raise InputError(msg)
-        labels = labels.astype(np.int64)
-    if labels.dtype.kind in "iub":
-        return labels.astype(np.int64)
-    return np.array([_text(value) for value in labels.tolist()], dtype=object)
-
-
-def _checked_splits(splits: Array, rows: int) -> Array:
-    splits = splits[None, :] if splits.ndim == 1 else splits
-    if splits.ndim != 2 or splits.shape[1] != rows:
-        msg = f"splits have shape {splits.shape}, expected (splits, {rows}): a part for each sample"
-        raise InputError(msg)
-    if not np.isin(splits, (-1, 0, 1, 2)).all():
-        msg = (
-            "splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found "
-            f"{sorted(set(splits.ravel().tolist()))}"
-        )
-        raise InputError(msg)
-    return splits.astype(np.int8)
 
 
 def ingest(
@@ -177,7 +66,7 @@ def ingest(
     if nodes["train_sample"] is not None and symmetric and labels.train_samples is None:
         nodes["train_sample"] = nodes["sample"]
     if source.names is not None:
-        _names(source.names, len(source.names) if source.n_kernels is None else source.n_kernels, "kernel")
+        unique_names(source.names, len(source.names) if source.n_kernels is None else source.n_kernels, "kernel")
     diagonal = labels.diagonal if diagonal is None else diagonal
     if symmetric:
         diagonal = None
@@ -205,7 +94,7 @@ def ingest(
                 watch.advance(kernel_bytes)
                 continue
             intake.take(j, name, matrix, {"identity": identity}, own_diagonal)
-        _names(names, len(names), "kernel")
+        unique_names(names, len(names), "kernel")
         if source.names is not None and len(names) != len(source.names):
             msg = f"found {len(names)} kernels but {len(source.names)} names"
             raise InputError(msg)
@@ -238,7 +127,7 @@ def _name_of(source: KernelSource, j: int) -> str:
     if j >= len(source.names):
         msg = f"found more kernels than the {len(source.names)} names"
         raise InputError(msg)
-    return _text(source.names[j])
+    return as_text(source.names[j])
 
 
 def _stored_dtype(dtype: npt.DTypeLike | None, first: Matrix) -> np.dtype[Any]:

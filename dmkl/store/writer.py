@@ -31,11 +31,11 @@ from zarr.storage import LocalStore
 
 from dmkl._version import __version__
 from dmkl.errors import DiskFullError, InputError, StoreExistsError
+from dmkl.inputs.feature_matrices import FeatureMatrix
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
 from dmkl.store.reader import Location, as_location, describe, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
-from dmkl.store.tables.blocks import Block
 from dmkl.store.tiles import TileWriter, plain_folder
 
 __all__ = ["Header", "StoreWriter"]
@@ -306,7 +306,7 @@ class StoreWriter:
 
     # --- features ---------------------------------------------------------------------------------------------
 
-    def write_features(self, tables: Sequence[tuple[Block, Scan]]) -> dict[str, FeatureTable]:
+    def write_features(self, tables: Sequence[tuple[FeatureMatrix, Scan]]) -> dict[str, FeatureTable]:
         """Keep the features that the kernels are computed from beside them; returns them as they are stored."""
         with _full_disk(self.location):
             for number, (table, found) in enumerate(tables):

@@ -138,6 +138,30 @@ def test_bandwidths_do_not_tell_how_many_tasks_there_were(tile):
     assert all(found == recipes[0] for found in recipes)
 
 
+@pytest.mark.parametrize("tile", [4, 16])
+def test_means_of_missing_samples_do_not_tell_how_many_tasks_there_were(tmp_path, tile):
+    tables, found = lacking(a=[3, 4, 20, 36], b=[9]), []
+    for workers in (1, 2, 3, 5):
+        with dask.config.set(scheduler="threads", num_workers=workers):
+            dmkl.build(tmp_path / f"{workers}.zarr", tables, ALL_ON_FEATURES, missing="zero", tile=tile)
+            lazy = dmkl.build(None, tables, ALL_ON_FEATURES, missing="zero", tile=tile)
+        found.append((tree(tmp_path / f"{workers}.zarr"), np.asarray(lazy).tobytes()))
+    assert all(one == found[0] for one in found)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_cores_do_not_show_in_what_is_built(tmp_path, threads):
+    """Wide features and tiles, for which BLAS divides the work among its threads."""
+    rng = np.random.default_rng(4)
+    tables = {"x": rng.random((300, 200)), "y": rng.random((300, 30)).astype("f4")}
+    tables["y"][[5, 250]] = np.nan
+    specs = {"function": ["linear", "rbf", "laplacian", "chi2"], "feature": ["x", "y"]}
+    for place, more in (("one", 1), ("several", threads)):
+        with dask.config.set({"scheduler": "synchronous", "dmkl.blas-threads": more}):
+            dmkl.build(tmp_path / place, tables, specs, missing="zero", tile=300)
+    assert tree(tmp_path / "one") == tree(tmp_path / "several")
+
+
 @pytest.fixture(scope="module")
 def synchronous_content(tmp_path_factory):
     path = tmp_path_factory.mktemp("reference") / "set.zarr"

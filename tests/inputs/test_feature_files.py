@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dmkl.errors import InputError
-from dmkl.store.feature_files import as_features, check_rows, missing_rows
-from dmkl.store.files import numpy_files
+from dmkl.inputs import numpy_files
+from dmkl.inputs.features import as_features, check_rows, missing_rows
 
 RNG = np.random.default_rng(0)
 A = RNG.normal(size=(7, 3))
@@ -411,7 +411,7 @@ TABLES = pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 @TABLES
 @pytest.mark.parametrize("rows_at_once", [2, 100])
 def test_tables(tmp_path, suffix, rows_at_once, monkeypatch):
-    monkeypatch.setattr("dmkl.store.tables.table_files._CHUNK_CELLS", 4 * rows_at_once)
+    monkeypatch.setattr("dmkl.inputs.formats.tables._CHUNK_CELLS", 4 * rows_at_once)
     path = tmp_path / f"hog{suffix}"
     found = as_features(write_table(FRAME.assign(patient=SAMPLES)[["u", "patient", "v", "w"]], path, index=False))
     assert list(found.blocks) == ["hog"]

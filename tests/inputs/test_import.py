@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.store.files import open_files, read_vector
-from dmkl.store.files.source import FileSource
+from dmkl.inputs import open_files, read_vector
+from dmkl.inputs.file_source import FileSource
 from dmkl.store.ingest import ingest
 
 K = psd(3, 7).round(3)

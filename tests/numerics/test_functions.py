@@ -12,8 +12,8 @@ from sklearn.metrics import pairwise
 import dmkl
 from dmkl.errors import InputError
 from dmkl.features.specs import FUNCTIONS, plan, read_specs
+from dmkl.inputs.features import as_features
 from dmkl.numerics import functions
-from dmkl.store.feature_files import as_features
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 

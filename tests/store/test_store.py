@@ -36,8 +36,8 @@ from dmkl.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from dmkl.inputs.kernel_sources import ArraySource, StripBuffer, as_source, fingerprint
 from dmkl.store.reader import StoreReader
-from dmkl.store.sources import ArraySource, StripBuffer, as_source, fingerprint
 
 K = psd(3, 11).astype("f4")
 R = np.random.default_rng(0).normal(size=(2, 5, 11))
@@ -412,7 +412,7 @@ IMPORT = """
     import sys, time
     import numpy as np
     from dmkl.store import writer
-    from dmkl.store.files import open_files
+    from dmkl.inputs import open_files
     from dmkl.store.ingest import ingest
 
     write = writer.StoreWriter.write_tile

@@ -13,10 +13,10 @@ import scipy.io
 import scipy.sparse
 
 from dmkl.errors import InputError
-from dmkl.store.files.hdf5 import H5Array, opened
-from dmkl.store.files.variables import Readable, Variable
+from dmkl.inputs.formats.file_arrays import FileArray, Readable
+from dmkl.inputs.formats.hdf5 import H5Array, opened
 
-__all__ = ["matlab_variables"]
+__all__ = ["matlab_arrays"]
 
 Array = npt.NDArray[Any]
 
@@ -29,7 +29,7 @@ _NUMBERS = {
 _TEXT, _OBJECT = np.dtype("U1"), np.dtype(object)
 
 
-def matlab_variables(path: Path) -> list[Variable]:
+def matlab_arrays(path: Path) -> list[FileArray]:
     """The variables of a MATLAB file of version 7.3 (HDF5) or earlier."""
     try:
         return _v73(path) if h5py.is_hdf5(path) else _v5(path)
@@ -43,17 +43,17 @@ def matlab_variables(path: Path) -> list[Variable]:
 # --- version 5 (and 4) --------------------------------------------------------------------------------------
 
 
-def _v5(path: Path) -> list[Variable]:
+def _v5(path: Path) -> list[FileArray]:
     found = []
     for name, shape, kind in scipy.io.whosmat(str(path)):
         if name.startswith("__"):
             continue
         if kind in _NUMBERS:
             lazy = _V5Array(path, name, shape, np.dtype(_NUMBERS[kind]))
-            found.append(Variable(path, name, shape, lazy.dtype, lazy.fresh, lazy.values, matlab=True))
+            found.append(FileArray(path, name, shape, lazy.dtype, lazy.fresh, lazy.values, matlab=True))
         elif kind == "char":
             text = _V5Array(path, name, shape, _TEXT)
-            found.append(Variable(path, name, shape[:1], _TEXT, text.fresh, text.strings))
+            found.append(FileArray(path, name, shape[:1], _TEXT, text.fresh, text.strings))
         elif kind == "cell":
             found.append(_v5_cell(path, name, shape))
         else:
@@ -62,28 +62,28 @@ def _v5(path: Path) -> list[Variable]:
                 "struct": "a struct: save its fields as variables of their own",
             }.get(kind, kind)
             unread = _V5Array(path, name, shape, _OBJECT)
-            found.append(Variable(path, name, shape, _OBJECT, unread.fresh, unread.values, problem, matlab=True))
+            found.append(FileArray(path, name, shape, _OBJECT, unread.fresh, unread.values, problem, matlab=True))
     return found
 
 
-def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> Variable:
+def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> FileArray:
     """A cell array: of strings, of kernels, or of neither; only its content tells."""
     lazy = _V5Array(path, name, shape, _OBJECT)
     parts = [np.asarray(part) for part in lazy.values().ravel(order="F")]
     if all(part.dtype.kind == "U" for part in parts):
-        return Variable(path, name, (len(parts),), _TEXT, lazy.fresh, lazy.strings)
+        return FileArray(path, name, (len(parts),), _TEXT, lazy.fresh, lazy.strings)
     if all(part.dtype.kind in "fiub" and part.size == 1 for part in parts):
-        return Variable(path, name, (len(parts),), np.dtype(np.float64), lazy.fresh, lambda: _scalars(parts))
+        return FileArray(path, name, (len(parts),), np.dtype(np.float64), lazy.fresh, lambda: _scalars(parts))
     stack = _stack(parts)
     if stack is None:
-        return Variable(path, name, shape, _OBJECT, lazy.fresh, lazy.values, "a cell array of unlike parts")
+        return FileArray(path, name, shape, _OBJECT, lazy.fresh, lazy.values, "a cell array of unlike parts")
 
     def again() -> Readable:
         held = _stack([np.asarray(part) for part in lazy.fresh().values().ravel(order="F")])
         assert held is not None
         return held
 
-    return Variable(path, name, stack.shape, stack.dtype, again, lazy.values, cell=True)
+    return FileArray(path, name, stack.shape, stack.dtype, again, lazy.values, cell=True)
 
 
 class _V5Array:
@@ -135,8 +135,8 @@ class _V5Array:
 # --- version 7.3 --------------------------------------------------------------------------------------------
 
 
-def _v73(path: Path) -> list[Variable]:
-    found: list[Variable] = []
+def _v73(path: Path) -> list[FileArray]:
+    found: list[FileArray] = []
     with opened(path) as file:
 
         def visit(group: h5py.Group, prefix: str) -> None:
@@ -156,12 +156,12 @@ def _v73(path: Path) -> list[Variable]:
     return found
 
 
-def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> Variable:
+def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> FileArray:
     array = H5Array(path, name, reverse=True)
     kind = node.attrs.get("MATLAB_class", b"")
     kind = kind.decode() if isinstance(kind, bytes) else str(kind)
     if kind == "char":
-        return Variable(path, name, array.shape[:1], _TEXT, lambda: array, lambda: _characters(array[...]))
+        return FileArray(path, name, array.shape[:1], _TEXT, lambda: array, lambda: _characters(array[...]))
     if h5py.check_ref_dtype(node.dtype) is h5py.Reference:
         return _v73_cell(path, name, node)
     problem = ""
@@ -169,17 +169,17 @@ def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> Variable:
         problem = "complex"
     elif array.dtype.kind not in "fiub" or kind not in ("", *_NUMBERS):
         problem = kind or "not numbers"
-    return Variable(path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem, matlab=True)
+    return FileArray(path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem, matlab=True)
 
 
-def _v73_sparse(path: Path, name: str, group: h5py.Group) -> Variable:
+def _v73_sparse(path: Path, name: str, group: h5py.Group) -> FileArray:
     n_rows = int(group.attrs["MATLAB_sparse"])
     n_cols = len(group["jc"]) - 1 if "jc" in group else 0
     array = H5Array(path, name + "/jc", reverse=True)
-    return Variable(path, name, (n_rows, n_cols), _OBJECT, array.fresh, array.fresh, "sparse", matlab=True)
+    return FileArray(path, name, (n_rows, n_cols), _OBJECT, array.fresh, array.fresh, "sparse", matlab=True)
 
 
-def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> Variable:
+def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> FileArray:
     # Each part is a data set of its own, which the cell refers to; axes are reversed in the cell too.
     targets = [node.file[reference] for reference in np.asarray(node[...]).T.ravel(order="F")]
     kinds = {bytes(target.attrs.get("MATLAB_class", b"")).decode() for target in targets}
@@ -192,23 +192,23 @@ def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> Variable:
         return np.array(texts, dtype=str)
 
     if kinds <= {"char"}:
-        return Variable(path, name, (len(targets),), _TEXT, lambda: arrays[0], strings)
+        return FileArray(path, name, (len(targets),), _TEXT, lambda: arrays[0], strings)
     whole = len(arrays) == len(targets) and not any(empty)
     if whole and all(array.dtype.kind in "fiub" and set(array.shape) == {1} for array in arrays):
         number = np.dtype(np.float64)
         read = partial(_scalars, arrays)
-        return Variable(path, name, (len(arrays),), number, lambda: arrays[0], read)
+        return FileArray(path, name, (len(arrays),), number, lambda: arrays[0], read)
     stack = _stack(arrays) if whole else None
     if stack is None:
         cell = H5Array(path, name, reverse=True)
-        return Variable(path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, "a cell array of unlike parts")
+        return FileArray(path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, "a cell array of unlike parts")
 
     def again() -> Readable:
         held = _stack([array.fresh() for array in arrays])
         assert held is not None
         return held
 
-    return Variable(path, name, stack.shape, stack.dtype, again, strings, cell=True)
+    return FileArray(path, name, stack.shape, stack.dtype, again, strings, cell=True)
 
 
 def _characters(codes: Array) -> Array:

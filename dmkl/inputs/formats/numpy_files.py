@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
-from dmkl.store.files.variables import Variable
+from dmkl.inputs.formats.file_arrays import FileArray
 
-__all__ = ["npy_variables", "npz_variables"]
+__all__ = ["npy_arrays", "npz_arrays"]
 
 Array = npt.NDArray[Any]
 
 
-def npy_variables(path: Path) -> list[Variable]:
+def npy_arrays(path: Path) -> list[FileArray]:
     """The array of an .npy file."""
     try:
         with path.open("rb") as file:
@@ -36,10 +36,10 @@ def npy_variables(path: Path) -> list[Variable]:
             msg = f"{path} is not a whole .npy file: {error}"
             raise InputError(msg) from error
 
-    return [Variable(path, "", shape, dtype, mapped, mapped, _problem(dtype))]
+    return [FileArray(path, "", shape, dtype, mapped, mapped, _problem(dtype))]
 
 
-def npz_variables(path: Path) -> list[Variable]:
+def npz_arrays(path: Path) -> list[FileArray]:
     """The arrays of an .npz file, in the order in which they were saved."""
     found = []
     try:
@@ -49,7 +49,7 @@ def npz_variables(path: Path) -> list[Variable]:
                     with archive.open(member) as file:
                         shape, fortran, dtype = _header(file)
                     array = _Member(path, member, shape, dtype, fortran=fortran)
-                    found.append(Variable(path, member[:-4], shape, dtype, array.fresh, array.whole, _problem(dtype)))
+                    found.append(FileArray(path, member[:-4], shape, dtype, array.fresh, array.whole, _problem(dtype)))
     except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
         msg = f"{path} is not a whole .npz file: {error}"
         raise InputError(msg) from error

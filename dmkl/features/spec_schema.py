@@ -9,8 +9,8 @@ from typing import Annotated, Any, Protocol
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dmkl.errors import InputError
+from dmkl.features.messages import did_you_mean, shown, some
 from dmkl.features.spec_files import read_columns
-from dmkl.features.wording import did_you_mean, shown, some
 
 __all__ = ["MODELS", "NO_GRID", "BlockInfo", "OnColumns", "Random", "Spec", "listed"]
 

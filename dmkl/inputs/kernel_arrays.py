@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dmkl.errors import InputError
-from dmkl.store.files.source import Part
-from dmkl.store.files.variables import Variable, stamp, times, where
-from dmkl.store.sources import kernel_axis
+from dmkl.inputs.file_source import KernelArray
+from dmkl.inputs.formats.file_arrays import FileArray, shape_text, stamp, where
+from dmkl.inputs.kernel_sources import kernel_axis
 
-__all__ = ["as_part", "check_shapes", "kernel_names", "kernels", "named"]
+__all__ = ["arrays_named", "as_kernel_array", "check_shapes", "find_kernels", "kernel_names"]
 
 
-def named(path: Path, held: Iterable[Variable], names: Sequence[str]) -> list[Variable]:
+def arrays_named(path: Path, held: Iterable[FileArray], names: Sequence[str]) -> list[FileArray]:
     """The arrays of these names.
 
     Raises
@@ -37,7 +37,7 @@ def named(path: Path, held: Iterable[Variable], names: Sequence[str]) -> list[Va
     return chosen
 
 
-def kernels(path: Path, held: Sequence[Variable]) -> list[Variable]:
+def find_kernels(path: Path, held: Sequence[FileArray]) -> list[FileArray]:
     """The arrays that are kernels by their shapes: one of three dimensions, or the square matrices.
 
     Raises
@@ -76,7 +76,7 @@ _NAMED_PROBLEMS = {
 }
 
 
-def _refuse(variable: Variable) -> None:
+def _refuse(variable: FileArray) -> None:
     """Refuse what cannot be a kernel."""
     if not variable.problem and variable.dtype.kind in "fiub":
         return
@@ -85,7 +85,7 @@ def _refuse(variable: Variable) -> None:
     raise InputError(msg)
 
 
-def as_part(variable: Variable, asked: int | None, notes: list[str]) -> Part:
+def as_kernel_array(variable: FileArray, asked: int | None, notes: list[str]) -> KernelArray:
     """The kernels of an array, along the axis that was asked for or that its shape tells.
 
     Raises
@@ -98,7 +98,7 @@ def as_part(variable: Variable, asked: int | None, notes: list[str]) -> Part:
         raise InputError(msg)
     shape, mark = variable.shape, stamp(variable.path)
     if len(shape) == 2:
-        return Part(variable, None, (shape[0], shape[1]), 1, mark)
+        return KernelArray(variable, None, (shape[0], shape[1]), 1, mark)
     if variable.cell:
         axis = 0
     elif asked is not None:
@@ -106,26 +106,27 @@ def as_part(variable: Variable, asked: int | None, notes: list[str]) -> Part:
     elif variable.matlab and len(set(shape)) == 3:
         axis = 2
         notes.append(
-            f"{where(variable)} is {times(shape)}: taken as {shape[2]} rectangular kernels, along MATLAB's last axis"
+            f"{where(variable)} is {shape_text(shape)}: taken as {shape[2]} rectangular kernels, along MATLAB's last "
+            "axis"
         )
     else:
         axis = kernel_axis(shape, where(variable), last_when_cubic=variable.matlab)
         if len(set(shape)) == 1:
             notes.append(
-                f"{where(variable)} is {times(shape)}: its kernels were taken along axis {axis}; give the "
+                f"{where(variable)} is {shape_text(shape)}: its kernels were taken along axis {axis}; give the "
                 "kernel axis if they lie along another"
             )
     rows, cols = (length for position, length in enumerate(shape) if position != axis)
-    return Part(variable, axis, (rows, cols), shape[axis], mark)
+    return KernelArray(variable, axis, (rows, cols), shape[axis], mark)
 
 
-def check_shapes(parts: Sequence[Part]) -> None:
+def check_shapes(parts: Sequence[KernelArray]) -> None:
     """Refuse kernels of different shapes; the rows of a text file are counted when it is read."""
     rows = {part.shape[0] for part in parts} - {-1}
     cols = {part.shape[1] for part in parts}
     if len(rows) <= 1 and len(cols) <= 1:
         return
-    listed = [f"{part.variable.name or part.variable.path.name} {times(part.shape)}" for part in parts]
+    listed = [f"{part.variable.name or part.variable.path.name} {shape_text(part.shape)}" for part in parts]
     files = {part.variable.path for part in parts}
     place = files.pop() if len(files) == 1 else os.path.commonpath([path.absolute() for path in files])
     msg = (
@@ -137,7 +138,7 @@ def check_shapes(parts: Sequence[Part]) -> None:
     raise InputError(msg)
 
 
-def kernel_names(parts: Sequence[Part], files: Sequence[Path]) -> list[str] | None:
+def kernel_names(parts: Sequence[KernelArray], files: Sequence[Path]) -> list[str] | None:
     """Names from files and variables; None for one array of several kernels, which tells none."""
     if len(parts) == 1 and parts[0].axis is not None:
         return None

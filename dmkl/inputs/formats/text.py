@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
-from dmkl.store.files.variables import ROLES, Variable, vector
+from dmkl.inputs.formats.file_arrays import ROLES, FileArray, vector
 
-__all__ = ["TEXT_SUFFIXES", "Table", "TextMatrix", "read_table", "text_variables"]
+__all__ = ["TEXT_SUFFIXES", "LabelTable", "TextMatrix", "read_table", "text_arrays"]
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +27,7 @@ _HEADERS = {*(name for name, role in ROLES.items() if role != "names"), "class",
 """What a header of one word is, above a column of words."""
 
 
-def text_variables(path: Path) -> list[Variable]:
+def text_arrays(path: Path) -> list[FileArray]:
     """The matrix in a text file."""
     layout = _layout(path)
 
@@ -35,7 +35,7 @@ def text_variables(path: Path) -> list[Variable]:
         return TextMatrix(path, layout)
 
     shape = (-1, layout.n_cols)
-    return [Variable(path, "", shape, np.dtype(np.float64), matrix, lambda: matrix().whole())]
+    return [FileArray(path, "", shape, np.dtype(np.float64), matrix, lambda: matrix().whole())]
 
 
 # --- how a text file is laid out ----------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def _after_first_cell(line: str, delimiter: str | None) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class LabelTable:
     """A small file of labels, names or splits.
 
     Parameters
@@ -320,7 +320,7 @@ class Table:
     columns: tuple[str, ...] | None = None
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> LabelTable:
     """A text file of labels, names or splits: one value a line, or a line of values, or a table.
 
     The first column of a table holds the samples' names where it holds words, or where the header says so.
@@ -364,7 +364,7 @@ def read_table(path: Path) -> Table:
     cells = np.array(rows, dtype=str)
     if all(_is_number(cell, False) for row in rows for cell in row):
         cells = cells.astype(np.float64)
-    return Table(vector(cells, str(path)), row_names, columns)
+    return LabelTable(vector(cells, str(path)), row_names, columns)
 
 
 def _table_delimiter(texts: Sequence[str]) -> str | None:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
-from dmkl.store.files.text import Table
-from dmkl.store.ingest import Labels
+from dmkl.inputs.formats.text import LabelTable
+from dmkl.inputs.labels import Labels
 
-__all__ = ["Found", "Frame", "assemble"]
+__all__ = ["KernelShape", "SideData", "gather"]
 
 Array = npt.NDArray[Any]
 
@@ -26,7 +26,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True)
-class Found:
+class SideData:
     """Something that is labels, names or splits by its name.
 
     Parameters
@@ -41,11 +41,11 @@ class Found:
 
     role: str
     where: str
-    read: Callable[[], Table]
+    read: Callable[[], LabelTable]
 
 
 @dataclass(frozen=True)
-class Frame:
+class KernelShape:
     """What the kernels tell of their samples.
 
     Parameters
@@ -63,7 +63,7 @@ class Frame:
     col_names: Sequence[str] | None = None
 
 
-def assemble(found: Sequence[Found], frame: Frame, notes: list[str]) -> tuple[Labels, list[str] | None]:
+def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> tuple[Labels, list[str] | None]:
     """Put together what was found, in the order of the kernels' samples.
 
     Returns
@@ -76,7 +76,7 @@ def assemble(found: Sequence[Found], frame: Frame, notes: list[str]) -> tuple[La
     InputError
         If lengths or names of samples do not fit the kernels.
     """
-    held: dict[str, tuple[str, Table]] = {}
+    held: dict[str, tuple[str, LabelTable]] = {}
     for role in dict.fromkeys(item.role for item in found):
         only = _only([item for item in found if item.role == role], notes)
         if only is not None:
@@ -108,7 +108,7 @@ def assemble(found: Sequence[Found], frame: Frame, notes: list[str]) -> tuple[La
     return result, names
 
 
-def _only(items: Sequence[Found], notes: list[str]) -> tuple[str, Table] | None:
+def _only(items: Sequence[SideData], notes: list[str]) -> tuple[str, LabelTable] | None:
     """The one thing of its role; several must agree."""
     first, *others = [(item.where, item.read()) for item in items]
     for where, table in others:
@@ -118,7 +118,7 @@ def _only(items: Sequence[Found], notes: list[str]) -> tuple[str, Table] | None:
     return first
 
 
-def _samples(held: dict[str, tuple[str, Table]], frame: Frame) -> Sequence[str] | Array | None:
+def _samples(held: dict[str, tuple[str, LabelTable]], frame: KernelShape) -> Sequence[str] | Array | None:
     if "samples" in held:
         return _fitting(*held["samples"], frame.n_rows, "row")
     if frame.row_names is not None:
@@ -129,7 +129,7 @@ def _samples(held: dict[str, tuple[str, Table]], frame: Frame) -> Sequence[str] 
     return next((names for names in named if names is not None and len(names) == frame.n_rows), None)
 
 
-def _fitting(where: str, table: Table, length: int, what: str) -> Array:
+def _fitting(where: str, table: LabelTable, length: int, what: str) -> Array:
     # A table of samples has their names in its first column; what else it says of them is no name.
     values = np.array(table.row_names) if table.row_names is not None else table.values
     if values.shape != (length,):
@@ -138,7 +138,7 @@ def _fitting(where: str, table: Table, length: int, what: str) -> Array:
     return values
 
 
-def _of_columns(where: str, table: Table, frame: Frame, notes: list[str]) -> bool:
+def _of_columns(where: str, table: LabelTable, frame: KernelShape, notes: list[str]) -> bool:
     """Whether these belong to the columns of rectangular kernels; a set has labels for its rows alone."""
     theirs = frame.n_cols in table.values.shape and frame.n_rows not in table.values.shape
     if theirs:
@@ -146,7 +146,7 @@ def _of_columns(where: str, table: Table, frame: Frame, notes: list[str]) -> boo
     return theirs
 
 
-def _in_order(where: str, table: Table, samples: Sequence[str] | Array | None, notes: list[str]) -> Table:
+def _in_order(where: str, table: LabelTable, samples: Sequence[str] | Array | None, notes: list[str]) -> LabelTable:
     """A table with its rows in the order of the samples."""
     if table.row_names is None or samples is None:
         return table
@@ -164,10 +164,10 @@ def _in_order(where: str, table: Table, samples: Sequence[str] | Array | None, n
         )
         raise InputError(msg)
     notes.append(f"{where} was put into the order of the kernels' samples, by name")
-    return Table(table.values[[position[name] for name in wanted]], tuple(wanted), table.columns)
+    return LabelTable(table.values[[position[name] for name in wanted]], tuple(wanted), table.columns)
 
 
-def _labels(where: str, table: Table, frame: Frame) -> tuple[Array, Sequence[str] | None]:
+def _labels(where: str, table: LabelTable, frame: KernelShape) -> tuple[Array, Sequence[str] | None]:
     values = table.values
     if values.ndim == 2 and values.shape[0] != frame.n_rows and values.shape[1] == frame.n_rows:
         values = values.T
@@ -181,7 +181,7 @@ def _labels(where: str, table: Table, frame: Frame) -> tuple[Array, Sequence[str
     return values, tasks
 
 
-def _splits(where: str, table: Table, frame: Frame) -> Array:
+def _splits(where: str, table: LabelTable, frame: KernelShape) -> Array:
     values = np.atleast_2d(table.values)
     if values.shape[1] != frame.n_rows and values.shape[0] == frame.n_rows:
         values = values.T  # a column for each split, as tables have them

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from dmkl.errors import InputError
-from dmkl.store.files.choosing import as_part, check_shapes, kernel_names, kernels, named
-from dmkl.store.files.labels import Found, Frame, assemble
-from dmkl.store.files.paths import PathLike, expanded, known, scan
-from dmkl.store.files.source import FileSource, Part
-from dmkl.store.files.text import TEXT_SUFFIXES, Table, read_table
-from dmkl.store.files.variables import Variable, role_of, vector, where
-from dmkl.store.ingest import Labels
+from dmkl.inputs.file_source import FileSource, KernelArray
+from dmkl.inputs.folders import PathLike, find_files
+from dmkl.inputs.formats.file_arrays import ROLES, role_of, where
+from dmkl.inputs.formats.registry import Format, arrays_in, expected_files
+from dmkl.inputs.kernel_arrays import arrays_named, as_kernel_array, check_shapes, find_kernels, kernel_names
+from dmkl.inputs.label_files import read_array, read_file
+from dmkl.inputs.labels import Labels
+from dmkl.inputs.side_data import KernelShape, SideData, gather
 
-__all__ = ["open_files", "read_file", "read_vector"]
+__all__ = ["open_files"]
 
 
 def open_files(
@@ -76,24 +75,31 @@ def open_files(
         which arrays are; if kernels differ in shape, are sparse or complex, or are no numbers.
     """
     notes: list[str] = []
-    files, beside = expanded(paths, notes)
-    found = [Found(role, str(path), partial(read_file, path)) for role, path in beside]
-    parts: list[Part] = []
+    files, beside = find_files(paths, Format.holds_kernels, set(ROLES.values()), notes)
+    if not files:
+        asked = [paths] if isinstance(paths, str | os.PathLike) else paths
+        msg = (
+            f"there are no kernels in {', '.join(map(str, asked)) or 'no files'}; expected "
+            f"{expected_files(Format.holds_kernels)}"
+        )
+        raise InputError(msg)
+    found = [SideData(role, str(path), partial(read_file, path)) for role, path in beside]
+    parts: list[KernelArray] = []
     for path in files:
-        held = scan(path)
+        held = arrays_in(path)
         roles = [role_of(variable) for variable in held]
         if variables is None:
-            chosen = kernels(path, [v for v, role in zip(held, roles, strict=True) if role is None])
+            chosen = find_kernels(path, [v for v, role in zip(held, roles, strict=True) if role is None])
         else:
-            chosen = named(path, held, variables)
+            chosen = arrays_named(path, held, variables)
         rest = [(v, role) for v, role in zip(held, roles, strict=True) if v not in chosen]
         for variable, role in rest:
             if role is not None and not variable.problem:
-                found.append(Found(role, where(variable), _reader(variable)))
+                found.append(SideData(role, where(variable), partial(read_array, variable)))
         left_out = [str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)]
         if left_out:
             notes.append(f"{path}: left out {', '.join(left_out)}")
-        parts += [as_part(variable, kernel_axis, notes) for variable in chosen]
+        parts += [as_kernel_array(variable, kernel_axis, notes) for variable in chosen]
     check_shapes(parts)
     given = {
         "labels": labels,
@@ -102,13 +108,13 @@ def open_files(
         "splits": splits,
         "diagonal": diagonal,
     }
-    for role, asked in given.items():
-        if asked is not None:
+    for role, file in given.items():
+        if file is not None:
             found = [other for other in found if other.role != role]
-            found.append(Found(role, str(asked), partial(read_file, Path(asked))))
+            found.append(SideData(role, str(file), partial(read_file, Path(file))))
     if names is not None:
         found = [other for other in found if other.role != "names"]
-    result, own_names = assemble(found, _frame(parts), notes)
+    result, own_names = gather(found, _frame(parts), notes)
     told = kernel_names(parts, files) if names is None else [str(name) for name in names]
     if own_names is not None and told is not None:
         pairs = ", ".join(f"{old} is {new}" for old, new in zip(told[:3], own_names, strict=False))
@@ -117,61 +123,10 @@ def open_files(
     return FileSource(parts, told if own_names is None else own_names, notes), result
 
 
-def _frame(parts: Sequence[Part]) -> Frame:
+def _frame(parts: Sequence[KernelArray]) -> KernelShape:
     n_kernels, (n_rows, n_cols) = sum(part.n_kernels for part in parts), parts[0].shape
     if n_rows >= 0:
-        return Frame(n_kernels, n_rows, n_cols)
+        return KernelShape(n_kernels, n_rows, n_cols)
     text: Any = parts[0].variable.open()  # of text the lines must be counted
     n_rows, n_cols = text.shape
-    return Frame(n_kernels, n_rows, n_cols, text.row_names, text.layout.header)
-
-
-def read_vector(path: PathLike, variable: str | None = None) -> npt.NDArray[Any]:
-    """Labels, names or splits from a file: text (a value a line, a line of values, a table), .npy, container.
-
-    Parameters
-    ----------
-    path
-        The file.
-    variable
-        Which array of a container (.npz, .mat, .h5, Zarr); needed where it holds several.
-
-    Returns
-    -------
-    numpy.ndarray
-        (rows,), or (rows, columns) for a table; integers, floats or strings. A table's names of rows and
-        columns are left out.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, damaged or of an unknown kind, or its lines differ in length.
-    """
-    return np.asarray(read_file(Path(path), variable).values)
-
-
-def _reader(variable: Variable) -> Callable[[], Table]:
-    return lambda: Table(vector(variable.read(), where(variable)))
-
-
-def read_file(path: Path, name: str | None = None) -> Table:
-    """The values of a file of one array, with the names of its rows and columns where it is a table.
-
-    Raises
-    ------
-    InputError
-        As `read_vector`.
-    """
-    path = known(path.expanduser())
-    if path.suffix.lower() in TEXT_SUFFIXES:
-        return read_table(path)
-    held = scan(path)
-    if name is not None:
-        held = [variable for variable in held if variable.name == name]
-        if not held:
-            msg = f"{path} has no variable {name!r}"
-            raise InputError(msg)
-    if len(held) != 1:
-        msg = f"{path} holds {len(held)} arrays, expected one: {', '.join(map(str, held))}"
-        raise InputError(msg)
-    return _reader(held[0])()
+    return KernelShape(n_kernels, n_rows, n_cols, text.row_names, text.layout.header)

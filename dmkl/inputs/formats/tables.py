@@ -17,16 +17,15 @@ import numpy as np
 import pandas as pd
 
 from dmkl.errors import InputError
-from dmkl.store.files.labels import Found
-from dmkl.store.files.text import Table
-from dmkl.store.files.variables import ROLES, Variable, role_of, vector, where
-from dmkl.store.tables.blocks import SourceBlock, array_block, sample_names
-from dmkl.store.tables.frames import Numbers, dtype_of, is_number, only_counts, refuse_columns
+from dmkl.inputs.data_frames import Numbers, dtype_of, is_number, only_counts, refuse_columns
+from dmkl.inputs.feature_matrices import UnalignedMatrix, array_matrix, sample_names
+from dmkl.inputs.formats.file_arrays import ROLES, FileArray, role_of, vector, where
+from dmkl.inputs.formats.text import LabelTable
+from dmkl.inputs.side_data import SideData
 
-__all__ = ["TABLE_SUFFIXES", "LastOpened", "table_file"]
+__all__ = ["LastOpened", "csv_table", "parquet_table"]
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
-TABLE_SUFFIXES = (*_SEPARATORS, ".parquet")
 
 _CHUNK_CELLS = 2**21
 """Cells of a text file that are in memory at a time while the types of its columns are found out."""
@@ -80,23 +79,38 @@ class _File:
     column: Callable[[int, bool], pd.Series[Any]]
     load: Callable[[], pd.DataFrame]
 
-    def variable(self, at: int) -> Variable:
+    def variable(self, at: int) -> FileArray:
         """A column as a variable, for what its name says."""
         number = is_number(self.columns.iloc[at])
         dtype = np.dtype(np.float64 if number else "U1")
         read = partial(self.column, at, not number)
-        return Variable(self.path, str(self.columns.index[at]), (self.n_rows,), dtype, read, read)
+        return FileArray(self.path, str(self.columns.index[at]), (self.n_rows,), dtype, read, read)
 
 
-def table_file(path: Path, last: LastOpened, notes: list[str]) -> tuple[SourceBlock, list[Found]]:
-    """The block of a CSV or Parquet file, and the labels and splits among its columns.
+def csv_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[UnalignedMatrix, list[SideData]]:
+    """The feature matrix in a CSV file, and the labels and splits among its columns.
 
     Raises
     ------
     InputError
-        If the file is damaged, pyarrow is missing, a column is not numeric, or names of samples are not unique.
+        If the file is damaged, a column is not numeric, or names of samples are not unique.
     """
-    file = _parquet(path) if path.suffix.lower() == ".parquet" else _text(path, notes)
+    return _matrix(_text(path, notes), last, notes)
+
+
+def parquet_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[UnalignedMatrix, list[SideData]]:
+    """The feature matrix in a Parquet file, and the labels and splits among its columns; raises as `csv_table`.
+
+    Raises
+    ------
+    InputError
+        If pyarrow is missing, too.
+    """
+    return _matrix(_parquet(path), last, notes)
+
+
+def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[UnalignedMatrix, list[SideData]]:
+    path = file.path
     if not file.n_rows:
         msg = f"{path} has columns but no rows, expected at least one sample"
         raise InputError(msg)
@@ -121,8 +135,8 @@ def table_file(path: Path, last: LastOpened, notes: list[str]) -> tuple[SourceBl
     for at, role in found:
         variable = file.variable(at)
         notes.append(f"{where(variable)} was taken for {role}, not for a feature")
-        beside.append(Found(role, where(variable), partial(_values, variable, samples)))
-    block = array_block(
+        beside.append(SideData(role, where(variable), partial(_values, variable, samples)))
+    block = array_matrix(
         path.stem,
         SimpleNamespace(shape=(file.n_rows, len(features)), dtype=dtype),
         samples=samples,
@@ -132,8 +146,8 @@ def table_file(path: Path, last: LastOpened, notes: list[str]) -> tuple[SourceBl
     return block, beside
 
 
-def _values(variable: Variable, samples: tuple[str, ...] | None) -> Table:
-    return Table(vector(variable.read(), where(variable)), samples)
+def _values(variable: FileArray, samples: tuple[str, ...] | None) -> LabelTable:
+    return LabelTable(vector(variable.read(), where(variable)), samples)
 
 
 def _sorted_columns(file: _File) -> tuple[list[int], list[tuple[int, str]], Sequence[Any] | None]:

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.inputs.labels import as_text
 
-__all__ = ["ROLES", "Readable", "Variable", "role_of", "stamp", "times", "vector", "where"]
+__all__ = ["ROLES", "FileArray", "Readable", "role_of", "shape_text", "stamp", "vector", "where"]
 
 Array = npt.NDArray[Any]
 
@@ -58,7 +59,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True)
-class Variable:
+class FileArray:
     """One array of a file; nothing of it is read yet.
 
     Parameters
@@ -108,21 +109,21 @@ class Variable:
 
     def __str__(self) -> str:
         kind = "strings" if self.is_text else str(self.dtype)
-        lengths = f"{times(self.shape)} " if self.shape else "one "
+        lengths = f"{shape_text(self.shape)} " if self.shape else "one "
         return f"{self.name or self.path.name} ({lengths}{kind}{f', {self.problem}' if self.problem else ''})"
 
 
-def where(variable: Variable) -> str:
+def where(variable: FileArray) -> str:
     """The variable as it is named in messages."""
     return f"variable {variable.name!r} of {variable.path}" if variable.name else str(variable.path)
 
 
-def times(shape: Sequence[int]) -> str:
+def shape_text(shape: Sequence[int]) -> str:
     """A shape as it is named in messages."""
     return " × ".join("?" if length < 0 else str(length) for length in shape)
 
 
-def role_of(variable: Variable) -> str | None:
+def role_of(variable: FileArray) -> str | None:
     """What a variable is by its name: labels, samples …; None for anything else."""
     role = ROLES.get(variable.name.rsplit("/", 1)[-1].casefold().replace("-", "_").replace(" ", "_"))
     # Kernels are often called "kernels"; only strings of that name are names.
@@ -152,7 +153,7 @@ def vector(values: Any, source: str) -> Array:
     """
     array = np.asarray(values)
     if array.dtype.kind in "OST":
-        array = np.array([_text(value) for value in array.ravel().tolist()], dtype=object).reshape(array.shape)
+        array = np.array([as_text(value) for value in array.ravel().tolist()], dtype=object).reshape(array.shape)
         array = array.astype(str) if array.size else array.astype("U1")
     if array.dtype.kind not in "fiubU":
         msg = f"{source} holds {array.dtype}, expected real numbers or strings"
@@ -162,7 +163,3 @@ def vector(values: Any, source: str) -> Array:
     if array.dtype.kind == "f" and array.size and np.array_equal(array, np.round(array)):
         array = array.astype(np.int64)
     return array
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -9,10 +9,12 @@ import numpy as np
 import zarr
 
 from dmkl.errors import InputError
-from dmkl.store.files.variables import Variable
-from dmkl.store.schema import FORMAT
+from dmkl.inputs.formats.file_arrays import FileArray
 
-__all__ = ["is_zarr", "zarr_variables"]
+__all__ = ["is_zarr", "zarr_arrays"]
+
+_KERNEL_SET = "dmkl-kernel-set"
+"""The attribute `format` of kernel sets (`dmkl.store.schema.FORMAT`), which are opened and not read."""
 
 
 def is_zarr(path: Path) -> bool:
@@ -20,13 +22,13 @@ def is_zarr(path: Path) -> bool:
     return any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
 
 
-def zarr_variables(path: Path) -> list[Variable]:
+def zarr_arrays(path: Path) -> list[FileArray]:
     """The arrays of a Zarr folder, those in groups included."""
     try:
         root: Any = zarr.open(str(path), mode="r")
         if isinstance(root, zarr.Array):
             return [_variable(path, "", root)]
-        if root.attrs.get("format") == FORMAT:
+        if root.attrs.get("format") == _KERNEL_SET:
             msg = f"{path} is a kernel set already; open it with dmkl.open"
             raise InputError(msg)
         arrays = [(name, node) for name, node in root.members(max_depth=None) if isinstance(node, zarr.Array)]
@@ -39,7 +41,7 @@ def zarr_variables(path: Path) -> list[Variable]:
     return [_variable(path, name, array) for name, array in arrays]
 
 
-def _variable(path: Path, name: str, array: Any) -> Variable:
+def _variable(path: Path, name: str, array: Any) -> FileArray:
     lazy = _ZarrArray(path, name, array)
     dtype = lazy.dtype
     problem = ""
@@ -47,7 +49,7 @@ def _variable(path: Path, name: str, array: Any) -> Variable:
         dtype = np.dtype("U1")
     elif dtype.kind not in "fiub":
         problem = "complex" if dtype.kind == "c" else "not numbers"
-    return Variable(path, name, lazy.shape, dtype, lambda: lazy, lambda: lazy[...], problem)
+    return FileArray(path, name, lazy.shape, dtype, lambda: lazy, lambda: lazy[...], problem)
 
 
 class _ZarrArray:

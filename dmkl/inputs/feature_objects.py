@@ -14,17 +14,16 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.errors import InputError
-from dmkl.store.files.labels import Found
-from dmkl.store.files.text import Table
-from dmkl.store.files.variables import Variable, role_of, times, vector
-from dmkl.store.tables.blocks import SourceBlock, array_block, sample_names
-from dmkl.store.tables.frames import frame_block
-from dmkl.store.tables.gathered import LABEL_ROLES, Gathered
+from dmkl.inputs.data_frames import frame_matrix
+from dmkl.inputs.feature_matrices import LABEL_ROLES, UnalignedFeatures, UnalignedMatrix, array_matrix, sample_names
+from dmkl.inputs.formats.file_arrays import FileArray, role_of, shape_text, vector
+from dmkl.inputs.formats.text import LabelTable
+from dmkl.inputs.side_data import SideData
 
 __all__ = ["from_memory"]
 
 
-def from_memory(features: Any) -> Gathered:
+def from_memory(features: Any) -> UnalignedFeatures:
     """Features at hand: an array, a data frame, an xarray Dataset, or a mapping from names to arrays and frames.
 
     Raises
@@ -35,9 +34,9 @@ def from_memory(features: Any) -> Gathered:
     if isinstance(features, xr.Dataset):
         return _dataset(features)
     if isinstance(features, Mapping):
-        return Gathered([_block(str(name), values) for name, values in features.items()])
+        return UnalignedFeatures([_block(str(name), values) for name, values in features.items()])
     if hasattr(features, "shape"):
-        return Gathered([_block("X", features)])
+        return UnalignedFeatures([_block("X", features)])
     msg = (
         "features must be a mapping from names to arrays (samples, columns), one array, a data frame, an xarray "
         f"Dataset, a path or a list of paths, got {type(features).__name__}"
@@ -45,12 +44,12 @@ def from_memory(features: Any) -> Gathered:
     raise InputError(msg)
 
 
-def _block(name: str, values: Any) -> SourceBlock:
+def _block(name: str, values: Any) -> UnalignedMatrix:
     if isinstance(values, pd.DataFrame):
-        return frame_block(name, values)
+        return frame_matrix(name, values)
     if isinstance(values, xr.DataArray):
         samples, columns = (_coordinate(values, axis) for axis in (0, 1))
-        return array_block(name, _Labelled(values), samples=samples, columns=columns)
+        return array_matrix(name, _Labelled(values), samples=samples, columns=columns)
     if isinstance(values, str | os.PathLike):
         msg = f"features {name!r} are the path {values}; give a list of paths, each block being named by its file"
         raise InputError(msg)
@@ -62,7 +61,7 @@ def _block(name: str, values: Any) -> SourceBlock:
         except ValueError as error:
             msg = f"features {name!r} are no matrix, {error}; every row must be as long"
             raise InputError(msg) from error
-    return array_block(name, values)
+    return array_matrix(name, values)
 
 
 class _Labelled:
@@ -81,8 +80,8 @@ def _coordinate(array: xr.DataArray, axis: int) -> npt.NDArray[Any] | None:
     return np.asarray(array.coords[array.dims[axis]].to_numpy())
 
 
-def _dataset(dataset: xr.Dataset) -> Gathered:
-    gathered = Gathered()
+def _dataset(dataset: xr.Dataset) -> UnalignedFeatures:
+    gathered = UnalignedFeatures()
     first: tuple[str, Hashable] | None = None
     left_out = []
     names: tuple[str, xr.DataArray] | None = None
@@ -90,7 +89,7 @@ def _dataset(dataset: xr.Dataset) -> Gathered:
     for key, array in dataset.variables.items():
         name, values = str(key), dataset[key]
         kind = np.dtype("U1") if array.dtype.kind not in "fiubc" else array.dtype
-        role = role_of(Variable(Path(), name, array.shape, kind, partial(np.empty, 0), partial(np.empty, 0)))
+        role = role_of(FileArray(Path(), name, array.shape, kind, partial(np.empty, 0), partial(np.empty, 0)))
         if role == "samples" and array.ndim == 1:
             names = (name, values)
         elif role in LABEL_ROLES and array.ndim in (1, 2):
@@ -105,7 +104,7 @@ def _dataset(dataset: xr.Dataset) -> Gathered:
             first = first or (name, array.dims[0])
             gathered.blocks.append(_block(name, values))
         elif key not in dataset.dims:
-            left_out.append(f"{name} ({times(array.shape) or 'one'} {array.dtype})")
+            left_out.append(f"{name} ({shape_text(array.shape) or 'one'} {array.dtype})")
     if left_out:
         gathered.notes.append(f"the dataset: left out {', '.join(left_out)}")
     dimension = None if first is None else first[1]
@@ -120,9 +119,9 @@ def _dataset(dataset: xr.Dataset) -> Gathered:
         tasks = None if values.ndim < 2 else _coordinate(values, 1)
         own = samples if dimension in values.dims else None
         titles = None if tasks is None else tuple(map(str, tasks))
-        gathered.found.append(Found(role, where_from, partial(_table, values, where_from, own, titles)))
+        gathered.found.append(SideData(role, where_from, partial(_table, values, where_from, own, titles)))
     return gathered
 
 
-def _table(values: Any, where_from: str, names: tuple[str, ...] | None, columns: tuple[str, ...] | None) -> Table:
-    return Table(vector(values, where_from), names, columns)
+def _table(values: Any, where_from: str, names: tuple[str, ...] | None, columns: tuple[str, ...] | None) -> LabelTable:
+    return LabelTable(vector(values, where_from), names, columns)

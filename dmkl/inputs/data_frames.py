@@ -10,12 +10,12 @@ import pandas as pd
 from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
 from dmkl.errors import InputError
-from dmkl.store.tables.blocks import SourceBlock, array_block, stored
+from dmkl.inputs.feature_matrices import UnalignedMatrix, array_matrix, stored
 
-__all__ = ["Numbers", "dtype_of", "frame_block", "is_number", "only_counts", "refuse_columns"]
+__all__ = ["Numbers", "dtype_of", "frame_matrix", "is_number", "only_counts", "refuse_columns"]
 
 
-def frame_block(name: str, frame: pd.DataFrame) -> SourceBlock:
+def frame_matrix(name: str, frame: pd.DataFrame) -> UnalignedMatrix:
     """The block in a data frame: its columns, and its index as names of samples unless that only counts.
 
     Raises
@@ -28,7 +28,7 @@ def frame_block(name: str, frame: pd.DataFrame) -> SourceBlock:
         refuse_columns(f"features {name!r}", others, "; names of samples go into the index (set_index)")
     index = None if only_counts(frame.index) else frame.index
     values = Numbers(frame, dtype_of(name, frame.dtypes))
-    return array_block(name, values, samples=index, columns=frame.columns)
+    return array_matrix(name, values, samples=index, columns=frame.columns)
 
 
 def is_number(dtype: Any) -> bool:

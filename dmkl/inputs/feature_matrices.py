@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import dask.array as da
@@ -13,12 +13,16 @@ import numpy.typing as npt
 import scipy.sparse
 
 from dmkl.errors import InputError
+from dmkl.inputs.labels import as_text
+from dmkl.inputs.side_data import SideData
 
 __all__ = [
-    "AlignedBlock",
-    "Block",
-    "SourceBlock",
-    "array_block",
+    "LABEL_ROLES",
+    "AlignedMatrix",
+    "FeatureMatrix",
+    "UnalignedFeatures",
+    "UnalignedMatrix",
+    "array_matrix",
     "check_rows",
     "missing_rows",
     "sample_names",
@@ -31,7 +35,7 @@ Rows = slice | npt.NDArray[np.intp]
 """Some rows in increasing order."""
 
 
-class Block(Protocol):
+class FeatureMatrix(Protocol):
     """One source of features; its rows are the samples."""
 
     @property
@@ -55,13 +59,13 @@ class Block(Protocol):
 
 
 @dataclass(frozen=True)
-class SourceBlock:
+class UnalignedMatrix:
     """A block in the order of its source.
 
     Parameters
     ----------
     name, shape, dtype, columns
-        As in `Block`.
+        As in `FeatureMatrix`.
     samples
         Names of its rows, unique.
     part
@@ -76,7 +80,7 @@ class SourceBlock:
     part: Callable[[Rows], Any]
 
     def read(self, rows: Rows) -> Array:
-        """See `Block`."""
+        """See `FeatureMatrix`."""
         values = self.part(rows)
         if isinstance(values, da.Array):
             values = values.compute()
@@ -88,7 +92,7 @@ class SourceBlock:
 
 
 @dataclass(frozen=True)
-class AlignedBlock:
+class AlignedMatrix:
     """A block with its rows in another order.
 
     Parameters
@@ -99,31 +103,31 @@ class AlignedBlock:
         The row of each sample in `block`, -1 where it has none.
     """
 
-    block: SourceBlock
+    block: UnalignedMatrix
     order: npt.NDArray[np.intp]
 
     @property
     def name(self) -> str:
-        """See `Block`."""
+        """See `FeatureMatrix`."""
         return self.block.name
 
     @property
     def shape(self) -> tuple[int, int]:
-        """See `Block`."""
+        """See `FeatureMatrix`."""
         return len(self.order), self.block.shape[1]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """See `Block`."""
+        """See `FeatureMatrix`."""
         return self.block.dtype
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """See `Block`."""
+        """See `FeatureMatrix`."""
         return self.block.columns
 
     def read(self, rows: slice) -> Array:
-        """See `Block`."""
+        """See `FeatureMatrix`."""
         wanted = self.order[rows]
         values = np.full((len(wanted), self.shape[1]), np.nan, dtype=self.dtype)
         here = np.flatnonzero(wanted >= 0)
@@ -136,14 +140,14 @@ class AlignedBlock:
         return values
 
 
-def array_block(
+def array_matrix(
     name: str,
     values: Any,
     *,
     samples: Iterable[Any] | None = None,
     columns: Iterable[Any] | None = None,
     open: Callable[[], Any] | None = None,
-) -> SourceBlock:
+) -> UnalignedMatrix:
     """The block in something with a shape, a type and parts.
 
     Parameters
@@ -169,7 +173,7 @@ def array_block(
     get = open or (lambda: values)
     names = sample_names(f"features {name!r}", samples, shape[0])
     titles = None if columns is None else tuple(map(str, columns))
-    return SourceBlock(name, shape, dtype, titles, names, lambda rows: get()[rows, slice(None)])
+    return UnalignedMatrix(name, shape, dtype, titles, names, lambda rows: get()[rows, slice(None)])
 
 
 def _shape(name: str, found: Sequence[Any]) -> tuple[int, int]:
@@ -221,7 +225,7 @@ def sample_names(where: str, names: Iterable[Any] | None, length: int | None = N
     """
     if names is None:
         return None
-    found = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    found = tuple(map(as_text, names))
     if length is not None and len(found) != length:
         msg = f"{where} have {length} rows and {len(found)} sample names, expected a name for each row"
         raise InputError(msg)
@@ -289,3 +293,29 @@ def check_rows(
         )
         raise InputError(msg)
     return missing
+
+
+LABEL_ROLES = ("labels", "splits", "tasks")
+"""What is kept of what is found beside features, the names of samples apart."""
+
+
+@dataclass
+class UnalignedFeatures:
+    """Blocks, and what was found beside them.
+
+    Parameters
+    ----------
+    blocks
+        Each in the order of its source.
+    found
+        Labels, splits and names of tasks.
+    samples
+        Names of the rows of all blocks that carry none.
+    notes
+        What was left out or taken for what.
+    """
+
+    blocks: list[UnalignedMatrix] = field(default_factory=list)
+    found: list[SideData] = field(default_factory=list)
+    samples: tuple[str, ...] | None = None
+    notes: list[str] = field(default_factory=list)

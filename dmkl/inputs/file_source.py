@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
-from dmkl.store.files.text import TextMatrix
-from dmkl.store.files.variables import Variable
-from dmkl.store.sources import ArraySource, Matrix, StripBuffer
+from dmkl.inputs.formats.file_arrays import FileArray
+from dmkl.inputs.formats.text import TextMatrix
+from dmkl.inputs.kernel_sources import ArraySource, Matrix, StripBuffer
 
-__all__ = ["FileSource", "Part"]
+__all__ = ["FileSource", "KernelArray"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class KernelArray:
     """The kernels of one array.
 
     Parameters
@@ -38,7 +38,7 @@ class Part:
         What tells the content of its file from any other.
     """
 
-    variable: Variable
+    variable: FileArray
     axis: int | None
     shape: tuple[int, int]
     n_kernels: int
@@ -81,7 +81,7 @@ class FileSource:
         What was left out, and what was taken in one of several ways that were possible; one sentence each.
     """
 
-    def __init__(self, parts: Sequence[Part], names: Sequence[str] | None, notes: Sequence[str]) -> None:
+    def __init__(self, parts: Sequence[KernelArray], names: Sequence[str] | None, notes: Sequence[str]) -> None:
         self._parts = tuple(parts)
         self.names = names
         self.notes = tuple(notes)

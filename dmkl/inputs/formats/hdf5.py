@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
-from dmkl.store.files.variables import Variable
+from dmkl.inputs.formats.file_arrays import FileArray
 
-__all__ = ["H5Array", "hdf5_variables", "opened"]
+__all__ = ["H5Array", "hdf5_arrays", "opened"]
 
 Array = npt.NDArray[Any]
 
@@ -35,23 +35,23 @@ def opened(path: Path) -> Iterator[h5py.File]:
         yield file
 
 
-def hdf5_variables(path: Path) -> list[Variable]:
+def hdf5_arrays(path: Path) -> list[FileArray]:
     """The data sets of an HDF5 file, those in groups included."""
-    found: list[Variable] = []
+    found: list[FileArray] = []
 
     def visit(name: str, node: Any) -> None:
         if not isinstance(node, h5py.Dataset) or node.shape is None:
             return
         array = H5Array(path, name)
         if h5py.check_string_dtype(node.dtype) is not None:
-            found.append(Variable(path, name, array.shape, np.dtype("U1"), array.fresh, array.strings))
+            found.append(FileArray(path, name, array.shape, np.dtype("U1"), array.fresh, array.strings))
             return
         problem = ""
         if array.dtype.kind == "c":
             problem = "complex"
         elif array.dtype.kind not in "fiub":
             problem = "not numbers"
-        found.append(Variable(path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem))
+        found.append(FileArray(path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem))
 
     with opened(path) as file:
         file.visititems(visit)

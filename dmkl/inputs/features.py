@@ -13,15 +13,22 @@ import numpy.typing as npt
 import pandas as pd
 
 from dmkl.errors import InputError
-from dmkl.store.files.labels import Found, Frame, assemble
-from dmkl.store.files.text import Table
-from dmkl.store.ingest import Labels
-from dmkl.store.tables.blocks import AlignedBlock, Block, SourceBlock, check_rows, missing_rows, sample_names
-from dmkl.store.tables.gathered import Gathered
-from dmkl.store.tables.in_files import from_files
-from dmkl.store.tables.in_memory import from_memory
+from dmkl.inputs.feature_files import from_files
+from dmkl.inputs.feature_matrices import (
+    AlignedMatrix,
+    FeatureMatrix,
+    UnalignedFeatures,
+    UnalignedMatrix,
+    check_rows,
+    missing_rows,
+    sample_names,
+)
+from dmkl.inputs.feature_objects import from_memory
+from dmkl.inputs.formats.text import LabelTable
+from dmkl.inputs.labels import Labels
+from dmkl.inputs.side_data import KernelShape, SideData, gather
 
-__all__ = ["Block", "Features", "as_features", "check_rows", "missing_rows"]
+__all__ = ["FeatureMatrix", "Features", "as_features", "check_rows", "missing_rows"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -42,7 +49,7 @@ class Features:
         What was left out, or taken for what.
     """
 
-    blocks: dict[str, Block]
+    blocks: dict[str, FeatureMatrix]
     samples: list[str] | None
     labels: Labels
     notes: list[str]
@@ -73,8 +80,8 @@ def as_features(
     that has names, followed by samples that only later blocks have. A sample that a block lacks is a row of NaN. Rows
     without names are those of the samples, one after another.
 
-    In memory is what `Block.read` is asked for; and of .npz, MATLAB files before version 7.3, CSV and Parquet the one
-    matrix that was read last.
+    In memory is what `FeatureMatrix.read` is asked for; and of .npz, MATLAB files before version 7.3, CSV and Parquet
+    the one matrix that was read last.
 
     Parameters
     ----------
@@ -110,7 +117,7 @@ def as_features(
     masks = _masks(present or {}, [block.name for block in sources], n_rows)
     blocks = {block.name: _aligned(block, order, masks.get(block.name), gathered.notes) for block in sources}
     found = [replace(item, read=partial(_of_samples, item, natural, order, gathered.notes)) for item in gathered.found]
-    labels, _ = assemble(found, Frame(len(blocks), n_rows, n_rows, order), gathered.notes)
+    labels, _ = gather(found, KernelShape(len(blocks), n_rows, n_rows, order), gathered.notes)
     names = None if labels.samples is None else [str(name) for name in labels.samples]
     return Features(blocks, names, labels, gathered.notes)
 
@@ -121,7 +128,7 @@ def _are_paths(features: Any) -> bool:
     return isinstance(features, list | tuple) and all(isinstance(path, str | os.PathLike) for path in features)
 
 
-def _named(gathered: Gathered) -> tuple[list[SourceBlock], tuple[str, ...] | None]:
+def _named(gathered: UnalignedFeatures) -> tuple[list[UnalignedMatrix], tuple[str, ...] | None]:
     """The blocks with names of samples found beside them, and the order of samples that follows from the names."""
     blocks = gathered.blocks
     beside = gathered.samples
@@ -135,7 +142,7 @@ def _named(gathered: Gathered) -> tuple[list[SourceBlock], tuple[str, ...] | Non
     return blocks, tuple(dict.fromkeys(name for names in named for name in names)) if named else None
 
 
-def _common_length(blocks: Sequence[SourceBlock], samples: tuple[str, ...] | None) -> int:
+def _common_length(blocks: Sequence[UnalignedMatrix], samples: tuple[str, ...] | None) -> int:
     """The number of samples, which is that of the rows of each block without names."""
     nameless = [block for block in blocks if block.samples is None]
     n_rows = nameless[0].shape[0] if samples is None else len(samples)
@@ -163,7 +170,9 @@ def _masks(present: Mapping[str, Any], names: Sequence[str], n_rows: int) -> dic
     return masks
 
 
-def _aligned(block: SourceBlock, samples: tuple[str, ...] | None, mask: Mask | None, notes: list[str]) -> Block:
+def _aligned(
+    block: UnalignedMatrix, samples: tuple[str, ...] | None, mask: Mask | None, notes: list[str]
+) -> FeatureMatrix:
     if block.samples is None or samples is None or block.samples == samples:
         order = np.arange(block.shape[0])
     else:
@@ -184,12 +193,12 @@ def _aligned(block: SourceBlock, samples: tuple[str, ...] | None, mask: Mask | N
     if mask is not None:
         order = np.where(mask, order, -1)
     # As they come, rows need no second array to be put in order.
-    return block if np.array_equal(order, np.arange(block.shape[0])) else AlignedBlock(block, order)
+    return block if np.array_equal(order, np.arange(block.shape[0])) else AlignedMatrix(block, order)
 
 
 def _of_samples(
-    item: Found, natural: tuple[str, ...] | None, samples: tuple[str, ...] | None, notes: list[str]
-) -> Table:
+    item: SideData, natural: tuple[str, ...] | None, samples: tuple[str, ...] | None, notes: list[str]
+) -> LabelTable:
     """What was found beside the features, its rows being the samples."""
     table = item.read()
     values = table.values
@@ -199,7 +208,7 @@ def _of_samples(
     if values.ndim == 2 and len(values) != len(names):
         values = values.T
     if len(values) != len(names):
-        return table  # `assemble` tells the lengths
+        return table  # `gather` tells the lengths
     place = {name: row for row, name in enumerate(names)}
     missing = [name for name in samples if name not in place]
     if missing:
@@ -210,4 +219,4 @@ def _of_samples(
         raise InputError(msg)
     if tuple(names) != samples:
         notes.append(f"{item.where} was put into the order of the samples, by name")
-    return Table(values[[place[name] for name in samples]], samples, table.columns)
+    return LabelTable(values[[place[name] for name in samples]], samples, table.columns)

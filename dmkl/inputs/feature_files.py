@@ -1,0 +1,115 @@
+"""Features in files, with what lies beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dmkl.errors import InputError
+from dmkl.inputs.feature_matrices import LABEL_ROLES, UnalignedFeatures, UnalignedMatrix, array_matrix, sample_names
+from dmkl.inputs.file_source import KernelArray
+from dmkl.inputs.folders import PathLike, find_files
+from dmkl.inputs.formats.file_arrays import FileArray, role_of, vector, where
+from dmkl.inputs.formats.registry import Format, arrays_in, format_of
+from dmkl.inputs.formats.tables import LastOpened
+from dmkl.inputs.kernel_arrays import kernel_names
+from dmkl.inputs.label_files import read_array, read_file
+from dmkl.inputs.side_data import SideData
+
+__all__ = ["from_files"]
+
+_REFUSED = {
+    "sparse": "is sparse, but blocks of rows are computed with dense; save it dense",
+    "complex": "is complex, expected real numbers; save real and imaginary parts as columns of their own",
+    "Python objects": "holds Python objects, never unpickled: they can run any code; save numbers",
+}
+
+
+def from_files(paths: PathLike | Sequence[PathLike]) -> UnalignedFeatures:
+    """Features in files, and the labels, splits and names beside them; of arrays nothing but headers is read.
+
+    Raises
+    ------
+    InputError
+        If a file is missing, damaged or of an unknown kind, or there are no features in them.
+    """
+    gathered = UnalignedFeatures()
+    last = LastOpened()
+    files, beside = find_files(paths, Format.holds_features, {"samples", *LABEL_ROLES}, gathered.notes)
+    # Blocks get their names last: they depend on what else there is.
+    parts: list[tuple[UnalignedMatrix, KernelArray]] = []
+    for path in files:
+        read_as_table = getattr(format_of(path), "table", None)
+        if read_as_table is not None:
+            block, found = read_as_table(path, last, gathered.notes)
+            whole = FileArray(path, "", block.shape, block.dtype, partial(np.empty, 0), partial(np.empty, 0))
+            parts.append((block, KernelArray(whole, None, block.shape, 1, {})))
+            gathered.found += found
+        else:
+            parts += _array_file(path, last, gathered)
+    if not parts:
+        msg = (
+            f"there are no features in {', '.join(map(str, files)) or 'no files'}: expected matrices (samples, "
+            "columns) of numbers; give a column as (samples, 1), or in a mapping from names to arrays"
+        )
+        raise InputError(msg)
+    names = kernel_names([part for _, part in parts], files) or []
+    gathered.blocks = [replace(block, name=name) for (block, _), name in zip(parts, names, strict=True)]
+    for role, path in beside:
+        if role == "samples":
+            table = read_file(path)
+            gathered.samples = sample_names(str(path), table.row_names or np.ravel(table.values).tolist())
+        else:
+            gathered.found.append(SideData(role, str(path), partial(read_file, path)))
+    return gathered
+
+
+def _array_file(path: Path, last: LastOpened, gathered: UnalignedFeatures) -> list[tuple[UnalignedMatrix, KernelArray]]:
+    held = arrays_in(path)
+    roles = [None if not variable.name else role_of(variable) for variable in held]
+    chosen, left_out = [], []
+    named: FileArray | None = None
+    beside: list[tuple[str, FileArray]] = []
+    for variable, role in zip(held, roles, strict=True):
+        if role == "samples" and named is None and not variable.problem:
+            named = variable
+        elif role in LABEL_ROLES and not variable.problem:
+            beside.append((role, variable))
+        elif role is None and _is_block(variable):
+            chosen.append(variable)
+        elif variable.shape not in ((), (1,), (1, 1)):
+            left_out.append(str(variable))
+    if left_out:
+        gathered.notes.append(f"{path}: left out {', '.join(left_out)}")
+    samples = None
+    if named is not None:
+        samples = sample_names(where(named), np.ravel(vector(named.read(), where(named))).tolist())
+    for role, variable in beside:
+        gathered.found.append(SideData(role, where(variable), partial(read_array, variable, samples)))
+    return [
+        (
+            array_matrix(
+                variable.name or path.stem,
+                variable,
+                samples=samples,
+                open=partial(last.get, (path, variable.name), variable.open),
+            ),
+            KernelArray(variable, None, (variable.shape[0], variable.shape[1]), 1, {}),
+        )
+        for variable in chosen
+    ]
+
+
+def _is_block(variable: FileArray) -> bool:
+    """Whether an array is a block; the one array of a file without names is meant for one, whatever it is."""
+    if variable.name and (len(variable.shape) != 2 or variable.is_text):
+        return False
+    if variable.problem in _REFUSED:
+        msg = f"{where(variable)} {_REFUSED[variable.problem]}"
+        raise InputError(msg)
+    # MATLAB shows vectors, and what is empty, with two dimensions.
+    return not variable.problem and not (variable.matlab and min(variable.shape) <= 1)

@@ -1,0 +1,70 @@
+"""Labels, names and splits in files of their own, or in arrays beside kernels and features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import InputError
+from dmkl.inputs.folders import PathLike, check_file
+from dmkl.inputs.formats.file_arrays import FileArray, vector, where
+from dmkl.inputs.formats.registry import Format, arrays_in, format_of
+from dmkl.inputs.formats.text import LabelTable
+
+__all__ = ["read_array", "read_file", "read_vector"]
+
+
+def read_vector(path: PathLike, variable: str | None = None) -> npt.NDArray[Any]:
+    """Labels, names or splits from a file: text (a value a line, a line of values, a table), .npy, container.
+
+    Parameters
+    ----------
+    path
+        The file.
+    variable
+        Which array of a container (.npz, .mat, .h5, Zarr); needed where it holds several.
+
+    Returns
+    -------
+    numpy.ndarray
+        (rows,), or (rows, columns) for a table; integers, floats or strings. A table's names of rows and
+        columns are left out.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, damaged or of an unknown kind, or its lines differ in length.
+    """
+    return np.asarray(read_file(Path(path), variable).values)
+
+
+def read_file(path: Path, name: str | None = None) -> LabelTable:
+    """The values of a file of one array, with the names of its rows and columns where it is a table.
+
+    Raises
+    ------
+    InputError
+        As `read_vector`.
+    """
+    path = check_file(path.expanduser(), Format.holds_kernels)
+    found = format_of(path)
+    if found is not None and found.labels is not None:
+        return found.labels(path)
+    held = arrays_in(path)
+    if name is not None:
+        held = [variable for variable in held if variable.name == name]
+        if not held:
+            msg = f"{path} has no variable {name!r}"
+            raise InputError(msg)
+    if len(held) != 1:
+        msg = f"{path} holds {len(held)} arrays, expected one: {', '.join(map(str, held))}"
+        raise InputError(msg)
+    return read_array(held[0])
+
+
+def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
+    """The values of an array of a file; `samples` are the names of its rows."""
+    return LabelTable(vector(variable.read(), where(variable)), samples)

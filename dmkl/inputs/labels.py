@@ -1,0 +1,135 @@
+"""Labels, splits and names of samples: what goes into a kernel set beside the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import InputError
+
+__all__ = ["Labels", "as_text", "unique_names"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class Labels:
+    """What is known of the samples of a set; every field may be missing.
+
+    Parameters
+    ----------
+    samples, train_samples
+        Names, unique; numbers from 0 where missing.
+    labels
+        (sample,) classes, or (sample, task) of 0 and 1.
+    tasks
+        Names of the tasks of multilabel labels.
+    splits
+        (split, sample): 0 train, 1 validation, 2 test, -1 in no part.
+    diagonal
+        (kernel, sample), k(x, x) of the samples of rectangular kernels; symmetric ones have their own.
+    """
+
+    samples: Sequence[Any] | Array | None = None
+    train_samples: Sequence[Any] | Array | None = None
+    labels: Sequence[Any] | Array | None = None
+    tasks: Sequence[Any] | Array | None = None
+    splits: Sequence[Any] | Array | None = None
+    diagonal: Array | None = None
+
+    def checked(self, rows: int, cols: int, *, rectangular: bool) -> dict[str, Array | None]:
+        """The nodes to write, each checked against the shape of the kernels.
+
+        Raises
+        ------
+        InputError
+            If a length is wrong, a name occurs twice, or splits hold other numbers than -1, 0, 1, 2.
+        """
+        labels = None if self.labels is None else _checked_labels(np.asarray(self.labels), rows)
+        tasks = None
+        if labels is not None and labels.ndim == 2:
+            tasks = unique_names(self.tasks, labels.shape[1], "task")
+        return {
+            "sample": unique_names(self.samples, rows, "sample"),
+            "train_sample": unique_names(self.train_samples, cols, "train_sample") if rectangular else None,
+            "label": labels,
+            "task": tasks,
+            "split": None if self.splits is None else _checked_splits(np.asarray(self.splits), rows),
+        }
+
+
+def unique_names(values: Sequence[Any] | Array | None, length: int, what: str) -> Array:
+    """Names as an array of strings, numbers from 0 where there are none; `what` they are of, as messages say it.
+
+    Raises
+    ------
+    InputError
+        If their number is not `length`, or a name occurs twice.
+    """
+    if values is None:
+        return np.array([str(i) for i in range(length)], dtype=object)
+    given = np.asarray(values)
+    if given.ndim != 1:
+        msg = f"{what} names must be a list of {length}, got {values!r:.80}"
+        raise InputError(msg)
+    names = [as_text(value) for value in given.tolist()]
+    if len(names) != length:
+        msg = f"{what} names: found {len(names)}, expected one for each of the {length} {what}s"
+        raise InputError(msg)
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            msg = f"{what} names must be unique, but {name!r} occurs more than once"
+            raise InputError(msg)
+        if "\0" in name:
+            msg = f"{what} name {name!r} holds a zero character"
+            raise InputError(msg)
+        seen.add(name)
+    return np.array(names, dtype=object)
+
+
+def as_text(value: Any) -> str:
+    """A name as a string."""
+    # NumPy and HDF5 hold strings as bytes, whose str() is "b'...'".
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _checked_labels(labels: Array, rows: int) -> Array:
+    if labels.ndim not in (1, 2) or labels.shape[0] != rows:
+        msg = f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample"
+        raise InputError(msg)
+    if labels.ndim == 2:
+        if not np.isin(labels, (0, 1)).all():
+            msg = "multilabel labels (sample, task) must be 0 or 1"
+            raise InputError(msg)
+        return labels.astype(np.int8)
+    if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            i = int(np.flatnonzero(~np.isfinite(labels))[0])
+            msg = f"label {i} is {labels[i]}; every sample needs a class (give those without one a class of their own)"
+            raise InputError(msg)
+        if not np.array_equal(labels, np.round(labels)):
+            msg = "labels must be classes (integers or strings), found fractions; round or bin them first"
+            raise InputError(msg)
+        labels = labels.astype(np.int64)
+    if labels.dtype.kind in "iub":
+        return labels.astype(np.int64)
+    return np.array([as_text(value) for value in labels.tolist()], dtype=object)
+
+
+def _checked_splits(splits: Array, rows: int) -> Array:
+    splits = splits[None, :] if splits.ndim == 1 else splits
+    if splits.ndim != 2 or splits.shape[1] != rows:
+        msg = f"splits have shape {splits.shape}, expected (splits, {rows}): a part for each sample"
+        raise InputError(msg)
+    if not np.isin(splits, (-1, 0, 1, 2)).all():
+        msg = (
+            "splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found "
+            f"{sorted(set(splits.ravel().tolist()))}"
+        )
+        raise InputError(msg)
+    return splits.astype(np.int8)

@@ -1,1 +1,0 @@
-"""Tables of features as they come, in memory or in files, seen alike."""
