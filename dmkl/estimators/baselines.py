@@ -103,6 +103,7 @@ class SingleBest(FisherClassifier):
 
     def _set_attributes(self, found: FitOutcome) -> None:
         scores = found.data.fit.nested
+        assert found.data.fit.kernels is not None
         (best,) = found.data.fit.kernels
         self.best_ = self.kernel_names_[best]
         coords = {"kernel": np.array(self.kernel_names_, dtype=str), "fold": np.arange(scores.shape[1])}

@@ -233,8 +233,8 @@ class GSMKL(KernelClassifier):
     def _descents(self, problem: GroupProblem, n_kernels: int) -> Solver[GroupOutcome]:
         """Descents from several weights, the first equal ones; the lowest objective counts."""
         seeds = [None, *(self.random_state + restart for restart in range(1, self.restarts))]
-        options = {"weighting": self.weighting, "tol": self.tol, "max_iter": self.max_iter}
-        return run_best_of([gs_mkl(problem, n_kernels, seed=seed, **options) for seed in seeds], best_of)
+        run = partial(gs_mkl, problem, n_kernels, weighting=self.weighting, tol=self.tol, max_iter=self.max_iter)
+        return run_best_of([run(seed=seed) for seed in seeds], best_of)
 
     def _set_attributes(self, found: FitOutcome) -> None:
         outcomes = found.outcomes

@@ -48,6 +48,10 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     center: bool
     normalize: str | None
     multiclass: Multiclass = "ovr"
+    weights_: xr.DataArray
+    history_: xr.Dataset
+    status_: str
+    n_iter_: int
     _HAS_INTERCEPT = False
     """Whether solutions have a bias."""
     _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_")
@@ -97,7 +101,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
         """Scores of new rows, (rows, classes or tasks); one column for two classes."""
-        return (yield CombinedProduct(rule.dual, rule.weights, exact=True)) + rule.bias
+        found: Float = (yield CombinedProduct(rule.dual, rule.weights, exact=True)) + rule.bias
+        return found
 
     def _set_attributes(self, found: FitOutcome) -> None:
         """Set the attributes that only this learner has, after those of all learners."""

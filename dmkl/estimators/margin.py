@@ -18,9 +18,9 @@ from dmkl.estimators.problems import DecisionRule, Multiclass
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.jobs import Job
-from dmkl.solvers.margin.gmkl import GeneralizedProblem, Method, gmkl
+from dmkl.solvers.margin.gmkl import Method, gmkl
+from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
-from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import Solver
 
 __all__ = ["GMKL", "MKSVM", "MarginClassifier"]
@@ -46,7 +46,7 @@ class MarginClassifier(KernelClassifier, abstract=True):
 
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
         """See `KernelClassifier._scores`; of pairs, the votes for each class."""
-        scores = yield from super()._scores(rule, new, prepared)
+        scores: Float = yield from super()._scores(rule, new, prepared)
         return _votes(scores) if rule.dim == "pair" else scores
 
 
@@ -146,10 +146,9 @@ class MKSVM(MarginClassifier):
         exponents = one_for_each("p", self._exponents(), len(problems))
         prices = one_for_each("C", check_positive("C", self.C), len(problems))
 
-        def solver_of(k: int) -> partial[Solver[Outcome]]:
+        def solver_of(k: int) -> partial[Any]:
             problem = MarginProblem(problems.h[k], prices[k], exponents[k], problems.title(k))
-            options = {"tol": self.tol, "max_iter": self.max_iter}
-            return partial(mk_svm, problem, data.n_kernels, names=data.names, **options)
+            return partial(mk_svm, problem, data.n_kernels, tol=self.tol, max_iter=self.max_iter, names=data.names)
 
         return data.jobs(solver_of)
 
@@ -247,10 +246,17 @@ class GMKL(MarginClassifier):
         problems = data.problems
         prices = one_for_each("C", check_positive("C", self.C), len(problems))
 
-        def solver_of(k: int) -> partial[Solver[Outcome]]:
+        def solver_of(k: int) -> partial[Any]:
             n, kernels = data.training.n_kernels, data.fit.kernels
             problem = self._problem(problems.h[k], prices[k], n, kernels, problems.title(k))
-            options = {"method": self.method, "tol": self.tol, "max_iter": self.max_iter}
-            return partial(gmkl, problem, data.n_kernels, names=data.names, **options)
+            return partial(
+                gmkl,
+                problem,
+                data.n_kernels,
+                method=self.method,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                names=data.names,
+            )
 
         return data.jobs(solver_of)

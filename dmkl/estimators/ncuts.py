@@ -184,7 +184,9 @@ class NCuts(MarginClassifier):
         if self.sharing == "joint" and not multilabel:
             several = [(np.concatenate([u for u, _ in several]), np.concatenate([v for _, v in several]))]
         progress.current().note(f"weights of {n:,} kernels for {len(several):,} cuts")
-        return (yield tuple(Task("cut", best_cut, (u, v, self.tol, self.max_iter)) for u, v in several))
+        found: list[KernelCut]
+        found = yield tuple(Task("cut", best_cut, (u, v, self.tol, self.max_iter)) for u, v in several)
+        return found
 
     def _jobs(self, data: TrainingSet, prepared: list[KernelCut]) -> list[Job]:
         problems, cuts = data.problems, prepared

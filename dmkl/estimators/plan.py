@@ -354,13 +354,13 @@ def _training_sets(
         source = sources.setdefault(type(fit.learner), fit.learner._source(K))
         kernels = _part(source, np.concatenate([fit.train, fit.held_out]), fit.train)
         stepped = fit.learner._stepped(kernels)
-        key = (id(source), fit.train.tobytes(), fit.held_out.tobytes(), fit.learner._steps())
-        if key not in places:
-            places[key] = len(whole)
+        rows: Hashable = (id(source), fit.train.tobytes(), fit.held_out.tobytes(), fit.learner._steps())
+        if rows not in places:
+            places[rows] = len(whole)
             seen.append(source)
             whole.append(stepped)
             titles.append(fit.title)
-        owner.append(places[key])
+        owner.append(places[rows])
     lenses, statistics = _measured(whole, workspace, tally)
     trainings = [
         Training(lens if K.is_square else lens.training(), lens, K.names, title)

@@ -40,7 +40,7 @@ def refitted(question: Question, result: SearchResult, rule: Rule) -> SearchResu
         fits.append(Fit(model, rows, question.targets_of(rows), question.tasks, fold.test, starts=start))
     if not tested:
         rows = np.unique(np.concatenate([fit.train for fit in fits]))
-        mean = np.mean(starts, axis=0)
+        mean = list(np.mean(starts, axis=0))
         fits = [Fit(model, rows, question.targets_of(rows), question.tasks, starts=mean)]
     answers = run(Plan(question.K, fits))
     models = [fitted(found) for found in answers.fits]

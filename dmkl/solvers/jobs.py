@@ -218,7 +218,9 @@ def on_rows(solver: Running, rows: Index, n_samples: int) -> Running:
         try:
             request = solver.send(answer)
         except StopIteration as stop:
-            return replace(stop.value, dual=spread(stop.value.dual))
+            found: Outcome = stop.value
+            assert found.dual is not None
+            return replace(found, dual=spread(found.dual))
         if isinstance(request, SVM):
             answer = yield replace(request, rows=rows)
         elif isinstance(request, EachProduct):

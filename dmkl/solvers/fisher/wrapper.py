@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import progress
-from dmkl.numerics.fisher import Certificate, certify, steepest, uniform_weights
+from dmkl.numerics.fisher import Certificate, certify, uniform_weights
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificate_step, certified_outcome
-from dmkl.solvers.masters import CuttingPlane, exact_master, newton_master, taylor_master
+from dmkl.solvers.line_search import LineSearch
+from dmkl.solvers.masters import CuttingPlane, ascent_direction, exact_master, newton_master, taylor_master
 from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes
 from dmkl.solvers.requests import EachProduct, Request
 
@@ -76,7 +77,8 @@ def wrapper(
     best: tuple[Float, Float, Certificate] | None = None
     steps: list[Step] = []
     cuts: list[CuttingPlane] = []
-    candidate, ascent = beta, None
+    candidate = beta
+    ascent: LineSearch | None = None
     careful, status = False, Status.ITERATIONS
     for _ in range(options.max_iter):
         alpha, products, certificate = yield from _evaluate(problem, candidate, alpha_step, tol, careful, names)
@@ -97,42 +99,25 @@ def wrapper(
             status = Status.STALLED
             break
         if options.master == "newton":
-            if ascent is None or ascent.accepts(candidate, certificate):
+            q, slack = certificate.slopes, certificate.residual_sq
+            # J rises as a concave function should, up to the error that the α-steps leave.
+            if ascent is None or ascent.accepts(certificate.objective, slack):
                 curvature = yield from alpha_step.curvature(candidate, products)
-                ascent = _Ascent(problem.p, candidate, certificate, curvature / (4.0 * problem.lam**2))
-            if (shorter := ascent.next()) is None:
+                aim = newton_master(q, curvature / (4.0 * problem.lam**2), candidate, problem.p)
+                direction = ascent_direction(aim, q, candidate, problem.p)
+                ascent = LineSearch(candidate, direction, q, certificate.objective, slack=slack)
+            else:
+                ascent.shorten()
+            if ascent.point is None:
                 status = Status.STALLED
                 break
-            candidate = shorter
+            candidate = ascent.point
         else:
             cuts.append(CuttingPlane(certificate.objective - float(candidate @ certificate.slopes), certificate.slopes))
             exact = options.master == "exact"
             candidate = exact_master(cuts, problem.p) if exact else taylor_master(cuts, candidate, problem.p)
     assert best is not None
     return certified_outcome(*best, status, steps)
-
-
-class _Ascent:
-    """Newton's step from one accepted point, shortened until the concave J rises enough."""
-
-    def __init__(self, p: float, beta: Float, certificate: Certificate, curvature: Float) -> None:
-        self._beta, self._value, self._q = beta, certificate.objective, certificate.slopes
-        self._slack = certificate.residual_sq
-        self._direction = newton_master(self._q, curvature, beta, p) - beta
-        if not self._q @ self._direction > 0:
-            # The model sees no way up though the gap is open (its solver's tolerance): go for the steepest corner.
-            self._direction = steepest(self._q, p) - beta
-        self._length = 2.0
-
-    def next(self) -> Float | None:
-        """The next point to try; None when the steps have become too short to matter."""
-        self._length *= 0.5
-        return None if self._length < 1e-6 else self._beta + self._length * self._direction
-
-    def accepts(self, beta: Float, certificate: Certificate) -> bool:
-        """Whether J has risen as a concave function should (Armijo's rule, up to the α-step's own error)."""
-        promised = float(self._q @ (beta - self._beta))
-        return certificate.objective >= self._value + 1e-3 * promised - self._slack - certificate.residual_sq
 
 
 def _evaluate(

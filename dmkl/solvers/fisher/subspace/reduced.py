@@ -18,8 +18,9 @@ import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.errors import IndefiniteKernelError
-from dmkl.numerics.fisher import dual_norm, steepest
-from dmkl.solvers.masters import newton_master
+from dmkl.numerics.fisher import dual_norm
+from dmkl.solvers.line_search import LineSearch
+from dmkl.solvers.masters import ascent_direction, newton_master
 from dmkl.solvers.outcome import check_slopes
 
 __all__ = ["ReducedProblem", "ReducedSolution", "solve_reduced"]
@@ -86,8 +87,7 @@ def solve_reduced(
     p, lam, gram = problem.p, problem.lam, problem.gram
     n, r, _ = gram.shape
     best: ReducedSolution | None = None
-    accepted: tuple[Float, float, Float, Float] | None = None  # β, S, slopes, direction
-    length = 1.0
+    ascent: LineSearch | None = None
     for step in range(1, max_steps + 1):
         factor = _factor(problem, beta)
         a = scipy.linalg.cho_solve(factor, problem.target, check_finite=False)
@@ -101,17 +101,15 @@ def solve_reduced(
             best = found
         if found.weights_gap <= tol * found.share or n == 1 or np.isinf(p):
             break
-        # Armijo's rule on the concave J_V, up to the rounding of S.
-        if accepted is None or found.objective >= (
-            accepted[1] + 1e-3 * float(accepted[2] @ (beta - accepted[0])) - 1e-14 * abs(accepted[1])
-        ):
+        if ascent is None or ascent.accepts(found.objective):
             direction = _newton_direction(factor, products, q, beta, problem)
-            accepted, length = (beta, found.objective, q, direction), 1.0
+            # Up to the rounding of S.
+            ascent = LineSearch(beta, direction, q, found.objective, slack=1e-14 * abs(found.objective))
         else:
-            length *= 0.5
-            if length < 1e-6:
-                break
-        beta = accepted[0] + length * accepted[3]
+            ascent.shorten()
+        if ascent.point is None:
+            break
+        beta = ascent.point
     assert best is not None
     return best
 
@@ -137,6 +135,4 @@ def _newton_direction(factor: Any, products: Array, q: Float, beta: Float, probl
     columns = products.transpose(1, 0, 2).reshape(r, n * c)
     solved = scipy.linalg.cho_solve(factor, columns, check_finite=False).reshape(r, n, c)
     curvature = np.tensordot(products, solved, axes=((1, 2), (0, 2))) / (4.0 * problem.lam**2)
-    direction = newton_master(q, curvature, beta, problem.p) - beta
-    # Where the master's own tolerance hides the way up, the steepest corner shows it.
-    return direction if q @ direction > 0 else steepest(q, problem.p) - beta
+    return ascent_direction(newton_master(q, curvature, beta, problem.p), q, beta, problem.p)

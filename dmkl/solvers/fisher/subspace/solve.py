@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
+import numpy.typing as npt
+
 from dmkl.errors import MemoryBudgetError
 from dmkl.solvers.fisher import cg, direct
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem
@@ -17,12 +20,14 @@ from dmkl.solvers.outcome import Outcome, Status
 
 __all__ = ["SOLVER", "points_of"]
 
+Float = npt.NDArray[np.float64]
 _FINISHERS = {module.SOLVER.name: module.SOLVER for module in (direct, cg)}
 
 
 def points_of(jobs: Sequence[Job]) -> tuple[list[TargetSet], list[Point]]:
     """The jobs as points: those of one training set share a subspace, those of one target its projection."""
-    trainings, targets = {id(job.training): job.training for job in jobs}, {}
+    trainings = {id(job.training): job.training for job in jobs}
+    targets: dict[int, dict[int, Float]] = {}
     for job in jobs:
         targets.setdefault(id(job.training), {})[id(job.problem.h)] = job.problem.h
     place = {key: number for number, key in enumerate(trainings)}
@@ -58,7 +63,7 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
     return outcomes
 
 
-def _start(job: Job, outcome: Outcome) -> object:
+def _start(job: Job, outcome: Outcome) -> Float:
     return outcome.weights if job.kernels is None else outcome.weights[job.kernels]
 
 
