@@ -11,8 +11,9 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.fisher import encode_targets
-from dmkl.solvers.fisher.block_cg import Directions, block_cg, side_by_side
-from dmkl.solvers.fisher.wrapper import CGStep, Problem
+from dmkl.solvers.fisher.block_cg import InverseModel, block_cg, side_by_side
+from dmkl.solvers.fisher.cg import CGStep
+from dmkl.solvers.fisher.problem import FisherProblem
 
 
 def operator(m, seed=0, spread=4.0):
@@ -187,7 +188,7 @@ def exact_curvature(a, products):
 @pytest.mark.parametrize("n_columns", [1, 3])
 def test_curvature_is_exact_where_the_directions_span_everything(n_columns):
     a, rng = operator(40, spread=3), np.random.default_rng(7)
-    directions = Directions()
+    directions = InverseModel()
     _, products, blocks = solved(a, rng.standard_normal((40, 10)), directions=directions)
     assert sum(s.shape[1] for s in blocks) >= 40
     assert products == len(directions.s) == len(directions.t)
@@ -196,7 +197,7 @@ def test_curvature_is_exact_where_the_directions_span_everything(n_columns):
 
 
 def test_directions_keep_pairs_of_s_and_as():
-    a, directions = operator(60), Directions()
+    a, directions = operator(60), InverseModel()
     solved(a, np.random.default_rng(8).standard_normal((60, 4)), directions=directions, max_iter=9)
     for s, t in zip(directions.s, directions.t, strict=True):
         np.testing.assert_allclose(s.T @ s, np.eye(4), atol=1e-12)
@@ -207,7 +208,7 @@ def test_curvature_without_directions_is_the_bound():
     """A ⪰ ½I: nothing known, A⁻¹ is modelled by 2I."""
     w = np.random.default_rng(9).standard_normal((3, 20, 2))
     flat = w.reshape(3, -1)
-    np.testing.assert_allclose(Directions().curvature(w), 2 * flat @ flat.T, rtol=1e-12)
+    np.testing.assert_allclose(InverseModel().curvature(w), 2 * flat @ flat.T, rtol=1e-12)
 
 
 @pytest.mark.parametrize("lam", [1e-4, 1e-2, 1.0])
@@ -218,7 +219,7 @@ def test_curvature_of_kernels(lam):
     kernels = dense_view(kernels, steps=("center", "trace"))
     a = 0.5 * (np.eye(90) + kernels.mean(axis=0) / lam)
     h = encode_targets(np.arange(90) % 3, 90).problems[0]
-    directions = Directions()
+    directions = InverseModel()
     alpha, _, _ = solved(a, h, 1e-6 * np.sum(h**2), directions=directions)
     w = kernels @ alpha
     exact, wide = exact_curvature(a, w), side_by_side(w)
@@ -239,7 +240,7 @@ def test_curvature_of_kernels(lam):
 
 @pytest.mark.parametrize("width", [1, 3, 8, 100])
 def test_outside_gives_the_dominant_directions_of_a_width(width):
-    rng, directions = np.random.default_rng(12), Directions()
+    rng, directions = np.random.default_rng(12), InverseModel()
     solved(operator(50), rng.standard_normal((50, 3)), directions=directions, max_iter=4)
     w = rng.standard_normal((50, 8)) * 10.0 ** -np.arange(8)[None]
     span = np.hstack(directions.s)
@@ -254,7 +255,7 @@ def test_outside_gives_the_dominant_directions_of_a_width(width):
 
 
 def test_nothing_is_outside_where_the_directions_span_everything():
-    directions = Directions()
+    directions = InverseModel()
     solved(operator(30), np.random.default_rng(13).standard_normal((30, 10)), directions=directions)
     assert directions.outside(np.random.default_rng(14).standard_normal((30, 4)), 54).shape == (30, 0)
 
@@ -275,7 +276,7 @@ def test_alpha_step_counts_its_products_and_refines():
     root = rng.standard_normal((m, m)) / m
     kernel = root @ root.T
     h = rng.standard_normal((m, 2))
-    step = CGStep(Problem(h, lam, 2.0), tol=1e-2)
+    step = CGStep(FisherProblem(h, lam, 2.0), tol=1e-2)
     exact = np.linalg.solve(0.5 * (np.eye(m) + kernel / lam), h)
 
     def answer(request):

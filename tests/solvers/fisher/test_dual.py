@@ -18,11 +18,11 @@ from threadpoolctl import threadpool_limits
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.numerics.fisher import certify, steepest
-from dmkl.solvers.fisher.descent import Point, descend, least_columns
-from dmkl.solvers.fisher.dual import GradientSteps
+from dmkl.solvers.fisher.descent import Place, descend, least_columns
+from dmkl.solvers.fisher.dual import GradientSource
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.span import Span
 from dmkl.solvers.fisher.subspace.reduced import solve_reduced
-from dmkl.solvers.fisher.wrapper import Problem
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import EachProduct
 
@@ -120,7 +120,7 @@ def test_the_direction_is_minus_the_gradient_of_the_dual(p):
     beta = steepest(slopes(kernels, alpha, lam), p)
     certificate, residual = certify(alpha, products, beta, h, lam, p)
     assert certificate.upper == pytest.approx(dual(alpha.ravel()))
-    asked = next(GradientSteps(h.shape[1])(Point(beta, residual, products)))
+    asked = next(GradientSource(h.shape[1])(Place(beta, residual, products)))
     assert isinstance(asked, EachProduct)
     direction = rng.standard_normal((h.size, 5))
     found = [(dual(alpha.ravel() + 1e-5 * d) - dual(alpha.ravel() - 1e-5 * d)) / 2e-5 for d in direction.T]
@@ -252,10 +252,10 @@ def test_a_span_keeps_what_it_says(seed, width, capacity):
 
 def test_certifies_with_the_least_memory():
     kernels, _, (h,) = case("multiclass")
-    problem, steps = Problem(h, 1e-3, 1.5), GradientSteps(3)
+    problem, steps = FisherProblem(h, 1e-3, 1.5), GradientSource(3)
     found = {}
     for capacity in (least_columns(3, steps.width), len(h)):
-        solver = descend(problem, len(kernels), steps, capacity=capacity)
+        solver = descend(problem, len(kernels), steps, FisherOptions(), capacity=capacity)
         asked = next(solver)
         try:
             while True:
@@ -266,8 +266,8 @@ def test_certifies_with_the_least_memory():
     assert little.status is plenty.status is Status.CERTIFIED
     assert len(plenty.steps) <= len(little.steps) <= 3 * len(plenty.steps)
     for solution in (little, plenty):
-        lower, upper = bounds(kernels, solution.alpha, solution.beta, h, 1e-3, 1.5)
-        assert (upper - lower) / abs(solution.certificate.objective) <= 1.001e-4
+        lower, upper = bounds(kernels, solution.dual, solution.weights, h, 1e-3, 1.5)
+        assert (upper - lower) / abs(solution.objective) <= 1.001e-4
 
 
 # --- how it ends, and what it refuses ---------------------------------------------------------------------------

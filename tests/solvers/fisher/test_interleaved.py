@@ -16,9 +16,9 @@ from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, MemoryBudgetE
 from dmkl.numerics.fisher import uniform_weights
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.descent import descend, least_columns
-from dmkl.solvers.fisher.interleaved import BlockSteps
+from dmkl.solvers.fisher.interleaved import WorkingSetSource
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.working_sets import working_sets
-from dmkl.solvers.fisher.wrapper import Problem
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import CombinedEntries, EachProduct
 
@@ -113,7 +113,9 @@ def test_a_step_reads_its_tile_columns_and_no_more():
     h, lens = h[shuffled], lens_of(K)
     kernels = dense_view(few_digits()[0], shuffled, shuffled, STEPS)
     sets = working_sets(lens, 10**6)
-    solver = descend(Problem(h, 1e-3, 1.5), len(K), BlockSteps(sets, 1e-3, 3, 9), capacity=45, tol=1e-6)
+    solver = descend(
+        FisherProblem(h, 1e-3, 1.5), len(K), WorkingSetSource(sets, 1e-3, 3, 9), FisherOptions(1e-6), capacity=45
+    )
     seen, answer = Counter(), None
     while True:
         try:
@@ -144,14 +146,16 @@ def test_a_step_reads_its_tile_columns_and_no_more():
         assert len(source.reads) == len(K) * len(tiles)
     assert solution.status is Status.CERTIFIED
     assert set(seen) == set(range(6))
-    assert sum(seen.values()) == len(solution.steps) == solution.steps[-1].products
+    assert sum(seen.values()) == len(solution.steps) == solution.steps[-1].figures["products"]
 
 
 @pytest.mark.usefixtures("synchronous")
 def test_the_most_violating_set_goes_first():
     kernels, _, (h,) = case("multiclass")
     sets = working_sets(lens_of(in_memory(kernels, 8)), 10**6)
-    solver = descend(Problem(h, 1e-2, 2.0), len(kernels), BlockSteps(sets, 1e-2, 3, 9), capacity=45)
+    solver = descend(
+        FisherProblem(h, 1e-2, 2.0), len(kernels), WorkingSetSource(sets, 1e-2, 3, 9), FisherOptions(), capacity=45
+    )
     beta, residual, alpha, directions, request = uniform_weights(5, 2.0), h, None, [], next(solver)
     for _ in range(8):
         violation = [np.sum(residual[one.index] ** 2) for one in sets]
@@ -273,11 +277,12 @@ def test_certifies_with_the_least_memory():
     kernels, _, (h,) = case("multiclass")
     lens = lens_of(in_memory(kernels, 8))
     sets = working_sets(lens, 10**6)
-    steps = BlockSteps(sets, 1e-2, 3, 1)
-    (solution,), _ = drive([(lens, descend(Problem(h, 1e-2, 1.5), 5, steps, capacity=least_columns(3, steps.width)))])
+    steps = WorkingSetSource(sets, 1e-2, 3, 1)
+    capacity = least_columns(3, steps.width)
+    (solution,), _ = drive([(lens, descend(FisherProblem(h, 1e-2, 1.5), 5, steps, FisherOptions(), capacity=capacity))])
     assert solution.status is Status.CERTIFIED
-    lower, upper = bounds(kernels, solution.alpha, solution.beta, h, 1e-2, 1.5)
-    assert (upper - lower) / abs(solution.certificate.objective) <= 1.001e-4
+    lower, upper = bounds(kernels, solution.dual, solution.weights, h, 1e-2, 1.5)
+    assert (upper - lower) / abs(solution.objective) <= 1.001e-4
 
 
 @pytest.mark.usefixtures("synchronous")

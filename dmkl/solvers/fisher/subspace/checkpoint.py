@@ -24,8 +24,17 @@ def save(
     history: Sequence[Round],
     n_passes: float,
     worst: Sequence[float],
+    ended: dict[str, Any] | None,
 ) -> None:
-    """Make the present state what a later run goes on with; what the state before it needed alone is removed."""
+    """Make the present state what a later run goes on with; what the state before it needed alone is removed.
+
+    Parameters
+    ----------
+    worst
+        The largest gap after each round.
+    ended
+        The limits for which the work has ended; None where it goes on.
+    """
     unknown = np.full(spaces[0].n_kernels, np.nan)
     file = workspace.path / f"points-{len(history)}.npz"
     with open(file, "wb") as opened:
@@ -46,6 +55,7 @@ def save(
         "n_passes": n_passes,
         "history": [asdict(entry) for entry in history],
         "worst": list(worst),
+        "ended": ended,
         "spaces": [space.described() for space in spaces],
     }
     workspace.commit({**workspace.state, "solver": solver})
@@ -58,13 +68,14 @@ def save(
 
 def restore(
     workspace: Workspace, spaces: Sequence[Subspace], points: Sequence[Progress]
-) -> tuple[list[Round], float, list[float]] | None:
+) -> tuple[list[Round], float, list[float], dict[str, Any] | None] | None:
     """Go back to the state that was saved last.
 
     Returns
     -------
     tuple or None
-        History, passes, and the largest gap after each round; None where nothing was saved.
+        History, passes, the largest gap after each round, and the limits for which the work has ended; None where
+        nothing was saved.
     """
     saved: dict[str, Any] | None = workspace.state.get("solver")
     if saved is not None:
@@ -84,7 +95,8 @@ def restore(
             _scores_file(workspace, k).unlink(missing_ok=True)
     if saved is None:
         return None
-    return [Round(**entry) for entry in saved["history"]], float(saved["n_passes"]), list(saved["worst"])
+    history = [Round(**entry) for entry in saved["history"]]
+    return history, float(saved["n_passes"]), list(saved["worst"]), saved["ended"]
 
 
 def _scores_file(workspace: Workspace, k: int) -> Path:

@@ -23,6 +23,7 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,8 +107,10 @@ class SubspaceSolver:
         self._growth = Growth(self._spaces, points, width, self._step)
         self._worst: list[float] = []
         workspace.check_shared()
+        self._ended = False
         if (saved := restore(workspace, self._spaces, self.progress)) is not None:
-            self.history, self.n_passes, self._worst = saved
+            self.history, self.n_passes, self._worst, ended = saved
+            self._ended = ended == self._limits()
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -122,6 +125,9 @@ class SubspaceSolver:
             If a kernel proves not to be positive semidefinite.
         """
         while self._open():
+            if self._ended:
+                self._end()
+                break
             number = len(self.history)
             if not all(space.width for space in self._spaces):
                 blocks = self._first_blocks(number)
@@ -171,8 +177,13 @@ class SubspaceSolver:
         in_task = 8 * max(widths) ** 2 * (self._spaces[0].n_kernels + 4)
         return on_disk > allowed or in_task > machine().task_bytes
 
+    def _limits(self) -> dict[str, Any]:
+        """What an end for want of room belongs to: with other limits the work goes on."""
+        return {"basis_bytes": self.options.basis_bytes, "max_passes": self.options.max_passes}
+
     def _end(self) -> None:
         """Settle what can be, and leave the rest with the best that is known."""
+        self._ended = True
         opened = self._solve()
         self._settle_certified(opened)
         self._sharpen(opened)
@@ -332,4 +343,5 @@ class SubspaceSolver:
         self._save()
 
     def _save(self) -> None:
-        save(self.workspace, self._spaces, self.progress, self.history, self.n_passes, self._worst)
+        ended = self._limits() if self._ended else None
+        save(self.workspace, self._spaces, self.progress, self.history, self.n_passes, self._worst, ended)

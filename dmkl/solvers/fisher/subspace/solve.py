@@ -18,7 +18,7 @@ from dmkl.solvers.fisher.subspace.problem import Point, SubspaceOptions, TargetS
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome, Status
 
-__all__ = ["SOLVER", "points_of"]
+__all__ = ["SOLVER", "finish_open", "points_of"]
 
 Float = npt.NDArray[np.float64]
 _FINISHERS = {module.SOLVER.name: module.SOLVER for module in (direct, cg)}
@@ -49,11 +49,24 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
     outcomes = engine.run()
     context.tally.n_passes = engine.n_passes
     context.tally.rounds += engine.history
+    return finish_open(jobs, outcomes, options, context)
+
+
+def finish_open(
+    jobs: Sequence[Job], outcomes: Sequence[Outcome], options: FisherOptions, context: Context
+) -> list[Outcome]:
+    """Go on with the open points by another solver, each from the weights that the subspace has found.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If "direct" was asked for and does not fit.
+    """
+    outcomes = list(outcomes)
     left = [k for k, outcome in enumerate(outcomes) if outcome.status.word == "open"]
     finish = _finisher(options.finish, [jobs[k] for k in left]) if left else "report"
     if finish == "report":
         return outcomes
-    # Each goes on from the weights that the subspace has found.
     rest = [replace(jobs[k], problem=replace(jobs[k].problem, start=_start(jobs[k], outcomes[k]))) for k in left]
     apart = replace(context, workspace=context.workspace.part("finish"))
     for k, found in zip(left, _FINISHERS[finish].solve(rest, options, apart), strict=True):
@@ -68,13 +81,7 @@ def _start(job: Job, outcome: Outcome) -> Float:
 
 
 def _finisher(how: Finish, jobs: Sequence[Job]) -> str:
-    """The solver that goes on with open points.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If "direct" was asked for and does not fit.
-    """
+    """The solver that goes on with open points."""
     if how == "auto":
         return direct.SOLVER.name if direct.fits(jobs) else cg.SOLVER.name
     if how == direct.SOLVER.name and not direct.fits(jobs):
