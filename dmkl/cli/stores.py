@@ -19,12 +19,12 @@ from dmkl.cli.options import Json, Overwrite, Store
 from dmkl.cli.output import console, count, print_json, say, say_note, size, table
 from dmkl.errors import IncompleteStoreError
 from dmkl.kernelset import KernelSet
-from dmkl.kernelset import open as open_set
 from dmkl.progress import ConsoleWatch
 from dmkl.store.features import read_tables
 from dmkl.store.files import open_files
 from dmkl.store.ingest import ingest
 from dmkl.store.reader import StoreReader, partial_path
+from dmkl.stores import open as open_set
 
 __all__ = ["import_", "info"]
 

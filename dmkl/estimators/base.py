@@ -23,7 +23,7 @@ from dmkl.numerics.fisher import Targets, encode_targets
 from dmkl.passes.run import run_pass
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import View
+from dmkl.passes.view import Lens, View
 
 __all__ = ["KernelClassifier", "TrainingSet", "check_kernel_set"]
 
@@ -185,7 +185,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         chosen = self._matching(K, used)
         alpha = np.asarray(self.dual_coef_.values, dtype=np.float64)
         columns = np.repeat(weights, alpha.shape[1], axis=1) if weights.shape[1] == 1 else weights
-        lens, extra = measure_new(chosen.view, [step.select(used) for step in self.statistics_])
+        lens, extra = self._prediction_lens(chosen, used)
         precision = chosen.compute_dtype(np.float64)
         (scores,), passes = run_pass([lens], [Columns(alpha, "sum", columns[used], precision)], "predict")
         self.n_prediction_passes_ = passes + extra
@@ -305,6 +305,10 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             raise InputError(msg)
         return K.select(needed)
+
+    def _prediction_lens(self, K: KernelSet, used: npt.NDArray[np.int64]) -> tuple[Lens, float]:
+        """What new samples are seen through: the set's own steps, then the model's with the statistics of training."""
+        return measure_new(K.view, [step.select(used) for step in self.statistics_])
 
     # --- saving --------------------------------------------------------------------------------------------------
 

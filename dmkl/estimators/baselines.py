@@ -21,7 +21,6 @@ from dmkl.passes.combine import direct_bytes, fits_in_memory
 from dmkl.passes.execute import machine
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
-from dmkl.passes.view import Lens
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.wrapper import CGStep, Problem
 from dmkl.solvers.requests import CombinedFactor, Solver
@@ -96,11 +95,11 @@ class SingleBest(_FisherClassifier):
         self._keep(solutions, [weights] * len(solutions), depth=3)
         return self
 
-    def _scores(self, K: KernelSet, labels: npt.NDArray[Any]) -> tuple[xr.DataArray, int]:
+    def _scores(self, K: KernelSet, labels: npt.NDArray[Any]) -> tuple[xr.DataArray, float]:
         """Accuracy of each kernel alone on each fold, and the passes that took."""
         splitter = check_cv(self.cv, labels, classifier=labels.ndim == 1)
         folds = list(splitter.split(np.zeros(len(labels)), labels))
-        scores, passes = np.empty((len(K), len(folds))), 0
+        scores, passes = np.empty((len(K), len(folds))), 0.0
         for f, (train, test) in enumerate(folds):
             _check_fold(f, labels, train, test)
         for f, (train, test) in enumerate(folds):
@@ -109,12 +108,12 @@ class SingleBest(_FisherClassifier):
         coords = {"kernel": np.array(K.names, dtype=str), "fold": np.arange(len(folds))}
         return xr.DataArray(scores, dims=("kernel", "fold"), coords=coords, name="accuracy"), passes
 
-    def _fold_scores(self, K: KernelSet, labels: Array, train: Index, test: Index) -> tuple[Float, int]:
+    def _fold_scores(self, K: KernelSet, labels: Array, train: Index, test: Index) -> tuple[Float, float]:
         """Accuracy of each kernel alone on one fold: all kernels side by side, in a pass or two for each stage."""
         model = MKFDA(1.0, self.lam, center=self.center, normalize=self.normalize)
         training = model._training(K[train, train], labels[train])
         view = training.kernels.view
-        lens = Lens(view, training.kernels.lens().fitted)
+        lens = training.kernels.lens()
         n, n_problems = len(K), len(training.targets.problems)
         solvers: list[Solver[Float]] = [
             self._alone(h, weights) for weights in np.eye(n) for h in training.targets.problems
@@ -130,10 +129,10 @@ class SingleBest(_FisherClassifier):
         lanes = max(1, where.total_bytes // direct_bytes(view, 1)) if direct else None
         alphas, passes = drive([(lens, solver) for solver in solvers], lanes=lanes)
         columns = alphas[0].shape[1]
-        fitted, extra = model._prediction_chain(K[test, train], np.arange(n))
+        new, extra = model._prediction_lens(K[test, train], np.arange(n))
         owner = np.repeat(np.eye(n), n_problems * columns, axis=1)
         ride = Columns(np.concatenate(alphas, axis=1), "sum", owner, K.dtype)
-        (found,), read = run_pass([Lens(K[test, train].view, fitted)], [ride], "predict")
+        (found,), read = run_pass([new], [ride], "predict")
         by_kernel = found.reshape(len(test), n, n_problems * columns)
         if training.targets.kind == "binary":
             by_kernel = by_kernel[:, :, 0]

@@ -316,8 +316,7 @@ class GSMKL(KernelClassifier):
         assert K is not None
         used = np.arange(len(self.kernel_names_))
         chosen = self._matching(K, used)
-        fitted, extra = self._prediction_chain(chosen, used)
-        lens = Lens(chosen.view, fitted)
+        lens, extra = self._prediction_lens(chosen, used)
         groups, passes = self._groups_of(chosen, lens)
         u, weights = self.dual_coef_.values, self.weights_.values
         n_groups, n_columns = self._grouped.n_groups, u.shape[1]
@@ -341,7 +340,7 @@ class GSMKL(KernelClassifier):
         self._check_fitted()
         used = np.arange(len(self.kernel_names_))
         chosen = self._matching(K, used)
-        return self._groups_of(chosen, Lens(chosen.view, self._prediction_chain(chosen, used)[0]))[0]
+        return self._groups_of(chosen, self._prediction_lens(chosen, used)[0])[0]
 
     def _groups_of(self, K: KernelSet, lens: Lens) -> tuple[Index, int]:
         if self.grouping == "kernel":

@@ -17,7 +17,7 @@ from dmkl import progress
 from dmkl.errors import InputError
 from dmkl.features.tiles import FeatureTiles
 from dmkl.passes.blas import pinned_blas
-from dmkl.passes.execute import again, check_memory, check_shared, execute, graph_token, machine, share_all
+from dmkl.passes.execute import again, check_memory, check_shared, execute, graph_token, machine, send_all
 from dmkl.store.tiles import TileWriter, crc32c
 from dmkl.store.writer import StoreWriter
 
@@ -139,7 +139,7 @@ def _run(
     tile_bytes: int,
 ) -> list[list[_TilePart]]:
     token = graph_token(machine(), source, [(piece.kernels, tile) for piece, tile in work])
-    shared, target = share_all({f"build-features-{token}": source, f"build-store-{token}": tiles})
+    shared, target = send_all({f"build-features-{token}": source, f"build-store-{token}": tiles})
     tasks = [
         delayed(_write_tile, pure=False)(
             shared, target, piece.kernels, tile, dask_key_name=f"build-tile-{number}-{token}"
