@@ -22,8 +22,8 @@ from dmkl.estimators.saving import load as load
 from dmkl.features.build import build as build
 from dmkl.features.cross import build_cross as build_cross
 from dmkl.kernelset import KernelSet as KernelSet
-from dmkl.kernelset import create as create
-from dmkl.kernelset import open as open
 from dmkl.progress import ConsoleWatch as ConsoleWatch
 from dmkl.searching.result import SearchResult as SearchResult
 from dmkl.searching.run import search as search
+from dmkl.stores import create as create
+from dmkl.stores import open as open

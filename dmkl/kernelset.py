@@ -1,4 +1,4 @@
-"""The kernel set as its users see it: lazy, labelled, indexed like a NumPy array."""
+"""The kernel set as its users see it: lazy, labeled, indexed like a NumPy array."""
 
 from __future__ import annotations
 
@@ -14,25 +14,20 @@ from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
 from dmkl.errors import InputError
-from dmkl.inputs.kernel_sources import as_source
-from dmkl.inputs.labels import Labels
-from dmkl.numerics.alignment import alignments, estimated, sign_probes
+from dmkl.numerics.alignment import sign_probes
 from dmkl.numerics.chain import ChainState, Fitted
-from dmkl.numerics.positions import positions
-from dmkl.numerics.psd import Repair
+from dmkl.numerics.positions import named_positions, positions
 from dmkl.numerics.steps import NORMALIZATIONS, STEPS
 from dmkl.passes import statistics
-from dmkl.passes.alignment import check_alignable, gram_pass, rounding
+from dmkl.passes.alignment import align, check_alignable
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.product import GeometricMean
-from dmkl.passes.run import PassGraph, pass_graph, run_pass
-from dmkl.passes.sweep import Columns
+from dmkl.passes.run import pass_graph
+from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, View
-from dmkl.store.ingest import ingest
-from dmkl.store.reader import Location, StoreReader
 
-__all__ = ["KernelSet", "Split", "create", "measure", "open"]
+__all__ = ["KernelSet", "Split", "measure"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -55,7 +50,7 @@ class KernelSet:
 
     ``K[rows, cols]`` takes integers, slices, boolean masks and integer arrays, and always keeps both axes:
     ``K[train, train]`` is a square set, ``K[test, train]`` has the test samples as rows. Steps apply to the view at
-    hand: ``K[test, train].center()`` centres test rows by the training samples' means,
+    hand: ``K[test, train].center()`` centers test rows by the training samples' means,
     ``K.center()[test, train]`` by the means over all samples.
     """
 
@@ -197,35 +192,12 @@ class KernelSet:
         InputError
             If there is no such kernel, or none is left.
         """
-        n = self.shape[0]
-        if isinstance(names, slice):
-            chosen = np.arange(n)[names]
-        else:
-            asked: list[Any] = [names] if isinstance(names, str | int | np.integer) else list(names)
-            if asked and all(isinstance(name, bool | np.bool_) for name in asked):
-                chosen = positions(np.array(asked, dtype=bool), n, "kernel")
-            else:
-                chosen = np.array([self._kernel(name) for name in asked], dtype=np.int64)
+        chosen = named_positions(names, self.names, "kernel")
         if not len(chosen):
             msg = "select() must keep at least one kernel"
             raise InputError(msg)
         view = replace(self._view, kernels=self._view.kernels[chosen])
         return self._with(view, None if self._fitted is None else self._fitted.select(chosen))
-
-    def _kernel(self, name: str | int) -> int:
-        n = self.shape[0]
-        if isinstance(name, int | np.integer):
-            if not -n <= name < n:
-                msg = f"there is no kernel {name}; this set has {n}"
-                raise InputError(msg)
-            return int(name) % n
-        if name not in self.names:
-            msg = (
-                f"there is no kernel named {name!r}; the names are "
-                f"{', '.join(map(repr, self.names[:10]))}{', …' if n > 10 else ''}"
-            )
-            raise InputError(msg)
-        return self.names.index(name)
 
     def center(self) -> KernelSet:
         """Center in feature space: K ↦ (I − 11ᵀ/m) K (I − 11ᵀ/m), by the means over the column samples."""
@@ -243,7 +215,7 @@ class KernelSet:
         Raises
         ------
         InputError
-            If `how` is none of these. That a kernel cannot be normalised (it is constant, say) shows when a
+            If `how` is none of these. That a kernel cannot be normalized (it is constant, say) shows when a
             result is computed.
         """
         if how not in NORMALIZATIONS:
@@ -263,7 +235,7 @@ class KernelSet:
         Raises
         ------
         InputError
-            If the set was centred or normalised.
+            If the set was centered or normalized.
         """
         if self._view.steps:
             msg = "product() multiplies the kernels as they are stored; call it before center() and normalize()"
@@ -314,19 +286,8 @@ class KernelSet:
         MemoryBudgetError
             If the projected memory exceeds the budget; nothing is run.
         """
-        block, single = self._block(V)
-        graph = self._graph(block, "each", dtype, "apply-pass")
-        chunks = [
-            da.from_delayed(
-                part,
-                (size, self.shape[1], block.shape[1]),
-                dtype=graph.columns[0].dtype,
-                name=f"apply-{k}-{graph.token}",
-            )
-            for k, (part, size) in enumerate(zip(graph.total(0), graph.group_sizes(), strict=True))
-        ]
-        result: da.Array = da.concatenate(chunks)
-        return cast(da.Array, result[:, :, 0]) if single else result
+        found = self._products(V, "each", dtype, "apply")
+        return cast(da.Array, found[:, :, 0]) if np.ndim(V) == 1 else found
 
     def project(self, V: npt.ArrayLike, *, dtype: npt.DTypeLike | None = None) -> da.Array:
         """VᵀK_jV for every kernel of a square set: one pass, half the arithmetic of `apply`, lazy.
@@ -350,41 +311,44 @@ class KernelSet:
         MemoryBudgetError
             If the projected memory exceeds the budget; nothing is run.
         """
-        block, single = self._block(V)
-        width = block.shape[1]
-        graph = self._graph(block, "project", dtype, "project-pass")
-        chunks = [
-            da.from_delayed(part, (size, width, width), dtype=np.float64, name=f"project-{k}-{graph.token}")
-            for k, (part, size) in enumerate(zip(graph.total(0), graph.group_sizes(), strict=True))
-        ]
-        result: da.Array = da.concatenate(chunks)
-        return cast(da.Array, result[:, 0, 0]) if single else result
+        found = self._products(V, "project", dtype, "project")
+        return cast(da.Array, found[:, 0, 0]) if np.ndim(V) == 1 else found
 
-    def _block(self, V: npt.ArrayLike) -> tuple[Array, bool]:
+    def _products(self, V: npt.ArrayLike, want: Want, dtype: npt.DTypeLike | None, verb: str) -> da.Array:
+        """One lazy pass, its results one after the other, (kernels, …)."""
+        block, precision = self._checked_block(V), self.compute_dtype(dtype)
+        # Without steps there is nothing to measure, and nothing of the store's statistics has to be read.
+        known, later = self._fitted if self._view.steps else Fitted(), None
+        if known is None:
+            state = statistics.chain_statistics(self._view)
+            known = Fitted() if isinstance(state, Delayed) else state.fitted
+            later = delayed(_chain_for_products, pure=True)(state) if isinstance(state, Delayed) else None
+        token = tokenize(self._view, self._fitted, block, want, precision.str)
+        graph = pass_graph(
+            [Lens(self._view, known)], [Columns(block, want, None, precision)], f"{verb}-pass", token, later
+        )
+        shape = (self.shape[1] if want == "each" else block.shape[1], block.shape[1])
+        dtype = precision if want == "each" else np.dtype(np.float64)
+        groups = zip(graph.total(0), graph.group_sizes(), strict=True)
+        chunks = [
+            da.from_delayed(part, (n, *shape), dtype=dtype, name=f"{verb}-{k}-{graph.token}")
+            for k, (part, n) in enumerate(groups)
+        ]
+        return cast(da.Array, da.concatenate(chunks))
+
+    def _checked_block(self, V: npt.ArrayLike) -> Array:
         block = np.asarray(V)
         if block.dtype.kind not in "fiub":
             msg = f"V must hold real numbers, got {block.dtype}"
             raise InputError(msg)
-        single = block.ndim == 1
-        block = block[:, None] if single else block
+        block = block[:, None] if block.ndim == 1 else block
         if block.ndim != 2 or block.shape[0] != self.shape[2]:
             msg = f"V has shape {np.shape(V)}, expected ({self.shape[2]}, b): one row for each column of the kernels"
             raise InputError(msg)
         if not np.isfinite(block).all():
             msg = f"V holds {np.count_nonzero(~np.isfinite(block))} entries that are NaN or infinite"
             raise InputError(msg)
-        return block, single
-
-    def _graph(self, block: Array, want: Any, dtype: npt.DTypeLike | None, name: str) -> PassGraph:
-        precision = self.compute_dtype(dtype)
-        # Without steps there is nothing to measure, and nothing of the store's statistics has to be read.
-        known, later = self._fitted if self._view.steps else Fitted(), None
-        if known is None:
-            state = statistics.chain_statistics(self._view)
-            known = Fitted() if isinstance(state, Delayed) else state.fitted
-            later = delayed(_products, pure=True)(state) if isinstance(state, Delayed) else None
-        token = tokenize(self._view, self._fitted, block, want, precision.str)
-        return pass_graph([Lens(self._view, known)], [Columns(block, want, None, precision)], name, token, later)
+        return block
 
     def compute_dtype(self, dtype: npt.DTypeLike | None = None) -> np.dtype[Any]:
         """The precision of products for an asked `dtype`: never less than that of the kernels."""
@@ -396,14 +360,14 @@ class KernelSet:
         """A_ij = ⟨K_i, K_j⟩/(‖K_i‖‖K_j‖) for all pairs of kernels of a square set; Frobenius products, run now.
 
         Exact, it is one pass in which a task reads the tiles of all kernels at the same place. With `probes` it is an
-        estimate from z_aᵀK_jz_b for pairs of random sign vectors, products that other work of the same pass may share;
-        its standard error comes from leaving out one probe at a time (`dmkl.numerics.alignment.estimated`). Centring
-        over some of the samples, or after cosine normalisation, takes a pass for its means before.
+        estimate from z_aᵀK_jz_b for pairs of random sign vectors; its standard error comes from leaving out one probe
+        at a time (`dmkl.numerics.alignment.estimated`). Centering over some of the samples, or after cosine
+        normalization, takes a pass for its means before.
 
         Parameters
         ----------
         centered
-            Align the kernels centred in feature space, (I − 11ᵀ/m)K(I − 11ᵀ/m); False aligns them as they are, and
+            Align the kernels centered in feature space, (I − 11ᵀ/m)K(I − 11ᵀ/m); False aligns them as they are, and
             then a common offset makes all of them alike.
         probes
             Number of random vectors for an estimate, at least 3; exact by default.
@@ -414,7 +378,7 @@ class KernelSet:
         -------
         xarray.DataArray
             (kernel, kernel_2), from −1 to 1 and not below 0 for positive semidefinite kernels; NaN for a kernel of
-            which centring leaves nothing but rounding. An estimate has a coordinate ``standard_error`` of the same
+            which centering leaves nothing but rounding. An estimate has a coordinate ``standard_error`` of the same
             shape. The attributes say what it is.
 
         Raises
@@ -426,20 +390,14 @@ class KernelSet:
 
         References
         ----------
-        Yan, Kittler, Mikolajczyk, Tahir, JMLR 13 (2012), Fig. 5; centred: Cortes, Mohri, Rostamizadeh, Algorithms for
+        Yan, Kittler, Mikolajczyk, Tahir, JMLR 13 (2012), Fig. 5; centered: Cortes, Mohri, Rostamizadeh, Algorithms for
         learning kernels based on centered alignment, JMLR 13 (2012), Definition 4.
         """
         check_alignable(self._view)
         Z = None if probes is None else sign_probes(self.shape[1], probes, seed)
         K = self.center() if centered else self
-        lens = K.lens()
-        floor = self.shape[1] * rounding(lens)
-        if Z is None:
-            value, errors = alignments(gram_pass(lens), floor), {}
-        else:
-            (projections,), _ = run_pass([lens], [Columns(Z, "project", None, np.dtype(np.float64))], "project")
-            value, error = estimated(projections, lambda gram: alignments(gram, floor))
-            errors = {"standard_error": (("kernel", "kernel_2"), error)}
+        value, error = align(K.lens(), Z)
+        errors = {} if error is None else {"standard_error": (("kernel", "kernel_2"), error)}
         names = np.array(self.names, dtype=str)
         what = "alignment of centered kernels" if centered else "alignment of the kernels"
         method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
@@ -492,115 +450,5 @@ def measure(sets: Sequence[KernelSet]) -> tuple[list[KernelSet], float]:
     return [K if K._fitted is not None else K._with(K.view, next(found).fitted) for K in sets], n_passes
 
 
-def _products(state: ChainState) -> Fitted:
+def _chain_for_products(state: ChainState) -> Fitted:
     return state.fitted.for_products()
-
-
-def open(path: Location) -> KernelSet:
-    """Open a stored kernel set; nothing but its labels is read.
-
-    Parameters
-    ----------
-    path
-        A folder, a URL or a Zarr store.
-
-    Raises
-    ------
-    StoreNotFoundError, IncompleteStoreError, FormatVersionError, StoreError
-        If there is no finished kernel set of a known format version.
-    """
-    reader = StoreReader(path)
-    _, n_rows, n_cols = reader.shape
-    rows = np.arange(n_rows)
-    view = View(reader, np.arange(reader.shape[0]), rows, rows if reader.symmetric else np.arange(n_cols))
-    return KernelSet(view, labels=reader.labels, tasks=reader.tasks, splits=reader.splits, provenance=reader.provenance)
-
-
-def create(
-    path: Location,
-    kernels: Any,
-    *,
-    names: Sequence[str] | None = None,
-    samples: Sequence[Any] | Array | None = None,
-    labels: Sequence[Any] | Array | None = None,
-    splits: Sequence[Any] | Array | None = None,
-    tile: int | None = None,
-    dtype: npt.DTypeLike | None = None,
-    train_samples: Sequence[Any] | Array | None = None,
-    tasks: Sequence[Any] | Array | None = None,
-    symmetric: bool | None = None,
-    full: bool = False,
-    diagonal: npt.ArrayLike | None = None,
-    repair: Repair | None = None,
-    symmetry_tol: float | None = None,
-    overwrite: bool = False,
-) -> KernelSet:
-    """Store kernel matrices as a kernel set, reading them one at a time and a tile at a time.
-
-    Interrupted at any moment, the same call goes on with the first kernel that is not whole yet (matrices from a
-    generator, which cannot be identified, are taken in anew).
-
-    Parameters
-    ----------
-    path
-        Where to write: a folder, a URL or a Zarr store.
-    kernels
-        An array (n, m, m), an iterable of (m, m) arrays read one at a time, a mapping from names to such arrays,
-        a Dask array or a Zarr array. Rectangular kernels (n, rows, columns) are new samples against training samples.
-    names
-        The kernels' names, unique; ``kernel_0``, ``kernel_1`` … where missing.
-    samples, train_samples
-        Names of the row and column samples, unique; numbers where missing.
-    labels
-        (rows,) classes, or (rows, tasks) of 0 and 1.
-    splits
-        (splits, rows): 0 train, 1 validation, 2 test, -1 in no part.
-    tile
-        Side of a tile in samples; the setting ``dmkl.tile`` by default.
-    dtype
-        float32 or float64; by default that of `kernels` (float64 for integers). Kernels of mixed precision need it.
-    tasks
-        Names of the tasks of multilabel labels.
-    symmetric
-        Whether the kernels are symmetric; square ones are taken to be.
-    full
-        Store both halves of symmetric kernels, for readers other than dmkl.
-    diagonal
-        (n, rows), k(x, x) of the row samples of rectangular kernels: cosine normalisation needs it.
-    repair
-        "clip", "flip" or "shift" negative eigenvalues of each kernel (see `dmkl.numerics.psd.repair_psd`); takes one
-        kernel whole into memory.
-    symmetry_tol
-        How far two mirrored entries may differ, relative to the largest entry; 1e-5 for float32, 1e-8 for float64.
-    overwrite
-        Replace a finished set; it stays in its place until the new one is complete.
-
-    Returns
-    -------
-    KernelSet
-        The stored set, opened.
-
-    Raises
-    ------
-    InputError
-        If a kernel holds NaN or infinity, is not symmetric, or has another shape than the first; if names are
-        not unique; if a length does not fit. What was at `path` is as it was.
-    StoreExistsError
-        If a finished set is there and `overwrite` was not given.
-    DiskFullError
-        If the disk ran full; the same call goes on from there.
-    """
-    written = ingest(
-        path,
-        as_source(kernels, names),
-        Labels(samples, train_samples, labels, tasks, splits),
-        tile=tile,
-        dtype=dtype,
-        symmetric=symmetric,
-        full=full,
-        diagonal=None if diagonal is None else np.asarray(diagonal),
-        repair=repair,
-        symmetry_tol=symmetry_tol,
-        overwrite=overwrite,
-    )
-    return open(written)

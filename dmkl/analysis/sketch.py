@@ -15,7 +15,7 @@ from dask.delayed import delayed
 from dmkl import settings
 from dmkl.analysis.spectrum import nystrom_eigenvalues
 from dmkl.passes.alignment import rounding
-from dmkl.passes.execute import again, execute, share_all
+from dmkl.passes.execute import again, execute, send_all
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
@@ -78,7 +78,7 @@ def _first(lens: Lens, probes: Float, columns: Float) -> tuple[Float, Float, Flo
     name, token = f"sketch-pass-{next(_COUNTER)}", uuid.uuid4().hex
     block = np.concatenate([probes, columns], axis=1)
     graph = pass_graph([lens], [Columns(block, "each", None, _DOUBLE)], name)
-    held = share_all({f"{name}-block-{token}": block, f"{name}-rounding-{token}": rounding(lens)})
+    held = send_all({f"{name}-block-{token}": block, f"{name}-rounding-{token}": rounding(lens)})
     resolution = float(np.finfo(lens.view.source.dtype).eps)
     sizes = graph.group_sizes()
     starts = np.cumsum([0, *sizes[:-1]]).tolist()

@@ -17,8 +17,8 @@ from dmkl.cli.options import Cluster, Json, Memory, Store, Workers
 from dmkl.cli.output import console, count, print_json, say, table
 from dmkl.health import SEVERITIES
 from dmkl.kernelset import KernelSet
-from dmkl.kernelset import open as open_set
 from dmkl.progress import ConsoleWatch
+from dmkl.stores import open as open_set
 
 __all__ = ["check"]
 

@@ -20,11 +20,11 @@ from dmkl.cli.output import console, count, print_json, say, say_note, size, tab
 from dmkl.errors import IncompleteStoreError
 from dmkl.inputs import open_files
 from dmkl.kernelset import KernelSet
-from dmkl.kernelset import open as open_set
 from dmkl.progress import ConsoleWatch
 from dmkl.store.features import read_tables
 from dmkl.store.ingest import ingest
 from dmkl.store.reader import StoreReader, partial_path
+from dmkl.stores import open as open_set
 
 __all__ = ["import_", "info"]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dmkl import kernelset, settings
+from dmkl import settings, stores
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.features.bandwidths import resolve
 from dmkl.features.missing import filled
@@ -151,7 +151,7 @@ def build(
         writer.abandon()
         raise
     writer.forget_features({item.feature for item in planned if item.function == "distance" and item.feature})
-    return kernelset.open(writer.finish(source.names, nodes))
+    return stores.open(writer.finish(source.names, nodes))
 
 
 def _labels(

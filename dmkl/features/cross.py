@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from dmkl import kernelset
+from dmkl import stores
 from dmkl.errors import InputError, MemoryBudgetError, StoreError
 from dmkl.features.build import Missing, at_hand, check_present, check_values, provenances
 from dmkl.features.missing import fill_of, means
@@ -180,7 +180,7 @@ def build_cross(
     InputError
         If the set was not built from features, or a table or a column is missing, renamed or in another place.
     """
-    K = store if isinstance(store, KernelSet) else kernelset.open(store)
+    K = store if isinstance(store, KernelSet) else stores.open(store)
     training = training_features(K)
     absent = [name for name in K.names if name not in training.recipes]
     if absent:
@@ -209,7 +209,7 @@ def build_cross(
     except (InputError, MemoryBudgetError):
         writer.abandon()
         raise
-    return kernelset.open(writer.finish(source.names, nodes))
+    return stores.open(writer.finish(source.names, nodes))
 
 
 def cross_tiles(

@@ -15,7 +15,7 @@ from dask.delayed import delayed
 
 from dmkl.features.tiles import FeatureTiles
 from dmkl.passes.blas import pinned_blas
-from dmkl.passes.execute import again, check_memory, execute, graph_token, machine, share_all
+from dmkl.passes.execute import again, check_memory, execute, graph_token, machine, send_all
 
 __all__ = ["TileIndex", "batches", "check_task_memory", "run_batch"]
 
@@ -139,7 +139,7 @@ def _run(
     verb: str,
 ) -> list[list[Part]]:
     token = graph_token(machine(), source, work)
-    tiles_of, more = share_all({f"{verb}-features-{token}": source, f"{verb}-shared-{token}": shared})
+    tiles_of, more = send_all({f"{verb}-features-{token}": source, f"{verb}-shared-{token}": shared})
     tasks = [
         delayed(_on_one_thread, pure=False)(
             of_tile, tiles_of, more, group, tile, dask_key_name=f"{verb}-tile-{number}-{token}"

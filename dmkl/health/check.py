@@ -23,7 +23,7 @@ from dmkl.health.findings import (
 )
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.likeness import proportional_groups
-from dmkl.passes.execute import again, check_memory, execute, machine, share
+from dmkl.passes.execute import again, check_memory, execute, machine, send
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import TileSource, View
 
@@ -102,7 +102,7 @@ def _examine_all(source: TileSource, kernels: npt.NDArray[np.int64], n_steps: in
 
 def _run(source: TileSource, kernels: npt.NDArray[np.int64], plan: Plan, n_bytes: int) -> list[Portrait]:
     token = uuid.uuid4().hex
-    shared = share(source, f"check-source-{token}")
+    shared = send(source, f"check-source-{token}")
     tasks = [
         delayed(examine, pure=False)(shared, int(kernel), plan, dask_key_name=f"check-kernel-{number}-{token}")
         for number, kernel in enumerate(kernels)

@@ -1,7 +1,8 @@
-"""Positions that a NumPy-like index means."""
+"""Positions that an index or names choose."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from dmkl.errors import InputError
 
-__all__ = ["positions"]
+__all__ = ["named_positions", "positions"]
 
 
 def positions(key: Any, length: int, what: str) -> npt.NDArray[np.int64]:
@@ -48,3 +49,44 @@ def positions(key: Any, length: int, what: str) -> npt.NDArray[np.int64]:
         msg = f"{what} {outside[0]} is outside the {length} {what}s of this set"
         raise InputError(msg)
     return np.where(index < 0, index + length, index)
+
+
+def named_positions(asked: Any, names: Sequence[str], what: str) -> npt.NDArray[np.int64]:
+    """The positions of things that have names, in the order asked for.
+
+    Parameters
+    ----------
+    asked
+        A name, a position, a slice, a boolean mask, or several names or positions.
+    names
+        Of all there are.
+    what
+        One of them in messages, such as "kernel".
+
+    Raises
+    ------
+    InputError
+        If there is no such name or position.
+    """
+    if isinstance(asked, slice):
+        return np.arange(len(names))[asked]
+    several = [asked] if isinstance(asked, str | int | np.integer) else list(asked)
+    if several and all(isinstance(one, bool | np.bool_) for one in several):
+        return positions(np.array(several, dtype=bool), len(names), what)
+    return np.array([_named_position(one, names, what) for one in several], dtype=np.int64)
+
+
+def _named_position(asked: Any, names: Sequence[str], what: str) -> int:
+    n = len(names)
+    if isinstance(asked, int | np.integer):
+        if not -n <= asked < n:
+            msg = f"there is no {what} {asked}; this set has {n}"
+            raise InputError(msg)
+        return int(asked) % n
+    if asked not in names:
+        msg = (
+            f"there is no {what} named {asked!r}; the names are "
+            f"{', '.join(map(repr, names[:10]))}{', …' if n > 10 else ''}"
+        )
+        raise InputError(msg)
+    return names.index(asked)

@@ -2,9 +2,9 @@
 
     ⟨K_i, K_j⟩ = Σ_ab (K_i)_ab (K_j)_ab
 
-A tile above the diagonal counts twice. The kernels are centred and scaled entry by entry before they are multiplied:
+A tile above the diagonal counts twice. The kernels are centered and scaled entry by entry before they are multiplied:
 ⟨CK_iC, CK_jC⟩ = ⟨K_i, K_j⟩ − (2/m) r_iᵀr_j + s_is_j/m², with row sums r and grand sums s, would need no means
-beforehand, but loses every digit of kernels whose means are large beside what centring leaves.
+beforehand, but loses every digit of kernels whose means are large beside what centering leaves.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
 from dmkl.errors import InputError
+from dmkl.numerics.alignment import alignments, estimated
 from dmkl.numerics.chain import Fitted
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, share_all
+from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, send_all
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.ordering import StoreOrder
-from dmkl.passes.sweep import merge
+from dmkl.passes.run import run_pass
+from dmkl.passes.sweep import Columns, merge
 from dmkl.passes.view import Lens, TileKey, View
 
-__all__ = ["check_alignable", "gram_pass", "rounding"]
+__all__ = ["align", "check_alignable", "gram_pass", "rounding"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -66,7 +68,7 @@ def _samples(lens: Lens) -> StoreOrder:
 def rounding(lens: Lens) -> Float:
     """Size under which the entries of each kernel are rounding of what is stored, (n,).
 
-    What centring took away is the measure of it: it is zero where nothing was centred.
+    What centering took away is the measure of it: it is zero where nothing was centered.
     """
     unit = 32.0 * float(np.finfo(lens.view.source.dtype).eps)
     return unit * np.broadcast_to(lens.fitted.removed(), len(lens.view.kernels))
@@ -88,6 +90,23 @@ def check_alignable(view: View) -> None:
     if not n_rows:
         msg = "alignment needs samples, and this view has none; is a fold empty?"
         raise InputError(msg)
+
+
+def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]:
+    """Alignments of all pairs of kernels of a square view, (n, n), and their standard errors where they are estimates.
+
+    Parameters
+    ----------
+    lens
+        A view for which `check_alignable` holds.
+    probes
+        Random vectors (m, b) for an estimate (see `dmkl.numerics.alignment.estimated`); exact where missing.
+    """
+    floor = lens.view.shape[1] * rounding(lens)
+    if probes is None:
+        return alignments(gram_pass(lens), floor), None
+    (projections,), _ = run_pass([lens], [Columns(probes, "project", None, np.dtype(np.float64))], "project")
+    return estimated(projections, lambda gram: alignments(gram, floor))
 
 
 _COUNTER = itertools.count(1)
@@ -118,9 +137,7 @@ def _gram_pass(lens: Lens) -> Float:
     bands = _bands(lens, where)
     cuts = np.array_split(np.arange(len(bands)), min(len(bands), 4 * where.slots))
     plan = [[bands[b] for b in cut] for cut in cuts]
-    shared = share_all(
-        {f"{name}-lens-{token}": lens, f"{name}-plan-{token}": plan, f"{name}-held-{token}": _held(lens)}
-    )
+    shared = send_all({f"{name}-lens-{token}": lens, f"{name}-plan-{token}": plan, f"{name}-held-{token}": _held(lens)})
     side_by_side = min(where.slots_per_host, len(plan))
     tasks = [
         (

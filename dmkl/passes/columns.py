@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from dmkl.passes.combine import StoredSum
+from dmkl.passes.sums import sum_order
 
 __all__ = ["SumColumns"]
 
@@ -19,8 +17,8 @@ Index = npt.NDArray[np.int64]
 class SumColumns:
     """K(β) of a stored sum, after its chain of steps, as columns.
 
-    The sum is stored before centring where the chain is the same for all kernels; then K = raw − u1ᵀ − 1uᵀ + c, with u
-    and c from products of the raw sum with one vector for each centring. The matrix itself is never in memory.
+    The sum is stored before centering where the chain is the same for all kernels; then K = raw − u1ᵀ − 1uᵀ + c, with u
+    and c from products of the raw sum with one vector for each centering. The matrix itself is never in memory.
 
     Parameters
     ----------
@@ -37,27 +35,25 @@ class SumColumns:
 
     def __init__(self, total: StoredSum) -> None:
         self._total = total
-        order, n_raw = total.places()
-        # Where each raw row stands among the samples of the view, turned around.
-        self._chosen = np.empty(n_raw, dtype=np.int64)
-        self._chosen[order] = np.arange(n_raw)
+        # The raw row of each sample of the view.
+        self._chosen = np.argsort(sum_order(total.lens).order)
+        n_raw = len(self._chosen)
         self._offset, self._constant = np.zeros(n_raw), 0.0
         if total.lens.fitted.same_for_all:
             total.lens.fitted.apply_to(self)
         self.size = len(self._chosen)
         diagonal = np.empty(n_raw)
-        for rows, cols, block in self._blocks():
-            if rows == cols:
-                diagonal[rows] = block.diagonal()
+        for tile in self._total.read(mmap_mode="r"):
+            if tile.rows == tile.cols:
+                diagonal[tile.rows] = tile.entries.diagonal()
         self.diagonal: Float = (diagonal - 2.0 * self._offset + self._constant)[self._chosen]
 
     def __call__(self, columns: Index) -> Float:
         """K[:, columns], (m, columns): every tile that holds one of them is read, from the page cache at best."""
         wanted = self._chosen[columns]
-        n_raw = len(self._offset)
-        raw = np.empty((n_raw, len(wanted)))
-        for rows, cols, block in self._blocks():
-            for these, others, part in ((cols, rows, block), (rows, cols, block.T)):
+        raw = np.empty((len(self._offset), len(wanted)))
+        for rows, cols, entries in self._total.read(mmap_mode="r"):
+            for these, others, part in ((cols, rows, entries), (rows, cols, entries.T)):
                 mine = np.flatnonzero((wanted >= these.start) & (wanted < these.stop))
                 if len(mine):
                     raw[others, mine] = part[:, wanted[mine] - these.start]
@@ -69,30 +65,31 @@ class SumColumns:
 
     def product(self, v: Float) -> Float:
         """K v for v (m,), one reading of the sum."""
-        spread = np.zeros(len(self._offset))
-        np.add.at(spread, self._chosen, v)
-        found = self._raw_product(spread) - self._offset * v.sum() - self._offset @ spread + self._constant * v.sum()
-        return np.asarray(found[self._chosen])
+        return self._centered_product(self._spread(v))[self._chosen]
 
     def center(self) -> None:
         """Center the matrix over its samples, as a step of the chain."""
-        share = np.zeros(len(self._offset))
-        np.add.at(share, self._chosen, 1.0 / len(self._chosen))
-        means = self._raw_product(share) - self._offset - self._offset @ share + self._constant
+        mean = self._spread(np.full(len(self._chosen), 1.0 / len(self._chosen)))
+        means = self._centered_product(mean)
         self._offset = self._offset + means
-        self._constant += float(means @ share)
+        self._constant += float(means @ mean)
 
     def take(self, positions: Index) -> None:
         """Keep the samples at these positions, as a step of the chain."""
         self._chosen = self._chosen[positions]
 
-    def _raw_product(self, v: Float) -> Float:
-        found = np.zeros(len(v))
-        for rows, cols, block in self._blocks():
-            found[rows] += block @ v[cols]
-            if rows != cols:
-                found[cols] += block.T @ v[rows]
-        return found
+    def _spread(self, v: Float) -> Float:
+        """A vector over the samples as one over the raw rows."""
+        spread = np.zeros(len(self._offset))
+        np.add.at(spread, self._chosen, v)  # samples may repeat
+        return spread
 
-    def _blocks(self) -> Iterator[tuple[slice, slice, Any]]:
-        yield from self._total.blocks(mmap_mode="r")
+    def _centered_product(self, v: Float) -> Float:
+        """The product of the sum, as it is centered so far, with a vector over the raw rows."""
+        found = np.zeros(len(v))
+        for rows, cols, entries in self._total.read(mmap_mode="r"):
+            found[rows] += entries @ v[cols]
+            if rows != cols:
+                found[cols] += entries.T @ v[rows]
+        whole = v.sum()
+        return np.asarray(found - self._offset * whole - self._offset @ v + self._constant * whole)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
 from dmkl.numerics.chain import ChainState, Fitted
-from dmkl.passes.execute import graph_token, machine, share
+from dmkl.passes.execute import graph_token, machine, send
 from dmkl.passes.view import View
 
 __all__ = ["entries", "view_blocks"]
@@ -57,8 +57,8 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
         nothing: da.Array = da.empty(view.shape, dtype=dtype)
         return nothing
     token = graph_token(machine(), view, side)
-    shared = share(view, f"block-view-{token}")
-    held: Any = share(state, f"block-statistics-{token}") if isinstance(state, ChainState) else state
+    shared = send(view, f"block-view-{token}")
+    held: Any = send(state, f"block-statistics-{token}") if isinstance(state, ChainState) else state
     block = delayed(_block, pure=False)
     rows = [np.arange(start, min(start + side, n_rows)) for start in range(0, n_rows, side)]
     cols = [np.arange(start, min(start + side, n_cols)) for start in range(0, n_cols, side)]

@@ -33,8 +33,8 @@ __all__ = [
     "execute",
     "graph_token",
     "machine",
-    "share",
-    "share_all",
+    "send",
+    "send_all",
 ]
 
 Result = TypeVar("Result")
@@ -215,12 +215,12 @@ def _size(n_bytes: float) -> str:
     raise AssertionError
 
 
-def share(value: Any, name: str) -> Any:
+def send(value: Any, name: str) -> Any:
     """Wrap a value that many tasks take: sent to a cluster's workers once, a node of the graph otherwise."""
-    return share_all({name: value})[0]
+    return send_all({name: value})[0]
 
 
-def share_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
+def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
     """Wrap several such values, by name, with one message to the cluster for all of them.
 
     Without `broadcast` each value goes to one worker: for values that one task takes, too large for the graph itself.
@@ -241,7 +241,7 @@ def share_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]
 def graph_token(where: Machine, *content: Any) -> str:
     """The end of the keys of a graph of this content: equal for equal work, and only then.
 
-    How work is cut into tasks depends on where it runs, so that is part of it. What `share` sends to a cluster has a
+    How work is cut into tasks depends on where it runs, so that is part of it. What `send` sends to a cluster has a
     key of its own each time, and tasks that take different inputs must not have equal keys: there every token is new.
     """
     if active_client() is not None:
@@ -250,7 +250,7 @@ def graph_token(where: Machine, *content: Any) -> str:
 
 
 def again(run: Callable[[], Result], what: str) -> Result:
-    """Do `run`, which builds and executes a graph, and do it again where a cluster lost what `share` had sent there.
+    """Do `run`, which builds and executes a graph, and do it again where a cluster lost what `send` had sent there.
 
     A lost task is computed again elsewhere, but what was sent is lost when all workers that hold it die at once.
 

@@ -17,7 +17,7 @@ from dask.delayed import Delayed, delayed
 from dmkl import settings
 from dmkl.errors import InputError
 from dmkl.numerics.chain import Fitted
-from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, share_all
+from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send_all
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import Columns, Partial, merge, sweep
 from dmkl.passes.units import Unit, units_of
@@ -114,7 +114,7 @@ def pass_graph(
         f"{name}-vectors-{token}": list(columns),
         f"{name}-plan-{token}": plan,
     }
-    shared_lenses, shared_columns, shared_plan = share_all(what)
+    shared_lenses, shared_columns, shared_plan = send_all(what)
     bytes_per_tile = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
     units, parts = [], []
     for number, (unit, held) in enumerate(cut):

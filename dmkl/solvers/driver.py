@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.passes.combine import Combination, factor_pass
+from dmkl.passes.combine import factor_pass
 from dmkl.passes.run import run_pass
+from dmkl.passes.sums import Combination
 from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, covering
-from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, share
+from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, fraction_of_tiles
 from dmkl.solvers.margin.training import train_together
 from dmkl.solvers.outcome import Round
 from dmkl.solvers.requests import (
@@ -190,7 +191,7 @@ def _products(asked: Asked) -> tuple[list[Any], float]:
         for (lens, request), part, answer in zip(asked, parts, found, strict=True)
     ]
     covered = [covering([lens.view for lens in some]) for some in (seen, lenses)]
-    return answers, passes * (share(*covered) if in_parts else 1.0)
+    return answers, passes * (fraction_of_tiles(*covered) if in_parts else 1.0)
 
 
 def _columns(lens: Lens, number: int, request: EachProduct | CombinedProduct | Projection) -> Columns:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dask.delayed import delayed
 
-from dmkl.passes.execute import again, execute, share_all
+from dmkl.passes.execute import again, execute, send_all
 
 __all__ = ["run_tasks"]
 
@@ -39,10 +39,10 @@ def run_tasks(
 
     def run() -> list[Any]:
         token = uuid.uuid4().hex
-        held = share_all({f"{name}-shared-{k}-{token}": value for k, value in enumerate(shared)}) if shared else []
+        held = send_all({f"{name}-shared-{k}-{token}": value for k, value in enumerate(shared)}) if shared else []
         mine: list[tuple[Any, ...]] = [()] * len(work)
         if own is not None:
-            sent = share_all({f"{name}-own-{k}-{token}": value for k, value in enumerate(own)}, broadcast=False)
+            sent = send_all({f"{name}-own-{k}-{token}": value for k, value in enumerate(own)}, broadcast=False)
             mine = [(value,) for value in sent]
         tasks = [
             delayed(function, pure=False)(*held, *more, dask_key_name=f"{name}-{k}-{token}")

@@ -13,7 +13,8 @@ from hypothesis.extra.numpy import arrays
 
 from dmkl.errors import InputError
 from dmkl.numerics import fisher
-from dmkl.passes.combine import Factor, FactorHandle
+from dmkl.numerics.triangle import Factor
+from dmkl.passes.combine import FactorHandle
 from dmkl.solvers.fisher.wrapper import DirectStep, Problem
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.25, 1.5, 2.0, 3.0, 8.0, np.inf]

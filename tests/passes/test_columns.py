@@ -5,7 +5,8 @@ import pytest
 
 import dmkl
 from dmkl.passes.columns import SumColumns
-from dmkl.passes.combine import Combination, combine_pass
+from dmkl.passes.combine import combine_pass
+from dmkl.passes.sums import Combination
 
 VIEWS = {
     "as stored": lambda K, some: K,

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from dmkl.kernelset import KernelSet
-from dmkl.passes.combine import Combination, combine_pass, factor_pass
+from dmkl.passes.combine import combine_pass, factor_pass
 from dmkl.passes.execute import Machine, active_client, computing_here, machine
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.statistics import measure
+from dmkl.passes.sums import Combination
 from dmkl.passes.sweep import Columns
 
 M, N = 31, 3

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.passes.combine import Factor
+from dmkl.numerics.triangle import Factor
 from dmkl.solvers.fisher.block_cg import InverseModel, side_by_side
 from dmkl.solvers.fisher.descent import Place, descend_jobs
 from dmkl.solvers.fisher.problem import FisherOptions

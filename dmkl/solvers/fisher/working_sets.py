@@ -24,7 +24,7 @@ from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.view import Lens, View
 from dmkl.solvers.running import run_tasks
 
-__all__ = ["WorkingSet", "add_blocks", "columns_lens", "finish_columns", "share", "working_sets"]
+__all__ = ["WorkingSet", "add_blocks", "columns_lens", "finish_columns", "fraction_of_tiles", "working_sets"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -68,12 +68,12 @@ def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
     for tiles in np.array_split(used, n_sets):
         index = np.flatnonzero(np.isin(tile, tiles))
         columns, block = _columns_view(lens, index), _block_view(lens, index)
-        found.append(WorkingSet(index, share(columns, view), share(block, view)))
+        found.append(WorkingSet(index, fraction_of_tiles(columns, view), fraction_of_tiles(block, view)))
     return found
 
 
-def share(part: View, whole: View) -> float:
-    """The tiles of a view as a part of those of another."""
+def fraction_of_tiles(part: View, whole: View) -> float:
+    """Tiles of a view as a fraction of those of another."""
     return len(part.tile_tasks()) / len(whole.tile_tasks())
 
 
@@ -128,7 +128,7 @@ def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float]
     for number, part in zip(owners, run_tasks("block", work, [lens for lens, _, _ in wanted]), strict=True):
         totals[number] += part
     read = sum(
-        share(_block_view(lens, index), lens.view) * np.count_nonzero(weights) / len(weights)
+        fraction_of_tiles(_block_view(lens, index), lens.view) * np.count_nonzero(weights) / len(weights)
         for lens, weights, index in wanted
     )
     return totals, read

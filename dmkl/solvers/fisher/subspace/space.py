@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.passes.combine import Combination, StoredSum, combine_pass, for_sums
+from dmkl.passes.combine import StoredSum, combine_pass
 from dmkl.passes.execute import machine
+from dmkl.passes.sums import Combination, for_sums
 from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness
 from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.tasks import ProductFiles, combined_products, settle

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.numerics.fisher import onto_sphere, uniform_weights
+from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.combine import Factor, StoredSum
+from dmkl.passes.combine import StoredSum
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
 from dmkl.solvers.workspace import save_array
 

@@ -1,0 +1,124 @@
+"""Symmetric matrices of which the lower triangle is kept, and their Cholesky factors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from dmkl.errors import IndefiniteKernelError
+
+__all__ = ["Factor", "LowerTriangle"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+_PANEL = 256
+_MIRRORED = 512
+
+
+class LowerTriangle:
+    """A symmetric matrix of which the lower triangle is right, put together from parts of its upper triangle.
+
+    Parameters
+    ----------
+    order
+        Position of each row among the samples, (m,).
+
+    Attributes
+    ----------
+    entries : ndarray
+        (m, m)
+    order : ndarray or None
+        None where the rows are in the order of the samples.
+    """
+
+    def __init__(self, order: Index) -> None:
+        self.order: Index | None = order
+        # Column-major, as LAPACK wants it. Parts above the diagonal, row-major, are parts below it in that order: each
+        # is copied as it lies, and the upper triangle is never written nor read.
+        self.entries: Float = np.zeros((len(order), len(order)), order="F")
+        self._sums: Float = np.zeros(len(order))
+
+    def put(self, rows: slice, cols: slice, part: Float) -> None:
+        """Set a part on or above the diagonal; one on the diagonal is symmetric itself."""
+        self.entries.T[rows, cols] = part
+        self._sums[rows] += part.sum(axis=1)
+        if rows != cols:
+            self._sums[cols] += part.sum(axis=0)
+
+    def center(self) -> None:
+        """Center over the samples, once all parts are put."""
+        means = self._sums / len(self._sums)
+        grand = means.mean()
+        for start in range(0, len(means), _PANEL):
+            panel = self.entries[start:, start : start + _PANEL]
+            panel -= means[start:, None]
+            panel -= (means[start : start + _PANEL] - grand)[None, :]
+        self._sums = np.zeros_like(self._sums)
+
+    def take(self, positions: Index) -> None:
+        """Keep the samples at these positions, in this order."""
+        if self.order is not None:
+            positions = np.argsort(self.order)[positions]
+        lower = np.tril(self.entries)
+        whole = lower + np.tril(lower, -1).T
+        self.entries = np.asfortranarray(whole[np.ix_(positions, positions)])
+        self._sums, self.order = self.entries.sum(axis=1), None
+
+    def whole(self) -> Float:
+        """Both triangles, (m, m), with rows in the order of the samples; `entries` are used up."""
+        lower = self.entries
+        for start in range(0, len(lower), _MIRRORED):
+            stop = min(start + _MIRRORED, len(lower))
+            lower[:start, start:stop] = lower[start:stop, :start].T
+            corner = np.tril(lower[start:stop, start:stop])
+            lower[start:stop, start:stop] = corner + np.tril(corner, -1).T
+        if self.order is None or np.array_equal(self.order, np.arange(len(lower))):
+            return lower.T  # symmetric, and row-major this way
+        back = np.argsort(self.order)
+        return np.ascontiguousarray(lower.T[np.ix_(back, back)])
+
+
+class Factor:
+    """The Cholesky factor of A = ½(I + K(β)/λ).
+
+    Parameters
+    ----------
+    combined
+        K(β), (m, m); of it the lower triangle is read, and it is overwritten.
+    lam
+        λ
+    order
+        The position of each row of `combined` among the samples; as they are where missing.
+
+    Raises
+    ------
+    IndefiniteKernelError
+        If A is not positive definite.
+    """
+
+    def __init__(self, combined: Float, lam: float, order: Index | None = None) -> None:
+        self._order = order
+        combined *= 0.5 / lam
+        combined[np.diag_indices_from(combined)] += 0.5
+        try:
+            self._factor = scipy.linalg.cho_factor(combined, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError as error:
+            msg = (
+                f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
+                "samples. Run `dmkl check`; mend such kernels with repair='clip', 'flip' or 'shift', leave them out "
+                "with select(), or take a larger λ"
+            )
+            raise IndefiniteKernelError(msg) from error
+
+    def solve(self, b: Array) -> Float:
+        """A⁻¹B for B (m, c)."""
+        if self._order is None:
+            return np.asarray(scipy.linalg.cho_solve(self._factor, b, check_finite=False))
+        solved = np.empty(b.shape)
+        solved[self._order] = scipy.linalg.cho_solve(self._factor, b[self._order], check_finite=False)
+        return solved

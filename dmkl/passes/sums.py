@@ -1,0 +1,195 @@
+"""Weighted sums of all kernels, added up tile by tile in tasks that take some tiles each."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from dask.delayed import Delayed, delayed
+
+from dmkl.numerics.triangle import LowerTriangle
+from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.execute import machine, send_all
+from dmkl.passes.ordering import StoreOrder
+from dmkl.passes.view import Lens, TileTask, covering
+
+__all__ = ["Combination", "SumPlan", "SumTile", "add_tiles", "for_sums", "put_together", "sum_order"]
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Σ_j w_j K_j through one of the lenses that share a pass, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j.
+
+    Parameters
+    ----------
+    lens
+        Which one; of scaled kernels one whose chain is `entrywise`.
+    weights
+        w, (n,)
+    scales
+        The diagonals, (n, m).
+    """
+
+    lens: int
+    weights: Float
+    scales: Float | None = None
+
+
+class SumTile(NamedTuple):
+    """A tile of a sum: which of its rows and columns, in the order of the store, and the entries there."""
+
+    rows: slice
+    cols: slice
+    entries: Float
+
+
+def for_sums(lens: Lens) -> Lens:
+    """The lens with the statistics that sums need: those of products where the chain is left to the whole sum."""
+    return replace(lens, fitted=lens.fitted.for_products()) if lens.fitted.same_for_all else lens
+
+
+def sum_order(lens: Lens) -> StoreOrder:
+    """The samples of a sum: those before the steps where the chain is left to the whole sum, after them otherwise.
+
+    The sum is put together, centered and factorized in the order of the store, and only vectors are ever permuted:
+    taking a shuffled training set costs no scattered copy of a matrix.
+    """
+    rows = lens.view.rows if lens.fitted.same_for_all else lens.view.final_positions()[0]
+    return StoreOrder.of(rows, lens.view.source.tiling.tile)
+
+
+def put_together(tiles: Iterable[SumTile], lens: Lens) -> LowerTriangle:
+    """The sum as one matrix, after the steps."""
+    total = LowerTriangle(sum_order(lens).order)
+    for tile in tiles:
+        total.put(*tile)
+    if lens.fitted.same_for_all:
+        lens.fitted.apply_to(total)
+    return total
+
+
+def add_tiles(
+    lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], tasks_per_machine: int
+) -> Iterator[tuple[TileTask, list[SumTile]]]:
+    """Every combination over some tiles, in float64, tile after tile.
+
+    Where the chain is the same for all kernels up to a factor (`Fitted.same_for_all`), raw tiles are added and the
+    chain is left to the whole sum; otherwise each tile is transformed entry by entry first.
+    """
+    source, kernels = lenses[0].view.source, lenses[0].view.kernels
+    orders = [sum_order(lens) for lens in lenses]
+    used = [k for k in range(len(kernels)) if any(c.weights[k] for c in combinations)]
+    stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
+    for tile in tiles:
+        with pinned_blas(blas_threads(tasks_per_machine)):
+            totals = [_empty(orders[c.lens], tile) for c in combinations]
+            for k in used:
+                _, stored = next(stream)
+                parts: dict[int, Array] = {}
+                for c, total in zip(combinations, totals, strict=True):
+                    if not c.weights[k] or not total.entries.size:
+                        continue
+                    lens, order = lenses[c.lens], orders[c.lens]
+                    if c.lens not in parts:
+                        parts[c.lens] = _part(lens, order, total, k, stored)
+                    weight = c.weights[k] * (lens.fitted.factor(k) if lens.fitted.same_for_all else 1.0)
+                    if c.scales is None:
+                        _add(total.entries, parts[c.lens], weight)
+                    else:
+                        down, across = (c.scales[k][order.order[run]] for run in (total.rows, total.cols))
+                        _add(total.entries, parts[c.lens], weight * down[:, None], across)
+            yield tile, totals
+
+
+def _empty(order: StoreOrder, tile: TileTask) -> SumTile:
+    rows, cols = order.run(tile.i), order.run(tile.j)
+    return SumTile(rows, cols, np.zeros((rows.stop - rows.start, cols.stop - cols.start)))
+
+
+def _part(lens: Lens, order: StoreOrder, place: SumTile, k: int, stored: Array) -> Array:
+    """What one kernel's stored tile has for a sum."""
+    part: Array = stored[order.inside(place.rows)][:, order.inside(place.cols)]
+    if lens.fitted.same_for_all:
+        return part
+    trail = lens.fitted.positions(order.order[place.rows], order.order[place.cols])
+    return lens.fitted.elementwise(k, part, trail)
+
+
+_PANEL = 32
+"""Rows added at a time: the scratch array then stays in the cache (0.8 instead of 1.35 ns an entry)."""
+
+
+def _add(total: Float, part: Array, weight: float | Float, across: Float | None = None) -> None:
+    """Add weight · part to total, in float64; the weight is a number, or one for each row, and one for each column."""
+    scratch = np.empty((_PANEL, total.shape[1]))
+    for start in range(0, len(total), _PANEL):
+        rows = slice(start, min(start + _PANEL, len(total)))
+        panel = scratch[: rows.stop - start]
+        panel[:] = part[rows]
+        panel *= weight[rows] if isinstance(weight, np.ndarray) else weight
+        if across is not None:
+            panel *= across
+        total[rows] += panel
+
+
+_COUNTER = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class SumPlan:
+    """How the adding up of some combinations is cut into tasks.
+
+    Parameters
+    ----------
+    lenses
+        With the statistics that sums need.
+    sent
+        The lenses and the combinations, as tasks take them.
+    cuts
+        Of each task its key, its tiles and the bytes it reads.
+    slots_per_host
+        Tasks that run side by side on one machine.
+    name, token
+        Prefix and end of every key.
+    """
+
+    lenses: list[Lens]
+    sent: tuple[Any, Any]
+    cuts: list[tuple[str, tuple[TileTask, ...], int]]
+    slots_per_host: int
+    name: str
+    token: str
+
+    @classmethod
+    def of(cls, lenses: Sequence[Lens], combinations: Sequence[Combination]) -> SumPlan:
+        """Cut into some four tasks for each slot."""
+        where = machine()
+        name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
+        through = [for_sums(lens) for lens in lenses]
+        sent = send_all({f"{name}-lenses-{token}": through, f"{name}-weights-{token}": list(combinations)})
+        view = covering([lens.view for lens in lenses])
+        tiles = view.tile_tasks()
+        tile_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
+        used = int(np.count_nonzero(np.any([c.weights for c in combinations], axis=0)))
+        cuts = [cut for cut in np.array_split(np.arange(len(tiles)), 4 * where.slots) if len(cut)]
+        tasks = [
+            (f"{name}-{number}-{token}", tuple(tiles[t] for t in cut), len(cut) * used * tile_bytes)
+            for number, cut in enumerate(cuts)
+        ]
+        return cls(through, (sent[0], sent[1]), tasks, where.slots_per_host, name, token)
+
+    def tasks(self, work: Callable[..., Any], *more: Any) -> list[tuple[Delayed, int]]:
+        """For each cut a task, `work(lenses, combinations, tiles, tasks a machine, *more)`, and the bytes it reads."""
+        call = delayed(work, pure=False)
+        return [
+            (call(*self.sent, tiles, self.slots_per_host, *more, dask_key_name=key), n_bytes)
+            for key, tiles, n_bytes in self.cuts
+        ]
