@@ -14,9 +14,9 @@ from rich.text import Text
 import dmkl
 from dmkl.analysis.result import Analysis
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.fitting import _training_samples
 from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Overwrite, Store, Workers
 from dmkl.cli.output import bar, console, count, print_json, say, table
+from dmkl.cli.samples import training_samples
 from dmkl.errors import StoreExistsError
 from dmkl.progress import ConsoleWatch
 
@@ -93,7 +93,7 @@ def analyze(
         K = K.select([name.strip() for name in kernels.split(",")])
     if output is not None:
         _check_places(output, overwrite=overwrite)
-    chosen, on = _training_samples(K, split, train, every)
+    chosen, on = training_samples(K, split, train, every)
     seen = K[chosen, chosen] if len(chosen) < K.shape[1] else K
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, StoreExistsError
 
 __all__ = [
     "bar",
@@ -23,6 +24,7 @@ __all__ = [
     "count",
     "plain_warnings",
     "print_json",
+    "refuse_existing",
     "say",
     "say_error",
     "say_note",
@@ -87,6 +89,19 @@ def plain_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         before, warnings.showwarning = warnings.showwarning, show
         yield
+
+
+def refuse_existing(path: Path, *, overwrite: bool, what: str = "path") -> None:
+    """Refuse to write where something is, before anything is computed.
+
+    Raises
+    ------
+    StoreExistsError
+        If something is at `path`, and it was not said that it may be overwritten.
+    """
+    if path.exists() and not overwrite:
+        msg = f"{path} exists already; choose another {what}, or replace it with --overwrite"
+        raise StoreExistsError(msg)
 
 
 def print_json(value: Any) -> None:

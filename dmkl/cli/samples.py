@@ -1,7 +1,8 @@
-"""Finding samples by name."""
+"""Which samples a command uses: found by name, by split, in files."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,18 @@ import numpy.typing as npt
 
 from dmkl.cli.output import count
 from dmkl.errors import InputError
+from dmkl.kernelset import KernelSet
+from dmkl.store.files import read_vector
+from dmkl.store.files.paths import known
+from dmkl.store.files.text import TEXT_SUFFIXES, Table, read_table
 
-__all__ = ["positions"]
+__all__ = ["positions", "read_groups", "training_samples"]
 
 Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
 
 
-def positions(samples: Array, names: Array, where: str) -> npt.NDArray[np.int64]:
+def positions(samples: Array, names: Array, where: str) -> Index:
     """Where `names` stand among `samples`.
 
     Raises
@@ -37,3 +43,57 @@ def positions(samples: Array, names: Array, where: str) -> npt.NDArray[np.int64]
         msg = f"{where} names sample {twice!r} more than once"
         raise InputError(msg)
     return np.array([place[name] for name in wanted], dtype=np.int64)
+
+
+def training_samples(K: KernelSet, split: int | None, train: Path | None, every: bool) -> tuple[Index, str]:
+    """Positions of the samples that --split, --train or --all choose, and in words which.
+
+    Raises
+    ------
+    InputError
+        If more than one of the options is given, or they choose no samples.
+    """
+    if sum((split is not None, train is not None, every)) > 1:
+        msg = "--split, --train and --all exclude one another; give one of them"
+        raise InputError(msg)
+    if train is not None:
+        return positions(K.samples, read_vector(train), str(train)), f"those in {train}"
+    if every or (split is None and K.splits is None):
+        return np.arange(K.shape[1]), "all"
+    chosen = K.split(split or 0).train
+    if not len(chosen):
+        msg = f"split {split or 0} has no training samples; choose another with --split, or give --train or --all"
+        raise InputError(msg)
+    return chosen, f"the training part of split {split or 0}"
+
+
+def read_groups(file: Path, samples: Array, chosen: Index) -> Array:
+    """The group of each chosen sample, from a vector in the order of the set or a table with sample names.
+
+    Raises
+    ------
+    InputError
+        If the file is neither, or has no group for one of them.
+    """
+    path = known(file.expanduser())
+    table = read_table(path) if path.suffix.lower() in TEXT_SUFFIXES else Table(read_vector(path))
+    values: Array = table.values
+    names = table.row_names
+    if names is None and values.ndim == 2 and values.shape[1] == 2:
+        names, values = tuple(values[:, 0].astype(str)), values[:, 1]
+    n = len(samples)
+    if values.ndim != 1 or (names is None and len(values) != n):
+        msg = (
+            f"{file} has shape {values.shape}, expected ({n},), a group for each sample of the set in its order, or a "
+            "table of sample names and groups"
+        )
+        raise InputError(msg)
+    row = np.arange(n) if names is None else np.full(n, -1)
+    if names is not None:
+        row[positions(samples, np.array(names), str(file))] = np.arange(len(names))
+    missing = samples[chosen[row[chosen] < 0]]
+    if len(missing):
+        msg = f"{file} has no group for {count(len(missing), 'sample')} of the set, the first is {str(missing[0])!r}"
+        raise InputError(msg)
+    found: Array = values[row[chosen]]
+    return found

@@ -1,8 +1,9 @@
-"""Tables of weights and of how models were found."""
+"""Models and searches as tables for people, and as mappings for JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from rich.text import Text
 from dmkl.cli.output import bar, table
 from dmkl.errors import InputError
 from dmkl.estimators.groups import GSMKL
-from dmkl.searching.result import SearchResult
+from dmkl.searching.result import STATUSES, SearchResult
 
-__all__ = ["by_column", "points_table", "summary_table", "weights_table"]
+__all__ = ["model_as_mapping", "points_table", "search_as_mapping", "summary_table", "weights_table"]
 
 
 _MOST_COLUMNS = 4
@@ -36,7 +37,7 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
         if array.ndim == 1:
             columns[title] = array
             continue
-        array = by_column(array)
+        array = _by_column(array)
         dim = str(array.dims[1])
         if array.sizes[dim] <= _MOST_COLUMNS:
             columns |= {str(label): array.sel({dim: label}) for label in array[dim].values}
@@ -63,7 +64,7 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
     return found
 
 
-def by_column(weights: xr.DataArray) -> xr.DataArray:
+def _by_column(weights: xr.DataArray) -> xr.DataArray:
     """Weights of groups as columns of their own: (kernel, group, class) as (kernel, class), named with the group."""
     if weights.ndim < 3:
         return weights
@@ -90,11 +91,12 @@ def summary_table(
         found.add_column(name, justify="right")
     for name, model in models.items():
         correct = [f"{100 * accuracy[name]:.2f} %"] if accuracy else []
-        gap = float(np.max(np.asarray(model.gap_)))
+        # Nothing is proven where the problem is not convex.
+        gap = np.nan if isinstance(model, GSMKL) else float(np.max(np.asarray(model.gap_)))
         found.add_row(
             Text(name),
             *correct,
-            "none" if isinstance(model, GSMKL) else _gap(gap),  # its problem is not convex
+            _gap(gap),
             f"{model.n_passes_:.4g}",
             *([getattr(model, "solver_", "")] if solvers else []),
             f"{seconds[name]:.2f}",
@@ -103,7 +105,29 @@ def summary_table(
 
 
 def _gap(value: float) -> str:
-    return "< 1e-12" if value < 1e-12 else f"{value:.1e}"
+    return "none" if np.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.1e}"
+
+
+def model_as_mapping(estimator: Any, path: Path, n_samples: int, seconds: float) -> dict[str, Any]:
+    """What is told of a fitted model that was saved at `path`."""
+    weights = _by_column(estimator.weights_)
+    rows: list[Any] = weights.values.tolist()
+    if weights.ndim == 2:  # over classes, pairs or tasks
+        labels = [str(label) for label in weights[weights.dims[1]].values]
+        rows = [dict(zip(labels, row, strict=True)) for row in rows]
+    return {
+        "model": type(estimator).__name__,
+        "parameters": estimator.get_params(deep=False),
+        "path": str(path),
+        "training_samples": n_samples,
+        "weights": {str(name): row for name, row in zip(weights.kernel.values, rows, strict=True)},
+        "gap": np.asarray(estimator.gap_).tolist(),
+        "objective": np.asarray(estimator.objective_).tolist(),
+        "passes": estimator.n_passes_,
+        "solver": getattr(estimator, "solver_", None),  # machines have one alone
+        "status": estimator.status_,
+        "seconds": seconds,
+    }
 
 
 def points_table(result: SearchResult, most: int = 10) -> Table:
@@ -139,3 +163,35 @@ def _is_chosen(result: SearchResult, task: str | None, frame: pd.DataFrame) -> p
     for name, at in index.items():
         same &= frame[name] == result.scores[name].values[at]
     return same
+
+
+def search_as_mapping(result: SearchResult) -> dict[str, Any]:
+    """What is told of a search."""
+    scores, attrs = result.scores, result.scores.attrs
+    statuses = np.bincount(scores["status"].values.ravel(), minlength=len(STATUSES))
+    mapping: dict[str, Any] = {
+        "estimator": attrs["estimator"],
+        "grid": result.grid,
+        "folds": scores.sizes["fold"],
+        "scoring": attrs["scoring"],
+        "rule": result.rule,
+        "best": _chosen(result, "best_params_"),
+        "best_score": _chosen(result, "best_score_"),
+        "points": result.table().to_dict("records"),
+        "fits": dict(zip(STATUSES, statuses.tolist(), strict=True)),
+        "largest_gap": float(scores["gap"].max()),
+        "passes": result.n_passes_,
+        "solver": attrs["solver"],
+        "seconds": attrs["seconds"],
+    }
+    if "refit_test_score" in scores:
+        mapping["refit_test_score"] = scores["refit_test_score"].values
+    return mapping
+
+
+def _chosen(result: SearchResult, attribute: str) -> Any:
+    """What is known of the choice; None where no point has a score."""
+    try:
+        return getattr(result, attribute)
+    except InputError:
+        return None
