@@ -21,7 +21,7 @@ DEFAULT = "mkfda"
 """The learner where none is named."""
 
 
-def learners() -> dict[str, type[Any]]:
+def learners() -> dict[str, Any]:
     """All learners by name, in alphabetical order."""
     named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): learner for name, learner in MODELS.items()}
     return dict(sorted(named.items()))
@@ -136,6 +136,6 @@ def _list() -> str:
     return textwrap.indent("\n".join(lines), "    ")
 
 
-def _title(learner: type[Any]) -> str:
+def _title(learner: Any) -> str:
     """The first line of its documentation."""
     return (learner.__doc__ or "").strip().partition("\n")[0]

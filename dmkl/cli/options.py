@@ -19,6 +19,7 @@ __all__ = [
     "Labels",
     "Memory",
     "Missing",
+    "NewStore",
     "Overwrite",
     "SampleNames",
     "Split",
@@ -35,6 +36,7 @@ STORAGE = "Storage"
 _RESOURCES = "Compute resources"
 
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Kernel set: a folder or a URL.")]
+NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to write: a folder or a URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of tables.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing output.")]
 Kernels = Annotated[str | None, typer.Option(metavar="A,B,…", help="Only these kernels, by name.")]

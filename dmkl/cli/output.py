@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,6 +22,7 @@ __all__ = [
     "bar",
     "console",
     "count",
+    "number",
     "plain_warnings",
     "print_json",
     "refuse_existing",
@@ -41,9 +42,14 @@ def console() -> Console:
     return out
 
 
-def table(title: str | None = None) -> Table:
-    """A table in the style of all commands."""
-    return Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+def table(*texts: str, numbers: Sequence[str] = (), title: str | None = None) -> Table:
+    """A table in the style of all commands, with columns of texts and, right of them, of numbers."""
+    found = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for name in texts:
+        found.add_column(name, overflow="fold")
+    for name in numbers:
+        found.add_column(name, justify="right", overflow="fold")
+    return found
 
 
 def say(*parts: Any, style: str = "") -> None:
@@ -128,6 +134,11 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "B" or n_bytes >= 100 else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1024
     raise AssertionError
+
+
+def number(value: float) -> str:
+    """Three digits of a number; a dash where there is none."""
+    return "–" if np.isnan(value) else f"{value:.3g}"
 
 
 def count(n: int, what: str, plural: str | None = None) -> str:

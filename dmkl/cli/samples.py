@@ -9,16 +9,24 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.cli.output import count
+from dmkl.cli.parsing import parse_names
 from dmkl.errors import InputError
 from dmkl.kernelset import KernelSet
+from dmkl.kernelset import open as open_set
 from dmkl.store.files import read_vector
 from dmkl.store.files.paths import known
 from dmkl.store.files.text import TEXT_SUFFIXES, Table, read_table
 
-__all__ = ["positions", "read_groups", "training_samples"]
+__all__ = ["open_kernels", "positions", "read_groups", "training_samples"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
+
+
+def open_kernels(store: str, names: str | None) -> KernelSet:
+    """A stored set, or those of its kernels that are named, with commas between them."""
+    K, chosen = open_set(store), parse_names(names)
+    return K if chosen is None else K.select(chosen)
 
 
 def positions(samples: Array, names: Array, where: str) -> Index:

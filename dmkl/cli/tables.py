@@ -44,15 +44,13 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
         else:
             columns |= {f"mean of {array.sizes[dim]} {_SEVERAL[dim]}": array.mean(dim), "largest": array.max(dim)}
             whose = array[dim][array.argmax(dim)]
-    names = [str(name) for name in next(iter(weights.values())).kernel.values]
-    found = table()
-    found.add_column("kernel", overflow="fold")
+    found = table("kernel")
     for title in columns:
         found.add_column("weight" if len(columns) == 1 else title, no_wrap=True)
     if whose is not None:
         found.add_column(str(whose.name), overflow="fold")
     width = 30 if len(columns) == 1 else 6
-    for name in names:
+    for name in next(iter(weights.values())).kernel.values:
         cells = []
         for array in columns.values():
             value, largest = float(array.sel(kernel=name)), float(array.max())
@@ -60,7 +58,7 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
             cells.append(Text.assemble(f"{value:.4f} ", (bar(share, width), "cyan")))
         if whose is not None:
             cells.append(Text(str(whose.sel(kernel=name).item())))
-        found.add_row(Text(name), *cells)
+        found.add_row(Text(str(name)), *cells)
     return found
 
 
@@ -82,20 +80,16 @@ def summary_table(
     models: Mapping[str, Any], seconds: Mapping[str, float], accuracy: Mapping[str, float] | None = None
 ) -> Table:
     """A row for each model: accuracy where known, proven gap, passes, time."""
-    found = table()
-    found.add_column("model")
-    # A support vector machine has one solver alone.
-    solvers = any(hasattr(model, "solver_") for model in models.values())
-    told = (*(["accuracy"] if accuracy else []), "proven gap", "passes", *(["solver"] if solvers else []), "seconds")
-    for name in told:
-        found.add_column(name, justify="right")
+    solvers = any(hasattr(model, "solver_") for model in models.values())  # some learners have one alone
+    optional = {"accuracy": bool(accuracy), "solver": solvers}
+    columns = ("accuracy", "proven gap", "passes", "solver", "seconds")
+    found = table("model", numbers=[name for name in columns if optional.get(name, True)])
     for name, model in models.items():
-        correct = [f"{100 * accuracy[name]:.2f} %"] if accuracy else []
         # Nothing is proven where the problem is not convex.
         gap = np.nan if isinstance(model, GSMKL) else float(np.max(np.asarray(model.gap_)))
         found.add_row(
             Text(name),
-            *correct,
+            *([f"{100 * accuracy[name]:.2f} %"] if accuracy else []),
             _gap(gap),
             f"{model.n_passes_:.4g}",
             *([getattr(model, "solver_", "")] if solvers else []),
@@ -137,9 +131,9 @@ def points_table(result: SearchResult, most: int = 10) -> Table:
     several = result.tasks is not None
     shown = frame[chosen if several else chosen | (np.arange(len(frame)) < most)]
     names = [*(["task"] if several else []), *result.parameters]
-    found = table()
-    for name in (*names, result.scores.attrs["scoring"], "worst gap", "status", ""):
-        found.add_column(str(name), justify="left" if name in ("task", "status", "") else "right", overflow="fold")
+    found = table(*names[: int(several)], numbers=[*result.parameters, result.scores.attrs["scoring"], "worst gap"])
+    for name in ("status", ""):
+        found.add_column(name, overflow="fold")
     for place, row in zip(shown.index, shown.to_dict("records"), strict=True):
         if not several and place > most:
             found.add_row("…")
