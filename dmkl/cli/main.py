@@ -37,12 +37,12 @@ def _root(
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Show where in the program an error arose (works after the command too)."),
+        typer.Option("--debug", help="Show the traceback of an error (works after the command too)."),
     ] = False,
 ) -> None:
-    """Learn how to weight kernel matrices that are too many for memory, with a certificate.
+    """Multiple kernel learning on kernel matrices larger than memory: weights with a proven gap.
 
-    A first look at everything: `dmkl demo`. Each command explains itself: `dmkl fit --help`.
+    Start with `dmkl demo`. Each command has help with examples: `dmkl fit --help`.
     """
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import xarray as xr
 
 from dmkl.pictures import picture
 
 __all__ = ["draw_weights"]
 
-Array = npt.NDArray[Any]
-
 
 def draw_weights(
-    path: Path, names: Sequence[str], weights: Mapping[str, Array], title: str, *, muted: Collection[str] = ()
+    path: Path, names: Sequence[str], weights: Mapping[str, xr.DataArray], title: str, *, muted: Collection[str] = ()
 ) -> None:
     """Draw one panel for each set of weights, kernels from top to bottom.
 

@@ -1,4 +1,4 @@
-"""What is known of weights before they are learnt: prices and linear constraints, from files that name kernels."""
+"""Prior knowledge of weights: prices and linear constraints, from files that name kernels."""
 
 from __future__ import annotations
 

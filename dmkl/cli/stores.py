@@ -82,9 +82,9 @@ def import_(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Turn kernel matrices in files into a kernel set, a tile at a time.
+    """Import kernel matrices from files into a kernel set.
 
-    Interrupted, the same command goes on where it stopped; OUT holds a whole set or nothing at any moment.
+    After an interruption the same command goes on where it stopped. OUT appears when the set is complete.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def import_(
 
 
 def info(store: Store, as_json: Json = False) -> None:
-    """Say what a kernel set holds: kernels, samples, classes, splits, size on disk.
+    """Show what a kernel set holds: kernels, samples, classes, splits, size on disk.
 
     Examples
     --------

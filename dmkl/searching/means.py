@@ -20,7 +20,7 @@ def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
     failed = (scores["status"] == STATUSES.index("failed")).any("fold")
     points = {"mean": mean, "standard_error": scores["standard_error"], "failed": failed}
     points |= {name: scores[name].broadcast_like(mean) for name in ("lam", "p") if name in names}
-    if "C" in names:  # the smaller, the more regularised
+    if "C" in names:  # the smaller, the more regularized
         points["lam"] = 1.0 / scores["C"].broadcast_like(mean)
     return {name: values.transpose(*names).values for name, values in points.items()}
 

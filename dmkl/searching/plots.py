@@ -24,7 +24,7 @@ __all__ = ["plot_scores", "plot_weights"]
 Float = npt.NDArray[np.float64]
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011); the map's colors are viridis.
-BLUE, SKY, RED, GREY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
+BLUE, SKY, RED, GRAY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
 MOST_BARS = 40
 LONGEST_NAME = 48
 
@@ -256,7 +256,7 @@ def _draw_curve(ax: Axes, surface: _Surface, measure: str) -> None:
     ax.errorbar(where, mean, np.nan_to_num(error), color=BLUE, marker="o", markersize=4, linewidth=1.4, elinewidth=1)
     legend = [] if surface.y is not None else list(surface.fixed)
     if np.any(error > 0):
-        ax.axhline(surface.threshold, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
+        ax.axhline(surface.threshold, color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
         legend += ["bars: one standard error", "dotted: one below the best"]
     # A single choice at its own score; those of many tasks, whose scores are not drawn, on the curve.
     if surface.chosen.total() == 1:
