@@ -1,4 +1,4 @@
-# make demo and make test need only Python 3.11 or later, pip, make and a C library; they make .venv first.
+# make demo and make test (on all cores, or PYTEST_XDIST_AUTO_NUM_WORKERS of them) need only Python 3.11 or later, pip, make and a C library; they make .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/dmkl demo --output dmkl-demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n auto
 
 lint: setup
 	$(BIN)/ruff check .

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 import dmkl
 from dmkl.analysis.result import Analysis
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.fitting import _training_samples
-from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Overwrite, Store, Workers
-from dmkl.cli.output import bar, console, count, print_json, say, table
-from dmkl.errors import StoreExistsError
+from dmkl.cli.options import Cluster, Every, Json, Kernels, Memory, Overwrite, Split, Store, Train, Workers
+from dmkl.cli.output import bar, console, count, number, print_json, refuse_existing, say, table
+from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.progress import ConsoleWatch
 
 __all__ = ["analyze"]
@@ -33,44 +33,36 @@ _MOST_PAIRS = 15
 def analyze(
     store: Store,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help=f"Write {_DATA} (NetCDF) and the pictures alignment, spectra and targets (PNG) here."
-        ),
+        Path | None, typer.Option(metavar="DIR", help=f"Save {_DATA} (NetCDF) and pictures (PNG) in this folder.")
     ] = None,
-    kernels: Annotated[str | None, typer.Option(metavar="A,B,…", help="Only these kernels, by name.")] = None,
+    kernels: Kernels = None,
     centered: Annotated[
-        bool, typer.Option("--centered/--raw", help="Centre the kernels in feature space, or leave them as they are.")
+        bool, typer.Option("--centered/--raw", help="Center the kernels in feature space, or leave them as they are.")
     ] = True,
     normalize: Annotated[
         Literal["none", "trace", "cosine", "multiplicative"],
-        typer.Option(help="Normalise the kernels before; cosine alone changes alignments."),
+        typer.Option(
+            metavar="NAME",
+            help="Scale of the kernels: none, trace, cosine or multiplicative; cosine alone changes alignments.",
+        ),
     ] = "none",
     targets: Annotated[
-        bool, typer.Option("--targets/--no-targets", help="Align with the stored labels, where there are some.")
+        bool, typer.Option("--targets/--no-targets", help="Align with the stored labels, if there are some.")
     ] = True,
-    eigenvalues: Annotated[int, typer.Option(min=1, metavar="N", help="Leading eigenvalues of each kernel.")] = 20,
-    threshold: Annotated[float, typer.Option(metavar="A", help="Kernels so much aligned are one group.")] = 0.95,
+    eigenvalues: Annotated[int, typer.Option(min=1, metavar="N", help="Number of eigenvalues of each kernel.")] = 20,
+    threshold: Annotated[
+        float, typer.Option(metavar="A", help="Alignment from which kernels belong to one group.")
+    ] = 0.95,
     probes: Annotated[
         int | None,
         typer.Option(
             min=3, metavar="N", help="Estimate alignments from N random vectors, with standard errors, in one pass."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random vectors.")] = 0,
-    split: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="K", help="Analyze the training part of this stored split.", rich_help_panel=SAMPLES
-        ),
-    ] = None,
-    train: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Analyze the samples named in this file, a name a line.", rich_help_panel=SAMPLES
-        ),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Analyze all samples.", rich_help_panel=SAMPLES)] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random vectors.")] = 0,
+    split: Split = None,
+    train: Train = None,
+    every: Every = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = "local",
@@ -79,8 +71,8 @@ def analyze(
 ) -> None:
     """Show which kernels are alike, how well each alone fits the labels, and how many dimensions it has.
 
-    Looks at the training part of split 0 where the set has splits, at all samples otherwise, or as --split,
-    --train or --all say. Two passes over the kernels; one with --probes.
+    Analyzes the training part of split 0 if the set has splits and all samples otherwise, unless --split, --train
+    or --all say so. Takes two passes over the kernels, or one with --probes.
 
     Examples
     --------
@@ -88,12 +80,10 @@ def analyze(
         dmkl analyze kernels.zarr --normalize cosine --output pictures
         dmkl analyze kernels.zarr --raw --probes 100 --json > analysis.json
     """
-    K = dmkl.open(store)
-    if kernels is not None:
-        K = K.select([name.strip() for name in kernels.split(",")])
-    if output is not None:
-        _check_places(output, overwrite=overwrite)
-    chosen, on = _training_samples(K, split, train, every)
+    K = open_kernels(store, kernels)
+    for file in [] if output is None else [output / name for name in (_DATA, *_PICTURES, _TARGETS)]:
+        refuse_existing(file, overwrite=overwrite, what="folder")
+    chosen, on = training_samples(K, split, train, every)
     seen = K[chosen, chosen] if len(chosen) < K.shape[1] else K
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()
@@ -123,14 +113,6 @@ def analyze(
         say(f"Written to {output}: {', '.join(written)}.")
 
 
-def _check_places(output: Path, *, overwrite: bool) -> None:
-    """Refuse what is in the way before anything runs."""
-    for name in (_DATA, *_PICTURES, _TARGETS):
-        if (output / name).exists() and not overwrite:
-            msg = f"{output / name} exists already; choose another folder, or replace it with --overwrite"
-            raise StoreExistsError(msg)
-
-
 def _write(analysis: Analysis, output: Path) -> list[str]:
     output.mkdir(parents=True, exist_ok=True)
     analysis.data.to_netcdf(output / _DATA, engine="scipy")
@@ -154,12 +136,10 @@ def _kernels_table(analysis: Analysis) -> Table:
     if "target_alignment" in data:
         fit = data["target_alignment"]
         fit = fit.mean("task") if "task" in fit.dims else fit
-    found = table()
-    found.add_column("kernel", overflow="fold")
-    if fit is not None:
-        found.add_column("fit to labels, mean of tasks" if "task" in data.dims else "fit to labels", no_wrap=True)
-    for name in ("trace", "effective rank", "first eigenvalue", "90 % of trace in", "99 % in"):
-        found.add_column(name, justify="right")
+    told = "fit to labels, mean of tasks" if "task" in data.dims else "fit to labels"
+    numbers = ("trace", "effective rank", "first eigenvalue", "90 % of trace in", "99 % in")
+    found = table("kernel", *([] if fit is None else [told]), numbers=numbers)
+    found.columns[1].no_wrap = True
     found.add_column("", overflow="fold")
     for j, name in enumerate(analysis.names):
         row = frame.iloc[j]
@@ -167,8 +147,8 @@ def _kernels_table(analysis: Analysis) -> Table:
         found.add_row(
             Text(name),
             *([] if fit is None else [_with_bar(float(fit.values[j]), error)]),
-            _figure(row["trace"]),
-            _figure(row["effective_rank"]),
+            number(row["trace"]),
+            number(row["effective_rank"]),
             _share(row["largest_share_least"], row["largest_share_most"]),
             *(_between(row[f"components_{share}_least"], row[f"components_{share}_most"]) for share in (90, 99)),
             Text(f"a multiple of {row['repeats']}" if row["repeats"] else "", style="yellow"),
@@ -202,26 +182,16 @@ def _between(least: float, most: float) -> str:
     return f"{most:.0f}" if least >= most else f"{least:.0f} to {most:.0f}"
 
 
-def _figure(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.3g}"
-
-
 def _alignments_table(analysis: Analysis) -> Table:
     """The matrix of a few kernels, in the order that puts those alike side by side; the closest pairs of many."""
     data = analysis.data
     if len(analysis.names) > _MOST_COLUMNS:
-        found = table("The most alike")
-        for name in ("kernel", "kernel"):
-            found.add_column(name, overflow="fold")
-        found.add_column("alignment", justify="right")
+        found = table("kernel", "kernel", numbers=["alignment"], title="The most alike")
         for row in analysis.pairs(least=-1.0).head(_MOST_PAIRS).to_dict("records"):
             found.add_row(Text(row["kernel"]), Text(row["kernel_2"]), f"{row['alignment']:.4f}")
         return found
     order = data["order"].values
-    found = table("Alignments")
-    found.add_column("", overflow="fold")
-    for j in order:
-        found.add_column(Text(analysis.names[j]), justify="right", overflow="fold")
+    found = table("", numbers=[escape(analysis.names[j]) for j in order], title="Alignments")
     for i in order:
         values = data["alignment"].values[i, order]
         found.add_row(Text(analysis.names[i]), *("–" if np.isnan(value) else f"{value:.3f}" for value in values))
@@ -230,16 +200,9 @@ def _alignments_table(analysis: Analysis) -> Table:
 
 def _as_mapping(analysis: Analysis, seconds: float) -> dict[str, Any]:
     data = analysis.data
+    own = [str(key) for key in data.data_vars if key not in ("alignment", "alignment_error")]
     by_kernel = [
-        {
-            "name": name,
-            **{
-                str(key): data[key].values[j].tolist()
-                for key in data.data_vars
-                if key not in ("alignment", "alignment_error")
-            },
-        }
-        for j, name in enumerate(analysis.names)
+        {"name": name, **{key: data[key].values[j].tolist() for key in own}} for j, name in enumerate(analysis.names)
     ]
     return {
         **{str(key): value for key, value in data.attrs.items()},

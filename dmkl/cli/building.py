@@ -24,15 +24,17 @@ from dmkl.cli.options import (
     Labels,
     Memory,
     Missing,
+    NewStore,
     Overwrite,
     SampleNames,
     Splits,
     Tile,
     Workers,
 )
-from dmkl.cli.output import count, say, say_note, size
+from dmkl.cli.output import count, refuse_existing, say, say_note, size
+from dmkl.cli.parsing import parse_numbers
 from dmkl.cli.samples import positions
-from dmkl.errors import InputError, StoreExistsError
+from dmkl.errors import InputError
 from dmkl.features.specs import FUNCTIONS, plan, read_specs
 from dmkl.inputs import read_vector
 from dmkl.inputs.features import Features, as_features
@@ -47,11 +49,11 @@ from dmkl.store.reader import partial_path
 __all__ = ["build"]
 
 Index = npt.NDArray[np.int64]
-_KERNELS = "Which kernels"
+_KERNELS = "Kernels"
 
 
 def build(
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The kernel set to write: a folder or a URL.")],
+    out: NewStore,
     features: Annotated[
         list[Path],
         typer.Argument(
@@ -61,14 +63,14 @@ def build(
     specs: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.toml", help="Kernels to make, a table [[kernel]] for each.", rich_help_panel=_KERNELS
+            metavar="FILE.toml", help="Kernels to compute, a table [[kernel]] for each.", rich_help_panel=_KERNELS
         ),
     ] = None,
     function: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help=f"Instead of a file: {', '.join(FUNCTIONS)}; may be given again.",
+            help=f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.",
             rich_help_panel=_KERNELS,
         ),
     ] = None,
@@ -76,8 +78,7 @@ def build(
         str | None,
         typer.Option(
             metavar="B,B,…",
-            help="Widths of the functions that have one, a kernel for each, as multiples of the mean distance; 1 by "
-            "default.",
+            help="Bandwidths as multiples of the mean distance, a kernel for each. [default: 1]",
             rich_help_panel=_KERNELS,
         ),
     ] = None,
@@ -85,7 +86,7 @@ def build(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Tables to take, by name or pattern; may be given again; all by default.",
+            help="Feature tables to use, by name or pattern; repeatable. [default: all]",
             rich_help_panel=_KERNELS,
         ),
     ] = None,
@@ -93,7 +94,7 @@ def build(
         str | None,
         typer.Option(
             metavar="STORE",
-            help="Make the kernels of this set, which was built too, of new samples against its samples.",
+            help="Compute the kernels of this set, which dmkl build made, between new samples and its own.",
             rich_help_panel=_KERNELS,
         ),
     ] = None,
@@ -101,8 +102,8 @@ def build(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Mean distances are those between the samples named in this file, a name a line (a position, where "
-            "samples have no names).",
+            help="Average distances between the samples named in this file, one a line (positions, if samples have no "
+            "names).",
             rich_help_panel=SAMPLES,
         ),
     ] = None,
@@ -111,8 +112,7 @@ def build(
         typer.Option(
             min=0,
             metavar="K",
-            help="Mean distances are those in the training part of this split; of split 0 by default, of all samples "
-            "where there are no splits.",
+            help="Average distances in the training part of this split. [default: 0, or all samples without splits]",
             rich_help_panel=SAMPLES,
         ),
     ] = None,
@@ -128,11 +128,11 @@ def build(
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
-    """Compute kernels from tables of features, a tile at a time, and keep the features beside them.
+    """Compute kernels from feature tables, and keep the features beside them.
 
-    Each table of the files is a source; labels, splits and names in the files are taken for what they are.
-    Interrupted, the same command goes on where it stopped. With --against the set holds new samples against
-    those of STORE, with the functions and widths of STORE.
+    The files may hold several tables, and labels, splits and names of the samples. After an interruption the same
+    command goes on where it stopped. With --against the set has new samples as rows and those of STORE as columns,
+    with the functions and bandwidths of STORE.
 
     Examples
     --------
@@ -141,9 +141,8 @@ def build(
         dmkl build new.zarr new_views.npz --against kernels.zarr
     """
     started = time.monotonic()
-    if not overwrite and "://" not in out and Path(out).expanduser().exists():
-        msg = f"{out} exists already; choose another path, or replace it with --overwrite"
-        raise StoreExistsError(msg)
+    if "://" not in out:
+        refuse_existing(Path(out).expanduser(), overwrite=overwrite)
     chosen = {"--function": function, "--bandwidth": bandwidth, "--feature": feature}
     compute: Callable[..., KernelSet]
     if against is None:
@@ -210,21 +209,13 @@ def _specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, Any]]
     if not functions:
         msg = "say which kernels to make: --specs FILE.toml, or --function rbf --bandwidth 0.1,1,10"
         raise InputError(msg)
-    widths = None if bandwidth is None else _numbers(bandwidth)
+    widths = None if bandwidth is None else parse_numbers("bandwidth", "numbers such as 0.1,1,10", bandwidth)
     # Where none of the functions has a width, reading the specs says so.
     with_width = BANDED.intersection(functions) or functions
     return [
         {"function": name, "feature": features, "bandwidth": widths if name in with_width else None}
         for name in functions
     ]
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(number) for number in text.split(",")]
-    except ValueError as error:
-        msg = f"--bandwidth takes numbers such as 0.1,1,10, got {text!r}"
-        raise InputError(msg) from error
 
 
 def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None:

@@ -13,12 +13,12 @@ from rich.text import Text
 
 import dmkl.health
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import Cluster, Json, Memory, Store, Workers
-from dmkl.cli.output import console, count, print_json, say, table
+from dmkl.cli.options import Cluster, Json, Kernels, Memory, Store, Workers
+from dmkl.cli.output import console, count, number, print_json, say, table
+from dmkl.cli.samples import open_kernels
 from dmkl.health import SEVERITIES
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
-from dmkl.stores import open as open_set
 
 __all__ = ["check"]
 
@@ -27,30 +27,28 @@ _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 def check(
     store: Store,
-    kernels: Annotated[str | None, typer.Option(metavar="A,B,…", help="Only these kernels, by name.")] = None,
+    kernels: Kernels = None,
     steps: Annotated[
-        int, typer.Option(min=1, help="Products with each kernel in search of negative eigenvalues.")
+        int, typer.Option(min=1, help="Number of products with each kernel to find negative eigenvalues.")
     ] = 30,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random start vectors.")] = 0,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings fail the check too.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random start vectors.")] = 0,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings too.")] = False,
     as_json: Json = False,
     cluster: Cluster = "local",
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
-    """Read every tile of a kernel set and report what breaks learning or misleads it.
+    """Read every tile of a kernel set and report problems.
 
-    Damaged tiles, NaN, asymmetry, negative eigenvalues, constant and repeated kernels, scales far apart. Exit
-    status 1 when there are errors (with --strict, or warnings), 0 otherwise.
+    Finds damaged tiles, NaN, asymmetry, negative eigenvalues, constant and repeated kernels, and scales far apart.
+    The exit status is 1 if there are errors (with --strict, or warnings), and 0 otherwise.
 
     Examples
     --------
         dmkl check kernels.zarr
         dmkl check kernels.zarr --strict --json > report.json
     """
-    K = open_set(store)
-    if kernels is not None:
-        K = K.select([name.strip() for name in kernels.split(",")])
+    K = open_kernels(store, kernels)
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         report = dmkl.health.check(K, n_steps=steps, seed=seed)
     if as_json:
@@ -67,11 +65,8 @@ def _as_mapping(K: KernelSet, report: xr.Dataset) -> dict[str, Any]:
     return {
         "content_id": K.content_id,
         "kernels": [
-            {
-                "name": str(name),
-                **{str(key): figures[key].sel(kernel=name).item() for key in figures.data_vars},
-            }
-            for name in figures.kernel.values
+            {"name": name, **{str(key): figures[key].sel(kernel=name).item() for key in figures.data_vars}}
+            for name in figures.kernel.values.tolist()
         ],
         "findings": [
             {"severity": severity, "kernel": subject or None, "message": message}
@@ -89,35 +84,18 @@ def _print(out: Console, K: KernelSet, report: xr.Dataset) -> None:
     worst: dict[str, str] = {}
     for severity, subject, _ in _findings(report):
         worst.setdefault(subject, severity)  # the gravest come first
-    figures = table()
-    for name in (
-        "kernel",
-        "tiles",
-        "largest entry",
-        "trace",
-        "centred trace",
-        "lowest eigenvalue",
-        "highest",
-        "",
-    ):
-        figures.add_column(name, justify="left" if name in ("kernel", "") else "right", overflow="fold")
+    figures = table(
+        "kernel", numbers=("tiles", "largest entry", "trace", "centered trace", "lowest eigenvalue", "highest")
+    )
+    figures.add_column("", overflow="fold")
+    shown = ("largest_entry", "trace", "centered_trace", "lowest_eigenvalue", "highest_eigenvalue")
     for name in report.kernel.values.tolist():
         row = report.sel(kernel=name)
-        damaged = int(row.damaged_tiles)
-        verdict = worst.get(name, "ok")
+        damaged, tiles, verdict = int(row.damaged_tiles), int(row.tiles), worst.get(name, "ok")
         figures.add_row(
             Text(name),
-            f"{int(row.tiles):,}" if not damaged else f"{damaged:,} of {int(row.tiles):,} damaged",
-            *(
-                _figure(float(row[key]))
-                for key in (
-                    "largest_entry",
-                    "trace",
-                    "centered_trace",
-                    "lowest_eigenvalue",
-                    "highest_eigenvalue",
-                )
-            ),
+            f"{damaged:,} of {tiles:,} damaged" if damaged else f"{tiles:,}",
+            *(number(float(row[key])) for key in shown),
             Text(verdict, style=_STYLES.get(verdict, "green")),
         )
     out.print(figures)
@@ -127,7 +105,3 @@ def _print(out: Console, K: KernelSet, report: xr.Dataset) -> None:
         out.print(Padding(Text(message), (0, 0, 0, 2)))
     found = [count(int(np.count_nonzero(report.severity.values == kind)), kind) for kind in SEVERITIES]
     say(f"{count(len(K), 'kernel')} checked: {', '.join(found)}.", style="bold")
-
-
-def _figure(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.3g}"

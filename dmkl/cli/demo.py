@@ -36,11 +36,11 @@ def demo(
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
-    """Show everything once: kernels of real handwritten digits, weights learnt with a proven gap, a picture.
+    """Show everything once: kernels of handwritten digits, weights with a proven gap, a picture.
 
-    Eleven kernels see 1,797 digits in different ways, four are noise. ℓp MK-FDA weights them for several p,
-    beside the uniform sum, the single best kernel and the product of all. A second run replaces what the
-    first wrote.
+    Eleven kernels show 1,797 digits in different ways, four are noise. ℓp MK-FDA learns weights for several p,
+    and is compared with the uniform sum, the single best kernel and the product of all. A second run replaces
+    the output of the first.
 
     Examples
     --------
@@ -69,8 +69,9 @@ def demo(
         say("Learning on " + ("threads of this process." if client is None else _place(client)))
         models, seconds, accuracy = _learn(K)
     out.print()
-    learnt = {name: model.weights_ for name, model in models.items() if name.startswith("MK-FDA")}
-    out.print(weights_table({name.removeprefix("MK-FDA, "): weights for name, weights in learnt.items()}))
+    prefix = "MK-FDA, "
+    weights = {name.removeprefix(prefix): m.weights_ for name, m in models.items() if name.startswith(prefix)}
+    out.print(weights_table(weights))
     out.print()
     out.print(summary_table(models, seconds, accuracy))
     say(
@@ -82,7 +83,7 @@ def demo(
     draw_weights(
         picture,
         list(K.names),
-        {name.removeprefix("MK-FDA, "): weights.values for name, weights in learnt.items()},
+        weights,
         "Which kernels tell handwritten digits apart: ℓp MK-FDA for four norms p",
         muted=[name for name in K.names if name.startswith("noise")],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -15,22 +15,14 @@ from dmkl.cli.building import build
 from dmkl.cli.checking import check
 from dmkl.cli.demo import demo
 from dmkl.cli.fitting import fit
+from dmkl.cli.learners import command_for, learner_in
 from dmkl.cli.output import plain_warnings, say_error
 from dmkl.cli.predicting import predict
 from dmkl.cli.searching import search
 from dmkl.cli.stores import import_, info
 from dmkl.errors import DmklError
 
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="dmkl",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+__all__ = ["main"]
 
 
 def _version(asked: bool) -> None:
@@ -39,32 +31,46 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Show where in the program an error arose (works after the command too)."),
+        typer.Option("--debug", help="Show the traceback of an error (works after the command too)."),
     ] = False,
 ) -> None:
-    """Learn how to weight kernel matrices that are too many for memory, with a certificate.
+    """Multiple kernel learning on kernel matrices larger than memory: weights with a proven gap.
 
-    A first look at everything: `dmkl demo`. Each command explains itself: `dmkl fit
-    --help`.
+    Start with `dmkl demo`. Each command has help with examples: `dmkl fit --help`.
     """
 
 
-app.command("demo")(demo)
-app.command("import")(import_)
-app.command("build")(build)
-app.command("info")(info)
-app.command("check")(check)
-app.command("analyze")(analyze)
-app.command("fit")(fit)
-app.command("search")(search)
-app.command("predict")(predict)
+def _app(learner: str | None) -> typer.Typer:
+    """The program, with the options of the learner that its command line names."""
+    app = typer.Typer(
+        name="dmkl",
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    commands: dict[str, Callable[..., None]] = {
+        "demo": demo,
+        "import": import_,
+        "build": build,
+        "info": info,
+        "check": check,
+        "analyze": analyze,
+        "fit": command_for(learner, fit),
+        "search": command_for(learner, search),
+        "predict": predict,
+    }
+    for name, command in commands.items():
+        app.command(name)(command)
+    return app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,9 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
     try:
         with plain_warnings():
-            app([argument for argument in given if argument != "--debug"], prog_name="dmkl")
+            _app(learner_in(given))(given, prog_name="dmkl")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:

@@ -8,166 +8,96 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
+    "LABELS",
     "SAMPLES",
-    "SOLVING",
-    "Center",
+    "STORAGE",
     "Cluster",
-    "Constraints",
     "Dtype",
-    "Examples",
-    "Grouping",
-    "Groups",
+    "Every",
     "Json",
+    "Kernels",
     "Labels",
-    "Loss",
     "Memory",
     "Missing",
-    "Model",
-    "Multiclass",
-    "Normalize",
+    "NewStore",
     "Overwrite",
     "SampleNames",
-    "Sharing",
-    "Sigma",
+    "Split",
     "Splits",
     "Store",
     "Tile",
-    "Tol",
+    "Train",
     "Workers",
 ]
 
-SAMPLES = "Which samples"
-SOLVING = "How it is solved"
-_KNOWN = "What is known of the samples"
-_STORING = "How it is stored"
-_WHERE = "Where it computes"
+SAMPLES = "Samples"
+LABELS = "Labels and names"
+STORAGE = "Storage"
+_RESOURCES = "Compute resources"
 
-Store = Annotated[str, typer.Argument(metavar="STORE", help="A kernel set: a folder or a URL.")]
+Store = Annotated[str, typer.Argument(metavar="STORE", help="Kernel set: a folder or a URL.")]
+NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to write: a folder or a URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of tables.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing output.")]
+Kernels = Annotated[str | None, typer.Option(metavar="A,B,…", help="Only these kernels, by name.")]
 
-# --- models ----------------------------------------------------------------------------------------------------------
+# --- samples and labels ----------------------------------------------------------------------------------------------
 
-# Of what a model is made is None where it is not given: each has defaults of its own.
-Model = Annotated[
-    Literal["mkfda", "mksvm", "gmkl", "gsmkl", "ncuts", "uniform", "single-best", "product"],
-    typer.Option(
-        help="What learns weights: ℓp MK-FDA, ℓp MK-SVM, GMKL (a support vector machine whose weights have prices and "
-        "constraints), GS-MKL (weights for each group of samples), or normalized cuts; or a baseline."
-    ),
-]
-Groups = Annotated[int | None, typer.Option(min=1, help="Groups of each class, for gsmkl. [default: 2]")]
-Grouping = Annotated[
-    Literal["kernel", "kmeans", "plsa"] | None,
-    typer.Option(
-        help="What makes gsmkl's groups: kernel k-means on the mean kernel; or k-means, or pLSA, on the features that "
-        "the kernels were built from. [default: kernel]"
-    ),
-]
-Loss = Annotated[
-    Literal["hinge", "square"] | None,
-    typer.Option(help="Of gsmkl and ncuts: support vector machines, or Fisher discriminants. [default: hinge]"),
-]
-Examples = Annotated[
+Split = Annotated[
     int | None,
-    typer.Option(min=1, help="Of ncuts: examples that the training samples are divided into. [default: 5]"),
+    typer.Option(min=0, metavar="K", help="Use the training part of this stored split.", rich_help_panel=SAMPLES),
 ]
-Sharing = Annotated[
-    Literal["mean", "own", "joint"] | None,
-    typer.Option(
-        help="Of ncuts with several classes: the mean of their weights for all, weights of its own for each, or "
-        "weights from all at once. [default: mean]"
-    ),
-]
-Multiclass = Annotated[
-    Literal["ovr", "ovo"] | None,
-    typer.Option(
-        help="More than two classes for mksvm, gmkl and ncuts: one against the rest, or one against one. [default: ovr]"
-    ),
-]
-Sigma = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PRICE|FILE",
-        help="Of gmkl: the price of a unit of weight, a number or a CSV file with kernel,price a line. [default: 1]",
-    ),
-]
-Constraints = Annotated[
+Train = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.toml", help="Of gmkl: linear constraints on the weights, see above."),
+    typer.Option(metavar="FILE", help="Use the samples named in this file, one a line.", rich_help_panel=SAMPLES),
 ]
-Center = Annotated[
-    bool | None,
-    typer.Option(
-        "--center/--no-center", help="Centre kernels in feature space. [default: center; no-center for ncuts]"
-    ),
-]
-Normalize = Annotated[
-    Literal["trace", "cosine", "multiplicative", "none"] | None,
-    typer.Option(
-        help="How kernels are brought to one scale. [default: trace; multiplicative for mksvm, gmkl and gsmkl; cosine "
-        "for ncuts]",
-    ),
-]
-Tol = Annotated[
-    float | None,
-    typer.Option(help="Relative gap to prove. [default: 1e-4; 1e-3 for mksvm and gmkl]", rich_help_panel=SOLVING),
-]
-
-# --- samples and features --------------------------------------------------------------------------------------------
-
-Labels = Annotated[Path | None, typer.Option(metavar="FILE", help="Class of each sample.", rich_help_panel=_KNOWN)]
+Every = Annotated[bool, typer.Option("--all", help="Use all samples.", rich_help_panel=SAMPLES)]
+Labels = Annotated[Path | None, typer.Option(metavar="FILE", help="Class of each sample.", rich_help_panel=LABELS)]
 SampleNames = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Name of each sample (row).", rich_help_panel=_KNOWN)
+    Path | None, typer.Option(metavar="FILE", help="Name of each sample (row).", rich_help_panel=LABELS)
 ]
 Splits = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Part of each sample: 0 train, 1 validation, 2 test, -1 none.",
-        rich_help_panel=_KNOWN,
+        help="Part of each sample: 0 training, 1 validation, 2 test, -1 none.",
+        rich_help_panel=LABELS,
     ),
 ]
 Missing = Annotated[
     Literal["refuse", "zero"],
     typer.Option(
-        help="Samples that lack a feature table: refuse them, or give them a row of zeros in its centred kernels.",
-        rich_help_panel=_KNOWN,
+        help="Samples that lack a feature table: refuse them, or give them zeros in its centered kernels.",
+        rich_help_panel=SAMPLES,
     ),
 ]
 
-# --- storing ---------------------------------------------------------------------------------------------------------
+# --- storage and resources -------------------------------------------------------------------------------------------
 
 Tile = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Side of a tile in samples.", rich_help_panel=_STORING),
+    int | None, typer.Option(min=1, metavar="N", help="Side of a tile in samples.", rich_help_panel=STORAGE)
 ]
 Dtype = Annotated[
     Literal["float32", "float64"] | None,
-    typer.Option(help="Precision; that of the files by default.", rich_help_panel=_STORING),
+    typer.Option(help="Precision of the stored kernels; that of the files by default.", rich_help_panel=STORAGE),
 ]
-
-# --- computing -------------------------------------------------------------------------------------------------------
-
 Cluster = Annotated[
     str,
     typer.Option(
-        "--cluster",
-        metavar="local|threads|ADDRESS",
-        help="Processes on this machine, threads of this process, or the address of a Dask scheduler.",
-        rich_help_panel=_WHERE,
+        metavar="PLACE",
+        help='"local" (processes on this machine), "threads", or the address of a Dask scheduler.',
+        rich_help_panel=_RESOURCES,
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", metavar="N", help="Processes or threads; all cores by default.", rich_help_panel=_WHERE),
+    typer.Option(metavar="N", help="Number of processes or threads. [default: all cores]", rich_help_panel=_RESOURCES),
 ]
 Memory = Annotated[
     str | None,
     typer.Option(
-        "--memory",
         metavar="SIZE",
-        help="Memory for the arrays on one machine, such as 2GiB; 60 % of what is free by default.",
-        rich_help_panel=_WHERE,
+        help="Memory for arrays on one machine, such as 2GiB. [default: 60 % of what is free]",
+        rich_help_panel=_RESOURCES,
     ),
 ]

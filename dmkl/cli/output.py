@@ -6,8 +6,9 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -15,14 +16,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, StoreExistsError
 
 __all__ = [
     "bar",
     "console",
     "count",
+    "number",
     "plain_warnings",
     "print_json",
+    "refuse_existing",
     "say",
     "say_error",
     "say_note",
@@ -39,9 +42,14 @@ def console() -> Console:
     return out
 
 
-def table(title: str | None = None) -> Table:
-    """A table in the style of all commands."""
-    return Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+def table(*texts: str, numbers: Sequence[str] = (), title: str | None = None) -> Table:
+    """A table in the style of all commands, with columns of texts and, right of them, of numbers."""
+    found = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for name in texts:
+        found.add_column(name, overflow="fold")
+    for name in numbers:
+        found.add_column(name, justify="right", overflow="fold")
+    return found
 
 
 def say(*parts: Any, style: str = "") -> None:
@@ -89,6 +97,19 @@ def plain_warnings() -> Iterator[None]:
         yield
 
 
+def refuse_existing(path: Path, *, overwrite: bool, what: str = "path") -> None:
+    """Refuse to write where something is, before anything is computed.
+
+    Raises
+    ------
+    StoreExistsError
+        If something is at `path`, and it was not said that it may be overwritten.
+    """
+    if path.exists() and not overwrite:
+        msg = f"{path} exists already; choose another {what}, or replace it with --overwrite"
+        raise StoreExistsError(msg)
+
+
 def print_json(value: Any) -> None:
     """A result for other programs; NaN and infinity, which JSON lacks, as null and as text."""
     sys.stdout.write(json.dumps(_jsonable(value), indent=2, ensure_ascii=False) + "\n")
@@ -113,6 +134,11 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "B" or n_bytes >= 100 else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1024
     raise AssertionError
+
+
+def number(value: float) -> str:
+    """Three digits of a number; a dash where there is none."""
+    return "–" if np.isnan(value) else f"{value:.3g}"
 
 
 def count(n: int, what: str, plural: str | None = None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,9 +14,9 @@ import xarray as xr
 import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers
-from dmkl.cli.output import count, print_json, say, say_note
+from dmkl.cli.output import count, print_json, refuse_existing, say, say_note
 from dmkl.cli.samples import positions
-from dmkl.errors import InputError, StoreExistsError
+from dmkl.errors import InputError
 from dmkl.inputs.features import as_features
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
@@ -29,14 +28,13 @@ Array = npt.NDArray[Any]
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model that dmkl fit or dmkl search saved.")],
-    store: Annotated[str | None, typer.Argument(metavar="STORE", help="A kernel set: a folder or a URL.")] = None,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model that dmkl fit or dmkl search saved.")],
+    store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set: a folder or a URL.")] = None,
     features: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Instead of STORE the features of new samples, of a model on kernels that dmkl build made; may be "
-            "given again.",
+            help="Features of new samples instead of STORE, for models of kernels that dmkl build made; repeatable.",
             rich_help_panel=SAMPLES,
         ),
     ] = None,
@@ -47,10 +45,10 @@ def predict(
     ] = None,
     part: Annotated[
         Literal["test", "validation", "train"],
-        typer.Option(help="Which part of the split.", rich_help_panel=SAMPLES),
+        typer.Option(help="Part of the split to predict.", rich_help_panel=SAMPLES),
     ] = "test",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write sample, predicted label and scores as CSV.")
+        Path | None, typer.Option(metavar="FILE", help="CSV file for the predicted labels and scores.")
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -58,11 +56,11 @@ def predict(
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
-    """Predict the labels of samples with a saved model, and score it where their labels are known.
+    """Predict labels with a saved model, and score them if the true ones are known.
 
-    Of the set that the model was trained on, or one like it: the samples of --split and --part, or all that
-    the model was not trained on. Of a rectangular set (new samples against training samples): all its rows.
-    Of files of features: all their samples; only kernels of non-zero weight are computed.
+    Predicts the samples of --split and --part, or all samples of STORE that the model was not trained on. Of a
+    rectangular set (new samples against training samples) it predicts all rows, of --features all samples; only
+    kernels with a weight are read or computed.
 
     Examples
     --------
@@ -70,17 +68,19 @@ def predict(
         dmkl predict model new.zarr --out predictions.csv
         dmkl predict model --features new.npz --out predictions.csv
     """
-    if out is not None and out.exists() and not overwrite:
-        msg = f"{out} exists already; choose another file, or replace it with --overwrite"
-        raise StoreExistsError(msg)
+    if out is not None:
+        refuse_existing(out, overwrite=overwrite, what="file")
     _check_source(store, features, split, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
-    source = _of_store(store, model, estimator, split, part) if store else _of_features(features or [], missing)
+    if store is not None:
+        given, truth = _of_store(store, model, estimator, split, part)
+    else:
+        given, truth = _of_features(features or [], missing)
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
-        scores = estimator.decision_function(**source.given)
+        scores = estimator.decision_function(**given)
     labels = estimator.labels_of(scores.values)
-    accuracy = None if source.labels is None else _accuracy(source.labels, labels)
+    accuracy = None if truth is None else _accuracy(truth, labels)
     if out is not None:
         _write(out, scores, labels, estimator)
     if as_json:
@@ -95,7 +95,7 @@ def predict(
             }
         )
         return
-    what = f"{count(len(labels), 'sample')} of {source.name}"
+    what = f"{count(len(labels), 'sample')} of {store or ', '.join(map(str, features or []))}"
     if accuracy is None:
         say(f"Predicted {what}, whose labels are not known.")
     else:
@@ -104,25 +104,6 @@ def predict(
         say(f"Predictions are in {out}.")
     elif accuracy is None:
         say("Write them to a file with --out FILE.")
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Samples to predict.
-
-    Parameters
-    ----------
-    name
-        What they are called.
-    given
-        Arguments of `decision_function`.
-    labels
-        What is known of them.
-    """
-
-    name: str
-    given: dict[str, Any]
-    labels: Array | None
 
 
 def _check_source(store: str | None, features: list[Path] | None, split: int | None, missing: str) -> None:
@@ -137,20 +118,24 @@ def _check_source(store: str | None, features: list[Path] | None, split: int | N
         raise InputError(msg)
 
 
-def _of_store(store: str, model: Path, estimator: Any, split: int | None, part: str) -> _Source:
+def _of_store(
+    store: str, model: Path, estimator: Any, split: int | None, part: str
+) -> tuple[dict[str, Any], Array | None]:
+    """Arguments of `decision_function`, and the true labels where they are known."""
     K = dmkl.open(store)
     rows = _rows(K, estimator, split, part)
     cols = positions(K.train_samples, estimator.train_samples_, f"the model {model}")
-    return _Source(store, {"K": K[rows, cols]}, None if K.labels is None else K.labels[rows])
+    return {"K": K[rows, cols]}, None if K.labels is None else K.labels[rows]
 
 
-def _of_features(files: list[Path], missing: str) -> _Source:
+def _of_features(files: list[Path], missing: str) -> tuple[dict[str, Any], Array | None]:
+    """As `_of_store`."""
     found = as_features(files)
     for note in found.notes:
         say_note(note)
     n_samples = next(iter(found.blocks.values())).shape[0]
     labels = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
-    return _Source(", ".join(map(str, files)), {"features": found, "missing": missing}, labels)
+    return {"features": found, "missing": missing}, labels
 
 
 def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:

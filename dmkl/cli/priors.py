@@ -1,4 +1,4 @@
-"""What is known of weights before they are learnt: prices and linear constraints, from files that name kernels."""
+"""Prior knowledge of weights: prices and linear constraints, from files that name kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dmkl.errors import InputError
 
-__all__ = ["read_constraints", "read_prices"]
+__all__ = ["CONSTRAINTS_FORM", "read_constraints", "read_prices"]
 
 Float = npt.NDArray[np.float64]
 
@@ -91,23 +91,25 @@ class _Constraints(BaseModel):
     constraint: list[_Constraint] = Field(min_length=1)
 
 
-def read_constraints(path: Path, kernels: Sequence[str]) -> tuple[Float, Float]:
-    """A and b of A d ≥ b from a TOML file with a table for each row.
+CONSTRAINTS_FORM = """\
+File of constraints: a TOML table for each. Σ coefficient × weight is at least, or at most, a number.
 
-    .. code-block:: toml
+    [[constraint]]
+    weights = { rbf = 1, chi2 = -2 }  # rbf at least twice chi2
+    least = 0
 
-        [[constraint]]                        # rbf weighs at least twice as much as chi2
-        weights = { rbf = 1, chi2 = -2 }
-        least = 0
+    [[constraint]]
+    weights = { noise = 1 }
+    most = 0.1"""
 
-        [[constraint]]
-        weights = { noise = 1 }
-        most = 0.1
+
+def read_constraints(file: str | Path, kernels: Sequence[str]) -> tuple[Float, Float]:
+    """A and b of A d ≥ b from a TOML file with a table for each row, as in `CONSTRAINTS_FORM`.
 
     Parameters
     ----------
-    path
-        The file.
+    file
+        Its path.
     kernels
         Names, in the order of the columns of A.
 
@@ -121,7 +123,7 @@ def read_constraints(path: Path, kernels: Sequence[str]) -> tuple[Float, Float]:
     InputError
         If the file cannot be read or breaks a rule, or a name is no kernel's.
     """
-    path = path.expanduser()
+    path = Path(file).expanduser()
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

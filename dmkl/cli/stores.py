@@ -12,11 +12,11 @@ import numpy as np
 import typer
 import zarr
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from dmkl.cli.options import Json, Overwrite, Store
-from dmkl.cli.output import console, count, print_json, say, say_note, size, table
+from dmkl.cli.options import LABELS, STORAGE, Dtype, Json, Labels, NewStore, Overwrite, SampleNames, Splits, Store, Tile
+from dmkl.cli.output import console, count, number, print_json, say, say_note, size, table
+from dmkl.cli.parsing import parse_names
 from dmkl.errors import IncompleteStoreError
 from dmkl.inputs import open_files
 from dmkl.kernelset import KernelSet
@@ -28,79 +28,63 @@ from dmkl.stores import open as open_set
 
 __all__ = ["import_", "info"]
 
-_LABELS = "What is known of the samples"
-_STORING = "How it is stored"
+_BOOKKEEPING = {"name", "bytes", "mtime_ns"}
+"""What is recorded of a file, and means nothing to people."""
 
 
 def import_(
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The kernel set to write: a folder or a URL.")],
+    out: NewStore,
     inputs: Annotated[
         list[Path],
         typer.Argument(metavar="INPUTS…", help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .csv …"),
     ],
-    labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Class of each sample.", rich_help_panel=_LABELS)
-    ] = None,
-    samples: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Name of each sample (row).", rich_help_panel=_LABELS)
-    ] = None,
+    labels: Labels = None,
+    samples: SampleNames = None,
     train_samples: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="Name of each training sample (column) of rectangular kernels.",
-            rich_help_panel=_LABELS,
+            rich_help_panel=LABELS,
         ),
     ] = None,
-    splits: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Part of each sample: 0 train, 1 validation, 2 test, -1 none.",
-            rich_help_panel=_LABELS,
-        ),
-    ] = None,
+    splits: Splits = None,
     diagonal: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="k(x, x) of each new sample, for rectangular kernels: cosine normalisation needs it.",
-            rich_help_panel=_LABELS,
+            help="k(x, x) of each new sample, which cosine normalization of rectangular kernels needs.",
+            rich_help_panel=LABELS,
         ),
     ] = None,
-    names: Annotated[str | None, typer.Option(metavar="A,B,…", help="Names of the kernels, in the order read.")] = None,
+    names: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="Names of the kernels, in the order in which they are read.")
+    ] = None,
     variable: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Variable of the files that holds the kernels; may be given again."),
+        typer.Option(metavar="NAME", help="Variable of the files that holds the kernels; repeatable."),
     ] = None,
     kernel_axis: Annotated[
-        int | None,
-        typer.Option(min=0, max=2, help="Axis that counts the kernels in three-dimensional arrays."),
+        int | None, typer.Option(min=0, max=2, help="Axis that counts the kernels in three-dimensional arrays.")
     ] = None,
     rectangular: Annotated[
         bool,
-        typer.Option("--rectangular", help="Square kernels are new samples against training samples too."),
+        typer.Option("--rectangular", help="Take square kernels too as new samples against training samples."),
     ] = False,
-    tile: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Side of a tile in samples.", rich_help_panel=_STORING),
-    ] = None,
-    dtype: Annotated[
-        Literal["float32", "float64"] | None,
-        typer.Option(help="Precision; that of the files by default.", rich_help_panel=_STORING),
-    ] = None,
+    tile: Tile = None,
+    dtype: Dtype = None,
     repair: Annotated[
         Literal["clip", "flip", "shift"] | None,
         typer.Option(
-            help="Mend negative eigenvalues: set them to zero, flip their sign, or shift all of them.",
-            rich_help_panel=_STORING,
+            help="Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.",
+            rich_help_panel=STORAGE,
         ),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Turn kernel matrices in files into a kernel set, a tile at a time.
+    """Import kernel matrices from files into a kernel set.
 
-    Interrupted, the same command goes on where it stopped; OUT holds a whole set or nothing at any moment.
+    After an interruption the same command goes on where it stopped. OUT appears when the set is complete.
 
     Examples
     --------
@@ -109,12 +93,11 @@ def import_(
         dmkl import new.zarr new_samples.h5 --rectangular --samples new.txt --train-samples train.txt
     """
     started = time.monotonic()
-    given = None if names is None else [name.strip() for name in names.split(",")]
     source, known = open_files(
         inputs,
         kernel_axis=kernel_axis,
         variables=variable,
-        names=given,
+        names=parse_names(names),
         labels=labels,
         samples=samples,
         train_samples=train_samples,
@@ -142,7 +125,7 @@ def import_(
 
 
 def info(store: Store, as_json: Json = False) -> None:
-    """Say what a kernel set holds: kernels, samples, classes, splits, size on disk.
+    """Show what a kernel set holds: kernels, samples, classes, splits, size on disk.
 
     Examples
     --------
@@ -242,19 +225,14 @@ def _is_computed(made: dict[str, Any]) -> bool:
     return "function" in made and "parameters" in made
 
 
-_BOOKKEEPING = {"name", "bytes", "mtime_ns"}
-
-
 def _recipe(made: dict[str, Any]) -> dict[str, Any]:
-    """How a kernel was made, as far as it means something to people: no hashes, no file stamps."""
+    """What is recorded of a kernel from a file, without hashes and file stamps."""
     flat: dict[str, Any] = {}
     for key, value in made.items():
         if isinstance(value, dict):
             flat |= _recipe(value)
         elif value is not None and key not in _BOOKKEEPING and re.fullmatch(r"[0-9a-f]{32,}", str(value)) is None:
-            flat[key] = value
-    if "method" in flat:  # of the repair, which is part of the identity too
-        flat["repair"] = flat.pop("method")
+            flat["repair" if key == "method" else key] = value  # the method is one of repair
     return flat
 
 
@@ -274,35 +252,25 @@ def _print(out: Console, described: dict[str, Any]) -> None:
         "written by": f"{described['created_by']}, format version {described['format_version']}",
         "content": described["content_id"],
     }
-    about = table()
-    about.add_column(style="bold")
-    about.add_column(overflow="fold")
+    about = table("", "")
     about.show_header = False
+    about.columns[0].style = "bold"
     for fact, value in facts.items():
         about.add_row(fact, Text(value or "none"))
     say(described["path"], style="bold")
     out.print(about)
     out.print()
-    kernels = table()
-    kernels.add_column("kernel", overflow="fold")
-    kernels.add_column("how it was made", overflow="fold")
+    kernels = table("kernel", "how it was made")
     for kernel in described["kernels"]:
         recipe = _in_words(kernel["made_by"])
         kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"))
     out.print(kernels)
     if described["features"]:
+        kept = table("feature kept", numbers=("columns", "samples missing"))
+        for feature in described["features"]:
+            kept.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")
         out.print()
-        out.print(_features_table(described["features"]))
-
-
-def _features_table(features: list[dict[str, Any]]) -> Table:
-    kept = table()
-    kept.add_column("feature kept", overflow="fold")
-    kept.add_column("columns", justify="right")
-    kept.add_column("samples missing", justify="right")
-    for feature in features:
-        kept.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")
-    return kept
+        out.print(kept)
 
 
 def _in_words(made: dict[str, Any]) -> str:
@@ -322,7 +290,7 @@ def _pair(key: str, value: Any) -> str:
 def _figure(value: Any) -> str:
     if isinstance(value, list):
         return "/".join(map(_figure, value))
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def _listed(classes: dict[str, int] | None, most: int = 12) -> str:

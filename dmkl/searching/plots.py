@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +17,33 @@ from matplotlib.patheffects import Normal, Stroke
 from dmkl.errors import InputError
 from dmkl.pictures import picture, shortened
 from dmkl.searching.choice import choose, within_one_standard_error
-from dmkl.searching.result import SearchResult, grid_points, mean_and_error
+from dmkl.searching.means import grid_points, mean_and_error
 
 __all__ = ["plot_scores", "plot_weights"]
 
 Float = npt.NDArray[np.float64]
 
-# Wong: Points of view: color blindness, Nature Methods 8 (2011); the map's colours are viridis.
-BLUE, SKY, RED, GREY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
+# Wong: Points of view: color blindness, Nature Methods 8 (2011); the map's colors are viridis.
+BLUE, SKY, RED, GRAY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
 MOST_BARS = 40
 LONGEST_NAME = 48
+
+
+class Searched(Protocol):
+    """What pictures need of a `dmkl.SearchResult`; see there."""
+
+    @property
+    def scores(self) -> xr.Dataset: ...
+    @property
+    def parameters(self) -> tuple[str, ...]: ...
+    @property
+    def grid(self) -> dict[str, list[Any]]: ...
+    @property
+    def tasks(self) -> tuple[str, ...] | None: ...
+    @property
+    def best_index_(self) -> dict[str, Any]: ...
+    @property
+    def best_params_(self) -> dict[str, Any]: ...
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -63,7 +80,7 @@ class _Surface:
     """The other parameters."""
 
 
-def plot_scores(result: SearchResult, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Figure:
+def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Figure:
     """Draw the mean validation scores of a search.
 
     Left the map over two parameters: a ring around the chosen point, dots in the points whose mean is within one
@@ -117,14 +134,14 @@ def _size(surface: _Surface) -> tuple[float, float]:
     return 2 * side + 1.6, max(3.6, 1.2 + 0.3 * len(surface.y.order))
 
 
-def _measure(result: SearchResult, task: str | None) -> str:
+def _measure(result: Searched, task: str | None) -> str:
     scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "), LONGEST_NAME)
     if result.tasks is None:
         return scoring
     return f"{scoring}, {f'mean of {len(result.tasks)} tasks' if task is None else shortened(task, LONGEST_NAME)}"
 
 
-def _surface(result: SearchResult, task: str | None) -> _Surface:
+def _surface(result: Searched, task: str | None) -> _Surface:
     _check_task(result, task)
     scores = result.scores if task is None else result.scores.sel(task=task)
     if result.tasks is None:
@@ -146,7 +163,7 @@ def _surface(result: SearchResult, task: str | None) -> _Surface:
     return _Surface(
         x=axes[0],
         y=axes[1] if len(axes) == 2 else None,
-        mean=drawn(np.where(points["failed"], np.nan, points["mean"])),
+        mean=drawn(points["mean"]),
         error=drawn(points["standard_error"]),
         near=drawn(within_one_standard_error(**points)),
         threshold=float(points["mean"][best] - np.nan_to_num(points["standard_error"][best])),
@@ -157,18 +174,17 @@ def _surface(result: SearchResult, task: str | None) -> _Surface:
 
 def _mean_over_tasks(scores: xr.Dataset) -> xr.Dataset:
     mean, error = mean_and_error(scores["score"].mean("task"))
-    # A point failed if it did in every task: the best status of them.
-    return scores[["status"]].min("task").assign(mean_score=mean, standard_error=error)
+    return scores[["status"]].max("task").assign(mean_score=mean, standard_error=error)
 
 
-def _check_task(result: SearchResult, task: str | None) -> None:
+def _check_task(result: Searched, task: str | None) -> None:
     if task is not None and (result.tasks is None or task not in result.tasks):
         found = "has no tasks" if result.tasks is None else f"has the tasks {', '.join(result.tasks[:10])}"
         msg = f"there is no task {task!r}: this search {found}; leave task out, or name one of them"
         raise InputError(msg)
 
 
-def _drawn(result: SearchResult) -> list[str]:
+def _drawn(result: Searched) -> list[str]:
     """The parameter across, and the one upwards if two vary."""
     sizes = result.scores.sizes
     ranked = sorted(result.parameters, key=lambda name: (-sizes[name], {"p": 0, "lam": 1}.get(name, 2)))
@@ -239,7 +255,7 @@ def _draw_curve(ax: Axes, surface: _Surface, measure: str) -> None:
     ax.errorbar(where, mean, np.nan_to_num(error), color=BLUE, marker="o", markersize=4, linewidth=1.4, elinewidth=1)
     legend = [] if surface.y is not None else list(surface.fixed)
     if np.any(error > 0):
-        ax.axhline(surface.threshold, color=GREY, linestyle=":", linewidth=1.2, zorder=0)
+        ax.axhline(surface.threshold, color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
         legend += ["bars: one standard error", "dotted: one below the best"]
     # A single choice at its own score; those of many tasks, whose scores are not drawn, on the curve.
     if surface.chosen.total() == 1:
@@ -277,7 +293,7 @@ def _dress(ax: Axes, x: _Axis, upwards: str, *legend: str) -> None:
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-def plot_weights(result: SearchResult, task: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:
+def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:
     """Draw the kernel weights of a point: bars for their means over the folds, dots for the folds.
 
     Parameters
@@ -334,7 +350,7 @@ def plot_weights(result: SearchResult, task: str | None = None, at: Mapping[str,
     return figure
 
 
-def _weights(result: SearchResult, task: str | None, at: Mapping[str, Any]) -> Float:
+def _weights(result: Searched, task: str | None, at: Mapping[str, Any]) -> Float:
     """The weights of a point, (fold, kernel)."""
     scores = result.scores if task is None else result.scores.sel(task=task)
     index = dict(result.best_index_ if task is None else result.best_index_[task])
@@ -350,7 +366,7 @@ def _weights(result: SearchResult, task: str | None, at: Mapping[str, Any]) -> F
 
 
 def _weights_title(
-    result: SearchResult, task: str | None, at: Mapping[str, Any], mean: Float, shown: npt.NDArray[np.int64]
+    result: Searched, task: str | None, at: Mapping[str, Any], mean: Float, shown: npt.NDArray[np.int64]
 ) -> str:
     lines = []
     if result.tasks is None or task is not None:

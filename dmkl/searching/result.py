@@ -27,13 +27,14 @@ from dmkl.estimators.saving import (
     write_model,
 )
 from dmkl.searching.choice import Rule, check_rule, choose
+from dmkl.searching.means import grid_points, mean_and_error
 from dmkl.solvers.outcome import WORDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["SearchResult", "as_coordinate", "grid_points", "mean_and_error"]
+__all__ = ["SearchResult", "as_coordinate"]
 
 FORMAT, FORMAT_VERSION = "dmkl-search", 1
 BEST = "best"
@@ -341,26 +342,6 @@ def _values(coordinate: xr.DataArray) -> list[Any]:
     if "values" in coordinate.attrs:
         return [decode(value) for value in json.loads(coordinate.attrs["values"])]
     return [value if coordinate.dtype.kind in "iuf" else str(value) for value in coordinate.values.tolist()]
-
-
-def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
-    """What the rules of `dmkl.searching.choice` ask of the points: arrays over the parameters `names`, by argument."""
-    mean = scores["mean_score"]
-    points = {"mean": mean, "standard_error": scores["standard_error"]}
-    points |= {name: scores[name].broadcast_like(mean) for name in ("lam", "p") if name in names}
-    if "C" in names:  # the smaller, the more regularised
-        points["lam"] = 1.0 / scores["C"].broadcast_like(mean)
-    return {name: values.transpose(*names).values for name, values in points.items()}
-
-
-def mean_and_error(score: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
-    """Mean over the folds and its standard error, s/√n with the sample standard deviation s; NaN folds are skipped.
-
-    The standard error of a single fold is NaN.
-    """
-    n = score.count("fold")
-    spread = score.std("fold", ddof=1).where(n > 1)
-    return score.mean("fold"), spread / np.sqrt(n)
 
 
 def _completed(scores: xr.Dataset) -> xr.Dataset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 
@@ -12,11 +11,9 @@ import xarray as xr
 from rich.console import Console
 
 import dmkl
-from dmkl.cli.fitting import fit
-from dmkl.cli.models import MODELS
-from dmkl.cli.options import Center, Multiclass, Normalize, Sigma, Tol
+from dmkl.cli.learners import learners
+from dmkl.cli.parsing import parse_grid
 from dmkl.cli.priors import read_constraints, read_prices
-from dmkl.cli.searching import parse_grid, search
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.errors import InputError
 
@@ -24,6 +21,7 @@ pytest_plugins = ["helpers.command_line"]
 
 NAMES = ("clear", "fair", "poor", "noise")
 THREADS = ("--cluster", "threads")
+MODELS = {name: made for name, made in learners().items() if made.__module__.startswith("dmkl.")}
 
 
 @pytest.fixture(scope="module")
@@ -122,41 +120,8 @@ def test_what_is_not_given_is_the_models_own(run, tmp_path, store, model):
     assert json.loads(out)["parameters"] == expected
 
 
-def test_help_tells_the_models_own_values(run):
-    """The defaults that help names are those of the estimators."""
-    machines = {"mksvm", "gmkl"}
-    unit_variance = {*machines, "gsmkl"}
-    for command in (fit, search):
-        for name in ("center", "normalize", "tol", "multiclass", "sigma", "constraints", "C"):
-            assert inspect.signature(command).parameters[name].default is None
-    for option, name, others, of_machines in (
-        (Normalize, "normalize", "trace", "multiplicative"),
-        (Tol, "tol", "1e-4", "1e-3"),
-    ):
-        those = unit_variance if name == "normalize" else machines
-        listed = "mksvm, gmkl and gsmkl" if name == "normalize" else "mksvm and gmkl"
-        of_cuts = "cosine" if name == "normalize" else others
-        told = f"{of_machines} for {listed}" + ("; cosine for ncuts" if name == "normalize" else "")
-        assert f"[default: {others}; {told}]" in option.__metadata__[0].help
-        for model, made in MODELS.items():
-            value = of_machines if model in those else of_cuts if model == "ncuts" else others
-            assert made().get_params()[name] == (value if name == "normalize" else float(value))
-    for option, name, text, value in (
-        (Center, "center", "center; no-center for ncuts", True),
-        (Multiclass, "multiclass", "ovr", "ovr"),
-        (Sigma, "sigma", "1", 1.0),
-    ):
-        assert f"[default: {text}]" in option.__metadata__[0].help
-        for model, made in MODELS.items():
-            own = False if (model, name) == ("ncuts", "center") else value
-            assert made().get_params().get(name, own) == own
-    help_of_fit = run("fit", "--help")[1]
-    for text in ("[[constraint]]", "weights = { rbf = 1, chi2 = -2 }", "least = 0", "most = 0.1"):
-        assert text in help_of_fit
-
-
 def test_the_form_that_help_shows_is_read(run, tmp_path):
-    help_of_fit = run("fit", "--help")[1]
+    help_of_fit = run("fit", "--model", "gmkl", "--help")[1]
     lines = [line.strip() for line in help_of_fit.splitlines()]
     first = lines.index("[[constraint]]")
     path = tmp_path / "rules.toml"
@@ -168,14 +133,18 @@ def test_the_form_that_help_shows_is_read(run, tmp_path):
 
 def test_options_of_other_models_are_refused(run, tmp_path, store, prices, rules):
     for model, given, told in (
-        ("mksvm", ["--lam", 1], "--lam is for --model mkfda or gsmkl or ncuts or uniform"),
+        (
+            "mksvm",
+            ["--lam", 1],
+            "--lam is for --model gsmkl or mkfda or ncuts or product or single-best or uniform, and mksvm",
+        ),
         ("gmkl", ["--groups", 2], "--groups is for --model gsmkl, and gmkl has no"),
         ("mksvm", ["--master", "newton"], "--master is for --model mkfda, and mksvm has no"),
-        ("mksvm", ["--solver", "cg"], "--solver is for --model mkfda"),
+        ("mksvm", ["--solver", "cg"], "--solver is for --model mkfda or product"),
         ("mksvm", ["--sigma", 1], "--sigma is for --model gmkl, and mksvm"),
         ("mksvm", ["--constraints", rules], "--constraints is for --model gmkl, and mksvm"),
-        ("mkfda", ["--C", 1], "--C is for --model mksvm or gmkl or gsmkl or ncuts, and mkfda"),
-        ("mkfda", ["--multiclass", "ovo"], "--multiclass is for --model mksvm or gmkl or ncuts"),
+        ("mkfda", ["--C", 1], "--C is for --model gmkl or gsmkl or mksvm or ncuts, and mkfda"),
+        ("mkfda", ["--multiclass", "ovo"], "--multiclass is for --model gmkl or mksvm or ncuts, and mkfda"),
         ("gmkl", ["--p", 2], "--p is for --model mkfda or mksvm, and gmkl"),
         ("uniform", ["--p", 2], "--p is for --model mkfda or mksvm, and uniform"),
         ("product", ["--master", "exact"], "--master is for --model mkfda"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dmkl
-from dmkl.cli.fitting import parse_p
+from dmkl.cli.parsing import parse_p
 from dmkl.errors import InputError
 
 pytest_plugins = ["helpers.command_line"]

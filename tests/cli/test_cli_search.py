@@ -24,7 +24,7 @@ from sklearn.model_selection import (
 )
 
 import dmkl
-from dmkl.cli.searching import parse_cv, parse_grid
+from dmkl.cli.parsing import parse_cv, parse_grid
 from dmkl.errors import InputError
 from dmkl.progress import ConsoleWatch
 from dmkl.solvers.workspace import Workspace

@@ -20,7 +20,8 @@ import dmkl
 from dmkl.errors import FormatVersionError, InputError, StoreError, StoreExistsError
 from dmkl.searching import result as module
 from dmkl.searching.choice import choose, within_one_standard_error
-from dmkl.searching.result import STATUSES, SearchResult, as_coordinate
+from dmkl.searching.result import SearchResult, as_coordinate
+from dmkl.solvers.outcome import WORDS
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
@@ -91,12 +92,12 @@ def planted(*at, shape=SHAPE, value=0.9):
 # --- the rules ----------------------------------------------------------------------------------------------
 
 
-def reference(mean, error, lam, p, failed, rule):
+def reference(mean, error, lam, p, rule):
     """The rule in words: the allowed points in the order of their virtues."""
     points = [
         (index, mean[index], error[index], lam[index], p[index])
         for index in np.ndindex(mean.shape)
-        if np.isfinite(mean[index]) and not failed[index]
+        if np.isfinite(mean[index])
     ]
     simplest = lambda these: min(these, key=lambda point: (-point[3], point[4], point[0]))  # noqa: E731
     best = simplest([point for point in points if point[1] == max(other[1] for other in points)])
@@ -118,37 +119,36 @@ def grids(draw):
     error = draw(hnp.arrays(np.float64, shape, elements=EIGHTHS.map(abs) | st.just(np.nan)))
     lam = draw(hnp.arrays(np.float64, shape, elements=st.sampled_from([0.01, 0.1, 1.0])))
     p = draw(hnp.arrays(np.float64, shape, elements=st.sampled_from([1.0, 2.0, np.inf])))
-    failed = draw(hnp.arrays(np.bool_, shape, elements=st.sampled_from([False, False, True])))
     place = draw(st.tuples(*(st.integers(0, n - 1) for n in shape)))
-    mean[place], failed[place] = draw(EIGHTHS), False
-    return mean, error, lam, p, failed
+    mean[place] = draw(EIGHTHS)
+    return mean, error, lam, p
 
 
 @given(grids(), st.sampled_from(["best", "one_standard_error"]))
 def test_the_rules_by_their_words(grid, rule):
-    mean, error, lam, p, failed = grid
-    assert choose(mean, error, rule, lam=lam, p=p, failed=failed) == reference(mean, error, lam, p, failed, rule)
+    mean, error, lam, p = grid
+    assert choose(mean, error, rule, lam=lam, p=p) == reference(mean, error, lam, p, rule)
 
 
 @given(grids())
 def test_what_the_one_standard_error_rule_gives_up(grid):
     """At most one standard error, for a lam that is no smaller; its points are those that the mask has."""
-    mean, error, lam, p, failed = grid
-    best, chosen = (choose(mean, error, rule, lam=lam, p=p, failed=failed) for rule in ("best", "one_standard_error"))
-    near = within_one_standard_error(mean, error, lam=lam, p=p, failed=failed)
+    mean, error, lam, p = grid
+    best, chosen = (choose(mean, error, rule, lam=lam, p=p) for rule in ("best", "one_standard_error"))
+    near = within_one_standard_error(mean, error, lam=lam, p=p)
     assert near[best]
     assert near[chosen]
     assert lam[chosen] == lam[near].max()
     assert mean[best] - mean[near].min() <= np.nan_to_num(error[best])
-    assert not near[failed | np.isnan(mean)].any()
+    assert not near[np.isnan(mean)].any()
 
 
 @given(grids(), st.sampled_from([0.5, 4.0]), st.sampled_from([-3.0, 0.0, 2.0]))
 def test_the_choice_does_not_depend_on_the_measures_scale(grid, factor, shift):
-    mean, error, lam, p, failed = grid
+    mean, error, lam, p = grid
     for rule in ("best", "one_standard_error"):
-        found = choose(mean * factor + shift, error * factor, rule, lam=lam, p=p, failed=failed)
-        assert found == choose(mean, error, rule, lam=lam, p=p, failed=failed)
+        found = choose(mean * factor + shift, error * factor, rule, lam=lam, p=p)
+        assert found == choose(mean, error, rule, lam=lam, p=p)
 
 
 def test_ties_go_to_the_simplest():
@@ -170,11 +170,11 @@ def test_means_that_differ_by_rounding_tie():
         assert choose(mean[order], np.zeros(2), lam=[0.1, 1.0]) == (1,)
 
 
-@pytest.mark.parametrize("mean", [[np.nan, np.nan], [0.5, np.nan], [-np.inf, np.nan]])
+@pytest.mark.parametrize("mean", [[np.nan, np.nan], [-np.inf, np.nan]])
 def test_no_point_to_choose(mean):
-    words = r"no point of the grid can be chosen: of 2, \d have no mean score and 1 failed\..*another scoring"
+    words = r"no point of the grid can be chosen: none of the 2 has a mean score\..*another scoring"
     with pytest.raises(InputError, match=words):
-        choose(np.array(mean), np.zeros(2), failed=[True, False])
+        choose(np.array(mean), np.zeros(2))
 
 
 def test_unknown_rule():
@@ -260,14 +260,14 @@ def test_the_order_of_the_grid_does_not_matter():
         assert SearchResult(scores).choose(rule) == SearchResult(turned).choose(rule)
 
 
-def test_a_point_that_failed_in_a_fold_never_wins():
+def test_a_point_without_scores_never_wins():
     scores = make(means=planted((2, 1), value=0.9) + planted((3, 1), value=0.8))
-    scores["status"][2, 1, 0] = STATUSES.index("failed")
-    scores["status"][3, 1, :] = STATUSES.index("open")
+    scores["score"][2, 1, :] = np.nan
+    scores["status"][3, 1, :] = WORDS.index("open")
     assert SearchResult(scores).best_params_ == {"p": 2.0, "lam": 1e-3}
-    scores["status"][...] = STATUSES.index("failed")
+    scores["score"][...] = np.nan
     result = SearchResult(scores)
-    with pytest.raises(InputError, match="of 20, 0 have no mean score and 20 failed"):
+    with pytest.raises(InputError, match="none of the 20 has a mean score"):
         _ = result.best_params_
     assert "no point of the grid can be chosen" in repr(result)
 
@@ -328,7 +328,7 @@ def test_cf_attributes():
     scores = SearchResult(make()).scores
     assert scores["status"].dtype == scores["status"].attrs["flag_values"].dtype == np.int8
     np.testing.assert_array_equal(scores["status"].attrs["flag_values"], [0, 1, 2, 3])
-    assert scores["status"].attrs["flag_meanings"] == "certified finished open failed"
+    assert scores["status"].attrs["flag_meanings"] == "certified finished converged open"
     assert scores["round_seconds"].attrs["units"] == "s"
     assert scores["gap"].attrs["long_name"] == "proven relative gap"
     assert scores.attrs["created_by"].startswith("dmkl ")
@@ -377,6 +377,22 @@ def test_table_of_tasks():
     assert table.loc[[0, 20], ["p", "lam"]].to_numpy().tolist() == [[1.0, 1e-3], [np.inf, 0.1]]
 
 
+def test_a_gap_of_what_nobody_proved_is_not_told():
+    scores = make()
+    scores["status"][...], scores["gap"][...] = WORDS.index("converged"), np.nan
+    summary = SearchResult(scores).summary()
+    assert "60 fits (60 converged) in 7 passes" in summary
+    assert "gap" not in summary
+    assert set(SearchResult(scores).table()["status"]) == {"converged"}
+
+
+def test_words_of_an_older_file_keep_their_meaning():
+    scores = make()
+    scores["status"].attrs["flag_meanings"] = "certified finished open failed"
+    scores["status"][0, 0] = [0, 1, 2]
+    assert list(SearchResult(scores).scores["status"].values[0, 0]) == [0, 1, WORDS.index("open")]
+
+
 def test_summary():
     scores = make(means=planted((2, 1)))
     scores["status"][0, 0] = [2, 2, 3]
@@ -391,7 +407,7 @@ def test_summary():
         "mean_class_accuracy 0.9 ± 0.0058 in validation",
         "mean_class_accuracy 0.8 ± 0.058 in test",
         "mean_class_accuracy 0.85 ± 0.058 in test, refitted with the validation rows",
-        "60 fits (57 certified, 2 open, 1 failed; largest gap 5.0e-01) in 7 passes, 12.5 s",
+        "60 fits (57 certified, 2 converged, 1 open; largest gap 5.0e-01) in 7 passes, 12.5 s",
     ]
     html = result._repr_html_()
     assert html.startswith("<div>Search of MKFDA: 5 p × 4 lam, 3 folds<br>")
@@ -662,9 +678,9 @@ def test_the_two_longest_of_three_parameters():
     assert curve.get_ylabel() == "mean class accuracy, best max_iter"
 
 
-def test_points_that_failed_are_left_out():
+def test_points_without_scores_are_left_out():
     scores = make(means=planted((2, 1)) + planted((3, 2), value=0.6))
-    scores["status"][2, 1] = STATUSES.index("failed")
+    scores["score"][2, 1] = np.nan
     surface, curve, _ = drawn(SearchResult(scores).plot_scores()).axes
     assert surface.collections[0].get_array().mask.sum() == 1
     assert rings(surface) == [(3.5, 2.5)]

@@ -1,0 +1,223 @@
+"""Parameters of learners as options: from the signatures and the docstrings of their constructors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from dmkl.cli.parsing import parse_cv, parse_p, parse_value
+from dmkl.cli.priors import CONSTRAINTS_FORM, read_constraints, read_prices
+from dmkl.estimators.saving import MODELS
+from dmkl.solvers.fisher.registry import AUTO
+from dmkl.solvers.fisher.registry import SOLVERS as REGISTERED
+
+__all__ = ["Parameter", "parameters_of"]
+
+SOLVERS: tuple[str, ...] = (AUTO, *REGISTERED)
+"""Choices of --solver."""
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """How an option is read where the signature does not say it.
+
+    Parameters
+    ----------
+    read
+        Parameters of the constructor, from the text that was given and the names of the kernels. By default the
+        parameter itself, as its annotation says.
+    help
+        Instead of what the documentation says of the parameter.
+    metavar
+        Stands for the text in help.
+    choices
+        The texts that there are.
+    options
+        Names of the option instead of that of the parameter.
+    form
+        What a file looks like, for help.
+    """
+
+    read: Callable[[str, Sequence[str]], dict[str, Any]] | None = None
+    help: str = ""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    form: str = ""
+
+
+_READERS = {
+    "p": _Reader(
+        lambda text, _: {"p": parse_p(text)},
+        "Norm of the weights, from 1 (few kernels) to inf (all alike); 4/3 and 1+2^-6 are understood.",
+        "P",
+    ),
+    "normalize": _Reader(
+        lambda text, _: {"normalize": None if text == "none" else text},
+        "Scale of the kernels: unit trace, unit norm (cosine), unit variance (multiplicative), or none to leave it.",
+        choices=("trace", "cosine", "multiplicative", "none"),
+    ),
+    "solver": _Reader(choices=SOLVERS),
+    "sigma": _Reader(
+        lambda text, kernels: {"sigma": read_prices(text, kernels)},
+        "Price of a unit of weight: a number, or a CSV file with kernel,price in each line.",
+        "PRICE|FILE",
+    ),
+    "A": _Reader(
+        lambda text, kernels: dict(zip("Ab", read_constraints(text, kernels), strict=True)),
+        "File of linear constraints on the weights, as above.",
+        "FILE.toml",
+        options=("--constraints",),
+        form=CONSTRAINTS_FORM,
+    ),
+    "cv": _Reader(
+        lambda text, _: {"cv": parse_cv(text)}, "Number of folds, or a splitter of scikit-learn.", "N|SPLITTER"
+    ),
+    "n_groups": _Reader(help="Number of groups in each class.", options=("--groups", "--n-groups")),
+    "n_examples": _Reader(
+        help="Number of examples to divide the training samples into.", options=("--examples", "--n-examples")
+    ),
+}
+"""By the name of the parameter."""
+_READ_WITH_OTHERS = {"b"}
+"""Parameters without an option: those of others set them."""
+
+
+_WIDEST = 16
+"""Of choices that help shows in the column of types."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a learner's constructor, and the option that stands for it."""
+
+    name: str
+    annotation: Any
+    default: Any
+    description: str
+
+    @property
+    def reader(self) -> _Reader:
+        """How the option is read."""
+        return _READERS.get(self.name, _Reader())
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the option: --max-iter, or --p and -p."""
+        short = (f"-{self.name}",) if len(self.name) == 1 else ()
+        return self.reader.options or (f"--{self.name.replace('_', '-')}", *short)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The texts that the option takes; none where it takes others."""
+        members = (self.annotation, *get_args(self.annotation))
+        return self.reader.choices or sum((get_args(kind) for kind in members if get_origin(kind) is Literal), ())
+
+    @property
+    def kind(self) -> Any:
+        """The type of what the option takes."""
+        if self.choices:
+            return Literal[self.choices]
+        if self.reader.read is None:
+            for kind in (bool, str, float, int):
+                if kind in (self.annotation, *get_args(self.annotation)):
+                    return kind
+        return str
+
+    def read(self, given: Any, kernels: Sequence[str]) -> dict[str, Any]:
+        """Parameters of the constructor from what an option was given.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read.
+        """
+        if self.reader.read is not None:
+            return self.reader.read(given, kernels)
+        known = self.kind is not str or str in (self.annotation, *get_args(self.annotation))
+        return {self.name: given if known else parse_value(given)}
+
+    def as_option(self, panel: str | None, taken: Collection[str] = ()) -> inspect.Parameter:
+        """The option, for a signature that Typer reads.
+
+        Parameters
+        ----------
+        panel
+            Where help shows it; None hides it.
+        taken
+            Parameters of the command itself, whose options keep their names.
+        """
+        names = [name for name in self.options if name.lstrip("-").replace("-", "_") not in taken]
+        if self.kind is bool:
+            names = [f"{name}/--no-{name.lstrip('-')}" for name in names]
+        told = "|".join(self.choices)
+        info = typer.Option(
+            *names,
+            metavar=self.reader.metavar or ("NAME" if len(told) > _WIDEST else None),
+            help=self._help(),
+            hidden=panel is None,
+            rich_help_panel=panel,
+        )
+        option: Any = Annotated[self.kind | None, info]
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+
+    def _help(self) -> str:
+        """The first sentences of the description, as many as it takes to name every choice; and the default."""
+        sentences = [self.reader.help] if self.reader.help else re.split(r"(?<=\.)\s+(?=[A-Z\"`])", self.description)
+        several = (sentences[: n + 1] for n in range(len(sentences)))
+        told = next((some for some in several if all(choice in " ".join(some) for choice in self.choices)), [])
+        if not told:
+            told = [sentences[0], f"One of {', '.join(self.choices)}."]
+        default = self.default
+        if isinstance(default, bool):
+            default = self.name if default else f"no-{self.name}"
+        elif isinstance(default, float):
+            default = "inf" if math.isinf(default) else f"{default:g}"
+        if default is not None:
+            told.append(f"[default: {default}]")
+        return re.sub(r"([\\*_<])", r"\\\1", " ".join(told).replace("`", ""))  # Typer takes it for Markdown
+
+
+@functools.cache
+def parameters_of(learner: Any) -> dict[str, Parameter]:
+    """The parameters of a learner's constructor that have options, by name."""
+    annotations = get_type_hints(learner.__init__)
+    found = inspect.signature(learner).parameters.values()
+    return {
+        item.name: Parameter(item.name, annotations.get(item.name, Any), item.default, _description(learner, item.name))
+        for item in found
+        if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD) and item.name not in _READ_WITH_OTHERS
+    }
+
+
+def _description(learner: type[Any], name: str) -> str:
+    """What is said of a parameter by the learner itself, the one that it refers to, or any that has it."""
+    several = (learner, *learner.__mro__[1:], *MODELS.values())
+    text = next((told[name] for told in map(_documented, several) if name in told), "")
+    reference = re.match(r"As in `(\w+)`[.;,\s]*(.*)", text)
+    if reference is None:
+        return text
+    elsewhere = _description(MODELS[reference[1]], name) if reference[1] in MODELS else ""
+    return reference[2] if f"`{name}`" in reference[2] else elsewhere
+
+
+@functools.cache
+def _documented(learner: Any) -> dict[str, str]:
+    """What the section Parameters of a docstring says of each."""
+    lines = inspect.cleandoc(learner.__doc__ or "").splitlines()
+    section, names, found = "", [""], dict[str, str]()
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if below and set(below) == {"-"}:
+            section = line
+        elif section == "Parameters" and line.startswith(" "):
+            found |= {name: f"{found.get(name, '')} {line.strip()}".strip() for name in names}
+        elif section == "Parameters":
+            names = line.partition(":")[0].replace(" ", "").split(",")
+    return found

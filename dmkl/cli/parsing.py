@@ -1,0 +1,154 @@
+"""Values as people write them on a command line: norms, grids, folds."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sklearn.model_selection
+
+from dmkl.errors import InputError
+from dmkl.numerics.fisher import as_exponent
+
+__all__ = ["parse_cv", "parse_grid", "parse_names", "parse_numbers", "parse_p", "parse_value"]
+
+
+def parse_p(text: str) -> float:
+    """A norm: 1, 1.5, 4/3, 1+2^-6, inf.
+
+    Raises
+    ------
+    InputError
+        If it is none of these, or below 1.
+    """
+    plain = text.strip().lower().replace("**", "^").replace(" ", "")
+    if plain in ("inf", "infinity", "∞"):
+        return float("inf")
+    number = r"(\d+(?:\.\d*)?)"
+    found = re.fullmatch(rf"{number}(?:/{number}|\+{number}\^(-?\d+))?", plain)
+    if found is None or (found[2] and float(found[2]) == 0):
+        msg = f"--p takes a number from 1 to inf, such as 1, 1.5, 4/3, 1+2^-6 or inf, got {text!r}"
+        raise InputError(msg)
+    base = float(found[1])
+    if found[2]:
+        base /= float(found[2])
+    elif found[3]:
+        base += float(found[3]) ** int(found[4])
+    return as_exponent(base)
+
+
+def parse_names(text: str | None) -> list[str] | None:
+    """Names with commas between them."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def parse_numbers(option: str, such_as: str, text: str) -> list[float]:
+    """Numbers with commas between them.
+
+    Raises
+    ------
+    InputError
+        If one is no number; the option and an example are named.
+    """
+    try:
+        return [float(number) for number in text.split(",")]
+    except ValueError as error:
+        msg = f"--{option} takes {such_as}, got {text!r}"
+        raise InputError(msg) from error
+
+
+def parse_value(text: str) -> Any:
+    """None, a truth value, a number where it is one, and text otherwise."""
+    word = text.strip()
+    if word.lower() in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[word.lower()]
+    for number in (int, float):
+        try:
+            return number(word)
+        except ValueError:
+            continue
+    return word
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Values by parameter from texts such as "p=1,4/3,inf", "lam=1e-3,0.1", "normalize=trace,none".
+
+    Norms are read by `parse_p`, λ and C as numbers, all other parameters by `parse_value`.
+
+    Raises
+    ------
+    InputError
+        If a text is none of these, or names a parameter that another has named.
+    """
+    parsers: dict[str, Callable[[str], Any]] = {
+        "p": parse_p,
+        "lam": lambda text: parse_numbers("lam", "positive numbers such as 1e-3,0.1", text)[0],
+        "C": lambda text: parse_numbers("C", "positive numbers such as 0.25,4", text)[0],
+    }
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = (part.strip() for part in text.partition("="))
+        if not (name and equals and values):
+            msg = f"--grid takes a parameter and its values, such as normalize=trace,cosine, got {text!r}"
+            raise InputError(msg)
+        if name in found:
+            msg = f"the values of {name} are given twice; give all of them at once, parted by commas"
+            raise InputError(msg)
+        found[name] = [parsers.get(name, parse_value)(value) for value in values.split(",")]
+    return found
+
+
+# --- folds -----------------------------------------------------------------------------------------------------------
+
+
+def parse_cv(text: str) -> Any:
+    """Folds: a number, "splits", or a splitter of scikit-learn with its arguments, as in Python.
+
+    The text is parsed, never evaluated: a name of ``sklearn.model_selection`` with literal arguments. A splitter that
+    shuffles without a random_state gets 0, so that the same text always means the same folds.
+
+    Raises
+    ------
+    InputError
+        If it is none of these, or the splitter refuses its arguments.
+    """
+    word = text.strip()
+    if word == "splits":
+        return word
+    try:
+        return int(word)
+    except ValueError:
+        pass
+    classes = inspect.getmembers(sklearn.model_selection, inspect.isclass)
+    splitters = {name: found for name, found in classes if hasattr(found, "split") and not name.startswith("Base")}
+    name, positional, named = _call(word)
+    if name not in splitters:
+        msg = (
+            "--cv takes a number of folds, splits, or a splitter of scikit-learn with plain values as arguments, such "
+            f'as "StratifiedKFold(5, shuffle=True)", got {text!r}; the splitters are {", ".join(splitters)}'
+        )
+        raise InputError(msg)
+    try:
+        splitter: Any = splitters[name](*positional, **named)
+    except (ValueError, TypeError) as error:
+        msg = f"--cv {text}: {error}"
+        raise InputError(msg) from error
+    if getattr(splitter, "random_state", 0) is None and getattr(splitter, "shuffle", True):
+        splitter.random_state = 0
+    return splitter
+
+
+def _call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Name, positional and named arguments of a call with literals alone, as text; no name where it is none."""
+    try:
+        found = ast.parse(text, mode="eval").body
+        call = found if isinstance(found, ast.Call) else ast.Call(found, [], [])
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        positional = [ast.literal_eval(value) for value in call.args]
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return "", [], {}
+    return name, positional, named

@@ -1,0 +1,169 @@
+"""Learners on the command line: their options come from their constructors, in help and in what is trained."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+
+import pytest
+
+import dmkl
+from dmkl.cli.learners import learners
+from dmkl.cli.parameters import parameters_of
+from dmkl.estimators.saving import MODELS
+
+pytest_plugins = ["helpers.command_line"]
+
+OWN = [name for name, made in learners().items() if made.__module__.startswith("dmkl.")]
+SCREENS = 2 * 50
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """A terminal of 80 characters."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+
+
+@pytest.fixture
+def toy():
+    """A learner that somebody adds: a class, and nothing else."""
+
+    class ToyLearner(dmkl.MKFDA):
+        """Toy of the tests.
+
+        Parameters
+        ----------
+        depth
+            Number of layers. It does nothing.
+        mood
+            What it feels: "calm" or "wild".
+        lam, tol
+            As in `MKFDA`.
+        """
+
+        def __init__(self, lam: float = 0.5, depth: int = 3, mood: str = "calm", *, tol: float = 1e-2) -> None:
+            super().__init__(lam=lam, tol=tol)
+            self.depth = depth
+            self.mood = mood
+
+    yield ToyLearner
+    del MODELS["ToyLearner"]
+
+
+def words(text):
+    """What a panel says, whatever the width."""
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", text).split())
+
+
+def test_names():
+    assert OWN == ["gmkl", "gsmkl", "mkfda", "mksvm", "ncuts", "product", "single-best", "uniform"]
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("command", ["fit", "search"])
+def test_help_fits_two_screens_and_lists_the_learners(run, command):
+    status, out, _ = run(command, "--help")
+    assert status == 0
+    lines = out.splitlines()
+    assert len(lines) <= SCREENS
+    assert max(map(len, lines)) <= 80
+    listed = out.split("Learners")[1].split(f"dmkl {command} --model NAME --help")[0]
+    for name in OWN:
+        (line,) = (line for line in listed.splitlines() if line.split()[:1] == [name])
+        title = MODELS[learners()[name].__name__].__doc__.splitlines()[0]
+        assert " ".join(line.split()[1:]) in title
+    assert "--max-iter" not in out
+    assert "--master" not in out
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("name", OWN)
+def test_help_of_a_learner_tells_its_own_options_and_defaults(run, name):
+    status, out, _ = run("fit", "--help", "--model", name)
+    assert status == 0
+    assert "--overwrite" not in out
+    assert "--cluster" not in out
+    panel = out.split(f"Options of {name}")[1]
+    made = learners()[name]
+    for parameter, item in inspect.signature(made).parameters.items():
+        if parameter == "b":  # the file of constraints has it too
+            continue
+        known = parameters_of(made)[parameter]
+        rest = panel[re.search(rf"│ {known.options[0]}\b", panel).start() :]
+        told = words(rest.split("│ --", 1)[1].split("│ --")[0] if rest.startswith("│ --") else rest)
+        assert known.description or known.reader.help, parameter
+        if isinstance(item.default, bool):
+            assert f"[default: {parameter if item.default else f'no-{parameter}'}]" in told
+        elif item.default is not None:
+            shown = f"{item.default:g}" if isinstance(item.default, float) else item.default
+            assert f"[default: {shown}]" in told, parameter
+        for choice in known.choices:
+            assert choice in told, parameter
+    for other in OWN:
+        for parameter, known in parameters_of(learners()[other]).items():
+            if parameter not in parameters_of(made):
+                assert known.options[0] + " " not in panel
+
+
+def test_help_of_a_learner_shows_the_form_of_its_file(run):
+    out = run("fit", "--model", "gmkl", "--help")[1]
+    for text in ("[[constraint]]", "weights = { rbf = 1, chi2 = -2 }", "least = 0", "most = 0.1"):
+        assert text in out
+    assert "[[constraint]]" not in run("fit", "--help")[1]
+
+
+def test_a_search_has_the_options_that_its_grid_has_not(run):
+    out = run("search", "--model=gsmkl", "--help")[1]
+    panel = out.split("Options of gsmkl")[1]
+    assert "--n-groups" in panel
+    for option in ("--groups", "--lam", "--C "):  # of the folds, and of the grid
+        assert option not in panel
+
+
+def test_references_between_docstrings_are_followed():
+    mkfda, gsmkl, uniform = (parameters_of(made) for made in (dmkl.MKFDA, dmkl.GSMKL, dmkl.Uniform))
+    assert uniform["lam"].description == mkfda["lam"].description
+    assert gsmkl["center"].description == mkfda["center"].description
+    assert "decrease" in gsmkl["tol"].description
+    assert all(item.description for name in OWN for item in parameters_of(learners()[name]).values())
+
+
+def test_a_new_learner_is_there_at_once(run, tmp_path, store, toy):
+    status, out, _ = run("fit", "--help")
+    assert status == 0
+    assert "Toy of the tests." in out
+    out = words(run("fit", "--model", "toy-learner", "--help")[1])
+    assert "--depth <int> Number of layers. [default: 3]" in out
+    assert "[default: 0.5]" in out
+    given = ["--model", "toy-learner", "--depth", 5, "--mood", "wild", "--cluster", "threads"]
+    status, out, err = run("fit", store, tmp_path / "model", *given, "--json")
+    assert status == 0, err
+    assert json.loads(out)["parameters"] == {"lam": 0.5, "depth": 5, "mood": "wild", "tol": 1e-2}
+    assert type(dmkl.load(tmp_path / "model")) is toy
+    status, out, err = run("search", store, tmp_path / "found", *given, "--lam", "0.1,1", "--cv", 2, "--json")
+    assert status == 0, err
+    assert json.loads(out)["model"]["parameters"]["depth"] == 5
+    status, out, err = run("fit", store, tmp_path / "other", "--depth", 5)
+    assert (status, out) == (1, "")
+    assert "--depth is for --model toy-learner, and mkfda has no such parameter" in err
+
+
+def test_all_ways_to_name_the_learner(run, tmp_path, store):
+    for place, given in enumerate(
+        (["--model", "uniform"], ["--model=uniform"], ["--model", "mkfda", "--model=uniform"])
+    ):
+        status, out, err = run("fit", *given, store, tmp_path / str(place), "--cluster", "threads", "--json")
+        assert status == 0, err
+        assert json.loads(out)["model"] == "Uniform"
+    for given in (["--model"], ["--model="], ["--model", "svm"]):
+        assert run("fit", store, tmp_path / "none", *given)[0] == 2
+
+
+def test_both_names_of_an_option(run, tmp_path, store):
+    base = ["--model", "gsmkl", "--max-iter", 1, "--grouping", "kernel", "--cluster", "threads", "--json"]
+    for place, option in enumerate(("--groups", "--n-groups")):
+        status, out, err = run("fit", store, tmp_path / str(place), *base, option, 1, "--tol", 10)
+        assert status == 0, err
+        assert json.loads(out)["parameters"]["n_groups"] == 1
