@@ -15,7 +15,8 @@ from dmkl.estimators.base import KernelClassifier, TrainingSet, check_kernel_set
 from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
-from dmkl.numerics.grouping import Groups, group_by_kernel, group_by_kmeans, group_by_plsa, groups_from_arrays
+from dmkl.numerics.grouping import SampleGroups as Groups
+from dmkl.numerics.grouping import group_by_kernel, group_by_kmeans, group_by_plsa, groups_from_arrays
 from dmkl.passes.run import run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
