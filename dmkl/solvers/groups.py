@@ -39,7 +39,8 @@ What to know
 - Groups that lie inside classes, as the paper has them, give the labels away: W falls most if groups of different
   classes share no kernel. Their block of the composite vanishes, f has the right sign on every training sample
   because of c(i) alone, and a new sample gets the class of its group, however that was found. So group the training
-  samples by a rule that serves new ones as well: across classes, or by `dmkl.numerics.grouping.Groups.as_new`.
+  samples by a rule that serves new ones as well: across classes, or by `as_new` of
+  `dmkl.numerics.grouping`.
 """
 
 from __future__ import annotations
@@ -272,7 +273,7 @@ def gs_mkl(
         while search.point is not None:
             tried, found = yield from train(search.point, answer.u)
             trainings += 1
-            if search.accepts(-float(found.primal)):
+            if float(found.primal) < objectives[-1] and search.accepts(-float(found.primal)):
                 theta, weights, answer = search.point, tried, found
                 break
             search.shorten()

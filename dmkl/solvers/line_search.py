@@ -29,7 +29,7 @@ def rises_enough(value: float, before: float, promised: float, *, share: float =
     slack
         By how much value − before may be too small, for what is not known of either.
     """
-    return value > before + share * promised - slack
+    return value >= before + share * promised - slack
 
 
 class LineSearch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["finish"]
+__all__ = ["finish", "on_matrix"]
 
 
 def finish(generator, answer):
@@ -14,3 +14,8 @@ def finish(generator, answer):
         except StopIteration as stop:
             return stop.value
         reply = answer(request)
+
+
+def on_matrix(generator, K):
+    """Answer blocks of vectors by their products with a matrix in memory."""
+    return finish(generator, K.__matmul__)

@@ -12,7 +12,8 @@ def test_a_share_of_the_promise_must_be_kept():
     assert rises_enough(1.0, 0.0, 100.0, share=5e-3)
     assert not rises_enough(1.0, 0.0, 100.0, share=0.02)
     assert rises_enough(1.0, 0.0, 100.0, share=0.02, slack=1.1)
-    assert not rises_enough(1.0, 1.0, 0.0)  # equal is no rise
+    assert rises_enough(1.0, 1.0, 0.0)
+    assert not rises_enough(1.0, 1.0, 1e-9)
 
 
 def test_steps_are_halved_until_the_objective_rises():
@@ -56,8 +57,8 @@ def test_arrays_of_any_shape():
     gradient = np.arange(6.0).reshape(2, 3)
     search = LineSearch(np.ones((2, 3)), gradient, gradient, 0.0, share=0.5)
     assert search.point.shape == (2, 3)
-    assert not search.accepts(0.5 * 55.0)
-    assert search.accepts(0.5 * 55.0 + 1e-9)
+    assert search.accepts(0.5 * 55.0)
+    assert not search.accepts(0.5 * 55.0 - 1e-9)
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.3])

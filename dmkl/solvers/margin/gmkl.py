@@ -167,7 +167,8 @@ class _Trial:
     def falls_enough_to(self, other: _Trial) -> bool:
         """Armijo's rule for the step from these weights to others; a slope that points up promises nothing."""
         promised = max(float(self.gradient @ (self.d - other.d)), 0.0)
-        return rises_enough(-other.objective, -self.objective, promised, share=1e-4)
+        falls = other.objective < self.objective
+        return falls and rises_enough(-other.objective, -self.objective, promised, share=1e-4)
 
     def largest_scale(self, problem: GeneralizedProblem) -> float:
         """The largest t for which tu is feasible."""

@@ -1,0 +1,167 @@
+"""Groups by kernel k-means, inside each class, for a kernel known by its products with vectors alone.
+
+What needs such products is a generator: it yields a block of vectors V (m, b), is sent KV, and returns its result. So
+the groupings of several sets of samples can share the passes over stored kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.errors import InputError
+from dmkl.numerics.grouping.groups import SampleGroups, one_hot, samples_by_class, united
+
+__all__ = ["KernelGroups", "group_by_kernel"]
+
+Float = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+Result = TypeVar("Result")
+ByProducts = Generator[Float, Float, Result]
+
+
+@dataclass(frozen=True)
+class KernelGroups(SampleGroups):
+    """Kernel k-means: new samples are compared by −‖φ(x) − center‖² + ‖φ(x)‖², of which no more need be known."""
+
+    model: ClassVar[str] = "kernel"
+
+    def affinities_of_new(self) -> ByProducts[Float]:
+        """How near each new sample is to each group, (t, G): larger is nearer.
+
+        Yields one block, (m, G), and is sent its product with the (t, m) kernel between new and training samples.
+        """
+        sizes = np.bincount(self.members, minlength=self.n_groups)
+        product = yield one_hot(self.members, self.n_groups) / sizes
+        return np.asarray(2.0 * product - self.centers)
+
+    def labels_of_new(self, among: npt.ArrayLike | None = None) -> ByProducts[Index]:
+        """The group of each new sample, (t,), from one product as in `affinities_of_new`.
+
+        Parameters
+        ----------
+        among
+            As in `nearest`.
+
+        Raises
+        ------
+        InputError
+            If `among` names no class of a group.
+        """
+        return self.nearest((yield from self.affinities_of_new()), among)
+
+    def as_new(self, squares: Float) -> ByProducts[KernelGroups]:
+        """The same centers, but each training sample in the group that a new sample like it would get.
+
+        `labels` then tells no more of the class than it will for new samples (see `dmkl.numerics.grouping.groups`).
+        Yields one block, (m, G), and is sent its product with the training kernel.
+
+        Parameters
+        ----------
+        squares
+            (m,), ‖φ(x)‖² = K_ii of the training samples.
+        """
+        affinities = yield from self.affinities_of_new()
+        return self._relabeled(squares[:, None] - self._stretched(squares[:, None] - affinities))
+
+
+def group_by_kernel(
+    diagonal: npt.ArrayLike,
+    y: npt.ArrayLike | None,
+    n_groups: int | Mapping[Any, int],
+    *,
+    seed: int = 0,
+    restarts: int = 10,
+    max_iter: int = 100,
+) -> ByProducts[KernelGroups]:
+    """Cluster each class by kernel k-means; yields blocks of vectors, is sent their products with the kernel.
+
+    With o_g the indicator of group g and n_g its size, ‖φ(x_i) − center_g‖² = K_ii − 2 (K o_g)_i/n_g + o_gᵀK o_g/n_g².
+    All classes and restarts share each product: at most (largest n_groups) + max_iter + 1, of restarts·G columns.
+
+    Parameters
+    ----------
+    diagonal
+        (m,), K_ii.
+    y, n_groups, seed, restarts
+        As in `group_by_kmeans`.
+    max_iter
+        Most rounds of reassignment.
+
+    Raises
+    ------
+    InputError
+        As `group_by_kmeans`.
+    """
+    diagonal = np.asarray(diagonal, dtype=np.float64)
+    if diagonal.ndim != 1:
+        msg = f"the diagonal has shape {diagonal.shape}, expected (m,): K_ii of each sample"
+        raise InputError(msg)
+    m = len(diagonal)
+    wanted = samples_by_class(y, n_groups, m)
+    runs: list[tuple[Any, Index, ByProducts[_Clustering]]] = [
+        (label, rows, _lloyd(diagonal[rows], count, np.random.default_rng([seed, number, place]), max_iter))
+        for place, (label, (rows, count)) in enumerate(wanted.items())
+        for number in range(restarts if count > 1 else 1)
+    ]
+    ended: dict[int, _Clustering] = {}
+    asked = {k: next(run) for k, (_, _, run) in enumerate(runs)}
+    while asked:
+        widths = np.cumsum([block.shape[1] for block in asked.values()])
+        together = np.zeros((m, widths[-1]))
+        for last, (k, block) in zip(widths, asked.items(), strict=True):
+            together[runs[k][1], last - block.shape[1] : last] = block
+        answers = np.split((yield together), widths[:-1], axis=1)
+        still: dict[int, Float] = {}
+        for k, answer in zip(asked, answers, strict=True):
+            _, rows, run = runs[k]
+            try:
+                still[k] = run.send(answer[rows])
+            except StopIteration as stop:
+                ended[k] = stop.value
+        asked = still
+    parts = []
+    for label, (rows, _) in wanted.items():
+        best = min((k for k, run in enumerate(runs) if run[0] == label), key=lambda k: ended[k][0])
+        parts.append((label, rows, ended[best][1], ended[best][2]))
+    return united(KernelGroups, m, parts)
+
+
+_Clustering = tuple[float, Index, Float]
+"""The scatter, the group of each sample, and the centers' squared norms"""
+
+
+def _lloyd(diagonal: Float, count: int, rng: np.random.Generator, max_iter: int) -> ByProducts[_Clustering]:
+    """One run in one class, from random samples of it as centers."""
+    r = len(diagonal)
+    # k-means++: the next center is a sample, drawn in proportion to its squared distance from the nearest so far.
+    apart = np.empty((r, 0))
+    chosen = int(rng.integers(r))
+    for _ in range(count):
+        column = (yield one_hot(np.array([chosen]), r).T)[:, 0]
+        apart = np.column_stack([apart, np.maximum(diagonal + diagonal[chosen] - 2.0 * column, 0.0)])
+        near = apart.min(axis=1)
+        chosen = int(rng.choice(r, p=near / near.sum())) if near.any() else int(rng.integers(r))
+    found = np.argmin(apart, axis=1)
+    scatter, norms = np.inf, np.zeros(count)
+    for _ in range(max_iter):
+        sizes = np.maximum(np.bincount(found, minlength=count), 1)
+        means = one_hot(found, count) / sizes
+        inner = yield means
+        norms = np.sum(means * inner, axis=0)
+        apart = diagonal[:, None] - 2.0 * inner + norms
+        # A group that lost its last sample stays empty: its center would be the origin, which is no sample's neighbor.
+        apart[:, np.bincount(found, minlength=count) == 0] = np.inf
+        now = float(apart[np.arange(r), found].sum())
+        better = np.argmin(apart, axis=1)
+        if (better == found).all() or not now < scatter:
+            return now, found, norms
+        scatter, found = now, better
+    means = one_hot(found, count) / np.maximum(np.bincount(found, minlength=count), 1)
+    inner = yield means
+    norms = np.sum(means * inner, axis=0)
+    return float(diagonal.sum() - np.bincount(found, minlength=count) @ norms), found, norms

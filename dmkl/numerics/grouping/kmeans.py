@@ -1,0 +1,72 @@
+"""Groups by k-means on features, inside each class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.cluster import KMeans
+
+from dmkl.numerics.grouping.groups import FeatureGroups, as_table, samples_by_class, united
+
+__all__ = ["KMeansGroups", "group_by_kmeans"]
+
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class KMeansGroups(FeatureGroups):
+    """k-means: −‖x − center‖²."""
+
+    model: ClassVar[str] = "kmeans"
+
+    def affinities_of(self, new: npt.ArrayLike) -> Float:
+        """See `FeatureGroups.affinities_of`."""
+        new = self._fitting(new)
+        apart = np.sum(new**2, axis=1)[:, None] - 2.0 * new @ self.centers.T + np.sum(self.centers**2, axis=1)
+        return -np.asarray(apart)
+
+    def affinities_apart(self, training: npt.ArrayLike) -> Float:
+        """See `FeatureGroups.affinities_apart`."""
+        return -self._stretched(-self.affinities_of(training))
+
+
+def group_by_kmeans(
+    features: npt.ArrayLike,
+    y: npt.ArrayLike | None,
+    n_groups: int | Mapping[Any, int],
+    *,
+    seed: int = 0,
+    restarts: int = 10,
+) -> KMeansGroups:
+    """Cluster each class by k-means (scikit-learn's, from k-means++).
+
+    Parameters
+    ----------
+    features
+        (m, d)
+    y
+        (m,), the classes; None for groups across all classes (see the module).
+    n_groups
+        Groups of each class: a number, or a mapping from classes to numbers.
+    seed
+        Fixes all that is random.
+    restarts
+        Runs of each class, the best of which is kept.
+
+    Raises
+    ------
+    InputError
+        If features and labels do not fit together, or a class has fewer samples than groups.
+    """
+    table = as_table(features)
+    wanted = samples_by_class(y, n_groups, len(table))
+    parts = []
+    for label, (rows, count) in wanted.items():
+        distinct = min(count, len(np.unique(table[rows], axis=0)))  # identical samples cannot be told apart
+        found = KMeans(distinct, n_init=restarts, random_state=seed).fit(table[rows])
+        parts.append((label, rows, found.labels_.astype(np.intp), found.cluster_centers_.astype(np.float64)))
+    return united(KMeansGroups, len(table), parts)

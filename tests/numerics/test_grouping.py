@@ -1,0 +1,248 @@
+"""Groups of samples against scikit-learn, EM and the definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.generators import finish, on_matrix
+from sklearn.cluster import KMeans
+from sklearn.metrics.pairwise import rbf_kernel
+
+from dmkl.errors import InputError
+from dmkl.numerics.grouping import (
+    KernelGroups,
+    group_by_kernel,
+    group_by_kmeans,
+    group_by_plsa,
+    groups_from_arrays,
+    one_hot,
+)
+
+
+def regrouped(groups, training):
+    """The training samples in the groups of new ones, for features or for a kernel matrix."""
+    if isinstance(groups, KernelGroups):
+        return on_matrix(groups.as_new(training.diagonal()), training)
+    return groups.as_new(training)
+
+
+def labels_of(groups, new):
+    return on_matrix(groups.labels_of_new(), new) if isinstance(groups, KernelGroups) else groups.labels_of(new)
+
+
+def blobs(seed, m=60):
+    rng = np.random.default_rng(seed)
+    y = np.repeat(["cat", "dog"], m // 2)
+    hidden = np.tile(np.arange(3), m // 3)
+    return rng, 6 * np.eye(4)[hidden + (y == "dog")] + rng.normal(size=(m, 4)), y
+
+
+def words(seed, m=80, size=40):
+    """Counts from four topics, two a class."""
+    rng = np.random.default_rng(seed)
+    topics = rng.dirichlet(np.full(size, 0.2), size=4)
+    y = np.repeat([0, 1], m // 2)
+    hidden = 2 * y + np.tile([0, 1], m // 2)
+    mixed = 0.9 * one_hot(hidden, 4) + 0.1 * one_hot(hidden ^ 1, 4)
+    return rng.poisson(60 * mixed @ topics) + 0.0, y, hidden
+
+
+def em(counts, p_zd, p_wz, steps, fold=False):
+    """Hofmann's EM for pLSA; the log-likelihoods too."""
+    found = []
+    for _ in range(steps):
+        ratio = counts / np.maximum(p_zd @ p_wz, 1e-300)
+        found.append(np.sum(counts * np.log(np.maximum(p_zd @ p_wz, 1e-300))))
+        new = p_zd * (ratio @ p_wz.T)
+        if not fold:
+            p_wz = p_wz * (p_zd.T @ ratio)
+            p_wz = p_wz / p_wz.sum(axis=1, keepdims=True)
+        p_zd = new / new.sum(axis=1, keepdims=True)
+    return p_zd, p_wz, found
+
+
+def test_kmeans_is_scikit_learns_in_each_class():
+    _, X, y = blobs(0)
+    groups = group_by_kmeans(X, y, {"cat": 3, "dog": 2}, seed=4)
+    assert groups.n_groups == 5
+    assert list(groups.classes) == ["cat"] * 3 + ["dog"] * 2
+    np.testing.assert_array_equal(groups.classes[groups.labels], y)
+    expected = KMeans(3, n_init=10, random_state=4).fit(X[y == "cat"])
+    np.testing.assert_array_equal(groups.labels[y == "cat"], expected.labels_)
+    np.testing.assert_array_equal(groups.labels_of(X, among="cat")[y == "cat"], expected.labels_)
+    np.testing.assert_allclose(groups.affinities_of(X)[:, :3], -(expected.transform(X) ** 2), atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kernel_kmeans_on_a_linear_kernel_is_kmeans(seed):
+    rng, X, y = blobs(seed)
+    K = X @ X.T
+    widths = []
+
+    def product(block):
+        widths.append(block.shape[1])
+        return K @ block
+
+    plain = group_by_kmeans(X, y, 3, seed=seed)
+    groups = finish(group_by_kernel(np.diag(K), y, 3, seed=seed), product)
+    assert max(widths) == 10 * 6  # ten restarts of two classes side by side
+    assert len(widths) <= 30
+
+    def scatter(labels):
+        return sum(((X[labels == g] - X[labels == g].mean(0)) ** 2).sum() for g in np.unique(labels))
+
+    assert scatter(groups.labels) == pytest.approx(scatter(plain.labels), rel=1e-9)
+    new = rng.normal(size=(20, 4)) * 4
+    centers = np.array([X[groups.labels == g].mean(0) for g in range(6)])
+    nearest = np.argmin(((new[:, None] - centers) ** 2).sum(-1), axis=1)
+    np.testing.assert_array_equal(on_matrix(groups.labels_of_new(), new @ X.T), nearest)
+    few = on_matrix(groups.labels_of_new(among="dog"), new @ X.T)
+    assert (groups.classes[few] == "dog").all()
+    without = np.array(
+        [X[(groups.labels == groups.labels[i]) & (np.arange(len(X)) != i)].mean(0) for i in range(len(X))]
+    )
+    apart = ((X[:, None] - centers) ** 2).sum(-1)
+    apart[np.arange(len(X)), groups.labels] = ((X - without) ** 2).sum(-1)
+    np.testing.assert_array_equal(on_matrix(groups.as_new(np.diag(K)), K).labels, np.argmin(apart, axis=1))
+
+
+def test_as_new_keeps_the_centers():
+    _, X, y = blobs(1)
+    K = X @ X.T
+    new = np.random.default_rng(0).normal(size=(30, 4)) * 4
+    for groups, training, fresh in (
+        (group_by_kmeans(X, y, 3), X, new),
+        (on_matrix(group_by_kernel(np.diag(K), y, 3), K), K, new @ X.T),
+    ):
+        again = regrouped(groups, training)
+        assert not np.array_equal(again.labels, groups.labels)
+        np.testing.assert_array_equal(labels_of(again, fresh), labels_of(groups, fresh))
+        np.testing.assert_array_equal(regrouped(again, training).labels, again.labels)
+
+
+@pytest.mark.parametrize("model", ["kmeans", "kernel", "plsa"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_training_samples_are_grouped_like_new_ones(model, count):
+    """Classes that cannot be told apart: of new samples, half get a group of their class.
+
+    With a group for each class so do the training samples; with two, how the others were cut in two still tells some.
+    """
+    shares, whole = [], []
+    for seed in range(10):
+        X = np.random.default_rng(seed).poisson(3.0, size=(80, 30)).astype(float)
+        y = np.arange(80) % 2
+        if model == "kernel":
+            training = X @ X.T
+            groups = on_matrix(group_by_kernel(training.diagonal(), y, count, restarts=2), training)
+        else:
+            groups = (group_by_kmeans if model == "kmeans" else group_by_plsa)(X, y, count, restarts=2)
+            training = X
+        shares.append(np.mean(groups.classes[regrouped(groups, training).labels] == y))
+        whole.append(np.mean(groups.classes[labels_of(groups, training)] == y))
+    error = np.std(shares, ddof=1) / np.sqrt(len(shares))
+    print(f"{model}, {count}: {np.mean(shares):.3f} ± {error:.3f}, by whole centers {np.mean(whole):.3f}")
+    assert np.mean(whole) > 0.65  # what centers give away that they were made into
+    if count == 1:
+        assert abs(np.mean(shares) - 0.5) < 3 * error
+    else:
+        assert np.mean(shares) < np.mean(whole) - 5 * error
+
+
+def test_a_sample_alone_in_its_group_goes_elsewhere():
+    X = np.array([[0.0], [1.0], [10.0], [0.2]])
+    groups = group_by_kmeans(X, None, 2)
+    assert len(np.unique(groups.labels[[0, 1, 3]])) == 1 != groups.labels[2]
+    again = groups.as_new(X)
+    assert (again.labels == groups.labels[0]).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plsa_is_maximum_likelihood(seed):
+    """EM, started where the factorization ended, finds nothing better; and from elsewhere no more than that."""
+    counts, y, hidden = words(seed)
+    groups = group_by_plsa(counts, y, 2)
+    rng = np.random.default_rng(seed)
+    for k in (0, 1):
+        rows, topics = counts[y == k], groups.centers[groups.classes == k]
+        np.testing.assert_allclose(topics.sum(axis=1), 1.0, rtol=1e-9)
+        shares, _, folded = em(rows, np.full((len(rows), 2), 0.5), topics, 3000, fold=True)
+        np.testing.assert_array_equal(np.argmax(shares, axis=1), groups.labels[y == k] - 2 * k)
+        _, _, further = em(rows, shares, topics, 500)
+        assert further[-1] - folded[-1] <= 1e-6 * abs(folded[-1])  # what the factorization's own tolerance leaves
+        best = max(
+            em(rows, rng.dirichlet(np.ones(2), len(rows)), rng.dirichlet(np.ones(40), 2), 800)[2][-1] for _ in range(5)
+        )
+        assert best - folded[-1] <= 1e-6 * abs(folded[-1])
+    # Hidden topics are found, up to their order.
+    for g in range(4):
+        assert len(np.unique(hidden[groups.labels == g])) == 1
+
+
+def test_plsa_folds_new_samples_in():
+    counts, y, _ = words(3)
+    groups = group_by_plsa(counts, y, 2)
+    new, _, hidden = words(3, m=40)
+    shares = groups.affinities_of(new)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-9)
+    expected, _, _ = em(new, np.full((len(new), 4), 0.25), groups.centers, 5000, fold=True)
+    np.testing.assert_allclose(shares, expected, atol=5e-3)
+    for h in range(4):
+        assert len(np.unique(groups.labels_of(new)[hidden == h])) == 1
+
+
+def test_groups_go_through_plain_arrays():
+    _, X, y = blobs(2)
+    counts, k, _ = words(4)
+    K = rbf_kernel(X)
+    for groups, new in (
+        (group_by_kmeans(X, y, 2), X),
+        (group_by_plsa(counts, k, 2), counts),
+        (regrouped(on_matrix(group_by_kernel(np.diag(K), None, 3), K), K), K),
+    ):
+        arrays = groups.arrays()
+        assert all(type(value) is np.ndarray and value.dtype != object for value in arrays.values())
+        again = groups_from_arrays(arrays)
+        assert type(again) is type(groups)
+        np.testing.assert_array_equal(labels_of(again, new), labels_of(groups, new))
+
+
+def test_groups_repeat():
+    _, X, y = blobs(3)
+    counts, k, _ = words(5)
+    K = rbf_kernel(X, gamma=0.05)
+    for make in (
+        lambda seed: group_by_kmeans(X, y, 4, seed=seed),
+        lambda seed: group_by_plsa(counts, k, 3, seed=seed),
+        lambda seed: on_matrix(group_by_kernel(np.diag(K), y, 4, seed=seed), K),
+    ):
+        np.testing.assert_array_equal(make(7).labels, make(7).labels)
+
+
+def test_samples_that_are_all_alike():
+    X, y = np.ones((12, 3)), np.repeat([0, 1], 6)
+    assert group_by_kmeans(X, y, 3).n_groups == 2
+    assert on_matrix(group_by_kernel(np.full(12, 3.0), y, 3), X @ X.T).n_groups == 2
+    assert 2 <= group_by_plsa(X, y, 3).n_groups <= 6
+
+
+def test_wrong_groups():
+    _, X, y = blobs(0)
+    with pytest.raises(InputError, match="30 samples and is to make 31"):
+        group_by_kmeans(X, y, 31)
+    with pytest.raises(InputError, match="no entry for class"):
+        group_by_kmeans(X, y, {"cat": 1})
+    with pytest.raises(InputError, match="y has shape"):
+        group_by_kmeans(X, y[:-1], 2)
+    with pytest.raises(InputError, match="features have shape"):
+        group_by_kmeans(X[:, 0], y, 2)
+    with pytest.raises(InputError, match="one is negative"):
+        group_by_plsa(X, y, 2)
+    with pytest.raises(InputError, match="1 rows of counts are all zero"):
+        group_by_plsa(np.vstack([np.zeros(4), np.ones((59, 4))]), y, 2)
+    with pytest.raises(InputError, match="the diagonal has shape"):
+        next(group_by_kernel(X, y, 2))
+    groups = group_by_kmeans(X, y, 2)
+    with pytest.raises(InputError, match="names no class"):
+        groups.labels_of(X, among="bird")
+    with pytest.raises(InputError, match="new samples have shape"):
+        groups.labels_of(X[:, :2])
