@@ -12,7 +12,7 @@ K(Cv) − 1 r̄ᵀ(Cv), because Cv sums to zero and the two other terms of the c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dmkl.errors import InputError
 
-__all__ = ["ChainState", "Fitted", "FittedStep", "KernelSum", "Step", "for_rows"]
+__all__ = ["ChainState", "Fitted", "FittedStep", "KernelSum", "Step", "for_columns", "for_rows"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -84,6 +84,13 @@ class Step(ABC):
         """The step for some of the rows after it, and the positions of these rows before it."""
         return self, rows
 
+    def for_columns(self, cols: Index) -> tuple[Step, Index]:
+        """The step for products with some of the columns after it, of a square view, and their positions before it.
+
+        Its statistics remain those over all columns.
+        """
+        return self, cols
+
     def arrays(self, *, rows: bool = True) -> dict[str, Array]:
         """Its arrays by name, as they are saved; without `rows` those alone that new samples need."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
@@ -117,15 +124,7 @@ class FittedStep(Step):
         """Carry the product Y of kernel j to the rows after the step; its offset is added where V is given."""
         return y
 
-    def right_of_columns(self, j: int, v: Array, cols: Index) -> Array:
-        """As `right` for V over some of the columns after the step, without what it adds to the others."""
-        return v
-
-    def left_of_columns(self, j: int, y: Array, v: Array) -> Array:
-        """As `left` of a square step, for V over some of the columns after the step."""
-        return self.left(j, y)
-
-    def before(self, rows: Index, cols: Index) -> tuple[Index, Index]:
+    def origins(self, rows: Index, cols: Index) -> tuple[Index, Index]:
         """Positions before the step of positions after it."""
         return rows, cols
 
@@ -163,16 +162,10 @@ class FittedStep(Step):
     def _with(self, arrays: Mapping[str, Any]) -> Self:
         return replace(self, **arrays)  # type: ignore[type-var]
 
-    # --- files ---------------------------------------------------------------------------------------------------
-
     def described(self) -> dict[str, Any]:
-        """What is saved beside the arrays, as JSON values."""
-        return {"kind": self.name}
-
-    @classmethod
-    def load(cls, described: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """The step that was saved so."""
-        return cls(**arrays)
+        """What is saved beside the arrays, as JSON values: see `dmkl.numerics.steps.load_step`."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {"kind": self.name} | {name: value for name, value in values.items() if isinstance(value, bool)}
 
 
 @dataclass(frozen=True)
@@ -204,6 +197,10 @@ class Fitted:
     def for_rows(self, rows: Index) -> Fitted:
         """The chain for some of the rows after it."""
         return replace(self, steps=for_rows(self.steps, rows)[0])
+
+    def for_columns(self, cols: Index) -> Fitted:
+        """The chain for products with some of the columns after it, of a square view."""
+        return replace(self, steps=for_columns(self.steps, cols)[0])
 
     def for_products(self) -> Fitted:
         """Without the statistics that products do not need: a square centering needs none at all."""
@@ -244,36 +241,13 @@ class Fitted:
             y = step.left(j, y, v if offsets else None)
         return y
 
-    def right_of_columns(self, j: int, v: Array, cols: Index) -> tuple[Array, list[Array]]:
-        """Carry V over some of the view's columns to the raw columns that these are, and no others.
-
-        Returns
-        -------
-        tuple
-            The carried block, and what it was after each step, last step first, for `left_of_columns`.
-        """
-        carried: list[Array] = []
-        for step, (_, after) in zip(reversed(self.steps), reversed(self.positions(cols[:0], cols)), strict=False):
-            carried.append(v)
-            v = step.right_of_columns(j, v, after)
-        return v, carried
-
-    def left_of_columns(self, j: int, y: Array, carried: list[Array]) -> Array:
-        """K_j[:, cols] V of a square view from the raw product Y with what `right_of_columns` has made of V.
-
-        Centering spreads V over all columns; with C = I − 11ᵀ/m and μ_j = K_j1/m, C K_j C V = C (K_jV − μ_j 1ᵀV).
-        """
-        for step, v in zip(self.steps, reversed(carried), strict=True):
-            y = step.left_of_columns(j, y, v)
-        return y
-
     # --- entries -------------------------------------------------------------------------------------------------
 
     def positions(self, rows: Index, cols: Index) -> list[tuple[Index, Index]]:
         """Positions of a block of the view before the first step and after each step (first to last)."""
         trail = [(rows, cols)]
         for step in reversed(self.steps):
-            trail.append(step.before(*trail[-1]))
+            trail.append(step.origins(*trail[-1]))
         return trail[::-1]
 
     def elementwise(self, j: int, block: Array, trail: list[tuple[Index, Index]]) -> Array:
@@ -310,11 +284,22 @@ class Fitted:
 
 def for_rows(steps: tuple[Any, ...], rows: Index) -> tuple[tuple[Any, ...], Index]:
     """Steps, fitted or not, for some of the rows after them, and the positions of these rows before them."""
-    restricted = []
+    return _restricted(steps, rows, lambda step, at: step.for_rows(at))
+
+
+def for_columns(steps: tuple[Any, ...], cols: Index) -> tuple[tuple[Any, ...], Index]:
+    """Steps, fitted or not, for some of the columns after them, and the positions of these columns before them."""
+    return _restricted(steps, cols, lambda step, at: step.for_columns(at))
+
+
+def _restricted(
+    steps: tuple[Any, ...], positions: Index, restrict: Callable[[Any, Index], tuple[Any, Index]]
+) -> tuple[tuple[Any, ...], Index]:
+    found = []
     for step in reversed(steps):
-        step, rows = step.for_rows(rows)
-        restricted.append(step)
-    return tuple(restricted[::-1]), rows
+        step, positions = restrict(step, positions)
+        found.append(step)
+    return tuple(found[::-1]), positions
 
 
 _STATISTICS = {

@@ -13,15 +13,15 @@ is a `FittedStep` with an entry in `_FITTED`, which reads it back from files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.numerics.chain import ChainState, Fitted, FittedStep, KernelSum, Step
+from dmkl.numerics.chain import ChainState, FittedStep, KernelSum, Step
 
-__all__ = ["NORMALIZATIONS", "STEPS", "Take", "load_step", "scaled_columns"]
+__all__ = ["NORMALIZATIONS", "STEPS", "Take", "load_step"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -126,6 +126,11 @@ class Centering(FittedStep):
         mean = self.col_mean if self.square else self.row_mean
         return Centering(self.col_mean, None if mean is None else mean[:, rows], square=False), rows
 
+    def for_columns(self, cols: Index) -> tuple[CenteringOfColumns, Index]:
+        assert self.square
+        assert self.col_mean is not None
+        return CenteringOfColumns(self.col_mean), cols
+
     @property
     def has_offset(self) -> bool:
         return not self.square
@@ -140,12 +145,6 @@ class Centering(FittedStep):
             return y
         assert self.col_mean is not None
         return np.asarray(y - self.col_mean[j] @ v)
-
-    def left_of_columns(self, j: int, y: Array, v: Array) -> Array:
-        assert self.col_mean is not None
-        y = y - self.col_mean[j][:, None] * v.sum(axis=0)
-        y -= y.mean(axis=0)
-        return y
 
     def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
         assert self.col_mean is not None
@@ -172,12 +171,34 @@ class Centering(FittedStep):
     def for_products(self) -> Centering:
         return Centering(None if self.square else self.col_mean, None, self.square)
 
-    def described(self) -> dict[str, Any]:
-        return {**super().described(), "square": self.square}
 
-    @classmethod
-    def load(cls, described: Mapping[str, Any], arrays: Mapping[str, Array]) -> Centering:
-        return cls(**arrays, square=described.get("square", True))
+@dataclass(frozen=True)
+class CenteringOfColumns(FittedStep):
+    """Some columns of square kernels that are centered over all.
+
+    Centering spreads V over all columns; with C = I − 11ᵀ/m and μ = K1/m, C K C V = C (KV − μ 1ᵀV).
+
+    Parameters
+    ----------
+    mean
+        μ of each kernel, (kernel, rows).
+    """
+
+    name = "center columns"
+
+    mean: Array
+
+    def fit(self, state: ChainState) -> CenteringOfColumns:
+        return self
+
+    @property
+    def has_offset(self) -> bool:
+        return True
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        if v is not None:
+            y = y - self.mean[j][:, None] * v.sum(axis=0)
+        return np.asarray(y - y.mean(axis=0, keepdims=True, dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -241,11 +262,11 @@ class CosineScaling(FittedStep):
         assert self.row_scale is not None
         return replace(self, row_scale=self.row_scale[:, rows]), rows
 
+    def for_columns(self, cols: Index) -> tuple[CosineScaling, Index]:
+        return replace(self, col_scale=self.col_scale[:, cols]), cols
+
     def right(self, j: int, v: Array) -> Array:
         return np.asarray(v * self.col_scale[j][:, None])
-
-    def right_of_columns(self, j: int, v: Array, cols: Index) -> Array:
-        return np.asarray(v * self.col_scale[j][cols, None])
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         assert self.row_scale is not None
@@ -272,8 +293,8 @@ class Take(FittedStep):
     ----------
     rows, cols
         Their positions among those before the step; they may repeat and come in any order.
-    rows_before, cols_before
-        How many there were.
+    before
+        How many rows and columns there were.
     """
 
     name = "take"
@@ -282,8 +303,7 @@ class Take(FittedStep):
 
     rows: Index
     cols: Index
-    rows_before: int
-    cols_before: int
+    before: Index
 
     def fit(self, state: ChainState) -> Take:
         return self
@@ -299,20 +319,23 @@ class Take(FittedStep):
         return rows[self.rows], cols[self.cols]
 
     def training(self) -> Take:
-        return Take(self.cols, self.cols, self.cols_before, self.cols_before)
+        return Take(self.cols, self.cols, self.before[[1, 1]])
 
     def for_rows(self, rows: Index) -> tuple[Take, Index]:
-        return Take(np.arange(len(rows)), self.cols, len(rows), self.cols_before), self.rows[rows]
+        return Take(np.arange(len(rows)), self.cols, np.array([len(rows), self.before[1]])), self.rows[rows]
+
+    def for_columns(self, cols: Index) -> tuple[Take, Index]:
+        return Take(self.rows, np.arange(len(cols)), np.array([self.before[0], len(cols)])), self.cols[cols]
 
     def right(self, j: int, v: Array) -> Array:
-        wide = np.zeros((self.cols_before, v.shape[1]), dtype=v.dtype)
+        wide = np.zeros((self.before[1], v.shape[1]), dtype=v.dtype)
         np.add.at(wide, self.cols, v)  # positions may repeat, as in NumPy's indexing
         return wide
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         return y[self.rows]
 
-    def before(self, rows: Index, cols: Index) -> tuple[Index, Index]:
+    def origins(self, rows: Index, cols: Index) -> tuple[Index, Index]:
         return self.rows[rows], self.cols[cols]
 
     def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array:
@@ -323,14 +346,6 @@ class Take(FittedStep):
 
     def select(self, kernels: Index) -> Take:
         return self
-
-    def arrays(self, *, rows: bool = True) -> dict[str, Array]:
-        return {"rows": self.rows, "cols": self.cols, "before": np.array([self.rows_before, self.cols_before])}
-
-    @classmethod
-    def load(cls, described: Mapping[str, Any], arrays: Mapping[str, Array]) -> Take:
-        rows_before, cols_before = map(int, arrays["before"])
-        return cls(arrays["rows"], arrays["cols"], rows_before, cols_before)
 
 
 _FITTED: dict[str, type[FittedStep]] = {kind.name: kind for kind in (Centering, Scaling, CosineScaling, Take)}
@@ -344,9 +359,6 @@ def load_step(described: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fitt
     KeyError, TypeError
         If there is no such step, or an array is missing.
     """
-    return _FITTED[described["kind"]].load(described, arrays)
-
-
-def scaled_columns(scale: Array, n_rows: int) -> Fitted:
-    """The chain that multiplies the columns of each kernel by numbers, (kernel, cols), and leaves its rows."""
-    return Fitted((CosineScaling(scale, np.ones((len(scale), n_rows))),))
+    kind = _FITTED[described["kind"]]
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**arrays, **{name: value for name, value in described.items() if name in names})

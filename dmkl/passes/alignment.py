@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dask.delayed import Delayed, delayed
+from dask.delayed import delayed
 
 from dmkl.errors import InputError
 from dmkl.numerics.alignment import alignments, estimated
@@ -26,8 +26,8 @@ from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, send_all
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.ordering import StoreOrder
-from dmkl.passes.run import run_pass
-from dmkl.passes.sweep import Columns, merge
+from dmkl.passes.run import add_in_tree, run_pass
+from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, TileKey, View
 
 __all__ = ["align", "check_alignable", "gram_pass", "rounding"]
@@ -37,10 +37,9 @@ Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 _PANEL_ENTRIES = 2**15
-"""Of each kernel, transformed and multiplied at a time: a few of such arrays stay in a core's cache."""
+"""Entries of each kernel that are transformed and multiplied at a time: a few such arrays stay in a core's cache."""
 _PANEL_BYTES = 2**26
-"""What such a panel of all kernels may take; many kernels have fewer entries each."""
-_FAN_IN = 8
+"""The most that such a panel of all kernels takes; of many kernels it has fewer entries each."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class _Band:
     rows: slice
     cols: slice
     n_bytes: int
-    """What reading it counts for: its part of the tiles."""
+    """Its part of the bytes of the tiles that it is cut from."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -61,12 +60,12 @@ class _Band:
 
 
 def _samples(lens: Lens) -> StoreOrder:
-    """The samples after all steps."""
+    """The samples after all steps, in the order of the store."""
     return StoreOrder.of(lens.view.final_positions()[0], lens.view.source.tiling.tile)
 
 
 def rounding(lens: Lens) -> Float:
-    """Size under which the entries of each kernel are rounding of what is stored, (n,).
+    """Size below which the entries of each kernel are rounding noise of what is stored, (n,).
 
     What centering took away is the measure of it: it is zero where nothing was centered.
     """
@@ -147,23 +146,11 @@ def _gram_pass(lens: Lens) -> Float:
         for number, some in enumerate(plan)
     ]
     parts = [task for task, _ in tasks]
-    return np.asarray(execute([_added(parts, f"{name}-add-{token}")], tasks, name)[0])
-
-
-def _added(parts: list[Delayed], name: str) -> Delayed:
-    """The sum of all, by tasks that add a few each: many kernels make large matrices."""
-    for level in itertools.count():
-        if len(parts) == 1:
-            break
-        parts = [
-            delayed(merge, pure=False)(parts[k : k + _FAN_IN], dask_key_name=f"{name}-{level}.{k}")
-            for k in range(0, len(parts), _FAN_IN)
-        ]
-    return parts[0]
+    return np.asarray(execute([add_in_tree(parts, f"{name}-add-{token}")], tasks, name)[0])
 
 
 def _bands(lens: Lens, where: Machine) -> list[_Band]:
-    """What there is to read, place by place, in bands that fit the memory of a task."""
+    """The tiles to read, cut into bands of rows that fit the memory of a task."""
     view = lens.view
     n, side, itemsize = len(view.kernels), view.source.tiling.tile, view.source.dtype.itemsize
     tile_bytes = side**2 * itemsize
@@ -207,7 +194,7 @@ def _held(lens: Lens) -> dict[TileKey, Array]:
 def _add_bands(
     lens: Lens, plan: Sequence[Sequence[_Band]], held: Mapping[TileKey, Array], number: int, tasks_per_machine: int
 ) -> Float:
-    """The part of the inner products that one task's bands make, (n, n)."""
+    """The inner products over the bands of one task, (n, n)."""
     view = lens.view
     keys = [(int(k), band.i, band.j) for band in plan[number] for k in view.kernels]
     inside = all(key in held for key in keys)
@@ -240,7 +227,7 @@ def _panel_rows(n: int, n_rows: int, n_cols: int) -> int:
 
 
 def _panels(raw: Array, band: _Band, fitted: Fitted, order: Index, scratch: Float) -> Iterator[Float]:
-    """Some rows of a band after another, transformed, (n, entries); each is good until the next is asked for."""
+    """A band after the steps, some rows at a time, (n, entries); each is good until the next is asked for."""
     n, n_rows, n_cols = raw.shape
     height = _panel_rows(n, n_rows, n_cols)
     for start in range(0, n_rows, height):

@@ -1,4 +1,4 @@
-"""The transformed matrices themselves, block by block: for looking, for exporting, for the tests."""
+"""Entries of the kernels after all steps, block by block: for export and for tests."""
 
 from __future__ import annotations
 

@@ -216,12 +216,12 @@ def _size(n_bytes: float) -> str:
 
 
 def send(value: Any, name: str) -> Any:
-    """Wrap a value that many tasks take: sent to a cluster's workers once, a node of the graph otherwise."""
+    """Make a value available to many tasks: sent to a cluster's workers once, a node of the graph otherwise."""
     return send_all({name: value})[0]
 
 
 def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
-    """Wrap several such values, by name, with one message to the cluster for all of them.
+    """Make several such values available, by name, with one message to the cluster for all of them.
 
     Without `broadcast` each value goes to one worker: for values that one task takes, too large for the graph itself.
     """
@@ -250,7 +250,7 @@ def graph_token(where: Machine, *content: Any) -> str:
 
 
 def again(run: Callable[[], Result], what: str) -> Result:
-    """Do `run`, which builds and executes a graph, and do it again where a cluster lost what `send` had sent there.
+    """Call `run`, which builds and executes a graph, and call it again where a cluster lost what it had been sent.
 
     A lost task is computed again elsewhere, but what was sent is lost when all workers that hold it die at once.
 

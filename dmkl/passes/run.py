@@ -23,7 +23,7 @@ from dmkl.passes.sweep import Columns, Partial, merge, sweep
 from dmkl.passes.units import Unit, units_of
 from dmkl.passes.view import Lens, TileKey, covering
 
-__all__ = ["PassGraph", "pass_bytes", "pass_graph", "run_pass"]
+__all__ = ["PassGraph", "add_in_tree", "pass_bytes", "pass_graph", "run_pass"]
 
 Array = npt.NDArray[Any]
 
@@ -53,30 +53,32 @@ class PassGraph:
 
     def total(self, position: int) -> list[Delayed]:
         """The results for the columns at `position`: one Delayed for a sum, one for each group of kernels otherwise."""
+        name = f"{self.name}-add-{position}"
         if self.columns[position].want == "sum":
-            return [self._tree([parts[position] for parts in self.parts], position)]
+            return [add_in_tree([parts[position] for parts in self.parts], name)]
         groups: dict[int, list[Delayed]] = {}
         for (unit, _, _), parts in zip(self.units, self.parts, strict=True):
             groups.setdefault(int(unit.kernels[0]), []).append(parts[position])
-        return [self._tree(group, position) for group in groups.values()]
+        return [add_in_tree(group, name) for group in groups.values()]
 
     def group_sizes(self) -> list[int]:
         """Kernels in each group of `total`."""
         return [len(unit.kernels) for unit, _, _ in self.units if unit.first]
 
-    def _tree(self, parts: list[Delayed], position: int) -> Delayed:
-        level = 0
-        while len(parts) > 1:
-            parts = [
-                chunk[0]
-                if len(chunk) == 1
-                else delayed(merge, pure=False)(
-                    chunk, dask_key_name=f"{self.name}-add-{position}.{level}-{chunk[0].key}"
-                )
-                for chunk in (parts[k : k + _FAN_IN] for k in range(0, len(parts), _FAN_IN))
-            ]
-            level += 1
-        return parts[0]
+
+def add_in_tree(parts: list[Delayed], name: str) -> Delayed:
+    """The sum of some results, by tasks that add a few each; `name` is the prefix of their keys."""
+    for level in itertools.count():
+        if len(parts) == 1:
+            break
+        chunks = [parts[start : start + _FAN_IN] for start in range(0, len(parts), _FAN_IN)]
+        parts = [
+            chunk[0]
+            if len(chunk) == 1
+            else delayed(merge, pure=False)(chunk, dask_key_name=f"{name}.{level}-{chunk[0].key}")
+            for chunk in chunks
+        ]
+    return parts[0]
 
 
 def pass_graph(

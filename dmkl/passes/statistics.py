@@ -34,7 +34,7 @@ class _Means:
     fitted: Any
     """Their chain; Delayed where it is still to come."""
     name: str
-    """Of the pass that finds them."""
+    """Name of the pass that finds them."""
 
     def columns(self, lens: int = 0) -> Columns:
         """The vector of the pass."""
@@ -121,7 +121,7 @@ def _begin(view: View) -> ChainState:
 
 
 def _call(function: Callable[..., Any], *values: Any) -> Any:
-    """The function of some values, Delayed where one of them is."""
+    """What the function returns, Delayed where one of its arguments is."""
     if not any(isinstance(value, Delayed) for value in values):
         return function(*values)
     # Dask would take the dataclasses among them apart.
@@ -142,7 +142,7 @@ def _as_new_samples(state: ChainState) -> ChainState:
 
 
 def _drive(fittings: Sequence[_Fitting], answer: Callable[[list[_Means]], list[Any]]) -> list[Any]:
-    """Go on with all until each has returned; in each round one answer to everything that is wanted."""
+    """Advance all until each has returned; all that they ask for in one round is answered at once."""
     states: list[Any] = [None] * len(fittings)
     answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(fittings)))
     while answers:

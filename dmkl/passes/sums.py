@@ -115,7 +115,7 @@ def _empty(order: StoreOrder, tile: TileTask) -> SumTile:
 
 
 def _part(lens: Lens, order: StoreOrder, place: SumTile, k: int, stored: Array) -> Array:
-    """What one kernel's stored tile has for a sum."""
+    """The entries of one kernel's stored tile that a tile of a sum takes, after steps that differ by kernel."""
     part: Array = stored[order.inside(place.rows)][:, order.inside(place.cols)]
     if lens.fitted.same_for_all:
         return part

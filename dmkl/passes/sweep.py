@@ -161,7 +161,7 @@ class _Lane:
 
 
 _WORTH = 45
-"""A tile is cut down to a share s of its entries if at least this many columns times s / (1 − s) go through it.
+"""A tile is cut down to a fraction s of its entries if at least this many columns times s / (1 − s) go through it.
 
 Picking an entry costs some 1.3 ns, multiplying it by a column 0.03 ns.
 """
@@ -174,8 +174,8 @@ def _needed(tiling: Tiling, lenses: Sequence[Lens], columns: Sequence[Columns]) 
     for number, lens in enumerate(lenses):
         view, width = lens.view, sum(c.width for c in columns if c.lens == number)
         rows, cols = (StoreOrder.of(np.unique(positions), tiling.tile) for positions in (view.rows, view.cols))
-        share = len(rows.stored) * len(cols.stored) / (tiling.rows * tiling.cols)
-        found.append((rows, cols) if width * (1.0 - share) > _WORTH * share else (whole[0], whole[1]))
+        fraction = len(rows.stored) * len(cols.stored) / (tiling.rows * tiling.cols)
+        found.append((rows, cols) if width * (1.0 - fraction) > _WORTH * fraction else (whole[0], whole[1]))
     return found
 
 
@@ -200,8 +200,8 @@ def _lanes(
     return lanes, [places[k] for k in range(len(columns))]
 
 
-class _Blocks:
-    """What lanes need of one tile, each cut out and cast once."""
+class _TileParts:
+    """The parts of one tile that lanes multiply, each cut out and cast once."""
 
     def __init__(self, tile: Array, i: int, j: int) -> None:
         self._tile, self._i, self._j = tile, i, j
@@ -231,12 +231,12 @@ def _through_tiles(
     lanes, places = _lanes(lenses[0].view.source.tiling.tile, needed, columns, wides)
     for task in unit.tiles:
         _, tile = next(stream)
-        blocks = _Blocks(tile, task.i, task.j)
+        parts = _TileParts(tile, task.i, task.j)
         for lane in lanes:
             rows, cols = lane.rows, lane.cols
             if task.forward:
-                block = blocks.of(lane, rows, cols)
-                product = np.matmul(block, lane.wide[cols.run(task.j)], out=lane.scratch[: block.shape[0]])
+                part = parts.of(lane, rows, cols)
+                product = np.matmul(part, lane.wide[cols.run(task.j)], out=lane.scratch[: part.shape[0]])
                 if lane.project:
                     inner = lane.wide[rows.run(task.i)].T @ product
                     lane.total += inner
@@ -246,8 +246,8 @@ def _through_tiles(
                 lane.total[rows.run(task.i)] += product
             if task.transposed:
                 # The tile stands for its mirror image too, where its rows are columns.
-                block = blocks.of(lane, cols, rows).T
-                product = np.matmul(block, lane.wide[cols.run(task.i)], out=lane.scratch[: block.shape[0]])
+                part = parts.of(lane, cols, rows).T
+                product = np.matmul(part, lane.wide[cols.run(task.i)], out=lane.scratch[: part.shape[0]])
                 lane.total[rows.run(task.j)] += product
     return [
         lane.total if lane.project else _picked(lane, lenses[c.lens].view.rows, part)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.numerics.chain import Fitted, Step, for_rows
+from dmkl.numerics.chain import Fitted, Step, for_columns, for_rows
 from dmkl.numerics.steps import Take
 from dmkl.numerics.tiling import Tiling
 
@@ -56,7 +56,7 @@ class TileSource(Protocol):
 
 @dataclass(frozen=True)
 class TileTask:
-    """One tile of a pass and what it is good for: K_ij V_j into rows i, K_ijᵀ V_i into rows j, or both."""
+    """One tile of a pass and the products that it serves: K_ij V_j into rows i, K_ijᵀ V_i into rows j, or both."""
 
     i: int
     j: int
@@ -128,7 +128,7 @@ class View:
             rows = self.rows[row_positions]
             return replace(self, rows=rows, cols=rows if square else self.cols[col_positions])
         _, n_rows, n_cols = self.shape
-        return replace(self, steps=(*self.steps, Take(row_positions, col_positions, n_rows, n_cols)))
+        return replace(self, steps=(*self.steps, Take(row_positions, col_positions, np.array([n_rows, n_cols]))))
 
     def training(self) -> View:
         """The square view of the column samples, in which the steps take their statistics."""
@@ -138,6 +138,11 @@ class View:
         """Some of the rows of the view after all steps, which are taken before the first step."""
         steps, rows = for_rows(self.steps, positions)
         return replace(self, rows=self.rows[rows], steps=steps)
+
+    def for_columns(self, positions: Index) -> View:
+        """Some of the columns of the view after all steps, which are taken before the first step."""
+        steps, cols = for_columns(self.steps, positions)
+        return replace(self, cols=self.cols[cols], steps=steps)
 
     def tile_tasks(self) -> list[TileTask]:
         """The tiles that this view needs, row by row."""
@@ -182,6 +187,13 @@ class Lens:
         whose training samples are the columns.
         """
         return Lens(self.view.for_rows(positions), self.fitted.for_rows(positions))
+
+    def columns(self, positions: Index) -> Lens:
+        """The lens of some of the columns of a square view: a pass through it reads the tiles of these alone.
+
+        Products through it are K_j[:, positions] V; no statistics can be taken of its view.
+        """
+        return Lens(self.view.for_columns(positions), self.fitted.for_columns(positions))
 
     def diagonal(self) -> Array | None:
         """The diagonals of the kernels after all steps, (n, m), of a square view; None where the source has none."""

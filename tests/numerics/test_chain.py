@@ -68,7 +68,7 @@ def test_right_and_left_make_the_product_of_the_view(kernels, chain, rows, parts
 
 @pytest.mark.parametrize("rows", [COLS, ROWS], ids=["square", "other rows"])
 def test_entries_are_those_of_the_matrix(kernels, rows):
-    take = Take(np.array([1, 0, 1]), np.array([5, 2]), len(rows), len(COLS))
+    take = Take(np.array([1, 0, 1]), np.array([5, 2]), np.array([len(rows), len(COLS)]))
     chain = ("center", "cosine")
     fitted = fit(state_of(kernels, rows, COLS), [*chain, take]).fitted
     expected = dense_view(kernels, rows, COLS, [*chain, (take.rows, take.cols)])
@@ -112,12 +112,12 @@ def test_test_rows_among_the_training_samples_keep_their_diagonal(kernels):
 
 def test_taking_forgets_means_and_keeps_diagonals(kernels):
     state = state_of(kernels)
-    taken = state.step(Take(ROWS, COLS, M, M))
+    taken = state.step(Take(ROWS, COLS, np.array([M, M])))
     assert not taken.square
     assert taken.col_mean is None
     assert taken.row_mean is None
     np.testing.assert_array_equal(taken.diag_rows, state.diag_rows[:, ROWS])
-    same = state.step(Take(COLS, COLS, M, M))
+    same = state.step(Take(COLS, COLS, np.array([M, M])))
     assert same.square
     assert same.diag_rows is same.diag_cols
 

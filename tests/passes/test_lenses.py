@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from dmkl.kernelset import KernelSet
+from dmkl.kernelset import measure as measure_sets
 from dmkl.passes.combine import combine_pass, factor_pass
 from dmkl.passes.execute import Machine, active_client, computing_here, machine
 from dmkl.passes.run import pass_graph, run_pass
-from dmkl.passes.statistics import measure
+from dmkl.passes.statistics import measure, measure_new
 from dmkl.passes.sums import Combination
 from dmkl.passes.sweep import Columns
 
@@ -233,6 +234,61 @@ def test_measure_as_alone_in_shared_passes(kernels, steps, passes):
 
 
 @pytest.mark.usefixtures("synchronous")
+def test_views_with_other_steps_are_measured_in_the_same_passes(kernels):
+    """A grid over the steps of several folds: as many passes as the view that needs most of them."""
+    K, source = over(in_memory(kernels, 9), Counting)
+    chains = [(), ("trace",), ("center",), ("center", "cosine", "center"), ("cosine", "center"), ("multiplicative",)]
+    cases = [(rows, cols, steps) for rows, cols in [(BOTH, TRAIN), (OTHERS, OTHERS)] for steps in chains]
+    lenses, n_passes = measure([stepped(K[rows, cols], steps).view for rows, cols, steps in cases])
+    assert n_passes == 2
+    assert isinstance(n_passes, float)
+    assert set(source.reads.values()) == {2}
+    for (rows, cols, steps), found in zip(cases, lenses, strict=True):
+        V = np.random.default_rng(7).standard_normal((len(cols), 2))
+        (product,), _ = run_pass([found], [Columns(V, "each", None, DOUBLE)])
+        assert error(product, dense_view(kernels, rows, cols, steps) @ V) < 1e-12
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_sets_are_measured_together_and_stay_as_they_were(kernels):
+    K = in_memory(kernels, 9)
+    known, _ = K[TRAIN, TRAIN].center().measured()
+    sets = [K[TRAIN, TRAIN].center(), known, K[BOTH, TRAIN].normalize("cosine").center(), K]
+    found, n_passes = measure_sets(sets)
+    assert n_passes == 1
+    assert found[1] is known
+    for before, after in zip(sets, found, strict=True):
+        assert after.measured()[1] == 0
+        assert after.names == before.names
+        V = np.eye(after.shape[2])
+        np.testing.assert_allclose(after.apply(V).compute(), before.apply(V).compute(), rtol=1e-12, atol=1e-13)
+    assert sets[0].measured()[1] == 1
+    assert measure_sets([]) == ([], 0.0)
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize(
+    ("before", "own", "passes"),
+    [
+        ((), ("center", "trace"), (0, 0)),
+        ((), ("cosine", "center"), (0, 0)),
+        ((), ("center", "cosine", "center", "cosine"), (2, 2)),
+        (("multiplicative",), ("center", "trace"), (1, 1)),
+        (("multiplicative",), ("center", "cosine"), (2, 1)),
+    ],
+)
+def test_new_samples_are_seen_through_steps_of_training(kernels, before, own, passes):
+    """Other samples, and the training samples themselves: a pass only for means that cosine scales need."""
+    K = in_memory(kernels, 9)
+    trained = stepped(K[TRAIN, TRAIN], (*before, *own)).lens().fitted.steps[len(before) :]
+    for rows, expected_passes in zip((HELD_OUT, TRAIN), passes, strict=True):
+        seen, n_passes = measure_new(stepped(K[rows, TRAIN], before).view, trained)
+        assert n_passes == expected_passes
+        (product,), _ = run_pass([seen], [Columns(np.eye(len(TRAIN)), "each", None, DOUBLE)])
+        assert error(product, dense_view(kernels, rows, TRAIN, (*before, *own))) < 1e-12
+
+
+@pytest.mark.usefixtures("synchronous")
 def test_statistics_over_all_samples_cost_nothing(kernels):
     K, source = over(in_memory(kernels, 9), Counting)
     order = np.argsort(SHUFFLED)
@@ -278,6 +334,27 @@ def test_some_rows_are_those_of_the_whole_lens(kernels, name):
             assert np.abs(batched(result, c) - reference).max(initial=0) < 1e-12 * np.abs(reference).max(initial=1)
 
 
+@pytest.mark.usefixtures("synchronous", "cutting")
+@pytest.mark.parametrize("name", SQUARE)
+def test_some_columns_are_those_of_the_whole_lens(kernels, name):
+    """K_j[:, B] V, though centering is over all columns: alone, and beside the whole lens in one pass."""
+    whole = lens(in_memory(kernels, 9), name)
+    m = whole.view.shape[1]
+    for positions in (np.arange(m)[::-2], np.array([2, 0, 2]), np.arange(m)):
+        some = whole.columns(positions)
+        assert some.view.shape == (N, m, len(positions))
+        np.testing.assert_array_equal(some.view.final_positions()[1], whole.view.final_positions()[1][positions])
+        V = np.random.default_rng(7).standard_normal((len(positions), 2))
+        rides = [Columns(V, "each", None, DOUBLE), Columns(V, "sum", np.ones((N, 2)), DOUBLE)]
+        found, _ = run_pass([some], rides)
+        beside, passes = run_pass([some, whole], [*rides, *riders([whole, whole])[2:4]])
+        assert passes == 1
+        reference = dense(kernels, name)[:, :, positions]
+        for each, total in (found, beside[:2]):
+            assert error(each, reference @ V) < 1e-12
+            assert error(total[None], (reference @ V).sum(axis=0)[None]) < 1e-12
+
+
 @pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("steps", [(), ("center", "trace"), ("cosine", (BOTH, TRAIN), "center")])
 def test_only_the_tiles_of_the_rows_chosen_are_read(kernels, steps):
@@ -298,8 +375,8 @@ def test_only_the_tiles_of_the_rows_chosen_are_read(kernels, steps):
     st.booleans(),
     st.lists(st.sampled_from(["center", "trace", "multiplicative", "cosine", "take"]), max_size=5),
 )
-def test_some_rows_after_any_steps(seed, tile, square, kinds):
-    """Steps of every kind, positions taken anywhere between them: against the dense matrix."""
+def test_parts_after_any_steps(seed, tile, square, kinds):
+    """Steps of every kind, positions taken anywhere between them: rows and columns against the dense matrix."""
     rng = np.random.default_rng(seed)
     m, n_cols = 12, int(rng.integers(5, 13))
     cols = rng.permutation(m)[:n_cols]
@@ -315,11 +392,15 @@ def test_some_rows_after_any_steps(seed, tile, square, kinds):
             steps.append(kind)
     kernels = psd(2, m, seed)
     positions, V = rng.integers(0, n_rows, 3), rng.standard_normal((n_cols, 2))
-    with dask.config.set(scheduler="synchronous"):
-        some = stepped(in_memory(kernels, tile)[rows, cols], steps).lens().rows(positions)
-        (found,), _ = run_pass([some], [Columns(V, "each", None, DOUBLE)])
     reference = dense_view(kernels, rows, cols, steps)
-    assert np.linalg.norm(found - reference[:, positions] @ V) <= 1e-10 * np.linalg.norm(reference)
+    with dask.config.set(scheduler="synchronous"):
+        whole = stepped(in_memory(kernels, tile)[rows, cols], steps).lens()
+        (found,), _ = run_pass([whole.rows(positions)], [Columns(V, "each", None, DOUBLE)])
+        assert np.linalg.norm(found - reference[:, positions] @ V) <= 1e-10 * np.linalg.norm(reference)
+        if whole.view.is_square:
+            W = V[:3]
+            (found,), _ = run_pass([whole.columns(positions)], [Columns(W, "each", None, DOUBLE)])
+            assert np.linalg.norm(found - reference[:, :, positions] @ W) <= 1e-10 * np.linalg.norm(reference)
 
 
 # --- combined kernels ---------------------------------------------------------------------------------------

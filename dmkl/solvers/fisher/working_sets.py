@@ -1,30 +1,22 @@
-"""Working sets along the tile columns of a kernel set, and what is read for one of them alone.
-
-K_j[:, B]V needs the raw columns B, though centring spreads V over all samples: with C = I − 11ᵀ/m and μ_j = K_j1/m
-
-    C K_j C V = C (K_jV − μ_j 1ᵀV),
-
-where μ_j is among the statistics of the view.
-"""
+"""Working sets along the tile columns of a kernel set, and the entries of the combined kernel on them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.numerics.steps import scaled_columns
 from dmkl.passes.elements import entries, raw_block
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.view import Lens, View
 from dmkl.solvers.running import run_tasks
 
-__all__ = ["WorkingSet", "add_blocks", "columns_lens", "finish_columns", "fraction_of_tiles", "working_sets"]
+__all__ = ["WorkingSet", "add_blocks", "fraction_of_tiles", "working_sets"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -40,7 +32,7 @@ class WorkingSet:
     index
         Their positions in the view.
     column_passes, block_passes
-        What reading their columns, and the block on them, is of a pass.
+        Fractions of a pass that reading their columns takes, and reading the block of rows and columns on them.
     """
 
     index: Index
@@ -67,7 +59,7 @@ def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
     found = []
     for tiles in np.array_split(used, n_sets):
         index = np.flatnonzero(np.isin(tile, tiles))
-        columns, block = _columns_view(lens, index), _block_view(lens, index)
+        columns, block = view.for_columns(index), _block(view, index)
         found.append(WorkingSet(index, fraction_of_tiles(columns, view), fraction_of_tiles(block, view)))
     return found
 
@@ -75,35 +67,6 @@ def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
 def fraction_of_tiles(part: View, whole: View) -> float:
     """Tiles of a view as a fraction of those of another."""
     return len(part.tile_tasks()) / len(whole.tile_tasks())
-
-
-def columns_lens(lens: Lens, index: Index) -> Lens:
-    """What the raw columns of some samples are seen through: all rows, and of the steps what scales V.
-
-    Its products with V (b, k) become those of the view by `finish_columns`.
-    """
-    view, chain = _columns_view(lens, index), lens.fitted
-    if chain.same_for_all:
-        return Lens(view)
-    ones = np.ones((len(index), 1))
-    scale = np.stack([chain.right_of_columns(j, ones, index)[0][:, 0] for j in range(len(view.kernels))])
-    return Lens(view, scaled_columns(scale, len(view.rows)))
-
-
-def _columns_view(lens: Lens, index: Index) -> View:
-    """All raw rows, and the raw columns of some samples."""
-    _, cols = lens.fitted.positions(index[:0], index)[0]
-    return replace(lens.view, cols=lens.view.cols[cols], steps=())
-
-
-def finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float:
-    """K_j[:, B]V of the view, (n, m, k), from V (b, k) and the products through `columns_lens`, which are used up."""
-    n, m, _ = lens.view.shape
-    found = raw if m == raw.shape[1] else np.empty((n, m, raw.shape[2]))
-    for j in range(n):
-        _, carried = lens.fitted.right_of_columns(j, block, index)
-        found[j] = lens.fitted.left_of_columns(j, raw[j], carried)
-    return found
 
 
 def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float], float]:
@@ -128,7 +91,7 @@ def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float]
     for number, part in zip(owners, run_tasks("block", work, [lens for lens, _, _ in wanted]), strict=True):
         totals[number] += part
     read = sum(
-        fraction_of_tiles(_block_view(lens, index), lens.view) * np.count_nonzero(weights) / len(weights)
+        fraction_of_tiles(_block(lens.view, index), lens.view) * np.count_nonzero(weights) / len(weights)
         for lens, weights, index in wanted
     )
     return totals, read
@@ -153,7 +116,6 @@ def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequ
     return total
 
 
-def _block_view(lens: Lens, index: Index) -> View:
-    """The raw rows and columns of some samples."""
-    columns = _columns_view(lens, index)
-    return replace(columns, rows=columns.cols)
+def _block(view: View, index: Index) -> View:
+    """Some samples of a square view, as rows and as columns."""
+    return view.for_columns(index).for_rows(index)

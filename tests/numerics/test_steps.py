@@ -1,0 +1,102 @@
+"""Steps as classes: the registry, what is saved of them, and a step that dmkl does not have."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from helpers.references import dense_view, error, in_memory, psd, stepped
+
+from dmkl.numerics.chain import FittedStep, Step
+from dmkl.numerics.steps import NORMALIZATIONS, STEPS, Take, load_step
+from dmkl.passes.run import run_pass
+from dmkl.passes.statistics import chain_statistics, measure
+from dmkl.passes.sweep import Columns
+
+M = 11
+ROWS, COLS = np.array([10, 3, 0]), np.array([1, 9, 5, 2, 7])
+
+
+def test_steps_are_known_by_name():
+    assert all(step.name == name for name, step in STEPS.items())
+    assert set(STEPS) == {"center", *NORMALIZATIONS}
+
+
+@pytest.mark.parametrize("rows", [COLS, ROWS], ids=["square", "other rows"])
+def test_steps_come_back_from_what_is_saved(rows):
+    K = in_memory(psd(2, M), 4)
+    view = stepped(K[rows, COLS], ["center", "cosine", "trace"])[:2, :4].view
+    for step in chain_statistics(view, elements=True).compute().fitted.steps:
+        again = load_step(json.loads(json.dumps(step.described())), step.arrays())
+        assert type(again) is type(step)
+        assert again.described() == step.described()
+        assert {name: array.tolist() for name, array in again.arrays().items()} == {
+            name: array.tolist() for name, array in step.arrays().items()
+        }
+
+
+def test_steps_of_earlier_files_are_read():
+    """A model has what prediction needs; the state of a search named `square` for every kind of step."""
+    means, factor, scale = np.ones((2, 5)), np.ones(2), np.ones((2, 5))
+    for kind, arrays in (
+        ("center", {"col_mean": means}),
+        ("scale", {"factor": factor}),
+        ("cosine", {"col_scale": scale}),
+    ):
+        step = load_step({"kind": kind}, arrays)
+        assert step.arrays(rows=False).keys() == arrays.keys()
+        assert load_step({"kind": kind, "square": False}, arrays).arrays().keys() == arrays.keys()
+    take = load_step({"kind": "take", "square": False}, {"rows": ROWS, "cols": COLS, "before": np.array([12, M])})
+    assert isinstance(take, Take)
+    assert take.right(0, np.ones((5, 1))).shape == (M, 1)
+    with pytest.raises(KeyError):
+        load_step({"kind": "squash"}, {})
+    with pytest.raises(TypeError):
+        load_step({"kind": "center"}, {})
+
+
+@dataclass(frozen=True)
+class Weight(Step):
+    """Multiply each kernel by its number of columns: a step that asks for nothing and knows everything."""
+
+    name = "weight"
+
+    def fit(self, state):
+        return Weighting(np.full(len(state.names), float(state.diag_cols.shape[1])))
+
+
+@dataclass(frozen=True)
+class Weighting(FittedStep):
+    name = "weight"
+
+    weight: np.ndarray
+
+    def fit(self, state):
+        return self
+
+    def scalar(self, j):
+        return float(self.weight[j])
+
+    def left(self, j, y, v=None):
+        return y * self.weight[j]
+
+    def diagonal(self, diagonal, *, rows=False):
+        return diagonal * self.weight[:, None]
+
+    def means(self, mean):
+        return mean * self.weight[:, None]
+
+
+@pytest.mark.parametrize("rows", [COLS, ROWS], ids=["square", "other rows"])
+def test_a_new_step_needs_no_other_change(rows):
+    kernels = psd(2, M)
+    view = in_memory(kernels, 4)[rows, COLS].center().view
+    view = replace(view, steps=(STEPS["center"], Weight(), *view.steps, Weight(), STEPS["cosine"]))
+    (lens,), _ = measure([view])
+    (found,), _ = run_pass([lens], [Columns(np.eye(len(COLS)), "each", None, np.dtype(np.float64))])
+    assert error(found, dense_view(kernels, rows, COLS, ["center", "center", "cosine"])) < 1e-12
+    (lens,), _ = measure([replace(view, steps=(Weight(), STEPS["center"]))])
+    (found,), _ = run_pass([lens], [Columns(np.eye(len(COLS)), "each", None, np.dtype(np.float64))])
+    assert error(found, len(COLS) * dense_view(kernels, rows, COLS, ["center"])) < 1e-12
