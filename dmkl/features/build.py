@@ -17,14 +17,16 @@ from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned, plan, read_specs
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
-from dmkl.inputs.features import FeatureMatrix, as_features
+from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.features import as_features
 from dmkl.inputs.labels import Labels
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
 from dmkl.passes.view import View
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan
+from dmkl.store.layout import Header
 from dmkl.store.reader import Location
-from dmkl.store.writer import Header, StoreWriter
+from dmkl.store.writer import StoreWriter
 
 __all__ = ["Missing", "at_hand", "build", "check_present", "check_values", "provenances"]
 

@@ -16,15 +16,17 @@ from dmkl.features.missing import fill_of, means
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
-from dmkl.inputs.features import FeatureMatrix, as_features
+from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.features import as_features
 from dmkl.inputs.labels import Labels
 from dmkl.kernelset import KernelSet
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.product import GeometricMean
 from dmkl.passes.view import View
 from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
+from dmkl.store.layout import Header
 from dmkl.store.reader import Location, StoreReader
-from dmkl.store.writer import Header, StoreWriter
+from dmkl.store.writer import StoreWriter
 
 __all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
 

@@ -19,8 +19,6 @@ from dmkl.inputs.feature_matrices import (
     FeatureMatrix,
     UnalignedFeatures,
     UnalignedMatrix,
-    check_rows,
-    missing_rows,
     sample_names,
 )
 from dmkl.inputs.feature_objects import from_memory
@@ -28,7 +26,7 @@ from dmkl.inputs.formats.text import LabelTable
 from dmkl.inputs.labels import Labels
 from dmkl.inputs.side_data import KernelShape, SideData, gather
 
-__all__ = ["FeatureMatrix", "Features", "as_features", "check_rows", "missing_rows"]
+__all__ = ["Features", "as_features"]
 
 Mask = npt.NDArray[np.bool_]
 

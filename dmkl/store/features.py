@@ -25,6 +25,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.errors import StoreError
 from dmkl.inputs.feature_matrices import FeatureMatrix, check_rows
+from dmkl.store.layout import create_strings
 
 __all__ = [
     "FEATURES",
@@ -347,11 +348,7 @@ def write_table(root: Any, number: int, table: FeatureMatrix, found: Scan, chunk
     center = _array(group, "center", ("feature",), (columns,), (columns,), "float64")
     center[:] = found.center
     if table.columns is not None:
-        names = group.create_array(
-            "column", shape=(columns,), chunks=(columns,), dtype=str, dimension_names=("feature",), filters=None,
-            compressors=[Crc32cCodec()],
-        )  # fmt: skip
-        names[...] = np.array(table.columns, dtype=object)
+        create_strings(group, "column", np.array(table.columns, dtype=object), ("feature",))
     # The digest last: it says that the table is whole.
     group.update_attributes({"name": table.name, "n_missing": int(found.absent.sum()), "content": found.content})
 

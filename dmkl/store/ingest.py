@@ -15,8 +15,9 @@ from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.inputs.kernel_sources import KernelSource, Matrix, fingerprint
 from dmkl.inputs.labels import Labels, as_text, unique_names
 from dmkl.numerics.psd import Repair, repair_psd, worst_minor
+from dmkl.store.layout import Header
 from dmkl.store.reader import Location
-from dmkl.store.writer import Header, StoreWriter
+from dmkl.store.writer import StoreWriter
 
 __all__ = ["ingest"]
 
