@@ -50,7 +50,7 @@ _CHUNK_COLUMNS = 1024
 
 
 class FeatureTable(FeatureMatrix, Protocol):
-    """One source of features that was gone through once, read in parts by tasks."""
+    """A feature table that was scanned, read in parts by tasks."""
 
     @property
     def content(self) -> str:
@@ -65,7 +65,7 @@ class FeatureTable(FeatureMatrix, Protocol):
         """Samples without this source."""
 
     def reopened(self) -> Self:
-        """The same table, after a look whether its values are still those that it was made of."""
+        """The same table, checked to hold still the values that it was made of."""
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """Some rows and columns; rows of NaN for samples without this source."""
@@ -121,7 +121,7 @@ class ArrayTable:
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A table in a Zarr group. What it is goes with it; the values are opened when they are first read.
+    """A table in a Zarr group; its values are opened when they are first read.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ class TableOfRows:
 
 @dataclass(frozen=True)
 class Scan:
-    """What going once through a table tells.
+    """Digest, column means and missing samples of a table, found by reading it once.
 
     Parameters
     ----------

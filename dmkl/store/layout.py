@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Header:
-    """What all kernels of a set share; a resumed import must have the same."""
+    """Shape, type and tiles, which all kernels of a set share; a resumed import must have the same."""
 
     rows: int
     cols: int
@@ -41,7 +41,7 @@ class Header:
 
 
 def header_of(group: Any) -> Header | None:
-    """What the kernels of an unfinished set share; None where it was killed before it could hold one."""
+    """Header of an unfinished set; None where it was killed before it could hold a kernel."""
     node = next((name for name in ("gram_upper", "gram") if name in group), None)
     if node is None or "row_sum" not in group or "tile_crc32c" not in group:
         return None
@@ -52,7 +52,7 @@ def header_of(group: Any) -> Header | None:
 
 
 def provenance_of(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:
-    """What an unfinished set notes of each kernel; None for those that were never begun."""
+    """Provenance of each kernel of an unfinished set; None for those that were never begun."""
     found = [None if entry is None else dict(entry) for entry in group.attrs["kernels"][:n_kernels]]
     for entry in found:
         if entry is not None:
@@ -61,7 +61,7 @@ def provenance_of(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:
 
 
 def is_recoverable(group: Any) -> bool:
-    """Whether an unfinished set holds a whole kernel that a later import can recognise."""
+    """Whether an unfinished set holds a whole kernel that a later import can recognize."""
     return any(
         entry is not None and entry.get("identity") is not None and not np.isnan(group["row_sum"][j, 0])
         for j, entry in enumerate(provenance_of(group, int(group["row_sum"].shape[0])))

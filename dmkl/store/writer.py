@@ -290,7 +290,7 @@ class StoreWriter:
             self._group["row_sum"][j, :] = row_sum
 
     def full_disk(self) -> AbstractContextManager[None]:
-        """Says what to do where work inside this context finds the disk full."""
+        """Say what to do where work inside this context finds the disk full."""
         return full_disk(self.location)
 
     # --- features ---------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ class StoreWriter:
         return read_tables(self._target)
 
     def forget_features(self, names: Collection[str]) -> None:
-        """Remove tables that nobody will need once the kernels stand."""
+        """Remove tables that are not needed once the kernels are written."""
         for key in list(self._group[FEATURES].group_keys()) if names else ():
             if self._group[f"{FEATURES}/{key}"].attrs["name"] in names:
                 del self._group[f"{FEATURES}/{key}"]
@@ -349,7 +349,7 @@ class StoreWriter:
         return self.location
 
     def _remove_strays(self) -> None:
-        """Remove what writes left that were killed between their temporary file and its renaming."""
+        """Remove temporary files of writes that were killed."""
         root: str | Path | None = None
         if isinstance(self._target, LocalStore):
             root = self._target.root
@@ -387,5 +387,5 @@ class StoreWriter:
 
 
 def _holds_only_strays(folder: Path) -> bool:
-    """Whether a folder holds nothing but what a killed first write leaves."""
+    """Whether a folder holds nothing but temporary files of a killed first write."""
     return folder.is_dir() and all(entry.name.endswith(".partial") and entry.is_file() for entry in folder.iterdir())

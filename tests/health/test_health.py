@@ -57,11 +57,11 @@ def test_a_sound_set_has_no_findings_and_its_figures_are_right(tmp_path, dtype):
     assert report.sizes == {"kernel": 4, "finding": 0}
     assert report.kernel.values.tolist() == list("abcd")
     spectra = np.linalg.eigvalsh(dense.astype(dtype))
-    centred = np.trace(dense, axis1=1, axis2=2) - dense.sum(axis=(1, 2)) / M
+    centered = np.trace(dense, axis1=1, axis2=2) - dense.sum(axis=(1, 2)) / M
     rounding = 1e-5 if dtype == "float32" else 1e-10
     np.testing.assert_allclose(report.trace, np.trace(dense, axis1=1, axis2=2), rtol=rounding)
     np.testing.assert_allclose(report.mean_diagonal * M, report.trace)
-    np.testing.assert_allclose(report.centered_trace, centred, rtol=rounding)
+    np.testing.assert_allclose(report.centered_trace, centered, rtol=rounding)
     np.testing.assert_allclose(report.largest_entry, np.abs(dense).max(axis=(1, 2)), rtol=rounding)
     np.testing.assert_allclose(report.lowest_eigenvalue, spectra[:, 0], rtol=1e-4)
     np.testing.assert_allclose(report.highest_eigenvalue, spectra[:, -1], rtol=rounding)
@@ -131,8 +131,8 @@ def test_constant_kernels_and_different_scales_are_told(tmp_path):
     assert rows == [("warning", "constant"), ("warning", "zero"), ("note", "zero"), ("note", "")]
     assert "'large'" in text
     assert "k(x, x) = 0" in text
-    # And it is as the finding says: such a kernel cannot be normalised.
-    with pytest.raises(InputError, match="cannot be normalised"):
+    # And it is as the finding says: such a kernel cannot be normalized.
+    with pytest.raises(InputError, match="cannot be normali[sz]ed"):
         np.asarray(dmkl.open(tmp_path / "set.zarr").select("constant").center().normalize("trace"))
 
 

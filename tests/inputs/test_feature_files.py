@@ -176,11 +176,11 @@ def test_data_frames():
 
 
 def test_xarray():
-    labelled = xr.DataArray(A, dims=("who", "gene"), coords={"who": SAMPLES, "gene": list("abc")})
-    found = as_features({"a": labelled})
+    labeled = xr.DataArray(A, dims=("who", "gene"), coords={"who": SAMPLES, "gene": list("abc")})
+    found = as_features({"a": labeled})
     assert (found.samples, found.blocks["a"].columns) == (SAMPLES, ("a", "b", "c"))
     dataset = xr.Dataset(
-        {"a": labelled, "b": (("who", "pixel"), B), "y": ("who", Y), "split": (("split_number", "who"), SPLITS)},
+        {"a": labeled, "b": (("who", "pixel"), B), "y": ("who", Y), "split": (("split_number", "who"), SPLITS)},
         coords={"weight": ("gene", np.ones(3))},
     )
     found = as_features(dataset)
