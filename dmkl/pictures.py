@@ -1,4 +1,4 @@
-"""What pictures of all kinds share: how they are made, and the names in them."""
+"""Helpers that all figures share: an empty figure, and shortened names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def picture(width: float, height: float) -> Figure:
 
 
 def shortened(name: str, longest: int) -> str:
-    """With the middle left out where it is long, names often differing at their ends; never taken for mathematics."""
+    """Shorten a long name in its middle, and escape it from mathematical markup."""
     half = (longest - 1) // 2
     short = name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
     return short.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Showing what long work is doing: which pass, bytes per second, what is certified so far."""
+"""Progress of long work: the pass, bytes per second, the gap that is certified so far."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["ConsoleWatch", "Watch", "current", "watching"]
 
 
 class Watch:
-    """Is told what work is under way; this one keeps it to itself."""
+    """Receives the progress of work; this base class shows nothing."""
 
     def begin(self, what: str, total_bytes: int) -> None:
         """A stage begins that will go through `total_bytes` of kernels."""

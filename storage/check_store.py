@@ -91,7 +91,7 @@ def crc32c(data: bytes) -> int:
     """CRC-32C (Castagnoli), as RFC 3720 defines it.
 
     The data is cut into lanes that NumPy takes a byte further side by side. As the checksum is linear, two
-    neighbouring lanes join as the first one, taken through as many zero bytes as the second one has, plus the second.
+    neighboring lanes join as the first one, taken through as many zero bytes as the second one has, plus the second.
     """
     length = len(data)
     width = max(64, length >> 14)

@@ -1,4 +1,4 @@
-"""What a kernel set is like before anything is learned: kernels alike, fit to the labels, dimensions."""
+"""Analyses of kernel sets before learning: similar kernels, alignment with labels, spectra."""
 
 from dmkl.analysis.result import Analysis as Analysis
 from dmkl.analysis.run import analyze as analyze

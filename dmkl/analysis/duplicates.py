@@ -1,4 +1,4 @@
-"""Which kernels are alike: groups above an alignment, exact multiples, and an order that puts neighbors together."""
+"""Similar kernels: groups above an alignment, exact multiples, and an order that puts similar ones together."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Index = npt.NDArray[np.int64]
 
 
 def alike(alignment: Float, threshold: float) -> Index:
-    """A number for each kernel, equal for those that a chain of alignments of at least `threshold` joins, (n,)."""
+    """Label groups of kernels that a chain of alignments of at least `threshold` connects, (n,)."""
     joined = np.nan_to_num(alignment, nan=-1.0) >= threshold
     return np.asarray(connected_components(csr_array(joined.astype(np.int8)), directed=False)[1], dtype=np.int64)
 
 
 def multiples(projections: Array, noise: Float) -> Index:
-    """The first kernel that each is a positive multiple of, up to rounding (itself if none), (n,).
+    """For each kernel the first one that it is a positive multiple of, up to rounding (itself if none), (n,).
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def multiples(projections: Array, noise: Float) -> Index:
 
 
 def neighborly_order(alignment: Float) -> Index:
-    """An order of the kernels in which those that are alike stand together, (n,).
+    """An order of the kernels in which similar ones stand together, (n,).
 
     Average linkage of the distances 1 − A, the leaves in the order that keeps neighbors closest (Bar-Joseph, Gifford,
     Jaakkola, Bioinformatics 17, 2001). Kernels without alignments come last.

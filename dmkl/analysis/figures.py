@@ -166,7 +166,7 @@ def _colours(n: int) -> list[Any]:
 
 
 def _what(data: xr.Dataset) -> str:
-    about = "centred kernels" if data.attrs["centered"] else "the kernels as they are"
+    about = "centered kernels" if data.attrs["centered"] else "the kernels as they are"
     return about if data.attrs["method"] == "exact" else f"{about}\n{data.attrs['method']}"
 
 

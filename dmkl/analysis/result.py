@@ -1,4 +1,4 @@
-"""What an analysis found: one labelled data set, and ways to look at it."""
+"""The result of an analysis: one labeled data set, with tables and figures of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOLD = 5
 
 
 class Analysis:
-    """What kernels are like, each alone and beside the others; made by `dmkl.analyze`.
+    """The result of `dmkl.analyze`: alignments, groups, spectra and fit to the labels of the kernels of a set.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Analysis:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     def table(self) -> pd.DataFrame:
-        """A row for each kernel, in the order of the set: everything that is a number or a name of one kernel.
+        """A data frame with a row for each kernel, in the order of the set.
 
         Alignments with the targets of a multilabel problem have a column for each task.
         """
@@ -110,10 +110,10 @@ class Analysis:
         )
 
     def summary(self) -> str:
-        """A few lines: how much alike the kernels are, which repeat others, which fit the labels best."""
+        """Summarize in a few lines how similar the kernels are, which repeat others and which fit the labels best."""
         data, attrs = self.data, self.data.attrs
         n, passes = len(self.names), self.n_passes_
-        what = "centred kernels" if attrs["centered"] else "kernels as they are"
+        what = "centered kernels" if attrs["centered"] else "kernels as they are"
         lines = [
             f"{n} {what} over {attrs['n_samples']:,} samples; alignments: {attrs['method']}; "
             f"{passes} pass{'' if passes == 1 else 'es'}"

@@ -44,12 +44,12 @@ def analyze(
     probes: int | None = None,
     seed: int = 0,
 ) -> Analysis:
-    """What a kernel set is like before anything is learned.
+    """Analyze a kernel set: alignments between kernels and with the labels, near duplicates, spectra.
 
     Which kernels are alike, which repeat others, how well each alone fits the labels, and how many dimensions it has.
     It takes two passes: one over pairs of tiles for the exact alignments, one with random vectors and the labels for
-    all else. With `probes` the alignments are estimated from those vectors too, and one pass is all. Centring over
-    some of the samples, or after cosine normalisation, takes a pass for its means before.
+    all else. With `probes` the alignments are estimated from those vectors too, and one pass is all. Centering over
+    some of the samples, or after cosine normalization, takes a pass for its means before.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def analyze(
     y
         Labels, (m,) classes or (m, tasks) of 0 and 1; by default those of the set, where it has any.
     centered
-        Analyze the kernels centred in feature space.
+        Analyze the kernels centered in feature space.
     targets
         False leaves the labels out.
     n_eigenvalues
@@ -74,7 +74,7 @@ def analyze(
     Returns
     -------
     Analysis
-        Its `data` holds everything, labelled; it draws, tells and lists what is in it.
+        Its `data` holds everything, labeled; it draws, tells and lists what is in it.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def analyze(
 
     References
     ----------
-    Alignments and targets: Cristianini et al., NIPS 2001; centred: Cortes, Mohri, Rostamizadeh, JMLR 13 (2012); their
+    Alignments and targets: Cristianini et al., NIPS 2001; centered: Cortes, Mohri, Rostamizadeh, JMLR 13 (2012); their
     picture: Yan et al., JMLR 13 (2012), Fig. 5. Eigenvalues: `dmkl.analysis.spectrum`.
     """
     _check(n_eigenvalues, threshold)
@@ -149,14 +149,14 @@ def _dataset(
     n_eigenvalues: int,
     threshold: float,
 ) -> xr.Dataset:
-    """Everything, labelled. `exact` are the inner products of the kernels, where they are not to be estimated."""
+    """Everything, labeled. `exact` are the inner products of the kernels, where they are not to be estimated."""
     variables: dict[str, Any] = {}
 
     def put(name: str, dims: tuple[str, ...], values: Array, about: str) -> None:
         variables[name] = (dims, values, {"long_name": about})
 
     def measure(name: str, dims: tuple[str, ...], statistic: Any, about: str) -> Float:
-        """A statistic of the inner products, with its standard error where these are estimates."""
+        """Compute a statistic of the inner products, with its standard error where these are estimates."""
         if exact is not None:
             value: Float = statistic(exact)
         else:

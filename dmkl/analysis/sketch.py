@@ -31,7 +31,7 @@ _COUNTER = itertools.count(1)
 
 @dataclass(frozen=True)
 class Sketch:
-    """What random vectors Z (m, b) and further columns f tell of each kernel.
+    """Products of each kernel with random vectors Z (m, b) and further columns f, reduced to a few numbers.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ Either is FFᵀ with one column, or one for each class, so that neither it nor i
 
     ⟨K, T⟩ = tr FᵀKF        ‖T‖ = ‖FᵀF‖        A(K, T) = ⟨K, T⟩/(‖K‖‖T‖)
 
-Centred, F is CF, which makes of both conventions for two classes the same.
+Centered, F is CF, which makes of both conventions for two classes the same.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, cent
     tasks
         Names of the tasks; numbers where missing.
     centered
-        Whether they are compared with centred kernels.
+        Whether they are compared with centered kernels.
 
     Raises
     ------

@@ -17,7 +17,16 @@ from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
 from dmkl.estimators.problems import DecisionRule, Loss
 from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.grouping import Groups, group_by_kernel, group_by_kmeans, group_by_plsa, groups_from_arrays, one_hot
+from dmkl.numerics.grouping import (
+    FeatureGroups,
+    KernelGroups,
+    SampleGroups,
+    group_by_kernel,
+    group_by_kmeans,
+    group_by_plsa,
+    groups_from_arrays,
+    one_hot,
+)
 from dmkl.solvers.groups import GroupOutcome, GroupProblem, WeightForm, best_of, gs_mkl
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.jobs import best_of as run_best_of
@@ -164,7 +173,7 @@ class GSMKL(KernelClassifier):
         key = (repr(self.n_groups), self.grouping, self.across, self.regroup, self.feature, self.random_state)
         return Preparation(key, self._groups(data))
 
-    def _groups(self, data: TrainingSet) -> Solver[Groups]:
+    def _groups(self, data: TrainingSet) -> Solver[SampleGroups]:
         """The groups of the training samples."""
         targets = data.problems.targets
         one_rule = self._one_rule(targets.kind)
@@ -186,11 +195,11 @@ class GSMKL(KernelClassifier):
             diagonal = data.training.square.diagonal()
             assert diagonal is not None  # a symmetric source has its own
             squares = mean @ diagonal
-            made: Groups = yield from _by_mean(group_by_kernel(squares, classes, counts, seed=seed), mean)
-            return (yield from _by_mean(made.as_new(squares), mean)) if anew else made
+            found: KernelGroups = yield from _by_mean(group_by_kernel(squares, classes, counts, seed=seed), mean)
+            return (yield from _by_mean(found.as_new(squares), mean)) if anew else found
         table = self._table(features_of(data.kernels))
         group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
-        made = group(table, classes, counts, seed=seed)
+        made: FeatureGroups = group(table, classes, counts, seed=seed)
         return made.as_new(table) if anew else made
 
     def _one_rule(self, kind: str) -> bool:
@@ -212,7 +221,7 @@ class GSMKL(KernelClassifier):
         tables = [features.tables[name] for name in names]
         return np.concatenate([t.read(slice(0, t.shape[0])).astype(np.float64) for t in tables], axis=1)
 
-    def _jobs(self, data: TrainingSet, prepared: Groups) -> list[Job]:
+    def _jobs(self, data: TrainingSet, prepared: SampleGroups) -> list[Job]:
         problems = data.problems
         square = self.loss == "square"
         columns = [column for h in problems.targets.problems for column in h.T]
@@ -257,7 +266,7 @@ class GSMKL(KernelClassifier):
         self._label_groups()
 
     def _label_groups(self) -> None:
-        made: Groups = self._prepared
+        made: SampleGroups = self._prepared
         self.groups_ = xr.DataArray(made.labels, dims=("sample",), coords={"sample": self.train_samples_}, name="group")
         classes = made.classes if self._one_rule(self.kind_) else self.classes_[made.classes]
         self.group_class_ = xr.DataArray(
@@ -266,7 +275,7 @@ class GSMKL(KernelClassifier):
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
-    def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Groups) -> Solver[Float]:
+    def _scores(self, rule: DecisionRule, new: KernelSet, prepared: SampleGroups) -> Solver[Float]:
         """f(x) = Σ_m β_m^{c(x)} Σ_i β_m^{c(i)} u_i K_m(x, x_i) + b of new rows."""
         groups = yield from self._groups_of(new, prepared)
         n_groups, n_columns = prepared.n_groups, rule.dual.shape[1]
@@ -284,10 +293,12 @@ class GSMKL(KernelClassifier):
         found: Index = self._through(chosen, used, self._groups_of(chosen, self._prepared))
         return found
 
-    def _groups_of(self, new: KernelSet, prepared: Groups) -> Solver[Index]:
-        if self.grouping == "kernel":
-            n = len(new)
-            return (yield from _by_mean(prepared.labels_of(), np.full(n, 1.0 / n)))
+    def _groups_of(self, new: KernelSet, prepared: SampleGroups) -> Solver[Index]:
+        if isinstance(prepared, KernelGroups):
+            mean = np.full(len(new), 1.0 / len(new))
+            groups: Index = yield from _by_mean(prepared.labels_of_new(), mean)
+            return groups
+        assert isinstance(prepared, FeatureGroups)
         return prepared.labels_of(self._table(row_features(new)))
 
     def _kernels_used(self) -> list[str]:

@@ -59,7 +59,7 @@ def _votes(scores: Float) -> Float:
         votes[:, b] += column <= 0
         sums[:, a] += column
         sums[:, b] -= column
-    return votes + sums / (3.0 * (np.abs(sums) + 1.0))
+    return np.asarray(votes + sums / (3.0 * (np.abs(sums) + 1.0)))
 
 
 class MKSVM(MarginClassifier):

@@ -29,7 +29,7 @@ _STRIP = 4096
 def resolve(
     planned: Sequence[Planned], axis: Axis, present: Mapping[str, Index], train: Index, dtype: npt.DTypeLike, tile: int
 ) -> list[Recipe]:
-    """γ = 1/(b · D̄) for every kernel that was given a bandwidth b.
+    """Turn every bandwidth b into γ = 1/(b · D̄), and planned kernels into recipes.
 
     D̄ is the mean over all pairs of different training samples that have the source, of the distance that γ multiplies:
     exact, in closed form for ‖x − y‖² and by going once through computed tiles for the others.

@@ -17,14 +17,16 @@ from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned, plan, read_specs
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
-from dmkl.inputs.features import FeatureMatrix, as_features
+from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.features import as_features
 from dmkl.inputs.labels import Labels
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
 from dmkl.passes.view import View
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan
+from dmkl.store.layout import Header
 from dmkl.store.reader import Location
-from dmkl.store.writer import Header, StoreWriter
+from dmkl.store.writer import StoreWriter
 
 __all__ = ["Missing", "at_hand", "build", "check_present", "check_values", "provenances"]
 
@@ -76,7 +78,7 @@ def build(
         For a table a mask of the samples that it has; rows of NaN are absent by themselves.
     missing
         What to do with samples that lack a table: "refuse" them, or give them the mean of the training samples that
-        have it, in the kernel's feature space. Its row of a kernel centred over the training samples is zero then: the
+        have it, in the kernel's feature space. Its row of a kernel centered over the training samples is zero then: the
         sample is judged by its other sources.
     tile, dtype, overwrite
         As in `dmkl.create`; the precision is that of the features by default.
@@ -161,7 +163,7 @@ def _labels(
     splits: Any,
     tasks: Any,
 ) -> Labels:
-    """What was given, or else what the files hold."""
+    """Labels as given, or else as found in the files."""
     return Labels(
         samples=names,
         labels=found.labels if labels is None else labels,
@@ -184,7 +186,7 @@ def _training_rows(train: npt.ArrayLike | None, splits: Array | None, n_samples:
 
 
 def _precision(tables: Any) -> np.dtype[Any]:
-    """That of the widest table; float32 where there are only random kernels."""
+    """The widest precision of the tables; float32 where there are only random kernels."""
     return np.result_type(np.float32, *(table.dtype for table in tables))
 
 
@@ -194,7 +196,7 @@ def check_values(
     scans: Mapping[str, Scan],
     samples: Sequence[str] | Array | None,
 ) -> None:
-    """Refuse negative values where a function is one of histograms.
+    """Refuse negative values for functions of histograms.
 
     Raises
     ------
@@ -217,7 +219,7 @@ def check_values(
 
 
 def check_present(absent: Mapping[str, npt.NDArray[np.bool_]], missing: Missing) -> None:
-    """Refuse samples without a source, unless something else was asked for.
+    """Refuse samples that lack a feature table, unless `missing` says otherwise.
 
     Raises
     ------
@@ -229,13 +231,13 @@ def check_present(absent: Mapping[str, npt.NDArray[np.bool_]], missing: Missing)
         listed = ", ".join(f"{name!r} is missing for {n:,} of {len(absent[name]):,}" for name, n in counts.items())
         msg = (
             f"samples lack features: {listed}. Drop or impute them, or let missing='zero' (--missing zero) give them "
-            "a row of zeros in the centred kernels of that source"
+            "a row of zeros in the centered kernels of that source"
         )
         raise InputError(msg)
 
 
 def at_hand(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> dict[str, FeatureTable]:
-    """The tables as they were given, for kernels that are computed on demand."""
+    """Copies of the tables in memory, for kernels that are computed on demand."""
     return {
         name: ArrayTable(
             name,
@@ -265,7 +267,7 @@ def _source(
 
 
 def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[str, Any]]:
-    """What a store notes of each kernel: enough to tell it from any other, and to compute it again.
+    """Provenance of each kernel for the store: enough to tell it from any other, and to compute it again.
 
     Parameters
     ----------

@@ -16,15 +16,17 @@ from dmkl.features.missing import fill_of, means
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
-from dmkl.inputs.features import FeatureMatrix, as_features
+from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.features import as_features
 from dmkl.inputs.labels import Labels
 from dmkl.kernelset import KernelSet
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.product import GeometricMean
 from dmkl.passes.view import View
 from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
+from dmkl.store.layout import Header
 from dmkl.store.reader import Location, StoreReader
-from dmkl.store.writer import Header, StoreWriter
+from dmkl.store.writer import StoreWriter
 
 __all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
 
@@ -34,7 +36,7 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TrainingFeatures:
-    """What kernels of new samples against training samples are computed from.
+    """Recipes and features from which kernels of new samples against training samples are computed.
 
     Parameters
     ----------
@@ -57,14 +59,14 @@ class TrainingFeatures:
     tile: int
 
     def select(self, names: Collection[str]) -> TrainingFeatures:
-        """What some of the kernels need, and no more, in the order of the names."""
+        """Keep only some of the kernels and the tables that they need, in the order of the names."""
         recipes = {name: self.recipes[name] for name in names if name in self.recipes}
         used = {recipe.feature for recipe in recipes.values()}
         tables = {name: table for name, table in self.tables.items() if name in used}
         return TrainingFeatures(recipes, tables, self.samples, self.dtype, self.tile)
 
     def as_json(self) -> dict[str, Any]:
-        """What `load` needs beside the tables."""
+        """The recipes and settings that `load` needs beside the tables."""
         recipes = [{"name": recipe.name, **recipe.as_json()} for recipe in self.recipes.values()]
         return {"recipes": recipes, "dtype": self.dtype.name, "tile": self.tile}
 
@@ -77,7 +79,7 @@ class TrainingFeatures:
 
     @classmethod
     def load(cls, path: Any, saved: Mapping[str, Any], samples: Array) -> Self:
-        """What was saved in the group at a path."""
+        """Load what `save` wrote into the group at a path."""
         recipes = {entry["name"]: _recipe(entry["name"], entry) for entry in saved["recipes"]}
         return cls(recipes, read_tables(str(path)), samples, np.dtype(saved["dtype"]), int(saved["tile"]))
 
@@ -104,7 +106,7 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
         source = source.origin if isinstance(source, HeldTiles) else source.source
     if K.view.is_transformed:
         msg = (
-            "kernels of new samples are computed as they were stored, but this set was centred or normalised itself; "
+            "kernels of new samples are computed as they were stored, but this set was centered or normalized itself; "
             "let the model do that (center=, normalize=)"
         )
         raise InputError(msg)
@@ -219,7 +221,7 @@ def cross_tiles(
     present: Mapping[str, npt.ArrayLike] | None,
     missing: Missing,
 ) -> tuple[FeatureTiles, Labels]:
-    """The tiles of new samples against training samples, and what the files say of the new ones.
+    """Tiles of new samples against training samples, and the labels found beside the new features.
 
     Raises
     ------
@@ -249,7 +251,7 @@ def cross_tiles(
 def _same_columns(
     name: str, function: str, given: Mapping[str, FeatureMatrix], training: TrainingFeatures
 ) -> FeatureMatrix:
-    """The new table of this name, if it has the columns of the training samples'.
+    """The new table of this name, checked to have the same columns as in training.
 
     Raises
     ------
@@ -289,7 +291,7 @@ def _same_columns(
 
 
 def _filled(source: FeatureTiles, absent: Mapping[str, npt.NDArray[np.bool_]]) -> FeatureTiles:
-    """The kernels with new and training samples that lack a source at the mean of the training samples that have it."""
+    """Fill the rows and columns of samples that lack a source with the mean of training samples that have it."""
     training = source.axes[1]
     lacking = {name: _absent(table) for name, table in training.tables.items()}
     affected = [

@@ -1,4 +1,4 @@
-"""How messages about specifications show what was found."""
+"""Values and names as messages about specifications show them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["did_you_mean", "plain", "shown", "some"]
 
 
 def plain(value: Any) -> Any:
-    """Python's own numbers, and tuples for lists, ranges and arrays."""
+    """Convert to Python's own numbers, and to tuples for lists, ranges and arrays."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):

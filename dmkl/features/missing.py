@@ -1,4 +1,4 @@
-"""What stands in kernels for samples that lack a source."""
+"""Samples that lack a feature table: their kernel entries are the mean over the samples that have it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def filled(source: FeatureTiles, absent: Mapping[str, Mask], present: Mapping[str, Index]) -> FeatureTiles:
-    """The same kernels with samples that lack a source at the mean of those that have it.
+    """Fill the entries of samples that lack a source with the mean over training samples that have it.
 
     Parameters
     ----------
@@ -120,5 +120,5 @@ def _added(source: FeatureTiles, tiles: Sequence[TileIndex], parts: Sequence[tup
 
 
 def fill_of(rows: Mask, cols: Mask, row_mean: Float, col_mean: Float, mean: float) -> MeanFill:
-    """A fill in which samples that lack the source have the mean of the means themselves."""
+    """Entries for missing samples; among themselves they have the mean of the means."""
     return MeanFill(rows, cols, np.where(rows, mean, row_mean), np.where(cols, mean, col_mean), mean)

@@ -1,4 +1,4 @@
-"""How a kernel was computed from features, with every number resolved: what a store notes and a model carries."""
+"""Recipes: how a kernel is computed from features, with every parameter a number."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Recipe:
 
     @property
     def statistic(self) -> tuple[Any, ...]:
-        """Tells the statistic of pairs that this kernel is a function of; kernels may have it in common."""
+        """Key of the pairwise statistic that this kernel is a function of; kernels with equal keys share it."""
         more = tuple(self.parameters.get(key) for key in ("widths", "weights", "seed", "dimensions"))
         return STATISTIC[self.function], self.feature, self.columns, more
 
     def as_json(self) -> dict[str, Any]:
-        """What goes into the provenance of a store or the attributes of a model."""
+        """The recipe for the provenance of a store or the attributes of a model."""
         recipe: dict[str, Any] = {"function": self.function}
         if self.feature is not None:
             recipe["feature"] = self.feature

@@ -16,7 +16,7 @@ __all__ = ["read_columns", "read_specs"]
 
 
 def read_specs(specs: Any) -> list[dict[str, Any]]:
-    """Take in specifications however they are given; what they say is checked by `plan`.
+    """Read specifications from a mapping, a list or a file; `plan` checks their content.
 
     Parameters
     ----------

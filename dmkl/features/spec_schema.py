@@ -16,7 +16,7 @@ __all__ = ["MODELS", "NO_GRID", "BlockInfo", "OnColumns", "Random", "Spec", "lis
 
 
 class BlockInfo(Protocol):
-    """What planning needs to know of a feature table."""
+    """Shape and column names of a feature table, which is all that planning needs."""
 
     @property
     def shape(self) -> tuple[int, int]:

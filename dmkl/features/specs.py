@@ -50,7 +50,7 @@ multiplies.
 
 @dataclass(frozen=True)
 class Planned:
-    """One kernel that is to be made."""
+    """One kernel of a plan."""
 
     name: str
     """Unique among all that are planned together."""
@@ -146,7 +146,7 @@ def _label(spec: Mapping[str, Any]) -> str:
 
 
 def plan(specs: Any, blocks: Mapping[str, BlockInfo]) -> tuple[list[Planned], list[str]]:
-    """Turn specifications into the kernels that they mean.
+    """Expand specifications into single kernels, and check them against the features.
 
     There is one kernel for each function, feature, set of columns and combination of listed parameters, in this order,
     the last running fastest; among parameters the order is that in which they are written.
@@ -228,7 +228,7 @@ def plan(specs: Any, blocks: Mapping[str, BlockInfo]) -> tuple[list[Planned], li
 def _subsets(
     model: Spec, block: BlockInfo | None, where: str, notes: list[str]
 ) -> list[tuple[str | None, tuple[int, ...] | None]]:
-    """The sets of columns to make kernels of: what to call each, and its positions."""
+    """Sets of columns to make kernels of: the name of each and its positions."""
     if block is None or not isinstance(model, OnColumns) or not model.columns:
         return [(None, None)]
     if not isinstance(model.columns, dict):
@@ -270,7 +270,7 @@ def _subsets(
 
 
 def _bearers(members: Iterable[int | str], block: BlockInfo, where: str) -> dict[int | str, list[int]]:
-    """The positions of the columns that each name or position means."""
+    """Positions of columns that are given by name or position."""
     members = dict.fromkeys(members)
     outside = [member for member in members if isinstance(member, int) and member >= block.shape[1]]
     if outside:

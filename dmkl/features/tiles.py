@@ -57,9 +57,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class MeanFill:
-    """What stands in a kernel for samples that lack its source: the mean of training samples that have it.
+    """Entries of a kernel for samples that lack its source: the mean over training samples that have it.
 
-    The mean is that in feature space: centred over those training samples, the row of such a sample is zero.
+    The mean is that in feature space: centered over those training samples, the row of such a sample is zero.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class RandomTable:
 
 
 def table_of(recipe: Recipe, axis: Axis) -> FeatureTable:
-    """What a kernel is computed from along one axis."""
+    """The feature table from which a kernel is computed along one axis."""
     if recipe.feature is not None:
         return axis.tables[recipe.feature]
     return RandomTable(axis.samples, recipe.parameters["seed"], int(recipe.parameters.get("dimensions", 1)))
@@ -148,7 +148,7 @@ _IDLE = threading.local()
 
 @dataclass
 class _Scratch:
-    """What one stream keeps between tiles.
+    """Arrays that one stream keeps between tiles.
 
     Large arrays outlive it, for the next stream of the thread, which most often is the next tile of a build: making
     them anew would cost as much as the arithmetic, in fresh pages.
@@ -340,7 +340,7 @@ class FeatureTiles:
                 a, b = np.unravel_index(int(apart.argmax()), apart.shape)
                 msg = (
                     f"the distances {recipe.feature!r} are not symmetric: entry ({rows.start + a}, {cols.start + b}) "
-                    f"is {found[a, b]:.8g} and its mirror image {mirrored[a, b]:.8g}; symmetrise them, (D + D.T)/2"
+                    f"is {found[a, b]:.8g} and its mirror image {mirrored[a, b]:.8g}; symmetrize them, (D + D.T)/2"
                 )
                 raise InputError(msg)
         return found

@@ -26,7 +26,7 @@ Float = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _TilePart:
-    """What a written tile adds to its kernel's record."""
+    """Checksum and sums of one written tile."""
 
     checksum: int
     row_sum: Float
@@ -35,7 +35,7 @@ class _TilePart:
 
 
 def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequence[dict[str, Any]]) -> None:
-    """Write all kernels of a source that do not stand yet.
+    """Write all kernels of a source that are not written yet.
 
     A kernel of which an interrupted run has written some tiles goes on with the others: tiles that stand are read back
     for their sums, and not computed again.

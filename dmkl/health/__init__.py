@@ -1,4 +1,4 @@
-"""Whether the kernels of a set are fit to learn from."""
+"""Health checks of kernel sets: damage, duplicates, indefinite and constant kernels."""
 
 from dmkl.health.check import SEVERITIES as SEVERITIES
 from dmkl.health.check import check as check

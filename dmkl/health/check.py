@@ -1,4 +1,4 @@
-"""Examining a whole kernel set, a Dask task a kernel, and reporting by name."""
+"""Check a whole kernel set, one Dask task for each kernel, and report problems by kernel name."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Array = npt.NDArray[Any]
 
 
 def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
-    """Examine the stored matrices of a set: read every tile, look for what breaks learning or misleads it.
+    """Check the stored matrices of a set: read every tile and look for problems that break or mislead learning.
 
     Of every kernel: whether each tile is what was written (checksums), symmetric and finite; largest entry,
-    trace, centred trace tr K − 1ᵀK1/m; the ends of its spectrum by `n_steps` products of Lanczos' method;
+    trace, centered trace tr K − 1ᵀK1/m; the ends of its spectrum by `n_steps` products of Lanczos' method;
     whether it repeats another kernel, exactly or up to a positive factor. What is examined are the matrices
     as they lie in the store, over all samples, whatever rows, columns and steps `K` has; `K.select(names)`
     examines some of the kernels.

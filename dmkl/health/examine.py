@@ -1,4 +1,4 @@
-"""The examination of one stored kernel: every entry once, then products for its spectrum's ends."""
+"""Examine one stored kernel: read every entry once, then find the ends of its spectrum by products."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROBES = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """How to examine.
+    """Settings of an examination.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Plan:
 
 @dataclass
 class Portrait:
-    """What was found of one kernel; NaN where it does not apply or could not be computed."""
+    """Figures of one kernel; NaN where one does not apply or could not be computed."""
 
     n_tiles: int = 0
     damaged: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Portrait:
 
 
 def examine(source: TileSource, kernel: int, plan: Plan) -> Portrait:
-    """Read kernel `kernel` of a source and describe it."""
+    """Read one kernel of a source and compute its figures."""
     portrait = Portrait()
     held: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
     _read_entries(source, kernel, portrait, held)

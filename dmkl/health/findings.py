@@ -1,4 +1,4 @@
-"""What the figures of an examination mean: who has which problem, how grave it is, what to do about it."""
+"""Findings: problems that the figures of an examination show, how severe they are and what to do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Finding:
 
 
 def resolution_of(dtype: np.dtype[np.floating]) -> float:
-    """Relative size under which a difference is rounding: an entry takes a few operations to compute."""
+    """Relative tolerance below which a difference counts as rounding error."""
     return 32 * float(np.finfo(dtype).eps)
 
 
@@ -50,7 +50,7 @@ def negative_part(portrait: Portrait) -> float:
 
 
 def is_constant(portrait: Portrait, resolution: float) -> bool:
-    """Whether centring leaves nothing but rounding."""
+    """Whether centering leaves nothing but rounding."""
     return bool(abs(portrait.centered_trace) <= resolution * abs(portrait.trace))
 
 
@@ -86,16 +86,16 @@ def findings_of_kernel(name: str, portrait: Portrait, resolution: float) -> Iter
         yield Finding(
             "warning",
             name,
-            f"it is constant: of its trace, {portrait.trace:.3g}, centring leaves "
+            f"it is constant: of its trace, {portrait.trace:.3g}, centering leaves "
             f"{portrait.centered_trace:.3g}, no more than rounding. It tells no samples apart, and "
-            "normalising it after centring will fail; leave it out with select()",
+            "normalizing it after centering will fail; leave it out with select()",
         )
     if portrait.zero_diagonal:
         yield Finding(
             "note",
             name,
             f"{portrait.zero_diagonal} samples have k(x, x) = 0, such as samples without any feature: cosine "
-            "normalisation will refuse them, the others will not",
+            "normalization will refuse them, the others will not",
         )
 
 
@@ -106,7 +106,7 @@ def _stale_statistics(name: str, portrait: Portrait, resolution: float) -> Itera
             yield Finding(
                 "error",
                 name,
-                f"the stored {what} are off by {error:.3g} of their size, and centring and normalising use "
+                f"the stored {what} are off by {error:.3g} of their size, and centering and normalizing use "
                 "them: the program that wrote the set broke the format. Import it again",
             )
 
@@ -151,7 +151,7 @@ def findings_of_set(
         if first == j:
             continue
         how = "the same as" if factor[j] == 1.0 else f"{factor[j]:.6g} times"
-        more = "" if factor[j] == 1.0 else " once both are centred"
+        more = "" if factor[j] == 1.0 else " once both are centered"
         yield Finding(
             "warning",
             names[j],
@@ -167,7 +167,7 @@ def findings_of_set(
         yield Finding(
             "note",
             "",
-            f"the kernels are of very different scales: once centred, the trace of {names[high]!r} "
+            f"the kernels are of very different scales: once centered, the trace of {names[high]!r} "
             f"({scales[high]:.3g}) is {scales[high] / scales[low]:.2g} times that of {names[low]!r} "
             f"({scales[low]:.3g}). Learn with normalize='trace' (the default) or 'multiplicative', or the "
             "weights mirror the scales",

@@ -1,4 +1,4 @@
-"""Blocks of pandas data frames."""
+"""Feature matrices in pandas data frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Numbers", "dtype_of", "frame_matrix", "is_number", "only_counts", "r
 
 
 def frame_matrix(name: str, frame: pd.DataFrame) -> UnalignedMatrix:
-    """The block in a data frame: its columns, and its index as names of samples unless that only counts.
+    """Take a data frame as a feature matrix; its index names the samples unless it only counts.
 
     Raises
     ------

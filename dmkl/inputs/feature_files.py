@@ -1,4 +1,4 @@
-"""Features in files, with what lies beside them."""
+"""Feature matrices in files, and the labels, splits and names beside them."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from dmkl.inputs.side_data import SideData
 __all__ = ["from_files"]
 
 _REFUSED = {
-    "sparse": "is sparse, but blocks of rows are computed with dense; save it dense",
+    "sparse": "is sparse, but kernels are computed from dense rows; save it dense",
     "complex": "is complex, expected real numbers; save real and imaginary parts as columns of their own",
     "Python objects": "holds Python objects, never unpickled: they can run any code; save numbers",
 }
 
 
 def from_files(paths: PathLike | Sequence[PathLike]) -> UnalignedFeatures:
-    """Features in files, and the labels, splits and names beside them; of arrays nothing but headers is read.
+    """Find feature matrices in files, and labels, splits and names beside them; only headers are read.
 
     Raises
     ------
     InputError
         If a file is missing, damaged or of an unknown kind, or there are no features in them.
     """
-    gathered = UnalignedFeatures()
+    unaligned = UnalignedFeatures()
     last = LastOpened()
-    files, beside = find_files(paths, Format.holds_features, {"samples", *LABEL_ROLES}, gathered.notes)
+    files, beside = find_files(paths, Format.holds_features, {"samples", *LABEL_ROLES}, unaligned.notes)
     # Blocks get their names last: they depend on what else there is.
     parts: list[tuple[UnalignedMatrix, KernelArray]] = []
     for path in files:
         read_as_table = getattr(format_of(path), "table", None)
         if read_as_table is not None:
-            block, found = read_as_table(path, last, gathered.notes)
-            whole = FileArray(path, "", block.shape, block.dtype, partial(np.empty, 0), partial(np.empty, 0))
-            parts.append((block, KernelArray(whole, None, block.shape, 1, {})))
-            gathered.found += found
+            matrix, found = read_as_table(path, last, unaligned.notes)
+            whole = FileArray(path, "", matrix.shape, matrix.dtype, partial(np.empty, 0), partial(np.empty, 0))
+            parts.append((matrix, KernelArray(whole, None, matrix.shape, 1, {})))
+            unaligned.found += found
         else:
-            parts += _array_file(path, last, gathered)
+            parts += _array_file(path, last, unaligned)
     if not parts:
         msg = (
             f"there are no features in {', '.join(map(str, files)) or 'no files'}: expected matrices (samples, "
@@ -58,17 +58,19 @@ def from_files(paths: PathLike | Sequence[PathLike]) -> UnalignedFeatures:
         )
         raise InputError(msg)
     names = kernel_names([part for _, part in parts], files) or []
-    gathered.blocks = [replace(block, name=name) for (block, _), name in zip(parts, names, strict=True)]
+    unaligned.matrices = [replace(matrix, name=name) for (matrix, _), name in zip(parts, names, strict=True)]
     for role, path in beside:
         if role == "samples":
             table = read_file(path)
-            gathered.samples = sample_names(str(path), table.row_names or np.ravel(table.values).tolist())
+            unaligned.samples = sample_names(str(path), table.row_names or np.ravel(table.values).tolist())
         else:
-            gathered.found.append(SideData(role, str(path), partial(read_file, path)))
-    return gathered
+            unaligned.found.append(SideData(role, str(path), partial(read_file, path)))
+    return unaligned
 
 
-def _array_file(path: Path, last: LastOpened, gathered: UnalignedFeatures) -> list[tuple[UnalignedMatrix, KernelArray]]:
+def _array_file(
+    path: Path, last: LastOpened, unaligned: UnalignedFeatures
+) -> list[tuple[UnalignedMatrix, KernelArray]]:
     held = arrays_in(path)
     roles = [None if not variable.name else role_of(variable) for variable in held]
     chosen, left_out = [], []
@@ -79,17 +81,17 @@ def _array_file(path: Path, last: LastOpened, gathered: UnalignedFeatures) -> li
             named = variable
         elif role in LABEL_ROLES and not variable.problem:
             beside.append((role, variable))
-        elif role is None and _is_block(variable):
+        elif role is None and _is_feature_matrix(variable):
             chosen.append(variable)
         elif variable.shape not in ((), (1,), (1, 1)):
             left_out.append(str(variable))
     if left_out:
-        gathered.notes.append(f"{path}: left out {', '.join(left_out)}")
+        unaligned.notes.append(f"{path}: left out {', '.join(left_out)}")
     samples = None
     if named is not None:
         samples = sample_names(where(named), np.ravel(vector(named.read(), where(named))).tolist())
     for role, variable in beside:
-        gathered.found.append(SideData(role, where(variable), partial(read_array, variable, samples)))
+        unaligned.found.append(SideData(role, where(variable), partial(read_array, variable, samples)))
     return [
         (
             array_matrix(
@@ -104,8 +106,8 @@ def _array_file(path: Path, last: LastOpened, gathered: UnalignedFeatures) -> li
     ]
 
 
-def _is_block(variable: FileArray) -> bool:
-    """Whether an array is a block; the one array of a file without names is meant for one, whatever it is."""
+def _is_feature_matrix(variable: FileArray) -> bool:
+    """Whether an array is a feature matrix; the one array of a file without names is meant for one."""
     if variable.name and (len(variable.shape) != 2 or variable.is_text):
         return False
     if variable.problem in _REFUSED:

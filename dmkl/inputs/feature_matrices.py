@@ -1,4 +1,4 @@
-"""Blocks: tables of features (sample, column) of real numbers, read some rows at a time."""
+"""Feature matrices (samples, columns) of real numbers, read some rows at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Rows = slice | npt.NDArray[np.intp]
 
 
 class FeatureMatrix(Protocol):
-    """One source of features; its rows are the samples."""
+    """A feature matrix whose rows are the samples, in their order."""
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class FeatureMatrix(Protocol):
 
 @dataclass(frozen=True)
 class UnalignedMatrix:
-    """A block in the order of its source.
+    """A feature matrix with its rows in the order of the file or object that holds them.
 
     Parameters
     ----------
@@ -93,38 +93,38 @@ class UnalignedMatrix:
 
 @dataclass(frozen=True)
 class AlignedMatrix:
-    """A block with its rows in another order.
+    """A feature matrix with its rows put in the order of the samples.
 
     Parameters
     ----------
-    block
+    matrix
         In the order of its source.
     order
-        The row of each sample in `block`, -1 where it has none.
+        The row of each sample in `matrix`, -1 where it has none.
     """
 
-    block: UnalignedMatrix
+    matrix: UnalignedMatrix
     order: npt.NDArray[np.intp]
 
     @property
     def name(self) -> str:
         """See `FeatureMatrix`."""
-        return self.block.name
+        return self.matrix.name
 
     @property
     def shape(self) -> tuple[int, int]:
         """See `FeatureMatrix`."""
-        return len(self.order), self.block.shape[1]
+        return len(self.order), self.matrix.shape[1]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """See `FeatureMatrix`."""
-        return self.block.dtype
+        return self.matrix.dtype
 
     @property
     def columns(self) -> tuple[str, ...] | None:
         """See `FeatureMatrix`."""
-        return self.block.columns
+        return self.matrix.columns
 
     def read(self, rows: slice) -> Array:
         """See `FeatureMatrix`."""
@@ -136,7 +136,7 @@ class AlignedMatrix:
             here = here[np.argsort(wanted[here])]
             places = wanted[here]
             together = places[-1] - places[0] + 1 == len(places)
-            values[here] = self.block.read(slice(int(places[0]), int(places[-1]) + 1) if together else places)
+            values[here] = self.matrix.read(slice(int(places[0]), int(places[-1]) + 1) if together else places)
         return values
 
 
@@ -148,7 +148,7 @@ def array_matrix(
     columns: Iterable[Any] | None = None,
     open: Callable[[], Any] | None = None,
 ) -> UnalignedMatrix:
-    """The block in something with a shape, a type and parts.
+    """Take an array with a shape and a type, read in parts, as a feature matrix.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def array_matrix(
         If it is no matrix of real numbers with at least one row and one column, or names of samples are not unique.
     """
     if scipy.sparse.issparse(values):
-        msg = f"features {name!r} are sparse, but blocks of rows are computed with dense; give {name}.toarray()"
+        msg = f"features {name!r} are sparse, but kernels are computed from dense rows; give {name}.toarray()"
         raise InputError(msg)
     shape, dtype = _shape(name, values.shape), stored(name, values.dtype)
     get = open or (lambda: values)
@@ -196,7 +196,7 @@ def _shape(name: str, found: Sequence[Any]) -> tuple[int, int]:
 
 
 def stored(name: str, dtype: Any) -> np.dtype[Any]:
-    """The type that entries of a type become: float32 where that loses nothing and they are narrow, else float64.
+    """Stored type of entries: float32 where that loses nothing and they are narrow, else float64.
 
     Raises
     ------
@@ -245,22 +245,22 @@ def missing_rows(values: Array) -> Mask:
 
 
 def check_rows(
-    block_name: str,
+    name: str,
     values: Array,
     first_row: int,
     samples: Sequence[str] | None,
     columns: Sequence[str] | None,
 ) -> Mask:
-    """Which rows are missing, after a check that all others are finite.
+    """Find the missing rows, and check that all others are finite.
 
     Parameters
     ----------
-    block_name
-        How messages name the block.
+    name
+        How messages name the matrix.
     values
         Some of its rows, (rows, columns).
     first_row
-        The position of the first of them in the block.
+        The position of the first of them in the matrix.
     samples, columns
         Names of all its rows and columns, where there are any.
 
@@ -286,7 +286,7 @@ def check_rows(
         column = str(k) if columns is None else f"{columns[k]!r} ({k})"
         count = int(bad.any(axis=1).sum())
         msg = (
-            f"features {block_name!r}: {sample} is {values[i, k]} in column {column}; {count} of the rows {first_row} "
+            f"features {name!r}: {sample} is {values[i, k]} in column {column}; {count} of the rows {first_row} "
             f"to {first_row + len(values) - 1} {'is' if count == 1 else 'are'} NaN in part or infinite. A sample has "
             "finite values in all columns of a source, or NaN in all where it lacks the source: impute what is "
             "missing, or drop the sample"
@@ -296,26 +296,26 @@ def check_rows(
 
 
 LABEL_ROLES = ("labels", "splits", "tasks")
-"""What is kept of what is found beside features, the names of samples apart."""
+"""Roles of side data that are kept beside features, apart from the names of samples."""
 
 
 @dataclass
 class UnalignedFeatures:
-    """Blocks, and what was found beside them.
+    """Feature matrices whose rows are not aligned yet, and what was found beside them.
 
     Parameters
     ----------
-    blocks
+    matrices
         Each in the order of its source.
     found
         Labels, splits and names of tasks.
     samples
-        Names of the rows of all blocks that carry none.
+        Names of the rows of all matrices that carry none.
     notes
         What was left out or taken for what.
     """
 
-    blocks: list[UnalignedMatrix] = field(default_factory=list)
+    matrices: list[UnalignedMatrix] = field(default_factory=list)
     found: list[SideData] = field(default_factory=list)
     samples: tuple[str, ...] | None = None
     notes: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Features at hand: arrays, data frames, xarray, mappings of these."""
+"""Feature matrices in memory: arrays, data frames, xarray, mappings of these."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["from_memory"]
 
 
 def from_memory(features: Any) -> UnalignedFeatures:
-    """Features at hand: an array, a data frame, an xarray Dataset, or a mapping from names to arrays and frames.
+    """Take an array, a data frame, an xarray Dataset, or a mapping from names to arrays and frames as features.
 
     Raises
     ------
@@ -34,9 +34,9 @@ def from_memory(features: Any) -> UnalignedFeatures:
     if isinstance(features, xr.Dataset):
         return _dataset(features)
     if isinstance(features, Mapping):
-        return UnalignedFeatures([_block(str(name), values) for name, values in features.items()])
+        return UnalignedFeatures([_as_matrix(str(name), values) for name, values in features.items()])
     if hasattr(features, "shape"):
-        return UnalignedFeatures([_block("X", features)])
+        return UnalignedFeatures([_as_matrix("X", features)])
     msg = (
         "features must be a mapping from names to arrays (samples, columns), one array, a data frame, an xarray "
         f"Dataset, a path or a list of paths, got {type(features).__name__}"
@@ -44,14 +44,14 @@ def from_memory(features: Any) -> UnalignedFeatures:
     raise InputError(msg)
 
 
-def _block(name: str, values: Any) -> UnalignedMatrix:
+def _as_matrix(name: str, values: Any) -> UnalignedMatrix:
     if isinstance(values, pd.DataFrame):
         return frame_matrix(name, values)
     if isinstance(values, xr.DataArray):
         samples, columns = (_coordinate(values, axis) for axis in (0, 1))
-        return array_matrix(name, _Labelled(values), samples=samples, columns=columns)
+        return array_matrix(name, _Labeled(values), samples=samples, columns=columns)
     if isinstance(values, str | os.PathLike):
-        msg = f"features {name!r} are the path {values}; give a list of paths, each block being named by its file"
+        msg = f"features {name!r} are the path {values}; give a list of paths, each matrix being named by its file"
         raise InputError(msg)
     try:
         np.dtype(values.dtype)
@@ -64,7 +64,7 @@ def _block(name: str, values: Any) -> UnalignedMatrix:
     return array_matrix(name, values)
 
 
-class _Labelled:
+class _Labeled:
     """An xarray array, of which only what is asked for is read."""
 
     def __init__(self, array: xr.DataArray) -> None:
@@ -81,7 +81,7 @@ def _coordinate(array: xr.DataArray, axis: int) -> npt.NDArray[Any] | None:
 
 
 def _dataset(dataset: xr.Dataset) -> UnalignedFeatures:
-    gathered = UnalignedFeatures()
+    unaligned = UnalignedFeatures()
     first: tuple[str, Hashable] | None = None
     left_out = []
     names: tuple[str, xr.DataArray] | None = None
@@ -102,16 +102,16 @@ def _dataset(dataset: xr.Dataset) -> UnalignedFeatures:
                 )
                 raise InputError(msg)
             first = first or (name, array.dims[0])
-            gathered.blocks.append(_block(name, values))
+            unaligned.matrices.append(_as_matrix(name, values))
         elif key not in dataset.dims:
             left_out.append(f"{name} ({shape_text(array.shape) or 'one'} {array.dtype})")
     if left_out:
-        gathered.notes.append(f"the dataset: left out {', '.join(left_out)}")
+        unaligned.notes.append(f"the dataset: left out {', '.join(left_out)}")
     dimension = None if first is None else first[1]
     if names is not None and names[1].dims == (dimension,):
-        gathered.samples = sample_names("the samples of the dataset", names[1].to_numpy())
-    # Those of all blocks, which share the dimension.
-    samples = next((block.samples for block in gathered.blocks), None) or gathered.samples
+        unaligned.samples = sample_names("the samples of the dataset", names[1].to_numpy())
+    # Those of all matrices, which share the dimension.
+    samples = next((matrix.samples for matrix in unaligned.matrices), None) or unaligned.samples
     for role, name, values in beside:
         if role != "tasks" and dimension in values.dims:
             values = values.transpose(dimension, ...)
@@ -119,8 +119,8 @@ def _dataset(dataset: xr.Dataset) -> UnalignedFeatures:
         tasks = None if values.ndim < 2 else _coordinate(values, 1)
         own = samples if dimension in values.dims else None
         titles = None if tasks is None else tuple(map(str, tasks))
-        gathered.found.append(SideData(role, where_from, partial(_table, values, where_from, own, titles)))
-    return gathered
+        unaligned.found.append(SideData(role, where_from, partial(_table, values, where_from, own, titles)))
+    return unaligned
 
 
 def _table(values: Any, where_from: str, names: tuple[str, ...] | None, columns: tuple[str, ...] | None) -> LabelTable:

@@ -1,4 +1,4 @@
-"""Features in whatever they come as, in one order of samples."""
+"""Features from files or objects in memory, aligned to one order of samples."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from dmkl.inputs.feature_matrices import (
     FeatureMatrix,
     UnalignedFeatures,
     UnalignedMatrix,
-    check_rows,
-    missing_rows,
     sample_names,
 )
 from dmkl.inputs.feature_objects import from_memory
@@ -28,14 +26,14 @@ from dmkl.inputs.formats.text import LabelTable
 from dmkl.inputs.labels import Labels
 from dmkl.inputs.side_data import KernelShape, SideData, gather
 
-__all__ = ["FeatureMatrix", "Features", "as_features", "check_rows", "missing_rows"]
+__all__ = ["Features", "as_features"]
 
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass
 class Features:
-    """Blocks of features over the same samples.
+    """Feature matrices over the same samples.
 
     Parameters
     ----------
@@ -61,23 +59,23 @@ def as_features(
     samples: Sequence[Any] | npt.NDArray[Any] | None = None,
     present: Mapping[str, Any] | None = None,
 ) -> Features:
-    """Take features as they come, and put their rows into one order of samples. No value is read yet.
+    """Take features from files or memory and align their rows to one order of samples; no value is read yet.
 
     Understood are
 
     - a mapping from names to matrices (samples, columns): NumPy arrays (of a masked one a row that is masked
       throughout is missing), Dask, Zarr and xarray arrays, h5py data sets, pandas data frames;
     - one such matrix, called X;
-    - an xarray Dataset, each variable of two dimensions a block;
-    - files: .npy, .npz, .mat, .h5, .hdf5 and Zarr folders, each matrix of numbers a block; .csv, .tsv and
-      .parquet, each file a block; or a folder of them.
+    - an xarray Dataset, of which each variable of two dimensions is a matrix of features;
+    - files: each matrix of numbers in .npy, .npz, .mat, .h5, .hdf5 files and Zarr folders is one, and so is each
+      .csv, .tsv and .parquet file; or a folder of them.
 
     Arrays, columns and files called labels, y, samples, ids, splits or tasks are taken for what they say. In a
     table file the first column of words without repetition holds the names of the samples.
 
     A data frame has the names of its samples in its index, unless that only counts; an xarray array in the
-    coordinate of its first dimension. Rows with names are put in the order of `samples`, or else of the first block
-    that has names, followed by samples that only later blocks have. A sample that a block lacks is a row of NaN. Rows
+    coordinate of its first dimension. Rows with names are put in the order of `samples`, or else of the first matrix
+    that has names, followed by samples that only later ones have. A sample that a matrix lacks is a row of NaN. Rows
     without names are those of the samples, one after another.
 
     In memory is what `FeatureMatrix.read` is asked for; and of .npz, MATLAB files before version 7.3, CSV and Parquet
@@ -86,40 +84,42 @@ def as_features(
     Parameters
     ----------
     features
-        What is understood, or `Features` that were taken before: they stay in their order, and `samples` names them.
+        As above, or `Features` that were taken before: they stay in their order, and `samples` names them.
     samples
         Names of the samples that are wanted, in this order.
     present
-        For some blocks, by name, which samples have this source: (samples,) of booleans, in the order of the result.
-        The others' rows are NaN.
+        For some matrices, by name, which samples have them: (samples,) of booleans, in the order of the result. The
+        rows of all other samples are NaN.
 
     Returns
     -------
     Features
-        Blocks of float32 (from booleans, integers to 16 bits and floats to 32) or float64 (from other real numbers).
+        Matrices of float32 (from booleans, integers to 16 bits and floats to 32) or float64 (from other real numbers).
 
     Raises
     ------
     InputError
-        If a block is no matrix of real numbers, names of samples are not unique, blocks do not fit together, or a file
-        is missing, damaged or of an unknown kind.
+        If features are no matrix of real numbers, names of samples are not unique, matrices do not fit together, or a
+        file is missing, damaged or of an unknown kind.
     """
     if isinstance(features, Features) and present is None:
         return features if samples is None else replace(features, samples=[str(name) for name in samples])
-    gathered = from_files(features) if _are_paths(features) else from_memory(features)
-    if not gathered.blocks:
-        msg = "kernels are computed from at least one block of features (samples, columns), got none"
+    unaligned = from_files(features) if _are_paths(features) else from_memory(features)
+    if not unaligned.matrices:
+        msg = "kernels are computed from at least one matrix of features (samples, columns), got none"
         raise InputError(msg)
     wanted = sample_names("samples", None if samples is None else np.asarray(samples).tolist())
-    sources, natural = _named(gathered)
+    sources, natural = _named(unaligned)
     order = natural if wanted is None else wanted
     n_rows = _common_length(sources, order)
-    masks = _masks(present or {}, [block.name for block in sources], n_rows)
-    blocks = {block.name: _aligned(block, order, masks.get(block.name), gathered.notes) for block in sources}
-    found = [replace(item, read=partial(_of_samples, item, natural, order, gathered.notes)) for item in gathered.found]
-    labels, _ = gather(found, KernelShape(len(blocks), n_rows, n_rows, order), gathered.notes)
+    masks = _masks(present or {}, [matrix.name for matrix in sources], n_rows)
+    blocks = {matrix.name: _aligned(matrix, order, masks.get(matrix.name), unaligned.notes) for matrix in sources}
+    found = [
+        replace(item, read=partial(_of_samples, item, natural, order, unaligned.notes)) for item in unaligned.found
+    ]
+    labels, _ = gather(found, KernelShape(len(blocks), n_rows, n_rows, order), unaligned.notes)
     names = None if labels.samples is None else [str(name) for name in labels.samples]
-    return Features(blocks, names, labels, gathered.notes)
+    return Features(blocks, names, labels, unaligned.notes)
 
 
 def _are_paths(features: Any) -> bool:
@@ -128,29 +128,29 @@ def _are_paths(features: Any) -> bool:
     return isinstance(features, list | tuple) and all(isinstance(path, str | os.PathLike) for path in features)
 
 
-def _named(gathered: UnalignedFeatures) -> tuple[list[UnalignedMatrix], tuple[str, ...] | None]:
-    """The blocks with names of samples found beside them, and the order of samples that follows from the names."""
-    blocks = gathered.blocks
-    beside = gathered.samples
+def _named(unaligned: UnalignedFeatures) -> tuple[list[UnalignedMatrix], tuple[str, ...] | None]:
+    """The matrices with names of samples found beside them, and the order of samples that follows from the names."""
+    matrices = unaligned.matrices
+    beside = unaligned.samples
     if beside is not None:
-        for block in blocks:
-            if block.samples is None:
-                sample_names(f"features {block.name!r}", beside, block.shape[0])
-        blocks = [replace(block, samples=beside) if block.samples is None else block for block in blocks]
-        return blocks, beside
-    named = [block.samples for block in blocks if block.samples is not None]
-    return blocks, tuple(dict.fromkeys(name for names in named for name in names)) if named else None
+        for matrix in matrices:
+            if matrix.samples is None:
+                sample_names(f"features {matrix.name!r}", beside, matrix.shape[0])
+        matrices = [replace(matrix, samples=beside) if matrix.samples is None else matrix for matrix in matrices]
+        return matrices, beside
+    named = [matrix.samples for matrix in matrices if matrix.samples is not None]
+    return matrices, tuple(dict.fromkeys(name for names in named for name in names)) if named else None
 
 
-def _common_length(blocks: Sequence[UnalignedMatrix], samples: tuple[str, ...] | None) -> int:
-    """The number of samples, which is that of the rows of each block without names."""
-    nameless = [block for block in blocks if block.samples is None]
+def _common_length(matrices: Sequence[UnalignedMatrix], samples: tuple[str, ...] | None) -> int:
+    """The number of samples, which is that of the rows of each matrix without names."""
+    nameless = [matrix for matrix in matrices if matrix.samples is None]
     n_rows = nameless[0].shape[0] if samples is None else len(samples)
-    for block in nameless:
-        if block.shape[0] != n_rows:
-            other = f"there are {n_rows} samples" if samples is not None else f"{blocks[0].name!r} have {n_rows} rows"
+    for matrix in nameless:
+        if matrix.shape[0] != n_rows:
+            other = f"there are {n_rows} samples" if samples is not None else f"{matrices[0].name!r} have {n_rows} rows"
             msg = (
-                f"features {block.name!r} have {block.shape[0]} rows, {other}; without names of samples rows belong "
+                f"features {matrix.name!r} have {matrix.shape[0]} rows, {other}; without names of samples rows belong "
                 "together by their position. Give all the same rows (NaN in all columns where a sample lacks it), or "
                 "names of samples (the index of a data frame)"
             )
@@ -171,29 +171,29 @@ def _masks(present: Mapping[str, Any], names: Sequence[str], n_rows: int) -> dic
 
 
 def _aligned(
-    block: UnalignedMatrix, samples: tuple[str, ...] | None, mask: Mask | None, notes: list[str]
+    matrix: UnalignedMatrix, samples: tuple[str, ...] | None, mask: Mask | None, notes: list[str]
 ) -> FeatureMatrix:
-    if block.samples is None or samples is None or block.samples == samples:
-        order = np.arange(block.shape[0])
+    if matrix.samples is None or samples is None or matrix.samples == samples:
+        order = np.arange(matrix.shape[0])
     else:
-        order = pd.Index(block.samples, dtype=object).get_indexer(pd.Index(samples, dtype=object))
+        order = pd.Index(matrix.samples, dtype=object).get_indexer(pd.Index(samples, dtype=object))
         lacking = int((order < 0).sum())
         if lacking == len(samples):
             msg = (
-                f"features {block.name!r} have none of the {len(samples)} samples: their names begin with "
-                f"{', '.join(map(repr, block.samples[:3]))}, expected are {', '.join(map(repr, samples[:3]))} …; use "
-                "the same names, or leave this block out"
+                f"features {matrix.name!r} have none of the {len(samples)} samples: their names begin with "
+                f"{', '.join(map(repr, matrix.samples[:3]))}, expected are {', '.join(map(repr, samples[:3]))} …; use "
+                "the same names, or leave this matrix out"
             )
             raise InputError(msg)
         if lacking:
-            notes.append(f"features {block.name!r} lack {lacking} of the {len(samples)} samples")
-        extra = block.shape[0] - (len(samples) - lacking)
+            notes.append(f"features {matrix.name!r} lack {lacking} of the {len(samples)} samples")
+        extra = matrix.shape[0] - (len(samples) - lacking)
         if extra:
-            notes.append(f"features {block.name!r}: left out {extra} rows that are none of the samples")
+            notes.append(f"features {matrix.name!r}: left out {extra} rows that are none of the samples")
     if mask is not None:
         order = np.where(mask, order, -1)
     # As they come, rows need no second array to be put in order.
-    return block if np.array_equal(order, np.arange(block.shape[0])) else AlignedMatrix(block, order)
+    return matrix if np.array_equal(order, np.arange(matrix.shape[0])) else AlignedMatrix(matrix, order)
 
 
 def _of_samples(

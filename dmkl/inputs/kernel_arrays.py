@@ -1,4 +1,4 @@
-"""Which arrays of data files are kernels, and what they are called."""
+"""Choose the arrays of data files that are kernels, and name them."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def kernel_names(parts: Sequence[KernelArray], files: Sequence[Path]) -> list[st
 
 
 def _file_names(files: Sequence[Path]) -> dict[Path, str]:
-    """What tells the files apart: their stems, or their paths below the common folder."""
+    """Short names that tell the files apart: their stems, or their paths below the common folder."""
     root = os.path.commonpath([path.absolute().parent for path in files])
     inside = {path: path.absolute().relative_to(root) for path in files}
     for names in ({path: path.stem for path in files}, {p: str(inside[p].with_suffix("")) for p in files}):

@@ -1,4 +1,4 @@
-"""Where the matrices of a new kernel set come from: one interface over arrays, iterables and files."""
+"""Sources of the matrices of a new kernel set: one interface over arrays, iterables and files."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def kernel_axis(shape: Sequence[int], where: str, *, last_when_cubic: bool = Fal
 
 
 def fingerprint(matrix: Matrix) -> str:
-    """What tells the content of a matrix at hand from any other: BLAKE2b over its type, shape and rows."""
+    """A digest of a matrix: BLAKE2b over its type, shape and rows."""
     digest = hashlib.blake2b(f"{np.dtype(matrix.dtype).str} {tuple(matrix.shape)}".encode(), digest_size=16)
     rows, cols = matrix.shape
     step = max(1, 2**20 // max(1, cols))  # a few megabytes at a time: the matrix may be a memory map

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class Labels:
-    """What is known of the samples of a set; every field may be missing.
+    """Labels, splits and names of the samples of a set; every field may be missing.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Labels:
     diagonal: Array | None = None
 
     def checked(self, rows: int, cols: int, *, rectangular: bool) -> dict[str, Array | None]:
-        """The nodes to write, each checked against the shape of the kernels.
+        """Check the labels against the shape of the kernels; returns the arrays to write.
 
         Raises
         ------

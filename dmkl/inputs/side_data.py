@@ -27,7 +27,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class SideData:
-    """Something that is labels, names or splits by its name.
+    """Labels, names or splits, recognized by the name of their file or array.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class SideData:
 
 @dataclass(frozen=True)
 class KernelShape:
-    """What the kernels tell of their samples.
+    """Number and shape of the kernels, and the names of rows and columns that their files hold.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class KernelShape:
 
 
 def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> tuple[Labels, list[str] | None]:
-    """Put together what was found, in the order of the kernels' samples.
+    """Combine side data into labels, in the order of the kernels' samples.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> t
 
 
 def _only(items: Sequence[SideData], notes: list[str]) -> tuple[str, LabelTable] | None:
-    """The one thing of its role; several must agree."""
+    """The side data of one role; where there are several they must agree."""
     first, *others = [(item.where, item.read()) for item in items]
     for where, table in others:
         if not np.array_equal(table.values, first[1].values) or table.row_names != first[1].row_names:

@@ -83,8 +83,8 @@ def sweep(
     held: dict[TileKey, Array] | None = None,
 ) -> Partial:
     """Go once through the tiles of a unit: those that are `held` in memory, or else as they are read."""
-    # What has come from another process may lie unaligned: NumPy then multiplies in a slow loop of its own instead of
-    # BLAS, which also rounds otherwise.
+    # What has come from another process may lie unaligned: NumPy then copies it for each product, into another layout,
+    # for which BLAS takes another kernel that rounds otherwise.
     columns = [replace(c, block=np.require(c.block, requirements=["ALIGNED"])) for c in columns]
     view = lenses[0].view
     keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]

@@ -37,7 +37,7 @@ def refitted(question: Question, result: SearchResult, rule: Rule) -> SearchResu
     fits = []
     for fold, start in zip(question.folds, starts, strict=True):
         rows = np.union1d(fold.train, fold.validation)
-        fits.append(Fit(model, rows, question.targets_of(rows), question.tasks, fold.test, starts=start))
+        fits.append(Fit(model, rows, question.targets_of(rows), question.tasks, fold.test, starts=list(start)))
     if not tested:
         rows = np.unique(np.concatenate([fit.train for fit in fits]))
         mean = list(np.mean(starts, axis=0))

@@ -25,6 +25,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.errors import StoreError
 from dmkl.inputs.feature_matrices import FeatureMatrix, check_rows
+from dmkl.store.layout import create_strings
 
 __all__ = [
     "FEATURES",
@@ -49,7 +50,7 @@ _CHUNK_COLUMNS = 1024
 
 
 class FeatureTable(FeatureMatrix, Protocol):
-    """One source of features that was gone through once, read in parts by tasks."""
+    """A feature table that was scanned, read in parts by tasks."""
 
     @property
     def content(self) -> str:
@@ -64,7 +65,7 @@ class FeatureTable(FeatureMatrix, Protocol):
         """Samples without this source."""
 
     def reopened(self) -> Self:
-        """The same table, after a look whether its values are still those that it was made of."""
+        """The same table, checked to hold still the values that it was made of."""
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """Some rows and columns; rows of NaN for samples without this source."""
@@ -120,7 +121,7 @@ class ArrayTable:
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A table in a Zarr group. What it is goes with it; the values are opened when they are first read.
+    """A table in a Zarr group; its values are opened when they are first read.
 
     Parameters
     ----------
@@ -259,7 +260,7 @@ class TableOfRows:
 
 @dataclass(frozen=True)
 class Scan:
-    """What going once through a table tells.
+    """Digest, column means and missing samples of a table, found by reading it once.
 
     Parameters
     ----------
@@ -347,11 +348,7 @@ def write_table(root: Any, number: int, table: FeatureMatrix, found: Scan, chunk
     center = _array(group, "center", ("feature",), (columns,), (columns,), "float64")
     center[:] = found.center
     if table.columns is not None:
-        names = group.create_array(
-            "column", shape=(columns,), chunks=(columns,), dtype=str, dimension_names=("feature",), filters=None,
-            compressors=[Crc32cCodec()],
-        )  # fmt: skip
-        names[...] = np.array(table.columns, dtype=object)
+        create_strings(group, "column", np.array(table.columns, dtype=object), ("feature",))
     # The digest last: it says that the table is whole.
     group.update_attributes({"name": table.name, "n_missing": int(found.absent.sum()), "content": found.content})
 

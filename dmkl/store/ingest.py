@@ -1,4 +1,4 @@
-"""Taking matrices into a new kernel set: checked, cut into tiles, written kernel after kernel."""
+"""Importing matrices into a new kernel set: checked, cut into tiles, written kernel after kernel."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.inputs.kernel_sources import KernelSource, Matrix, fingerprint
 from dmkl.inputs.labels import Labels, as_text, unique_names
 from dmkl.numerics.psd import Repair, repair_psd, worst_minor
+from dmkl.store.layout import Header
 from dmkl.store.reader import Location
-from dmkl.store.writer import Header, StoreWriter
+from dmkl.store.writer import StoreWriter
 
 __all__ = ["ingest"]
 
@@ -165,7 +166,7 @@ def _checked_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Arra
 
 
 class _Intake:
-    """Takes in one matrix after another."""
+    """Checks and writes one matrix after another."""
 
     def __init__(self, writer: StoreWriter, repair: Repair | None, symmetry_tol: float, *, asked_dtype: bool) -> None:
         self.writer, self.repair, self.symmetry_tol, self.asked_dtype = (
@@ -239,7 +240,7 @@ class _Intake:
         return row_sum
 
     def _symmetric(self, j: int, name: str, matrix: Matrix) -> tuple[Array, Array]:
-        """Write what is right of the diagonal, and compare what is left of it with the tile written before.
+        """Write the tiles on and above the diagonal, and compare those below it with their mirror images.
 
         The matrix is gone through strip by strip, left to right, as it lies in most files.
         """
@@ -298,7 +299,7 @@ class _Intake:
         msg = (
             f"kernel {name!r} is not symmetric: entry ({a}, {b}) is {value:.8g} and entry ({b}, {a}) is "
             f"{mirrored:.8g}, further apart than {self.symmetry_tol:g} of the largest entry ({largest:.3g}). "
-            "Symmetrise it ((K + K.T)/2), or say symmetric=False if its rows and columns are different "
+            "Symmetrize it ((K + K.T)/2), or say symmetric=False if its rows and columns are different "
             "samples"
         )
         raise InputError(msg)

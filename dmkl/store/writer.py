@@ -9,14 +9,13 @@ stand there.
 
 from __future__ import annotations
 
-import errno
 import re
 import shutil
 import uuid
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,42 +24,32 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
-from zarr.codecs import Crc32cCodec
 from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
 from dmkl._version import __version__
-from dmkl.errors import DiskFullError, InputError, StoreExistsError
+from dmkl.errors import InputError, StoreExistsError
 from dmkl.inputs.feature_matrices import FeatureMatrix
-from dmkl.numerics.tiling import Tiling
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
+from dmkl.store.layout import (
+    Header,
+    create_array,
+    create_strings,
+    full_disk,
+    header_of,
+    is_recoverable,
+    provenance_of,
+)
 from dmkl.store.reader import Location, as_location, describe, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
 from dmkl.store.tiles import TileWriter, plain_folder
 
-__all__ = ["Header", "StoreWriter"]
+__all__ = ["StoreWriter"]
 
 Array = npt.NDArray[Any]
 
 # The tiles last: room for a kernel there means room in the others.
 _PER_KERNEL = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
-
-
-@dataclass(frozen=True)
-class Header:
-    """What all kernels of a set share; a resumed import must have the same."""
-
-    rows: int
-    cols: int
-    dtype: str
-    tile: int
-    symmetric: bool
-    full: bool
-
-    @property
-    def tiling(self) -> Tiling:
-        """The tiles of one kernel."""
-        return Tiling(self.rows, self.cols, self.tile, upper=self.symmetric and not self.full)
 
 
 class StoreWriter:
@@ -110,7 +99,7 @@ class StoreWriter:
             self._group = self._begin(n_kernels)
         if n_kernels is not None and self.n_kernels != n_kernels:
             self._resize(n_kernels)
-        self._provenance = _provenance(self._group, self.n_kernels)
+        self._provenance = provenance_of(self._group, self.n_kernels)
         self._crc = np.zeros(self.tiling.shape, dtype=np.uint32)
         self._features = False
 
@@ -154,9 +143,9 @@ class StoreWriter:
         complete = attrs.get("complete") is True
         if complete and not self._local:
             return None
-        found = _header_of(group)
+        found = header_of(group)
         if found != self.header:
-            if found is not None and not overwrite and _recoverable(group):
+            if found is not None and not overwrite and is_recoverable(group):
                 there, here = asdict(found), asdict(self.header)
                 differ = ", ".join(
                     f"{key} {there[key]!r} there, {here[key]!r} here" for key in here if there[key] != here[key]
@@ -195,7 +184,7 @@ class StoreWriter:
     def _begin(self, n_kernels: int | None) -> Any:
         n, header = n_kernels or 0, self.header
         first = attributes(tile=header.tile, symmetric=header.symmetric, complete=False, kernels=[])
-        with _full_disk(self.location):
+        with full_disk(self.location):
             try:
                 group = zarr.open_group(
                     self._target, mode="w" if self._replace else "w-", zarr_format=3, attributes=first
@@ -205,7 +194,7 @@ class StoreWriter:
                 msg = f"{describe(self._target)} holds something already; choose another path, or {way_out}"
                 raise StoreExistsError(msg) from error
             node = gram_node(symmetric=header.symmetric, full=header.full)
-            _array(
+            create_array(
                 group,
                 node.name,
                 (n, header.rows, header.cols),
@@ -213,8 +202,8 @@ class StoreWriter:
                 header.dtype,
                 np.nan,
             )
-            _array(group, "row_sum", (n, header.rows), (1, header.rows), "float64", np.nan)
-            _array(group, "tile_crc32c", (n, *self.tiling.shape), (1, *self.tiling.shape), "uint32", 0)
+            create_array(group, "row_sum", (n, header.rows), (1, header.rows), "float64", np.nan)
+            create_array(group, "tile_crc32c", (n, *self.tiling.shape), (1, *self.tiling.shape), "uint32", 0)
         return group
 
     def _resize(self, n: int) -> None:
@@ -227,7 +216,7 @@ class StoreWriter:
 
     def abandon(self) -> None:
         """Give up after bad input: remove what was begun here, unless a later run can go on from it."""
-        if self._local and not self._resumed and not _recoverable(self._group):
+        if self._local and not self._resumed and not is_recoverable(self._group):
             shutil.rmtree(str(self._target), ignore_errors=True)
 
     # --- one kernel -----------------------------------------------------------------------------------------
@@ -249,7 +238,7 @@ class StoreWriter:
         Tiles of a kernel that was begun from the same content stay, for a task to find (`TileWriter.standing`); those
         of any other content are removed before the record says otherwise.
         """
-        with _full_disk(self.location):
+        with full_disk(self.location):
             most = max(provenances) + 1
             if most > self.n_kernels:
                 self._resize(most)
@@ -270,7 +259,7 @@ class StoreWriter:
 
     def write_tile(self, j: int, row: int, col: int, block: Array) -> None:
         """Write one tile of kernel j."""
-        with _full_disk(self.location):
+        with full_disk(self.location):
             self._crc[row, col] = self.tiles.write(j, row, col, block)
 
     def read_tile(self, j: int, row: int, col: int) -> Array:
@@ -288,11 +277,11 @@ class StoreWriter:
 
         The checksums are those of the tiles written here where they are not given.
         """
-        with _full_disk(self.location):
+        with full_disk(self.location):
             if diagonal is not None:
                 if "diagonal" not in self._group:
                     shape = (self.n_kernels, self.header.rows)
-                    _array(self._group, "diagonal", shape, (1, self.header.rows), "float64", np.nan)
+                    create_array(self._group, "diagonal", shape, (1, self.header.rows), "float64", np.nan)
                 self._group["diagonal"][j, :] = diagonal
             elif "diagonal" in self._group:
                 # Of an import that had one: no kernel of this import has.
@@ -301,14 +290,14 @@ class StoreWriter:
             self._group["row_sum"][j, :] = row_sum
 
     def full_disk(self) -> AbstractContextManager[None]:
-        """Says what to do where work inside this context finds the disk full."""
-        return _full_disk(self.location)
+        """Say what to do where work inside this context finds the disk full."""
+        return full_disk(self.location)
 
     # --- features ---------------------------------------------------------------------------------------------
 
     def write_features(self, tables: Sequence[tuple[FeatureMatrix, Scan]]) -> dict[str, FeatureTable]:
         """Keep the features that the kernels are computed from beside them; returns them as they are stored."""
-        with _full_disk(self.location):
+        with full_disk(self.location):
             for number, (table, found) in enumerate(tables):
                 write_table(self._group, number, table, found, self.header.tile)
             if FEATURES in self._group:
@@ -319,7 +308,7 @@ class StoreWriter:
         return read_tables(self._target)
 
     def forget_features(self, names: Collection[str]) -> None:
-        """Remove tables that nobody will need once the kernels stand."""
+        """Remove tables that are not needed once the kernels are written."""
         for key in list(self._group[FEATURES].group_keys()) if names else ():
             if self._group[f"{FEATURES}/{key}"].attrs["name"] in names:
                 del self._group[f"{FEATURES}/{key}"]
@@ -328,7 +317,7 @@ class StoreWriter:
 
     def finish(self, names: Sequence[str], labels: dict[str, Array | None]) -> str | Store:
         """Write the labels, mark the set complete and move it to its place."""
-        with _full_disk(self.location):
+        with full_disk(self.location):
             if self.n_kernels != len(names):  # an earlier import of an unknown number of kernels had got further
                 self._resize(len(names))
                 del self._provenance[len(names) :]
@@ -360,7 +349,7 @@ class StoreWriter:
         return self.location
 
     def _remove_strays(self) -> None:
-        """Remove what writes left that were killed between their temporary file and its renaming."""
+        """Remove temporary files of writes that were killed."""
         root: str | Path | None = None
         if isinstance(self._target, LocalStore):
             root = self._target.root
@@ -388,94 +377,15 @@ class StoreWriter:
         if name == "label" and values.ndim == 2:
             dims = ("sample", "task")
         if values.dtype.kind in "OUST":
-            array = self._group.create_array(
-                name,
-                shape=values.shape,
-                chunks=values.shape,
-                dtype=str,
-                dimension_names=dims,
-                filters=None,
-                compressors=[Crc32cCodec()],
-                attributes={"comment": NODES[name].doc},
-                overwrite=True,
-            )
-            array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(values.shape)
+            create_strings(self._group, name, values, dims, NODES[name].doc)
         else:
             fill = -1 if values.dtype.kind == "i" else 0
-            array = _array(self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True)
+            array = create_array(
+                self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True
+            )
             array[...] = values
 
 
 def _holds_only_strays(folder: Path) -> bool:
-    """Whether a folder holds nothing but what a killed first write leaves."""
+    """Whether a folder holds nothing but temporary files of a killed first write."""
     return folder.is_dir() and all(entry.name.endswith(".partial") and entry.is_file() for entry in folder.iterdir())
-
-
-def _header_of(group: Any) -> Header | None:
-    """What the kernels of an unfinished set share; None where it was killed before it could hold one."""
-    node = next((name for name in ("gram_upper", "gram") if name in group), None)
-    if node is None or "row_sum" not in group or "tile_crc32c" not in group:
-        return None
-    _, rows, cols = group[node].shape
-    symmetric = bool(group.attrs["symmetric"])
-    full = symmetric and node == "gram"
-    return Header(rows, cols, group[node].dtype.name, int(group.attrs["tile"]), symmetric, full)
-
-
-def _provenance(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:
-    found = [None if entry is None else dict(entry) for entry in group.attrs["kernels"][:n_kernels]]
-    for entry in found:
-        if entry is not None:
-            entry.pop("name", None)
-    return found + [None] * (n_kernels - len(found))
-
-
-def _recoverable(group: Any) -> bool:
-    """Whether an unfinished set holds a whole kernel that a later import can recognise."""
-    return any(
-        entry is not None and entry.get("identity") is not None and not np.isnan(group["row_sum"][j, 0])
-        for j, entry in enumerate(_provenance(group, int(group["row_sum"].shape[0])))
-    )
-
-
-def _array(
-    group: Any,
-    name: str,
-    shape: tuple[int, ...],
-    chunks: tuple[int, ...],
-    dtype: str,
-    fill: float,
-    dims: tuple[str, ...] | None = None,
-    *,
-    overwrite: bool = False,
-) -> Any:
-    return group.create_array(
-        name,
-        shape=shape,
-        chunks=tuple(max(1, length) for length in chunks),
-        dtype=dtype,
-        fill_value=fill,
-        dimension_names=NODES[name].dims if dims is None else dims,
-        # Kernel matrices hardly compress; stored as they are, a local tile can be memory-mapped instead of
-        # decoded.
-        filters=None,
-        compressors=[Crc32cCodec()],
-        # A tile of zeros is written like any other: a tile that is absent was never written.
-        config={"write_empty_chunks": True},
-        attributes={"comment": NODES[name].doc},
-        overwrite=overwrite,
-    )
-
-
-@contextmanager
-def _full_disk(location: str | Store) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        msg = (
-            f"no space left while writing {describe(location)}. What was written is kept: free some space "
-            "and run the same command again, and it goes on from there"
-        )
-        raise DiskFullError(msg) from error

@@ -67,7 +67,7 @@ def test_alignments_with_the_labels_are_those_with_ideal_kernels(K, kernels, kin
     np.testing.assert_allclose(found.values.reshape(len(dense), -1), expected, atol=1e-12)
 
 
-def test_centred_both_conventions_for_two_classes_are_the_same():
+def test_centered_both_conventions_for_two_classes_are_the_same():
     y = np.arange(11) % 3 == 0
     (signs,) = ideal_kernels(y, 11, None, centered=True).factors
     same = centering(11) @ (y[:, None] == y[None, :]) @ centering(11)
@@ -361,11 +361,11 @@ def test_what_is_told(K):
     analysis = dmkl.analyze(K)
     text = analysis.summary()
     assert repr(analysis) == text
-    assert "7 centred kernels over 90 samples; alignments: exact; 2 passes" in text
+    assert "7 centered kernels over 90 samples; alignments: exact; 2 passes" in text
     assert "multiples of earlier kernels: thrice" in text
     assert "alike (0.95 or more): wide, thrice, nearly" in text
     assert "best aligned with the labels: " in text
-    assert "<div>7 centred" in analysis._repr_html_()
+    assert "<div>7 centered" in analysis._repr_html_()
     frame = analysis.table()
     assert frame.index.tolist() == list(K.names)
     np.testing.assert_array_equal(frame.target_alignment, analysis.data.target_alignment)

@@ -320,7 +320,7 @@ def test_kernels_that_no_features_made_are_refused(tmp_path):
     with pytest.raises(InputError, match=message):
         dmkl.build_cross(tmp_path / "imported.zarr", rows(LATER, "a", "b"))
     K = base(None)
-    with pytest.raises(InputError, match="centred or normalised itself; let the model do that"):
+    with pytest.raises(InputError, match="centered or normalized itself; let the model do that"):
         dmkl.build_cross(K.center(), rows(LATER, "a", "b"))
 
 
@@ -512,7 +512,7 @@ def test_models_of_imported_kernels_say_why_they_cannot(tmp_path):
             one.predict(features=of(TEST))
     centered = dmkl.build(None, features, {"function": "rbf"}, labels=y).center()
     model = dmkl.MKFDA(center=False).fit(centered[TRAIN, TRAIN])
-    with pytest.raises(InputError, match=r"centred or normalised itself; let the model do that"):
+    with pytest.raises(InputError, match=r"centered or normalized itself; let the model do that"):
         model.predict(features=of(TEST))
 
 

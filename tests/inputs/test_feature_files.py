@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dmkl.errors import InputError
-from dmkl.inputs import numpy_files
-from dmkl.inputs.features import as_features, check_rows, missing_rows
+from dmkl.inputs.feature_matrices import check_rows, missing_rows
+from dmkl.inputs.features import as_features
+from dmkl.inputs.formats import numpy_files
 
 RNG = np.random.default_rng(0)
 A = RNG.normal(size=(7, 3))
@@ -175,11 +176,11 @@ def test_data_frames():
 
 
 def test_xarray():
-    labelled = xr.DataArray(A, dims=("who", "gene"), coords={"who": SAMPLES, "gene": list("abc")})
-    found = as_features({"a": labelled})
+    labeled = xr.DataArray(A, dims=("who", "gene"), coords={"who": SAMPLES, "gene": list("abc")})
+    found = as_features({"a": labeled})
     assert (found.samples, found.blocks["a"].columns) == (SAMPLES, ("a", "b", "c"))
     dataset = xr.Dataset(
-        {"a": labelled, "b": (("who", "pixel"), B), "y": ("who", Y), "split": (("split_number", "who"), SPLITS)},
+        {"a": labeled, "b": (("who", "pixel"), B), "y": ("who", Y), "split": (("split_number", "who"), SPLITS)},
         coords={"weight": ("gene", np.ones(3))},
     )
     found = as_features(dataset)

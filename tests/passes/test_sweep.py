@@ -25,9 +25,9 @@ def unaligned(values):
 @pytest.mark.parametrize("want", ["each", "sum", "project"])
 def test_where_columns_lie_in_memory_does_not_show_in_products(tmp_path, want):
     rng = np.random.default_rng(0)
-    X, V = rng.random((2, 90, 90)), rng.standard_normal((90, 7))
-    K = dmkl.create(tmp_path / "set.zarr", X @ X.transpose(0, 2, 1), tile=90)
-    weights = np.ones((2, 7)) if want == "sum" else None
+    X, V = rng.random((2, 37, 37)), rng.standard_normal((37, 3))
+    K = dmkl.create(tmp_path / "set.zarr", X @ X.transpose(0, 2, 1), tile=16)
+    weights = np.ones((2, 3)) if want == "sum" else None
     (found,), (expected,) = (
         run_pass([Lens(K.view, Fitted())], [Columns(block, want, weights, np.dtype(np.float64))])[0]
         for block in (unaligned(V), V)

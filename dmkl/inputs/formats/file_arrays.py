@@ -1,4 +1,4 @@
-"""What a data file holds: arrays that are kernels, and vectors that name and label them."""
+"""Arrays in data files, of any format, and the roles that their names give them."""
 
 from __future__ import annotations
 
@@ -124,14 +124,14 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def role_of(variable: FileArray) -> str | None:
-    """What a variable is by its name: labels, samples …; None for anything else."""
+    """Role of an array by its name: labels, samples …; None for anything else."""
     role = ROLES.get(variable.name.rsplit("/", 1)[-1].casefold().replace("-", "_").replace(" ", "_"))
     # Kernels are often called "kernels"; only strings of that name are names.
     return None if role == "names" and not variable.is_text else role
 
 
 def stamp(path: Path) -> dict[str, Any]:
-    """What tells the content of a file or folder from what it was or will be: size and modification time."""
+    """Identify the content of a file or folder by its size and modification time."""
     if not path.is_dir():
         status = path.stat()
         return {"path": str(path.absolute()), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}

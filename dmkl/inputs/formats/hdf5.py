@@ -19,7 +19,7 @@ __all__ = ["H5Array", "hdf5_arrays", "opened"]
 Array = npt.NDArray[Any]
 
 _CACHE_BYTES = 32 * 2**20
-"""Decoded chunks that HDF5 keeps: neighbouring tiles share those on their border."""
+"""Decoded chunks that HDF5 keeps: neighboring tiles share those on their border."""
 
 
 @contextmanager

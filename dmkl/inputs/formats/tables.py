@@ -1,4 +1,4 @@
-"""Blocks in the files that pandas reads whole: CSV and Parquet."""
+"""Feature matrices in tables that pandas reads whole: CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LastOpened:
 
 @dataclass(frozen=True)
 class _File:
-    """What a file tells before it is read.
+    """Columns and rows of a table file, known before its values are read.
 
     Parameters
     ----------
@@ -136,14 +136,14 @@ def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[UnalignedM
         variable = file.variable(at)
         notes.append(f"{where(variable)} was taken for {role}, not for a feature")
         beside.append(SideData(role, where(variable), partial(_values, variable, samples)))
-    block = array_matrix(
+    matrix = array_matrix(
         path.stem,
         SimpleNamespace(shape=(file.n_rows, len(features)), dtype=dtype),
         samples=samples,
         columns=[titles[at] for at in features] if file.titled else None,
         open=lambda: last.get(path, opened),
     )
-    return block, beside
+    return matrix, beside
 
 
 def _values(variable: FileArray, samples: tuple[str, ...] | None) -> LabelTable:

@@ -198,7 +198,7 @@ class TextMatrix:
         self._check_guesses(numbers[0])
 
     def _check_guesses(self, first_line: int) -> None:
-        """Refuse what may as well be a matrix with a bad cell: no row or column may be left out unasked."""
+        """Refuse a file that may as well be a matrix with a bad cell: no row or column is left out unasked."""
         header = self.layout.header or ()
         numeric = [self.layout.is_number(cell) for cell in header]
         if any(numeric) and not all(numeric) and not self.layout.told and self.shape[0] != self.shape[1]:

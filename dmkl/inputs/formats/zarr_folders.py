@@ -11,9 +11,9 @@ import zarr
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray
 
-__all__ = ["is_zarr", "zarr_arrays"]
+__all__ = ["KERNEL_SET", "is_zarr", "zarr_arrays"]
 
-_KERNEL_SET = "dmkl-kernel-set"
+KERNEL_SET = "dmkl-kernel-set"
 """The attribute `format` of kernel sets (`dmkl.store.schema.FORMAT`), which are opened and not read."""
 
 
@@ -28,7 +28,7 @@ def zarr_arrays(path: Path) -> list[FileArray]:
         root: Any = zarr.open(str(path), mode="r")
         if isinstance(root, zarr.Array):
             return [_variable(path, "", root)]
-        if root.attrs.get("format") == _KERNEL_SET:
+        if root.attrs.get("format") == KERNEL_SET:
             msg = f"{path} is a kernel set already; open it with dmkl.open"
             raise InputError(msg)
         arrays = [(name, node) for name, node in root.members(max_depth=None) if isinstance(node, zarr.Array)]

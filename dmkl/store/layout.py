@@ -1,0 +1,135 @@
+"""What an unfinished kernel set consists of: its header, its arrays and its record of kernels."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from zarr.abc.store import Store
+from zarr.codecs import Crc32cCodec
+
+from dmkl.errors import DiskFullError
+from dmkl.numerics.tiling import Tiling
+from dmkl.store.reader import describe
+from dmkl.store.schema import NODES
+
+__all__ = ["Header", "create_array", "create_strings", "full_disk", "header_of", "is_recoverable", "provenance_of"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Header:
+    """Shape, type and tiles, which all kernels of a set share; a resumed import must have the same."""
+
+    rows: int
+    cols: int
+    dtype: str
+    tile: int
+    symmetric: bool
+    full: bool
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiles of one kernel."""
+        return Tiling(self.rows, self.cols, self.tile, upper=self.symmetric and not self.full)
+
+
+def header_of(group: Any) -> Header | None:
+    """Header of an unfinished set; None where it was killed before it could hold a kernel."""
+    node = next((name for name in ("gram_upper", "gram") if name in group), None)
+    if node is None or "row_sum" not in group or "tile_crc32c" not in group:
+        return None
+    _, rows, cols = group[node].shape
+    symmetric = bool(group.attrs["symmetric"])
+    full = symmetric and node == "gram"
+    return Header(rows, cols, group[node].dtype.name, int(group.attrs["tile"]), symmetric, full)
+
+
+def provenance_of(group: Any, n_kernels: int) -> list[dict[str, Any] | None]:
+    """Provenance of each kernel of an unfinished set; None for those that were never begun."""
+    found = [None if entry is None else dict(entry) for entry in group.attrs["kernels"][:n_kernels]]
+    for entry in found:
+        if entry is not None:
+            entry.pop("name", None)
+    return found + [None] * (n_kernels - len(found))
+
+
+def is_recoverable(group: Any) -> bool:
+    """Whether an unfinished set holds a whole kernel that a later import can recognize."""
+    return any(
+        entry is not None and entry.get("identity") is not None and not np.isnan(group["row_sum"][j, 0])
+        for j, entry in enumerate(provenance_of(group, int(group["row_sum"].shape[0])))
+    )
+
+
+def create_array(
+    group: Any,
+    name: str,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: str,
+    fill: float,
+    dims: tuple[str, ...] | None = None,
+    *,
+    overwrite: bool = False,
+) -> Any:
+    """Create an array of numbers; dimensions and comment are those of `NODES`."""
+    return group.create_array(
+        name,
+        shape=shape,
+        chunks=tuple(max(1, length) for length in chunks),
+        dtype=dtype,
+        fill_value=fill,
+        dimension_names=NODES[name].dims if dims is None else dims,
+        # Kernel matrices hardly compress; stored as they are, a local tile can be memory-mapped instead of
+        # decoded.
+        filters=None,
+        compressors=[Crc32cCodec()],
+        # A tile of zeros is written like any other: a tile that is absent was never written.
+        config={"write_empty_chunks": True},
+        attributes={"comment": NODES[name].doc},
+        overwrite=overwrite,
+    )
+
+
+def create_strings(group: Any, name: str, values: Array, dims: tuple[str, ...], comment: str | None = None) -> None:
+    """Write an array of strings, in one chunk."""
+    array = group.create_array(
+        name,
+        shape=values.shape,
+        chunks=values.shape,
+        dtype=str,
+        dimension_names=dims,
+        filters=None,
+        compressors=[Crc32cCodec()],
+        attributes=None if comment is None else {"comment": comment},
+        overwrite=True,
+    )
+    array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(values.shape)
+
+
+@contextmanager
+def full_disk(location: str | Store) -> Iterator[None]:
+    """Say what to do where work inside this context finds the disk full.
+
+    Raises
+    ------
+    DiskFullError
+        If it does.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        msg = (
+            f"no space left while writing {describe(location)}. What was written is kept: free some space "
+            "and run the same command again, and it goes on from there"
+        )
+        raise DiskFullError(msg) from error
