@@ -22,6 +22,7 @@ from dmkl.errors import InputError
 __all__ = [
     "Certificate",
     "Targets",
+    "as_exponent",
     "certify",
     "dual_exponent",
     "dual_norm",
@@ -36,7 +37,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
 
-INFINITE_P = 1e6
+_INFINITE_P = 1e6
 """From here on p counts as infinite: every weight of the optimum is one to within 1e-5."""
 
 
@@ -52,7 +53,7 @@ def as_exponent(p: float) -> float:
     if not value >= 1:
         msg = f"p must be at least 1 (from 1e6 on it counts as infinite), got {p!r}"
         raise InputError(msg)
-    return float(np.inf) if value >= INFINITE_P else value
+    return float(np.inf) if value >= _INFINITE_P else value
 
 
 def dual_exponent(p: float) -> float:

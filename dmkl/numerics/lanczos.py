@@ -41,7 +41,7 @@ class Extremes:
 def extreme_eigenvalues(
     matvec: Callable[[Array], Array], size: int, *, n_steps: int, rng: np.random.Generator
 ) -> Extremes:
-    """Estimate the lowest and the highest eigenvalue by Lanczos' method with full re-orthogonalisation.
+    """Estimate the lowest and the highest eigenvalue by Lanczos' method with full re-orthogonalization.
 
     From a random start q_1 build an orthonormal basis of the Krylov space in which K is tridiagonal,
 

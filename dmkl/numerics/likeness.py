@@ -1,4 +1,4 @@
-"""Telling from a few numbers each which matrices of a set are the same up to a positive factor."""
+"""Find matrices that are the same up to a positive factor, from a few numbers of each."""
 
 from __future__ import annotations
 

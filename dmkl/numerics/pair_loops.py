@@ -1,4 +1,4 @@
-"""The sums over columns that BLAS does not have, compiled.
+"""Compiled sums over columns that BLAS does not have: χ² distances, minima, absolute differences.
 
 Each adds Σ_k f(x_ik, y_jk) to an array (i, j). Neighboring j lie in one vector register, k in the loop around, so that
 no sum has to be rearranged to be vectorized; `_STRIP` columns of the result stay in the first cache level. Zeros of x

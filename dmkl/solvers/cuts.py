@@ -61,20 +61,20 @@ class Relaxation:
     @property
     def gap(self) -> float:
         """(value − bound)/spread."""
-        return relative(self.value - self.bound, self.spread)
+        return _relative(self.value - self.bound, self.spread)
 
 
 def _step(weights: Float, value: float, bound: float) -> Step:
     return Step(weights, {"value": value, "bound": bound})
 
 
-def relative(difference: float, spread: float) -> float:
+def _relative(difference: float, spread: float) -> float:
     """A difference of values in units of the spread of Q; none where all weights are alike."""
     return max(difference, 0.0) / spread if spread > 0 else 0.0
 
 
 def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: int = 5000) -> Relaxation:
-    """Solve the relaxation.
+    """Solve the semidefinite relaxation of min αᵀQα over the simplex.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ class KernelCut:
 
 
 def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> KernelCut:
-    """Learn weights from ratios: relaxation, rounding, descent.
+    """Learn kernel weights from the ratios of cuts: relaxation, rounding, descent.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Ker
     other, reached = _best_descent(Q, [first, *starts(relaxation.Z)])
     if reached < value:
         alpha, value = other, reached
-    gap = relative(value - relaxation.bound, relaxation.spread)
+    gap = _relative(value - relaxation.bound, relaxation.spread)
     proof: Proof = "none"
     if gap <= tol:
         proof = "theorem 2" if len(Q) <= 3 else "theorem 1" if is_positive_block(relaxation.Z) else "bound"

@@ -198,7 +198,7 @@ class GroupOutcome(Outcome):
 
 
 def best_of(outcomes: Sequence[GroupOutcome]) -> GroupOutcome:
-    """The outcome with the lowest training objective: of restarts from several seeds."""
+    """Of restarts from several seeds, the outcome with the lowest training objective."""
     return min(outcomes, key=lambda outcome: outcome.objective)
 
 
@@ -212,7 +212,7 @@ def gs_mkl(
     tol: float = 1e-4,
     max_iter: int = 100,
 ) -> Generator[GroupClassifier | Projection, Any, GroupOutcome]:
-    """Algorithm 1 with a line search; yields `GroupClassifier` and `Projection`, returns a `GroupOutcome`.
+    """Learn weights for each group by descent with a line search (Algorithm 1): a generator of requests.
 
     The direction is that of limited-memory BFGS in (a, b); a step is kept if the objective of the trained classifier
     falls by Armijo's rule. A kept step costs a training and a projection, a refused one a training.

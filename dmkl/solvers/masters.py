@@ -1,4 +1,4 @@
-"""The restricted master: the small problem over the kernel weights that one central place solves.
+"""Master problems: the next kernel weights, from what is known of the objective so far.
 
 Three forms (Yan et al., JMLR 13, 2012, section 2.1, and beyond):
 
@@ -112,33 +112,33 @@ def newton_master(q: Float, curvature: Float, beta: Float, p: float) -> Float:
 
 
 def ascent_direction(aim: Float, q: Float, beta: Float, p: float) -> Float:
-    """From β to the aim of a master; to the steepest corner where J does not rise on that way, q being its gradient.
+    """From β to a master's solution; to the steepest corner of the ball where J does not rise on that way.
 
-    A master's own tolerance can hide the way up while the gap is open.
+    A master's own tolerance can hide the way up while the gap is open. q is the gradient of J at β.
     """
     direction = aim - beta
     return direction if q @ direction > 0 else steepest(q, p) - beta
 
 
-def _cutting_planes(cuts: Sequence[CuttingPlane], n: int, spares: int) -> tuple[ConicProgram, Float]:
+def _cutting_planes(planes: Sequence[CuttingPlane], n: int, spares: int) -> tuple[ConicProgram, Float]:
     """Variables (β, spare …, θ): maximize θ under S(α^(r), β) ≥ θ."""
     width = n + spares + 1
     program = ConicProgram(width)
-    scale = max(max(float(np.abs(cut.slopes).max()), abs(cut.constant)) for cut in cuts) or 1.0
-    rows = np.zeros((len(cuts), width))
-    for r, cut in enumerate(cuts):
-        rows[r, :n] = -cut.slopes / scale
+    scale = max(max(float(np.abs(plane.slopes).max()), abs(plane.constant)) for plane in planes) or 1.0
+    rows = np.zeros((len(planes), width))
+    for r, plane in enumerate(planes):
+        rows[r, :n] = -plane.slopes / scale
         rows[r, -1] = 1.0
-    program.at_most(rows, np.array([cut.constant / scale for cut in cuts]))
+    program.at_most(rows, np.array([plane.constant / scale for plane in planes]))
     linear = np.zeros(width)
     linear[-1] = -1.0
     return program, linear
 
 
-def exact_master(cuts: Sequence[CuttingPlane], p: float) -> Float:
-    """Maximize the lowest of the cuts over β ≥ 0, ‖β‖_p ≤ 1; returns β on the sphere, (n,)."""
-    n = len(cuts[0].slopes)
-    program, linear = _cutting_planes(cuts, n, _spares(n, p))
+def exact_master(planes: Sequence[CuttingPlane], p: float) -> Float:
+    """Maximize the lowest of the planes over β ≥ 0, ‖β‖_p ≤ 1; returns β on the sphere, (n,)."""
+    n = len(planes[0].slopes)
+    program, linear = _cutting_planes(planes, n, _spares(n, p))
     _add_ball(program, n, p)
     return _weights(program.minimize(linear)[0][:n], p)
 
@@ -155,15 +155,15 @@ def taylor_form(beta: Float, p: float) -> tuple[Float, Float, float]:
     return quadratic, linear, 0.5 * p * (p - 3.0) + 1.0
 
 
-def taylor_master(cuts: Sequence[CuttingPlane], beta: Float, p: float) -> Float:
-    """Maximize the lowest of the cuts over b ≥ 0, ν(b) ≤ 1, the form taken at β; returns b on the sphere, (n,).
+def taylor_master(planes: Sequence[CuttingPlane], beta: Float, p: float) -> Float:
+    """Maximize the lowest of the planes over b ≥ 0, ν(b) ≤ 1, the form taken at β; returns b on the sphere, (n,).
 
     As in the papers: a linear program for p = 1, a quadratically constrained one for 1 < p < ∞.
     """
     n = len(beta)
     if p == 1 or np.isinf(p):
-        return exact_master(cuts, p)
-    program, linear = _cutting_planes(cuts, n, 0)
+        return exact_master(planes, p)
+    program, linear = _cutting_planes(planes, n, 0)
     program.at_most(_selector(program.width, 0, n), np.zeros(n))
     a, slope, constant = taylor_form(beta, p)
     # bᵀDb + lᵀb + c ≤ 1 as a second-order cone: with r = 1 − c − lᵀb, ‖(2 D^½ b, r − 1)‖ ≤ r + 1.

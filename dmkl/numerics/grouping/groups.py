@@ -1,7 +1,7 @@
-"""Groups of samples inside each class: what group-sensitive weights are weights of.
+"""Groups of samples, each of which has kernel weights of its own in group-sensitive MKL.
 
 Yang, Li, Tian, Duan, Gao, ICCV 2009 (GS-MKL), section 5.3: the training samples of each class are clustered into a few
-groups; a group belongs to one class. There is a module for each rule.
+groups, by k-means or by probabilistic latent semantic analysis; a group belongs to one class. Each rule has a module.
 
 The group of a new sample
 -------------------------
@@ -108,7 +108,7 @@ class SampleGroups(ABC):
         return replace(self, labels=self.nearest(affinities))
 
     def _stretched(self, squared: Float) -> Float:
-        """Squared distances from centers as they are without each sample, from those as they are; see the module."""
+        """Squared distances from the centers made without each sample, from those from the centers; see the module."""
         sizes = np.bincount(self.members, minlength=self.n_groups)[self.members].astype(np.float64)
         alone = sizes == 1
         own = np.arange(len(self.members)), self.members
@@ -200,7 +200,7 @@ def samples_by_class(
 
 
 def united(kind: type[Made], m: int, parts: list[tuple[Any, Index, Index, Float]]) -> Made:
-    """One set of groups from (class, its rows, their groups, the centers); empty groups are left out."""
+    """Groups of all classes, from (class, its rows, their groups, the centers) of each; empty groups are left out."""
     labels = np.empty(m, dtype=np.intp)
     classes: list[Any] = []
     centers: list[Float] = []

@@ -26,7 +26,7 @@ ByProducts = Generator[Float, Float, Result]
 
 @dataclass(frozen=True)
 class KernelGroups(SampleGroups):
-    """Kernel k-means: new samples are compared by −‖φ(x) − center‖² + ‖φ(x)‖², of which no more need be known."""
+    """Kernel k-means: −‖φ(x) − center‖² without ‖φ(x)‖², which is the same for all centers."""
 
     model: ClassVar[str] = "kernel"
 
@@ -136,7 +136,7 @@ _Clustering = tuple[float, Index, Float]
 
 
 def _lloyd(diagonal: Float, count: int, rng: np.random.Generator, max_iter: int) -> ByProducts[_Clustering]:
-    """One run in one class, from random samples of it as centers."""
+    """Cluster one class once, beginning with random samples of it as centers."""
     r = len(diagonal)
     # k-means++: the next center is a sample, drawn in proportion to its squared distance from the nearest so far.
     apart = np.empty((r, 0))

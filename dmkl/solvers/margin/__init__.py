@@ -1,1 +1,1 @@
-"""Support vector machines on weighted kernels: one machine in and out of core, and the weights that suit it best."""
+"""Support vector machines on combined kernels, and kernel weights learned with them."""

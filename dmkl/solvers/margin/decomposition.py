@@ -32,7 +32,7 @@ def solve_by_columns(
     max_bytes: int,
     start: npt.ArrayLike | None = None,
 ) -> tuple[SVMSolution, int]:
-    """Solve on a kernel matrix of which no more than some columns fit the memory.
+    """Train a support vector machine on a kernel matrix of which only some columns fit the memory.
 
     Decomposition (Osuna, Freund, Girosi 1997; Joachims 1999) with a working set as large as the memory: the pairs
     that violate optimality most, then the free vectors and whatever else is held. The columns of those that join are
@@ -142,7 +142,7 @@ class _HeldColumns:
         self.asked = 0
 
     def working_set(self, violators: Index, free: npt.NDArray[np.bool_]) -> Index:
-        """At least half of it violators, the worst first; then free vectors that are held, then whatever is held."""
+        """The next samples to optimize: at least half violators, the worst first, then free ones that are held."""
         held = self._holder[self._holder >= 0]
         free_held, bound_held = held[free[held]], held[~free[held]]
         share = max(self._size // 2, self._size - len(free_held))

@@ -32,7 +32,7 @@ def dense_bytes(m: int) -> int:
 def solve_dense(
     K: Float, y: npt.ArrayLike, C: float, tol: float = 1e-6, start: npt.ArrayLike | None = None
 ) -> SVMSolution:
-    """Solve on a kernel matrix in memory.
+    """Train a support vector machine on a kernel matrix in memory.
 
     SMO in float64, with Newton's steps of the free vectors in between, its own tolerance tightened until the gap,
     computed anew from Ku, is within tol. (LIBSVM holds kernels in float32, and from some C on can get no closer to the
@@ -112,7 +112,7 @@ def _polish(K: Float, lower: Float, upper: Float, u: Float, f: Float) -> None:
 
 
 def optimize(K: Float, lower: Float, upper: Float, u: Float, f: Float, eps: float) -> bool:
-    """The dual on a kernel matrix in memory, to a violation of eps; changes u and f. False if steps ran out."""
+    """Maximize the dual until no pair violates optimality by more than eps; changes u and f. False if steps ran out."""
     most = _STEPS_A_TURN * len(u)
     for _ in range(_MAX_TURNS):
         taken = ascend(K, lower, upper, u, f, eps, most)

@@ -1,4 +1,4 @@
-"""Generalized MKL: a C-SVM on K(d) = Σ_j d_j K_j whose weights pay for themselves and obey linear constraints.
+"""Generalized MKL: a C-SVM on K(d) = Σ_j d_j K_j, with prices and linear constraints on the weights.
 
 Varma and Ray, ICCV 2007, method page. With σ (n,) the price of each kernel, and k rows A d ≥ b of what is known before,
 
@@ -56,7 +56,7 @@ def gmkl(
     names: tuple[str, ...] = (),
     start: Float | None = None,
 ) -> Generator[SVM | EachProduct, Any, Outcome]:
-    """Solve one problem; yields `SVM` and `EachProduct`, two passes a weighting, and returns an `Outcome`.
+    """Solve one problem of generalized MKL: a generator that asks for two passes in each step.
 
     Parameters
     ----------
@@ -69,11 +69,11 @@ def gmkl(
         `SVM` has none), floored by every cutting plane so far, is minimized over the polyhedron; a step that fails
         adds its cutting plane and with it corrects the next. "gradient": Varma and Ray's projected gradient under
         Armijo's rule, with spectral first lengths (Birgin, Martínez and Raydan, SIAM Journal on Optimization 10,
-        2000); on hard cases it stays open after a hundred weightings where Newton takes ten.
+        2000); on hard cases it stays open after a hundred steps where Newton takes ten.
     tol
         The relative gap to prove.
     max_iter
-        Most weightings tried, at least one.
+        Most steps, each with weights to try; at least one.
     names
         The kernels' names, for messages.
     start
@@ -119,7 +119,7 @@ def gmkl(
         else:
             length = 0.25 * length
         outcome = best.outcome(lower, steps)
-        watch.note(f"{problem.name}weighting {len(steps)}: gap {outcome.gap:.2e}, aim {tol:.0e}")
+        watch.note(f"{problem.name}step {len(steps)}: gap {outcome.gap:.2e}, aim {tol:.0e}")
         if outcome.gap <= tol:
             return replace(outcome, status=Status.CERTIFIED)
         curvature = best.curvature if method == "newton" else None
@@ -139,7 +139,7 @@ def gmkl(
     return outcome
 
 
-# --- one weighting -----------------------------------------------------------------------------------------------
+# --- one step -----------------------------------------------------------------------------------------------
 
 # t = 1 among them, exactly.
 _SCALES = 2.0 ** np.arange(-4.0, 4.5, 0.5)

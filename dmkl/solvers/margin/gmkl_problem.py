@@ -1,4 +1,4 @@
-"""The problem of generalized MKL: labels, prices and linear constraints, and what cannot be solved of them."""
+"""A problem of generalized MKL: labels, prices and linear constraints, and the check that it has a solution."""
 
 from __future__ import annotations
 

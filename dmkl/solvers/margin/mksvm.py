@@ -1,4 +1,4 @@
-"""ℓp MK-SVM: the kernel weights that suit a support vector machine best.
+"""ℓp MK-SVM: kernel weights and a support vector machine, learned together.
 
 For labels y and the bound C (Yan et al., JMLR 13, 2012, Eq. 1, whose α is u = α∘y here; CVPR 2010; Kloft, Brefeld,
 Sonnenburg, Zien, JMLR 12, 2011),
@@ -45,7 +45,7 @@ Float = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class MarginProblem:
-    """One problem: labels 1 and −1 (m,), the bound C on α, the exponent p of the norm.
+    """One binary problem: labels 1 and −1 (m,), the bound C on α, the exponent p of the norm.
 
     Raises
     ------
@@ -163,14 +163,14 @@ def mk_svm(
     names: tuple[str, ...] = (),
     start: Float | None = None,
 ) -> Generator[SVM | EachProduct, Any, MarginOutcome]:
-    """Solve one problem; yields requests, returns a `MarginOutcome`.
+    """Solve one problem of ℓp MK-SVM: a generator that asks for two passes in each step.
 
     Newton's method over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
     (`dmkl.solvers.masters.newton_master`), and a step along which J does not fall enough is shortened to where its
     slope, known at both ends, should vanish. J falls from one accepted step to the next. Where a machine gives no
     curvature, the step is that of `closed_form_weights`, along which J always falls, slowly near p = 1.
 
-    Each weighting asks for a machine on K(β), and for K_ju of all kernels. The machine's own gap shows in the slopes
+    Each step asks for a machine on K(β), and for K_ju of all kernels. The machine's own gap shows in the slopes
     to first order, v being √gap off, so that machines are asked for to the square of what is to be told of the
     weights.
 
@@ -183,7 +183,7 @@ def mk_svm(
     tol
         The relative gap to prove.
     max_iter
-        Most weightings tried.
+        Most steps, each with weights to try.
     names
         The kernels' names, for messages.
     start
@@ -197,7 +197,7 @@ def mk_svm(
         If a quadratic form uᵀK_ju comes out negative.
     """
     if max_iter < 1:
-        msg = f"max_iter counts the weightings that may be tried, at least 1; got {max_iter}"
+        msg = f"max_iter counts the steps that may be tried, at least 1; got {max_iter}"
         raise InputError(msg)
     watch = progress.current()
     y, C, p = problem.y, problem.C, problem.p
@@ -233,7 +233,7 @@ def mk_svm(
                 steps,
                 certificate=certificate,
             )
-        watch.note(f"{problem.name}weighting {len(steps)}: gap {certificate.gap:.2e}, aim {tol:.0e}")
+        watch.note(f"{problem.name}step {len(steps)}: gap {certificate.gap:.2e}, aim {tol:.0e}")
         if certified:
             return best
         if fixed or (accuracy <= 0.1 * tol and certificate.weights_gap <= 0.1 * tol):
