@@ -31,7 +31,6 @@ __all__ = ["KernelSet", "Split", "measure"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
-Selector = int | slice | Sequence[int] | Sequence[bool] | Array
 
 
 class Split(NamedTuple):
@@ -148,7 +147,7 @@ class KernelSet:
 
     @property
     def view(self) -> View:
-        """What a pass reads (for solvers)."""
+        """The stored kernels, rows and columns that are chosen, and the steps (for solvers)."""
         return self._view
 
     def __len__(self) -> int:

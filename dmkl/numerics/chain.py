@@ -12,7 +12,7 @@ K(Cv) − 1 r̄ᵀ(Cv), because Cv sums to zero and the two other terms of the c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dmkl.errors import InputError
 
-__all__ = ["ChainState", "Fitted", "FittedStep", "KernelSum", "Step", "for_columns", "for_rows"]
+__all__ = ["ChainState", "Fitted", "FittedStep", "KernelSum", "Step", "restricted"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -102,14 +102,17 @@ class Step(ABC):
 
 
 class FittedStep(Step):
-    """A step with its statistics: dataclasses of arrays whose first axis is the kernel.
+    """A step with its statistics: a dataclass of arrays whose first axis is the kernel.
 
-    Arrays called ``row_…`` are statistics of the rows. Fitted again (`fit`), a step keeps the others and becomes one
-    for new samples as rows.
+    Arrays called ``row_…`` are statistics of the rows, and what `fit` replaces for new samples.
     """
 
     same_for_all: ClassVar[bool] = True
     """Whether `right` is the same for every kernel."""
+
+    def fit(self, state: ChainState) -> FittedStep:
+        """The same step for the rows of a view of new samples."""
+        return self
 
     def right(self, j: int, v: Array) -> Array:
         """Carry V of kernel j from the columns after the step to those before it."""
@@ -184,7 +187,8 @@ class Fitted:
     @property
     def n_bytes(self) -> int:
         """Memory that the statistics take."""
-        return sum(array.nbytes for step in self.steps for array in step.arrays().values())
+        # Means and scales of a square view are those of its rows and of its columns.
+        return sum({id(array): array.nbytes for step in self.steps for array in step.arrays().values()}.values())
 
     def select(self, kernels: Index) -> Fitted:
         """The same chain for some of the kernels."""
@@ -193,14 +197,6 @@ class Fitted:
     def training(self) -> Fitted:
         """The chain for the column samples as rows."""
         return replace(self, steps=tuple(step.training() for step in self.steps))
-
-    def for_rows(self, rows: Index) -> Fitted:
-        """The chain for some of the rows after it."""
-        return replace(self, steps=for_rows(self.steps, rows)[0])
-
-    def for_columns(self, cols: Index) -> Fitted:
-        """The chain for products with some of the columns after it, of a square view."""
-        return replace(self, steps=for_columns(self.steps, cols)[0])
 
     def for_products(self) -> Fitted:
         """Without the statistics that products do not need: a square centering needs none at all."""
@@ -282,22 +278,11 @@ class Fitted:
         return removed
 
 
-def for_rows(steps: tuple[Any, ...], rows: Index) -> tuple[tuple[Any, ...], Index]:
-    """Steps, fitted or not, for some of the rows after them, and the positions of these rows before them."""
-    return _restricted(steps, rows, lambda step, at: step.for_rows(at))
-
-
-def for_columns(steps: tuple[Any, ...], cols: Index) -> tuple[tuple[Any, ...], Index]:
-    """Steps, fitted or not, for some of the columns after them, and the positions of these columns before them."""
-    return _restricted(steps, cols, lambda step, at: step.for_columns(at))
-
-
-def _restricted(
-    steps: tuple[Any, ...], positions: Index, restrict: Callable[[Any, Index], tuple[Any, Index]]
-) -> tuple[tuple[Any, ...], Index]:
+def restricted(steps: Sequence[Any], positions: Index, *, rows: bool) -> tuple[tuple[Any, ...], Index]:
+    """Steps, fitted or not, for some of the rows (or columns) after them, and the positions of these before them."""
     found = []
     for step in reversed(steps):
-        step, positions = restrict(step, positions)
+        step, positions = step.for_rows(positions) if rows else step.for_columns(positions)
         found.append(step)
     return tuple(found[::-1]), positions
 

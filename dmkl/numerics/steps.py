@@ -188,9 +188,6 @@ class CenteringOfColumns(FittedStep):
 
     mean: Array
 
-    def fit(self, state: ChainState) -> CenteringOfColumns:
-        return self
-
     @property
     def has_offset(self) -> bool:
         return True
@@ -208,9 +205,6 @@ class Scaling(FittedStep):
     name = "scale"
 
     factor: Array
-
-    def fit(self, state: ChainState) -> Scaling:
-        return self
 
     def scalar(self, j: int) -> float:
         return float(self.factor[j])
@@ -304,9 +298,6 @@ class Take(FittedStep):
     rows: Index
     cols: Index
     before: Index
-
-    def fit(self, state: ChainState) -> Take:
-        return self
 
     @property
     def keeps_square(self) -> bool:

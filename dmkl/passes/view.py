@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.numerics.chain import Fitted, Step, for_columns, for_rows
+from dmkl.numerics.chain import Fitted, Step, restricted
 from dmkl.numerics.steps import Take
 from dmkl.numerics.tiling import Tiling
 
@@ -134,16 +134,6 @@ class View:
         """The square view of the column samples, in which the steps take their statistics."""
         return replace(self, rows=self.cols, steps=tuple(step.training() for step in self.steps))
 
-    def for_rows(self, positions: Index) -> View:
-        """Some of the rows of the view after all steps, which are taken before the first step."""
-        steps, rows = for_rows(self.steps, positions)
-        return replace(self, rows=self.rows[rows], steps=steps)
-
-    def for_columns(self, positions: Index) -> View:
-        """Some of the columns of the view after all steps, which are taken before the first step."""
-        steps, cols = for_columns(self.steps, positions)
-        return replace(self, cols=self.cols[cols], steps=steps)
-
     def tile_tasks(self) -> list[TileTask]:
         """The tiles that this view needs, row by row."""
         tiling = self.source.tiling
@@ -186,14 +176,18 @@ class Lens:
         They keep the statistics that they had among all rows, and the columns theirs: it is K[test, train] of a fold
         whose training samples are the columns.
         """
-        return Lens(self.view.for_rows(positions), self.fitted.for_rows(positions))
+        steps, rows = restricted(self.view.steps, positions, rows=True)
+        fitted, _ = restricted(self.fitted.steps, positions, rows=True)
+        return Lens(replace(self.view, rows=self.view.rows[rows], steps=steps), replace(self.fitted, steps=fitted))
 
     def columns(self, positions: Index) -> Lens:
         """The lens of some of the columns of a square view: a pass through it reads the tiles of these alone.
 
-        Products through it are K_j[:, positions] V; no statistics can be taken of its view.
+        Products through it are K_j[:, positions] V, centered over all columns; its view cannot be measured anew.
         """
-        return Lens(self.view.for_columns(positions), self.fitted.for_columns(positions))
+        steps, cols = restricted(self.view.steps, positions, rows=False)
+        fitted, _ = restricted(self.fitted.steps, positions, rows=False)
+        return Lens(replace(self.view, cols=self.view.cols[cols], steps=steps), replace(self.fitted, steps=fitted))
 
     def diagonal(self) -> Array | None:
         """The diagonals of the kernels after all steps, (n, m), of a square view; None where the source has none."""

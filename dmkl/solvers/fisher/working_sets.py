@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -59,7 +59,7 @@ def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
     found = []
     for tiles in np.array_split(used, n_sets):
         index = np.flatnonzero(np.isin(tile, tiles))
-        columns, block = view.for_columns(index), _block(view, index)
+        columns, block = lens.columns(index).view, _block(lens, index)
         found.append(WorkingSet(index, fraction_of_tiles(columns, view), fraction_of_tiles(block, view)))
     return found
 
@@ -91,7 +91,7 @@ def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float]
     for number, part in zip(owners, run_tasks("block", work, [lens for lens, _, _ in wanted]), strict=True):
         totals[number] += part
     read = sum(
-        fraction_of_tiles(_block(lens.view, index), lens.view) * np.count_nonzero(weights) / len(weights)
+        fraction_of_tiles(_block(lens, index), lens.view) * np.count_nonzero(weights) / len(weights)
         for lens, weights, index in wanted
     )
     return totals, read
@@ -116,6 +116,7 @@ def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequ
     return total
 
 
-def _block(view: View, index: Index) -> View:
-    """Some samples of a square view, as rows and as columns."""
-    return view.for_columns(index).for_rows(index)
+def _block(lens: Lens, index: Index) -> View:
+    """The stored rows and columns of some samples of a square view."""
+    columns = lens.columns(index).view
+    return replace(columns, rows=columns.cols, steps=())
