@@ -156,13 +156,7 @@ def build(
     return kernelset.open(writer.finish(source.names, nodes))
 
 
-def _labels(
-    found: Labels,
-    names: Sequence[str] | None,
-    labels: Any,
-    splits: Any,
-    tasks: Any,
-) -> Labels:
+def _labels(found: Labels, names: Sequence[str] | None, labels: Any, splits: Any, tasks: Any) -> Labels:
     """Labels as given, or else as found in the files."""
     return Labels(
         samples=names,
@@ -241,11 +235,13 @@ def at_hand(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> d
     return {
         name: ArrayTable(
             name,
-            np.array(table.read(slice(0, table.shape[0]))),  # the caller's own array may change
+            table.shape,
+            table.dtype,
             table.columns,
             scans[name].content,
             scans[name].center,
-            scans[name].absent,
+            int(scans[name].absent.sum()),
+            np.array(table.read(slice(0, table.shape[0]))),  # the caller's own array may change
         )
         for name, table in tables.items()
     }

@@ -129,7 +129,7 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     at = K.view.final_positions()[axis]
     samples = (K.samples, K.train_samples)[axis]
     if len(at) != len((source.samples, source.train_samples)[axis]) or not np.array_equal(at, np.arange(len(at))):
-        tables = {name: TableOfRows(table, at) for name, table in tables.items()}
+        tables = {name: TableOfRows.of(table, at) for name, table in tables.items()}
     return TrainingFeatures(recipes, tables, samples, source.dtype, source.tiling.tile)
 
 

@@ -132,7 +132,7 @@ def test_constant_kernels_and_different_scales_are_told(tmp_path):
     assert "'large'" in text
     assert "k(x, x) = 0" in text
     # And it is as the finding says: such a kernel cannot be normalized.
-    with pytest.raises(InputError, match="cannot be normali[sz]ed"):
+    with pytest.raises(InputError, match=r"cannot be normali[sz]ed"):
         np.asarray(dmkl.open(tmp_path / "set.zarr").select("constant").center().normalize("trace"))
 
 
