@@ -259,7 +259,8 @@ def _source(
     present = {name: train[~scans[name].absent[train]] for name in tables}
     recipes = resolve(planned, axis, present, train, header.dtype, header.tile)
     source = FeatureTiles(recipes, axis, None, header.dtype, header.tile)
-    return filled(source, {name: table.absent for name, table in scans.items()}, present)
+    absent = {name: table.absent for name, table in scans.items()}
+    return filled(source, absent, absent, present)
 
 
 def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[str, Any]]:
