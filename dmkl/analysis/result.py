@@ -105,9 +105,7 @@ class Analysis:
         keep = np.flatnonzero(values >= least)
         keep = keep[np.argsort(-values[keep], kind="stable")]
         names = np.array(self.names)
-        return pd.DataFrame(
-            {"kernel": names[first[keep]], "kernel_2": names[second[keep]], "alignment": values[keep]},
-        )
+        return pd.DataFrame({"kernel": names[first[keep]], "kernel_2": names[second[keep]], "alignment": values[keep]})
 
     def summary(self) -> str:
         """Summarize in a few lines how similar the kernels are, which repeat others and which fit the labels best."""

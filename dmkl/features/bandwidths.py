@@ -101,10 +101,10 @@ def _means(
         )
         raise InputError(msg)
     if statistic == "sqeuclidean":
-        table = RandomTable(axis.samples, *random) if random is not None else axis.tables[str(source)]
+        table = RandomTable.of(axis.samples, *random) if random is not None else axis.tables[str(source)]
         return list(zip(keys, _squared(keys, table, rows), strict=True))
     assert source is not None
-    table = TableOfRows(axis.tables[source], rows)
+    table = TableOfRows.of(axis.tables[source], rows)
     some = Axis(axis.samples[rows], {source: table}, rows if statistic == "given" else None)
     recipes = [Recipe(str(k), f"mean-{statistic}", source, key[2], {}) for k, key in enumerate(keys)]
     tiles = FeatureTiles(recipes, some, None, dtype, tile)

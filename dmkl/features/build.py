@@ -156,13 +156,7 @@ def build(
     return stores.open(writer.finish(source.names, nodes))
 
 
-def _labels(
-    found: Labels,
-    names: Sequence[str] | None,
-    labels: Any,
-    splits: Any,
-    tasks: Any,
-) -> Labels:
+def _labels(found: Labels, names: Sequence[str] | None, labels: Any, splits: Any, tasks: Any) -> Labels:
     """Labels as given, or else as found in the files."""
     return Labels(
         samples=names,
@@ -241,11 +235,13 @@ def at_hand(tables: Mapping[str, FeatureMatrix], scans: Mapping[str, Scan]) -> d
     return {
         name: ArrayTable(
             name,
-            np.array(table.read(slice(0, table.shape[0]))),  # the caller's own array may change
+            table.shape,
+            table.dtype,
             table.columns,
             scans[name].content,
             scans[name].center,
-            scans[name].absent,
+            int(scans[name].absent.sum()),
+            np.array(table.read(slice(0, table.shape[0]))),  # the caller's own array may change
         )
         for name, table in tables.items()
     }
@@ -263,7 +259,8 @@ def _source(
     present = {name: train[~scans[name].absent[train]] for name in tables}
     recipes = resolve(planned, axis, present, train, header.dtype, header.tile)
     source = FeatureTiles(recipes, axis, None, header.dtype, header.tile)
-    return filled(source, {name: table.absent for name, table in scans.items()}, present)
+    absent = {name: table.absent for name, table in scans.items()}
+    return filled(source, absent, absent, present)
 
 
 def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dmkl import stores
 from dmkl.errors import InputError, MemoryBudgetError, StoreError
 from dmkl.features.build import Missing, at_hand, check_present, check_values, provenances
-from dmkl.features.missing import fill_of, means
+from dmkl.features.missing import filled
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
@@ -129,7 +129,7 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     at = K.view.final_positions()[axis]
     samples = (K.samples, K.train_samples)[axis]
     if len(at) != len((source.samples, source.train_samples)[axis]) or not np.array_equal(at, np.arange(len(at))):
-        tables = {name: TableOfRows(table, at) for name, table in tables.items()}
+        tables = {name: TableOfRows.of(table, at) for name, table in tables.items()}
     return TrainingFeatures(recipes, tables, samples, source.dtype, source.tiling.tile)
 
 
@@ -245,7 +245,10 @@ def cross_tiles(
     tile = min(training.tile, max(n_rows, len(training.samples)))
     source = FeatureTiles(recipes, rows, cols, training.dtype, tile)
     labels = Labels(names, None, found.labels.labels, found.labels.tasks)
-    return _filled(source, {name: each.absent for name, each in scans.items()}), labels
+    absent = {name: each.absent for name, each in scans.items()}
+    lacking = {name: _absent(table) for name, table in training.tables.items()}
+    having = {name: np.flatnonzero(~mask) for name, mask in lacking.items()}
+    return filled(source, absent, lacking, having), labels
 
 
 def _same_columns(
@@ -288,28 +291,6 @@ def _same_columns(
         )
         raise InputError(msg)
     return new
-
-
-def _filled(source: FeatureTiles, absent: Mapping[str, npt.NDArray[np.bool_]]) -> FeatureTiles:
-    """Fill the rows and columns of samples that lack a source with the mean of training samples that have it."""
-    training = source.axes[1]
-    lacking = {name: _absent(table) for name, table in training.tables.items()}
-    affected = [
-        k
-        for k, recipe in enumerate(source.recipes)
-        if recipe.feature in lacking and (absent[recipe.feature].any() or lacking[recipe.feature].any())
-    ]
-    if not affected:
-        return source
-    present = {name: np.flatnonzero(~mask) for name, mask in lacking.items()}
-    square = FeatureTiles(source.recipes, training, None, source.dtype, source.tiling.tile)
-    row_means, col_means = means(source, affected, present), means(square, affected, present)
-    fills = {}
-    for k in affected:
-        feature = str(source.recipes[k].feature)
-        mean = float(col_means[k][present[feature]].mean())
-        fills[k] = fill_of(absent[feature], lacking[feature], row_means[k], col_means[k], mean)
-    return FeatureTiles(source.recipes, *source.axes, source.dtype, source.tiling.tile, fills)
 
 
 def _absent(table: FeatureTable) -> npt.NDArray[np.bool_]:

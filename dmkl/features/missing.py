@@ -11,24 +11,26 @@ from dmkl.errors import InputError
 from dmkl.features.tile_tasks import TileIndex, batches, check_task_memory, run_batch
 from dmkl.features.tiles import FeatureTiles, MeanFill
 
-__all__ = ["fill_of", "filled", "means"]
+__all__ = ["filled"]
 
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-def filled(source: FeatureTiles, absent: Mapping[str, Mask], present: Mapping[str, Index]) -> FeatureTiles:
+def filled(
+    source: FeatureTiles, rows_absent: Mapping[str, Mask], cols_absent: Mapping[str, Mask], present: Mapping[str, Index]
+) -> FeatureTiles:
     """Fill the entries of samples that lack a source with the mean over training samples that have it.
 
     Parameters
     ----------
     source
-        Symmetric kernels, zeros in the place of features that are absent.
-    absent
-        For each source the samples that lack it, (samples,).
+        Kernels, zeros in the place of features that are absent.
+    rows_absent, cols_absent
+        For each source the samples along either axis that lack it, (samples,).
     present
-        For each source the training samples that have it, as positions.
+        For each source the training samples, among the columns, that have it, as ascending positions.
 
     Returns
     -------
@@ -40,47 +42,31 @@ def filled(source: FeatureTiles, absent: Mapping[str, Mask], present: Mapping[st
     InputError
         If no training sample has a source.
     """
-    affected = [k for k, recipe in enumerate(source.recipes) if recipe.feature and absent[recipe.feature].any()]
+    used = {recipe.feature for recipe in source.recipes}
+    incomplete = {name for name in cols_absent if name in used and (rows_absent[name].any() or cols_absent[name].any())}
+    affected = [k for k, recipe in enumerate(source.recipes) if recipe.feature in incomplete]
+    if not affected:
+        return source
+    recipes, (row_axis, col_axis), tile = source.recipes, source.axes, source.tiling.tile
+    square = source if source.symmetric else FeatureTiles(recipes, col_axis, None, source.dtype, tile)
+    col_means = _means(square, affected, present)
+    row_means = col_means if source.symmetric else _means(source, affected, present)
     fills = {}
-    for k, mean in means(source, affected, present).items():
-        feature = str(source.recipes[k].feature)
-        mask = absent[feature]
-        fills[k] = fill_of(mask, mask, mean, mean, float(mean[present[feature]].mean()))
-    return (
-        source
-        if not fills
-        else FeatureTiles(source.recipes, source.axes[0], None, source.dtype, source.tiling.tile, fills)
-    )
+    for k in affected:
+        feature = str(recipes[k].feature)
+        rows, cols = rows_absent[feature], cols_absent[feature]
+        mean = float(col_means[k][present[feature]].mean())
+        # Among themselves the samples that lack the source have the mean of the means.
+        fills[k] = MeanFill(rows, cols, np.where(rows, mean, row_means[k]), np.where(cols, mean, col_means[k]), mean)
+    return FeatureTiles(recipes, row_axis, None if source.symmetric else col_axis, source.dtype, tile, fills)
 
 
-def means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[str, Index]) -> dict[int, Float]:
-    """Mean of k(x, ·) over the column samples that have the source, for every row sample x.
-
-    Parameters
-    ----------
-    source
-        Kernels, zeros in the place of features that are absent.
-    kernels
-        Which of them.
-    present
-        For each source the column samples that have it, as ascending positions.
-
-    Returns
-    -------
-    dict
-        (rows,) for each kernel.
-
-    Raises
-    ------
-    InputError
-        If no sample has a source.
-    """
+def _means(source: FeatureTiles, kernels: Sequence[int], present: Mapping[str, Index]) -> dict[int, Float]:
+    """For each of some kernels the mean of k(x, ·) over the columns that have the source, of every row x, (rows,)."""
     for feature in dict.fromkeys(str(source.recipes[k].feature) for k in kernels):
         if not len(present[feature]):
             msg = f"no training sample has {feature!r}, so nothing stands for it; leave its kernels out"
             raise InputError(msg)
-    if not kernels:
-        return {}
     check_task_memory(source, "the means of kernels whose samples lack a source")
     tiles, found = list(source.tiling.pairs()), dict[int, Float]()
     for batch in batches(source, kernels, len(tiles)):
@@ -117,8 +103,3 @@ def _added(source: FeatureTiles, tiles: Sequence[TileIndex], parts: Sequence[tup
         if mirrored is not None:
             total[source.tiling.row_slice(j)] += mirrored
     return total
-
-
-def fill_of(rows: Mask, cols: Mask, row_mean: Float, col_mean: Float, mean: float) -> MeanFill:
-    """Entries for missing samples; among themselves they have the mean of the means."""
-    return MeanFill(rows, cols, np.where(rows, mean, row_mean), np.where(cols, mean, col_mean), mean)

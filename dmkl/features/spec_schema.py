@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dmkl.errors import InputError
 from dmkl.features.messages import did_you_mean, shown, some
 from dmkl.features.spec_files import read_columns
+from dmkl.inputs.feature_matrices import FeatureMatrix
 
-__all__ = ["MODELS", "NO_GRID", "BlockInfo", "OnColumns", "Random", "Spec", "listed"]
-
-
-class BlockInfo(Protocol):
-    """Shape and column names of a feature table, which is all that planning needs."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(samples, columns)."""
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """Names of the columns; None where they have none."""
+__all__ = ["MODELS", "NO_GRID", "OnColumns", "Random", "Spec", "listed"]
 
 
 def listed(value: Any) -> Any:
@@ -62,7 +51,7 @@ class Spec(BaseModel):
 
     name: Annotated[str, Field(min_length=1)] = Field(default="", description="a name or a template of names")
 
-    def features(self, blocks: Mapping[str, BlockInfo], where: str) -> Sequence[str | None]:
+    def features(self, tables: Mapping[str, FeatureMatrix], where: str) -> Sequence[str | None]:
         """Names of the feature tables that are meant; ``[None]`` for kernels without one."""
         return [None]
 
@@ -76,14 +65,14 @@ class _OnFeatures(Spec):
         default=(), description="the name of a feature, a pattern such as 'dsift*', or a list of them"
     )
 
-    def features(self, blocks: Mapping[str, BlockInfo], where: str) -> Sequence[str | None]:
+    def features(self, tables: Mapping[str, FeatureMatrix], where: str) -> Sequence[str | None]:
         found: dict[str, None] = {}
         for asked in self.feature or ("*",):
-            matching = [asked] if asked in blocks else [name for name in blocks if fnmatchcase(name, asked)]
+            matching = [asked] if asked in tables else [name for name in tables if fnmatchcase(name, asked)]
             if not matching:
                 msg = (
-                    f"{where}: no feature is named {asked!r}{did_you_mean(asked, blocks)}; "
-                    f"the features are: {some(blocks) or 'none'}"
+                    f"{where}: no feature is named {asked!r}{did_you_mean(asked, tables)}; "
+                    f"the features are: {some(tables) or 'none'}"
                 )
                 raise InputError(msg)
             found.update(dict.fromkeys(matching))
@@ -139,18 +128,18 @@ class _ExponentialOnColumns(_Exponential, OnColumns):
 
 
 class _Distance(_Exponential, _OnFeatures):
-    def features(self, blocks: Mapping[str, BlockInfo], where: str) -> Sequence[str | None]:
-        square = {name: block for name, block in blocks.items() if block.shape[0] == block.shape[1]}
+    def features(self, tables: Mapping[str, FeatureMatrix], where: str) -> Sequence[str | None]:
+        square = {name: table for name, table in tables.items() if table.shape[0] == table.shape[1]}
         if not self.feature and not square:
-            shapes = some(f"{name} {block.shape}" for name, block in blocks.items())
+            shapes = some(f"{name} {table.shape}" for name, table in tables.items())
             msg = f"{where}: distance needs a square matrix of distances (samples × samples), got {shapes or 'none'}"
             raise InputError(msg)
-        found = super().features(blocks if self.feature else square, where)
+        found = super().features(tables if self.feature else square, where)
         for name in found:
             if name not in square:
                 msg = (
                     f"{where}: distance needs a square matrix of distances (samples × samples), but feature {name!r} "
-                    f"has the shape {blocks[str(name)].shape}; for a table of columns take rbf, laplacian or chi2"
+                    f"has the shape {tables[str(name)].shape}; for a table of columns take rbf, laplacian or chi2"
                 )
                 raise InputError(msg)
         return found

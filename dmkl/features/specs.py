@@ -22,9 +22,10 @@ from pydantic import ValidationError
 from dmkl.errors import InputError
 from dmkl.features.messages import did_you_mean, plain, shown, some
 from dmkl.features.spec_files import read_specs
-from dmkl.features.spec_schema import MODELS, NO_GRID, BlockInfo, OnColumns, Random, Spec, listed
+from dmkl.features.spec_schema import MODELS, NO_GRID, OnColumns, Random, Spec, listed
+from dmkl.inputs.feature_matrices import FeatureMatrix
 
-__all__ = ["FUNCTIONS", "BlockInfo", "Planned", "plan", "read_specs"]
+__all__ = ["FUNCTIONS", "Planned", "plan", "read_specs"]
 
 FUNCTIONS: dict[str, str] = {
     "linear": "x·y",
@@ -145,7 +146,7 @@ def _label(spec: Mapping[str, Any]) -> str:
 # --- planning --------------------------------------------------------------------------------------------------------
 
 
-def plan(specs: Any, blocks: Mapping[str, BlockInfo]) -> tuple[list[Planned], list[str]]:
+def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Planned], list[str]]:
     """Expand specifications into single kernels, and check them against the features.
 
     There is one kernel for each function, feature, set of columns and combination of listed parameters, in this order,
@@ -177,7 +178,7 @@ def plan(specs: Any, blocks: Mapping[str, BlockInfo]) -> tuple[list[Planned], li
 
         All others are parameters. `levels`, `scales` and `weights` are one value even if they are lists; any other
         list is a grid.
-    blocks
+    tables
         The feature tables by name.
 
     Returns
@@ -198,11 +199,11 @@ def plan(specs: Any, blocks: Mapping[str, BlockInfo]) -> tuple[list[Planned], li
     made: dict[str, tuple[str, dict[str, Any]]] = {}
     for where, function, model, axes in _checked(read_specs(specs)):
         before = len(planned)
-        for feature in model.features(blocks, where):
+        for feature in model.features(tables, where):
             here = where if feature is None else f"{where}, feature {feature!r}"
-            block = None if feature is None else blocks[feature]
-            for subset, columns in _subsets(model, block, here, notes):
-                n_columns = 0 if block is None else block.shape[1] if columns is None else len(columns)
+            table = None if feature is None else tables[feature]
+            for subset, columns in _subsets(model, table, here, notes):
+                n_columns = 0 if table is None else table.shape[1] if columns is None else len(columns)
                 derived = model.derived(n_columns, here)
                 maker = {"feature": feature, "function": function, "columns": subset}
                 source = {key: value for key, value in maker.items() if value is not None}
@@ -226,18 +227,18 @@ def plan(specs: Any, blocks: Mapping[str, BlockInfo]) -> tuple[list[Planned], li
 
 
 def _subsets(
-    model: Spec, block: BlockInfo | None, where: str, notes: list[str]
+    model: Spec, table: FeatureMatrix | None, where: str, notes: list[str]
 ) -> list[tuple[str | None, tuple[int, ...] | None]]:
     """Sets of columns to make kernels of: the name of each and its positions."""
-    if block is None or not isinstance(model, OnColumns) or not model.columns:
+    if table is None or not isinstance(model, OnColumns) or not model.columns:
         return [(None, None)]
     if not isinstance(model.columns, dict):
-        bearers = _bearers(model.columns, block, where)
+        bearers = _bearers(model.columns, table, where)
         lacking = [name for name, positions in bearers.items() if not positions]
         if lacking:
             msg = (
                 f"{where}: {len(lacking)} of the {len(bearers)} columns are not there: {some(lacking)}"
-                f"{did_you_mean(lacking[0], block.columns or ())}; the columns are {some(block.columns or ())}"
+                f"{did_you_mean(lacking[0], table.columns or ())}; the columns are {some(table.columns or ())}"
             )
             raise InputError(msg)
         chosen = [position for member in model.columns for position in bearers[member]]
@@ -248,7 +249,7 @@ def _subsets(
         label = "+".join(map(str, model.columns)) if len(model.columns) <= 3 else f"{len(chosen)}columns"
         return [(label, tuple(chosen))]
 
-    bearers = _bearers(itertools.chain.from_iterable(model.columns.values()), block, where)
+    bearers = _bearers(itertools.chain.from_iterable(model.columns.values()), table, where)
     # A set has each column once, in the order of its members.
     sets = {
         name: tuple(dict.fromkeys(itertools.chain.from_iterable(bearers[member] for member in members)))
@@ -269,25 +270,25 @@ def _subsets(
     return [(name, positions) for name, positions in sets.items() if len(positions) >= model.min_columns]
 
 
-def _bearers(members: Iterable[int | str], block: BlockInfo, where: str) -> dict[int | str, list[int]]:
+def _bearers(members: Iterable[int | str], table: FeatureMatrix, where: str) -> dict[int | str, list[int]]:
     """Positions of columns that are given by name or position."""
     members = dict.fromkeys(members)
-    outside = [member for member in members if isinstance(member, int) and member >= block.shape[1]]
+    outside = [member for member in members if isinstance(member, int) and member >= table.shape[1]]
     if outside:
         msg = (
-            f"{where}: positions of columns go from 0 to {block.shape[1] - 1}, got {some(outside)}; "
+            f"{where}: positions of columns go from 0 to {table.shape[1] - 1}, got {some(outside)}; "
             "a column's name is written as a string"
         )
         raise InputError(msg)
     names = [member for member in members if isinstance(member, str)]
-    if names and block.columns is None:
+    if names and table.columns is None:
         msg = (
             f"{where}: columns are chosen by name ({some(names)}), but the feature has no column names; "
             "give positions, or a table with names (a DataFrame, a CSV file)"
         )
         raise InputError(msg)
     named: dict[str, list[int]] = {}
-    for position, name in enumerate(block.columns or ()):
+    for position, name in enumerate(table.columns or ()):
         named.setdefault(name, []).append(position)
     return {member: [member] if isinstance(member, int) else named.get(member, []) for member in members}
 

@@ -86,53 +86,21 @@ class MeanFill:
 
 
 @dataclass(frozen=True)
-class RandomTable:
-    """A Gaussian vector for each sample, from its name: the same whatever set the sample is in.
-
-    Parameters
-    ----------
-    samples
-        Their names.
-    seed
-        Tells the tables apart.
-    n_columns
-        Length of the vectors.
-    """
+class RandomTable(FeatureTable):
+    """A Gaussian vector for each sample, from its name: the same whatever set the sample is in."""
 
     samples: Array
     seed: int
-    n_columns: int
-    name: str = ""
-    columns: None = None
-    n_missing: int = 0
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """See `FeatureTable`."""
-        return len(self.samples), self.n_columns
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """See `FeatureTable`."""
-        return np.dtype(np.float64)
-
-    @property
-    def content(self) -> str:
-        """See `FeatureTable`."""
-        return f"random-{self.seed}"
-
-    @property
-    def center(self) -> Float:
-        """See `FeatureTable`."""
-        return np.zeros(self.n_columns)
-
-    def reopened(self) -> Self:
-        """See `FeatureTable`."""
-        return self
+    @classmethod
+    def of(cls, samples: Array, seed: int, n_columns: int) -> Self:
+        """Vectors of a length for samples of these names; `seed` tells tables apart."""
+        shape, dtype = (len(samples), n_columns), np.dtype(np.float64)
+        return cls("", shape, dtype, None, f"random-{seed}", np.zeros(n_columns), 0, samples, seed)
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """See `FeatureTable`."""
-        found = functions.gaussians(functions.sample_keys(self.samples[rows], self.seed), self.n_columns)
+        found = functions.gaussians(functions.sample_keys(self.samples[rows], self.seed), self.shape[1])
         return found if columns is None else found[:, columns]
 
 
@@ -140,7 +108,7 @@ def table_of(recipe: Recipe, axis: Axis) -> FeatureTable:
     """The feature table from which a kernel is computed along one axis."""
     if recipe.feature is not None:
         return axis.tables[recipe.feature]
-    return RandomTable(axis.samples, recipe.parameters["seed"], int(recipe.parameters.get("dimensions", 1)))
+    return RandomTable.of(axis.samples, recipe.parameters["seed"], int(recipe.parameters.get("dimensions", 1)))
 
 
 _IDLE = threading.local()

@@ -13,14 +13,7 @@ from dask.delayed import delayed
 
 from dmkl.errors import InputError
 from dmkl.health.examine import PROBES, Plan, Portrait, examine
-from dmkl.health.findings import (
-    SEVERITIES,
-    Finding,
-    findings_of_kernel,
-    findings_of_set,
-    negative_part,
-    resolution_of,
-)
+from dmkl.health.findings import SEVERITIES, Finding, findings_of_kernel, findings_of_set, negative_part, resolution_of
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.likeness import proportional_groups
 from dmkl.passes.execute import again, check_memory, execute, machine, send
@@ -163,12 +156,10 @@ def _dataset(
             "highest_eigenvalue": column([e.highest if e else missing for e in spectra], "highest Ritz value"),
             "highest_bound": column([e.highest_bound if e else missing for e in spectra], "residual of the highest"),
             "negative_part": column(
-                [negative_part(p) if p.extremes else missing for p in portraits],
-                "|λ_min|/|λ|_max where λ_min < 0",
+                [negative_part(p) if p.extremes else missing for p in portraits], "|λ_min|/|λ|_max where λ_min < 0"
             ),
             "repeats": column(
-                [names[first] if first != j else "" for j, first in enumerate(same)],
-                "earlier kernel that this repeats",
+                [names[first] if first != j else "" for j, first in enumerate(same)], "earlier kernel that this repeats"
             ),
             "factor": column(factor, "K = factor · the kernel that it repeats"),
             "severity": ("finding", np.array([f.severity for f in findings], dtype=str)),

@@ -10,12 +10,12 @@ import pandas as pd
 from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
 from dmkl.errors import InputError
-from dmkl.inputs.feature_matrices import UnalignedMatrix, array_matrix, stored
+from dmkl.inputs.feature_matrices import SourceMatrix, array_matrix, stored
 
 __all__ = ["Numbers", "dtype_of", "frame_matrix", "is_number", "only_counts", "refuse_columns"]
 
 
-def frame_matrix(name: str, frame: pd.DataFrame) -> UnalignedMatrix:
+def frame_matrix(name: str, frame: pd.DataFrame) -> SourceMatrix:
     """Take a data frame as a feature matrix; its index names the samples unless it only counts.
 
     Raises

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dmkl.errors import InputError
-from dmkl.inputs.feature_matrices import LABEL_ROLES, UnalignedFeatures, UnalignedMatrix, array_matrix, sample_names
+from dmkl.inputs.feature_matrices import LABEL_ROLES, SourceMatrix, UnalignedFeatures, array_matrix, sample_names
 from dmkl.inputs.file_source import KernelArray
 from dmkl.inputs.folders import PathLike, find_files
 from dmkl.inputs.formats.file_arrays import FileArray, role_of, vector, where
@@ -41,7 +41,7 @@ def from_files(paths: PathLike | Sequence[PathLike]) -> UnalignedFeatures:
     last = LastOpened()
     files, beside = find_files(paths, Format.holds_features, {"samples", *LABEL_ROLES}, unaligned.notes)
     # Blocks get their names last: they depend on what else there is.
-    parts: list[tuple[UnalignedMatrix, KernelArray]] = []
+    parts: list[tuple[SourceMatrix, KernelArray]] = []
     for path in files:
         read_as_table = getattr(format_of(path), "table", None)
         if read_as_table is not None:
@@ -68,9 +68,7 @@ def from_files(paths: PathLike | Sequence[PathLike]) -> UnalignedFeatures:
     return unaligned
 
 
-def _array_file(
-    path: Path, last: LastOpened, unaligned: UnalignedFeatures
-) -> list[tuple[UnalignedMatrix, KernelArray]]:
+def _array_file(path: Path, last: LastOpened, unaligned: UnalignedFeatures) -> list[tuple[SourceMatrix, KernelArray]]:
     held = arrays_in(path)
     roles = [None if not variable.name else role_of(variable) for variable in held]
     chosen, left_out = [], []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import dask.array as da
@@ -18,10 +18,10 @@ from dmkl.inputs.side_data import SideData
 
 __all__ = [
     "LABEL_ROLES",
-    "AlignedMatrix",
     "FeatureMatrix",
+    "SourceMatrix",
     "UnalignedFeatures",
-    "UnalignedMatrix",
+    "aligned",
     "array_matrix",
     "check_rows",
     "missing_rows",
@@ -59,7 +59,7 @@ class FeatureMatrix(Protocol):
 
 
 @dataclass(frozen=True)
-class UnalignedMatrix:
+class SourceMatrix:
     """A feature matrix with its rows in the order of the file or object that holds them.
 
     Parameters
@@ -91,9 +91,8 @@ class UnalignedMatrix:
             return np.asarray(values, dtype=self.dtype)
 
 
-@dataclass(frozen=True)
-class AlignedMatrix:
-    """A feature matrix with its rows put in the order of the samples.
+def aligned(matrix: SourceMatrix, order: npt.NDArray[np.intp]) -> SourceMatrix:
+    """The matrix with its rows put in the order of the samples.
 
     Parameters
     ----------
@@ -103,41 +102,19 @@ class AlignedMatrix:
         The row of each sample in `matrix`, -1 where it has none.
     """
 
-    matrix: UnalignedMatrix
-    order: npt.NDArray[np.intp]
-
-    @property
-    def name(self) -> str:
-        """See `FeatureMatrix`."""
-        return self.matrix.name
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """See `FeatureMatrix`."""
-        return len(self.order), self.matrix.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """See `FeatureMatrix`."""
-        return self.matrix.dtype
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """See `FeatureMatrix`."""
-        return self.matrix.columns
-
-    def read(self, rows: slice) -> Array:
-        """See `FeatureMatrix`."""
-        wanted = self.order[rows]
-        values = np.full((len(wanted), self.shape[1]), np.nan, dtype=self.dtype)
+    def part(rows: Rows) -> Array:
+        wanted = order[rows]
+        values = np.full((len(wanted), matrix.shape[1]), np.nan, dtype=matrix.dtype)
         here = np.flatnonzero(wanted >= 0)
         if len(here):
             # HDF5 reads rows in increasing order only, and a slice at once.
             here = here[np.argsort(wanted[here])]
             places = wanted[here]
             together = places[-1] - places[0] + 1 == len(places)
-            values[here] = self.matrix.read(slice(int(places[0]), int(places[-1]) + 1) if together else places)
+            values[here] = matrix.read(slice(int(places[0]), int(places[-1]) + 1) if together else places)
         return values
+
+    return replace(matrix, shape=(len(order), matrix.shape[1]), samples=None, part=part)
 
 
 def array_matrix(
@@ -147,7 +124,7 @@ def array_matrix(
     samples: Iterable[Any] | None = None,
     columns: Iterable[Any] | None = None,
     open: Callable[[], Any] | None = None,
-) -> UnalignedMatrix:
+) -> SourceMatrix:
     """Take an array with a shape and a type, read in parts, as a feature matrix.
 
     Parameters
@@ -173,7 +150,7 @@ def array_matrix(
     get = open or (lambda: values)
     names = sample_names(f"features {name!r}", samples, shape[0])
     titles = None if columns is None else tuple(map(str, columns))
-    return UnalignedMatrix(name, shape, dtype, titles, names, lambda rows: get()[rows, slice(None)])
+    return SourceMatrix(name, shape, dtype, titles, names, lambda rows: get()[rows, slice(None)])
 
 
 def _shape(name: str, found: Sequence[Any]) -> tuple[int, int]:
@@ -245,11 +222,7 @@ def missing_rows(values: Array) -> Mask:
 
 
 def check_rows(
-    name: str,
-    values: Array,
-    first_row: int,
-    samples: Sequence[str] | None,
-    columns: Sequence[str] | None,
+    name: str, values: Array, first_row: int, samples: Sequence[str] | None, columns: Sequence[str] | None
 ) -> Mask:
     """Find the missing rows, and check that all others are finite.
 
@@ -315,7 +288,7 @@ class UnalignedFeatures:
         What was left out or taken for what.
     """
 
-    matrices: list[UnalignedMatrix] = field(default_factory=list)
+    matrices: list[SourceMatrix] = field(default_factory=list)
     found: list[SideData] = field(default_factory=list)
     samples: tuple[str, ...] | None = None
     notes: list[str] = field(default_factory=list)

@@ -15,7 +15,7 @@ import xarray as xr
 
 from dmkl.errors import InputError
 from dmkl.inputs.data_frames import frame_matrix
-from dmkl.inputs.feature_matrices import LABEL_ROLES, UnalignedFeatures, UnalignedMatrix, array_matrix, sample_names
+from dmkl.inputs.feature_matrices import LABEL_ROLES, SourceMatrix, UnalignedFeatures, array_matrix, sample_names
 from dmkl.inputs.formats.file_arrays import FileArray, role_of, shape_text, vector
 from dmkl.inputs.formats.text import LabelTable
 from dmkl.inputs.side_data import SideData
@@ -44,7 +44,7 @@ def from_memory(features: Any) -> UnalignedFeatures:
     raise InputError(msg)
 
 
-def _as_matrix(name: str, values: Any) -> UnalignedMatrix:
+def _as_matrix(name: str, values: Any) -> SourceMatrix:
     if isinstance(values, pd.DataFrame):
         return frame_matrix(name, values)
     if isinstance(values, xr.DataArray):

@@ -14,13 +14,7 @@ import pandas as pd
 
 from dmkl.errors import InputError
 from dmkl.inputs.feature_files import from_files
-from dmkl.inputs.feature_matrices import (
-    AlignedMatrix,
-    FeatureMatrix,
-    UnalignedFeatures,
-    UnalignedMatrix,
-    sample_names,
-)
+from dmkl.inputs.feature_matrices import FeatureMatrix, SourceMatrix, UnalignedFeatures, aligned, sample_names
 from dmkl.inputs.feature_objects import from_memory
 from dmkl.inputs.formats.text import LabelTable
 from dmkl.inputs.labels import Labels
@@ -54,10 +48,7 @@ class Features:
 
 
 def as_features(
-    features: Any,
-    *,
-    samples: Sequence[Any] | npt.NDArray[Any] | None = None,
-    present: Mapping[str, Any] | None = None,
+    features: Any, *, samples: Sequence[Any] | npt.NDArray[Any] | None = None, present: Mapping[str, Any] | None = None
 ) -> Features:
     """Take features from files or memory and align their rows to one order of samples; no value is read yet.
 
@@ -128,7 +119,7 @@ def _are_paths(features: Any) -> bool:
     return isinstance(features, list | tuple) and all(isinstance(path, str | os.PathLike) for path in features)
 
 
-def _named(unaligned: UnalignedFeatures) -> tuple[list[UnalignedMatrix], tuple[str, ...] | None]:
+def _named(unaligned: UnalignedFeatures) -> tuple[list[SourceMatrix], tuple[str, ...] | None]:
     """The matrices with names of samples found beside them, and the order of samples that follows from the names."""
     matrices = unaligned.matrices
     beside = unaligned.samples
@@ -142,7 +133,7 @@ def _named(unaligned: UnalignedFeatures) -> tuple[list[UnalignedMatrix], tuple[s
     return matrices, tuple(dict.fromkeys(name for names in named for name in names)) if named else None
 
 
-def _common_length(matrices: Sequence[UnalignedMatrix], samples: tuple[str, ...] | None) -> int:
+def _common_length(matrices: Sequence[SourceMatrix], samples: tuple[str, ...] | None) -> int:
     """The number of samples, which is that of the rows of each matrix without names."""
     nameless = [matrix for matrix in matrices if matrix.samples is None]
     n_rows = nameless[0].shape[0] if samples is None else len(samples)
@@ -171,7 +162,7 @@ def _masks(present: Mapping[str, Any], names: Sequence[str], n_rows: int) -> dic
 
 
 def _aligned(
-    matrix: UnalignedMatrix, samples: tuple[str, ...] | None, mask: Mask | None, notes: list[str]
+    matrix: SourceMatrix, samples: tuple[str, ...] | None, mask: Mask | None, notes: list[str]
 ) -> FeatureMatrix:
     if matrix.samples is None or samples is None or matrix.samples == samples:
         order = np.arange(matrix.shape[0])
@@ -193,7 +184,7 @@ def _aligned(
     if mask is not None:
         order = np.where(mask, order, -1)
     # As they come, rows need no second array to be put in order.
-    return matrix if np.array_equal(order, np.arange(matrix.shape[0])) else AlignedMatrix(matrix, order)
+    return matrix if np.array_equal(order, np.arange(matrix.shape[0])) else aligned(matrix, order)
 
 
 def _of_samples(

@@ -26,18 +26,18 @@ __all__ = [
 
 
 class Matrix(Protocol):
-    """Anything two-dimensional that can be read in parts: NumPy, memory maps, h5py, Zarr."""
+    """A matrix, or several in one array, that is read in parts: NumPy, memory maps, h5py, Zarr."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, cols)."""
+        """(rows, cols) of a matrix."""
 
     @property
     def dtype(self) -> Any:
         """Type of the entries."""
 
-    def __getitem__(self, key: tuple[slice, slice]) -> Any:
-        """A block, as anything that `numpy.asarray` takes."""
+    def __getitem__(self, key: Any) -> Any:
+        """A part, as anything that `numpy.asarray` takes."""
 
 
 class KernelSource(Protocol):

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,90 +49,22 @@ _STRIP_BYTES = 32 * 2**20
 _CHUNK_COLUMNS = 1024
 
 
-class FeatureTable(FeatureMatrix, Protocol):
-    """A feature table that was scanned, read in parts by tasks."""
-
-    @property
-    def content(self) -> str:
-        """A digest of the values."""
-
-    @property
-    def center(self) -> Float:
-        """The column means, (columns,), that distances are taken relative to."""
-
-    @property
-    def n_missing(self) -> int:
-        """Samples without this source."""
-
-    def reopened(self) -> Self:
-        """The same table, checked to hold still the values that it was made of."""
-
-    def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
-        """Some rows and columns; rows of NaN for samples without this source."""
-
-
 @dataclass(frozen=True)
-class ArrayTable:
-    """A table in memory, or one that is read in parts from where it lies.
+class FeatureTable:
+    """A feature table that was scanned, read in parts by tasks.
 
     Parameters
     ----------
-    name, columns, content, center
-        As in `FeatureTable`.
-    values
-        (samples, columns), anything that gives rows.
-    absent
-        Samples without this source, (samples,).
+    name, shape, dtype, columns
+        As in `FeatureMatrix`.
+    content
+        A digest of the values.
+    center
+        The column means, (columns,), that distances are taken relative to.
+    n_missing
+        Samples without this source; of some rows of a table an upper bound.
     """
 
-    name: str
-    values: Any
-    columns: tuple[str, ...] | None
-    content: str
-    center: Float
-    absent: npt.NDArray[np.bool_]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(samples, columns)."""
-        rows, columns = self.values.shape
-        return int(rows), int(columns)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
-        found: np.dtype[Any] = np.dtype(self.values.dtype)
-        return found
-
-    @property
-    def n_missing(self) -> int:
-        """See `FeatureTable`."""
-        return int(self.absent.sum())
-
-    def reopened(self) -> Self:
-        """See `FeatureTable`."""
-        return self
-
-    def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
-        """See `FeatureTable`."""
-        chosen = np.asarray(self.values[rows])
-        return chosen if columns is None else chosen[:, columns]
-
-
-@dataclass(frozen=True)
-class StoredTable:
-    """A table in a Zarr group; its values are opened when they are first read.
-
-    Parameters
-    ----------
-    location, path
-        The store, and the table's group in it.
-    name, shape, dtype, columns, content, center, n_missing
-        As in `FeatureTable`.
-    """
-
-    location: str | Store
-    path: str
     name: str
     shape: tuple[int, int]
     dtype: np.dtype[Any]
@@ -140,6 +72,39 @@ class StoredTable:
     content: str
     center: Float
     n_missing: int
+
+    def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
+        """Some rows and columns; rows of NaN for samples without this source."""
+        raise NotImplementedError
+
+    def reopened(self) -> Self:
+        """The same table, checked to hold still the values that it was made of.
+
+        Raises
+        ------
+        StoreError
+            If it does not.
+        """
+        return self
+
+
+@dataclass(frozen=True)
+class ArrayTable(FeatureTable):
+    """A table in memory: `values` is an array (samples, columns)."""
+
+    values: Array
+
+    def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
+        """See `FeatureTable`."""
+        return self.values[rows] if columns is None else self.values[rows][:, columns]
+
+
+@dataclass(frozen=True)
+class StoredTable(FeatureTable):
+    """A table in the group at a path of a Zarr store; its values are opened when they are first read."""
+
+    location: str | Store
+    path: str
 
     @classmethod
     def open(cls, location: str | Store, path: str) -> Self:
@@ -160,7 +125,7 @@ class StoredTable:
             msg = f"the features {path} of {location} are damaged ({error}); build the kernels again"
             raise StoreError(msg) from error
         columns = None if names is None else tuple(str(column) for column in names)
-        return cls(location, path, name, values.shape, np.dtype(values.dtype), columns, content, center, n_missing)
+        return cls(name, values.shape, np.dtype(values.dtype), columns, content, center, n_missing, location, path)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key != "_values"}
@@ -194,60 +159,28 @@ class StoredTable:
         return found
 
     def reopened(self) -> Self:
-        """The same table with its values opened anew, which tells whether they are still those.
-
-        Raises
-        ------
-        StoreError
-            If they are not.
-        """
+        """See `FeatureTable`: its values are opened anew."""
         found = replace(self)
         _ = found._values
         return found
 
 
 @dataclass(frozen=True)
-class TableOfRows:
+class TableOfRows(FeatureTable):
     """Some rows of a table."""
 
     table: FeatureTable
     rows: Index
 
-    @property
-    def name(self) -> str:
-        """See `FeatureTable`."""
-        return self.table.name
+    @classmethod
+    def of(cls, table: FeatureTable, rows: Index) -> Self:
+        """The rows at some positions.
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """See `FeatureTable`."""
-        return len(self.rows), self.table.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """See `FeatureTable`."""
-        return self.table.dtype
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """See `FeatureTable`."""
-        return self.table.columns
-
-    @property
-    def content(self) -> str:
-        """See `FeatureTable`."""
-        rows = hashlib.blake2b(self.rows.astype("<i8").tobytes(), digest_size=16).hexdigest()
-        return f"{self.table.content}[{rows}]"
-
-    @property
-    def center(self) -> Float:
-        """See `FeatureTable`: that of the whole table, so that its rows' kernels are bit for bit those of the whole."""
-        return self.table.center
-
-    @property
-    def n_missing(self) -> int:
-        """See `FeatureTable`: an upper bound."""
-        return self.table.n_missing
+        The center is that of the whole table, so that kernels of its rows are bit for bit those of the whole.
+        """
+        digest = hashlib.blake2b(rows.astype("<i8").tobytes(), digest_size=16).hexdigest()
+        shape, content = (len(rows), table.shape[1]), f"{table.content}[{digest}]"
+        return cls(table.name, shape, table.dtype, table.columns, content, table.center, table.n_missing, table, rows)
 
     def reopened(self) -> Self:
         """See `FeatureTable`."""

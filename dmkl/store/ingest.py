@@ -56,12 +56,7 @@ def ingest(
         msg = f"kernels must have at least one row and one column, the first is {rows} × {cols}"
         raise InputError(msg)
     header = Header(
-        rows,
-        cols,
-        _stored_dtype(dtype, first).name,
-        settings.tile_size(max(rows, cols), tile),
-        symmetric,
-        full,
+        rows, cols, _stored_dtype(dtype, first).name, settings.tile_size(max(rows, cols), tile), symmetric, full
     )
     nodes = labels.checked(rows, cols, rectangular=not symmetric or full)
     if nodes["train_sample"] is not None and symmetric and labels.train_samples is None:
@@ -169,12 +164,7 @@ class _Intake:
     """Checks and writes one matrix after another."""
 
     def __init__(self, writer: StoreWriter, repair: Repair | None, symmetry_tol: float, *, asked_dtype: bool) -> None:
-        self.writer, self.repair, self.symmetry_tol, self.asked_dtype = (
-            writer,
-            repair,
-            symmetry_tol,
-            asked_dtype,
-        )
+        self.writer, self.repair, self.symmetry_tol, self.asked_dtype = (writer, repair, symmetry_tol, asked_dtype)
         self.header = writer.header
 
     def take(self, j: int, name: str, matrix: Matrix, provenance: dict[str, Any], diagonal: Array | None) -> None:

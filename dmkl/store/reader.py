@@ -18,13 +18,7 @@ import zarr
 from zarr.abc.store import Store
 
 from dmkl import settings
-from dmkl.errors import (
-    CorruptTileError,
-    FormatVersionError,
-    IncompleteStoreError,
-    StoreError,
-    StoreNotFoundError,
-)
+from dmkl.errors import CorruptTileError, FormatVersionError, IncompleteStoreError, StoreError, StoreNotFoundError
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.schema import FORMAT, FORMAT_VERSION
 from dmkl.store.tiles import crc32c, plain_folder

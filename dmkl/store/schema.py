@@ -13,14 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "FORMAT",
-    "FORMAT_VERSION",
-    "NODES",
-    "Node",
-    "content_id",
-    "gram_node",
-]
+__all__ = ["FORMAT", "FORMAT_VERSION", "NODES", "Node", "content_id", "gram_node"]
 
 FORMAT: Final = "dmkl-kernel-set"
 FORMAT_VERSION: Final = 1
@@ -38,11 +31,7 @@ class Node:
 NODES: Final = {
     node.name: node
     for node in (
-        Node(
-            "gram_upper",
-            ("kernel", "sample", "sample_2"),
-            "symmetric kernels, tiles on and above the diagonal",
-        ),
+        Node("gram_upper", ("kernel", "sample", "sample_2"), "symmetric kernels, tiles on and above the diagonal"),
         Node("gram", ("kernel", "sample", "train_sample"), "kernels in full: samples against training samples"),
         Node("kernel", ("kernel",), "names of the kernels, unique"),
         Node("sample", ("sample",), "names of the samples, unique"),

@@ -31,15 +31,7 @@ from dmkl._version import __version__
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.inputs.feature_matrices import FeatureMatrix
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
-from dmkl.store.layout import (
-    Header,
-    create_array,
-    create_strings,
-    full_disk,
-    header_of,
-    is_recoverable,
-    provenance_of,
-)
+from dmkl.store.layout import Header, create_array, create_strings, full_disk, header_of, is_recoverable, provenance_of
 from dmkl.store.reader import Location, as_location, describe, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
 from dmkl.store.tiles import TileWriter, plain_folder
@@ -163,10 +155,7 @@ class StoreWriter:
             self._resize(min(rooms))
         if complete:  # a local set that was killed when it was whole, just before it got its name
             group.attrs.put(
-                {
-                    **{key: attrs[key] for key in attrs if key not in ("content_id", "created_by")},
-                    "complete": False,
-                }
+                {**{key: attrs[key] for key in attrs if key not in ("content_id", "created_by")}, "complete": False}
             )
         return group
 
@@ -195,12 +184,7 @@ class StoreWriter:
                 raise StoreExistsError(msg) from error
             node = gram_node(symmetric=header.symmetric, full=header.full)
             create_array(
-                group,
-                node.name,
-                (n, header.rows, header.cols),
-                (1, header.tile, header.tile),
-                header.dtype,
-                np.nan,
+                group, node.name, (n, header.rows, header.cols), (1, header.tile, header.tile), header.dtype, np.nan
             )
             create_array(group, "row_sum", (n, header.rows), (1, header.rows), "float64", np.nan)
             create_array(group, "tile_crc32c", (n, *self.tiling.shape), (1, *self.tiling.shape), "uint32", 0)
@@ -267,11 +251,7 @@ class StoreWriter:
         return self.tiles.read(j, row, col)
 
     def end_kernel(
-        self,
-        j: int,
-        row_sum: Array,
-        diagonal: Array | None,
-        checksums: npt.NDArray[np.uint32] | None = None,
+        self, j: int, row_sum: Array, diagonal: Array | None, checksums: npt.NDArray[np.uint32] | None = None
     ) -> None:
         """Record kernel j as done: its checksums and diagonal, and its row sums last.
 

@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.inputs.kernel_sources import Matrix
 from dmkl.inputs.labels import as_text
 
-__all__ = ["ROLES", "FileArray", "Readable", "role_of", "shape_text", "stamp", "vector", "where"]
+__all__ = ["ROLES", "FileArray", "role_of", "shape_text", "stamp", "vector", "where"]
 
 Array = npt.NDArray[Any]
 
@@ -22,16 +23,7 @@ ROLES: Final = {
     name: role
     for role, names in {
         "labels": ("label", "labels", "y", "target", "targets"),
-        "samples": (
-            "sample",
-            "samples",
-            "sample_name",
-            "sample_names",
-            "sample_id",
-            "sample_ids",
-            "id",
-            "ids",
-        ),
+        "samples": ("sample", "samples", "sample_name", "sample_names", "sample_id", "sample_ids", "id", "ids"),
         "train_samples": ("train_sample", "train_samples", "train_sample_names"),
         "splits": ("split", "splits"),
         "tasks": ("task", "tasks", "task_names"),
@@ -41,21 +33,6 @@ ROLES: Final = {
     for name in names
 }
 """What variables and files of these names are taken for."""
-
-
-class Readable(Protocol):
-    """An array of any number of dimensions that is read in parts."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes."""
-
-    @property
-    def dtype(self) -> Any:
-        """Type of the entries."""
-
-    def __getitem__(self, key: Any) -> Any:
-        """A part, as anything that `numpy.asarray` takes."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +66,7 @@ class FileArray:
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    open: Callable[[], Readable]
+    open: Callable[[], Matrix]
     read: Callable[[], Any]
     problem: str = ""
     matlab: bool = False

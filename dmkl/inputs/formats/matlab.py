@@ -13,8 +13,9 @@ import scipy.io
 import scipy.sparse
 
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import FileArray, Readable
+from dmkl.inputs.formats.file_arrays import FileArray
 from dmkl.inputs.formats.hdf5 import H5Array, opened
+from dmkl.inputs.kernel_sources import Matrix
 
 __all__ = ["matlab_arrays"]
 
@@ -57,10 +58,9 @@ def _v5(path: Path) -> list[FileArray]:
         elif kind == "cell":
             found.append(_v5_cell(path, name, shape))
         else:
-            problem = {
-                "sparse": "sparse",
-                "struct": "a struct: save its fields as variables of their own",
-            }.get(kind, kind)
+            problem = {"sparse": "sparse", "struct": "a struct: save its fields as variables of their own"}.get(
+                kind, kind
+            )
             unread = _V5Array(path, name, shape, _OBJECT)
             found.append(FileArray(path, name, shape, _OBJECT, unread.fresh, unread.values, problem, matlab=True))
     return found
@@ -78,7 +78,7 @@ def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> FileArray:
     if stack is None:
         return FileArray(path, name, shape, _OBJECT, lazy.fresh, lazy.values, "a cell array of unlike parts")
 
-    def again() -> Readable:
+    def again() -> Matrix:
         held = _stack([np.asarray(part) for part in lazy.fresh().values().ravel(order="F")])
         assert held is not None
         return held
@@ -203,7 +203,7 @@ def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> FileArray:
         cell = H5Array(path, name, reverse=True)
         return FileArray(path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, "a cell array of unlike parts")
 
-    def again() -> Readable:
+    def again() -> Matrix:
         held = _stack([array.fresh() for array in arrays])
         assert held is not None
         return held

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dmkl.inputs.feature_matrices import UnalignedMatrix
+from dmkl.inputs.feature_matrices import SourceMatrix
 from dmkl.inputs.formats.file_arrays import FileArray
 from dmkl.inputs.formats.hdf5 import hdf5_arrays
 from dmkl.inputs.formats.matlab import matlab_arrays
@@ -45,7 +45,7 @@ class Format:
     suffixes: tuple[str, ...] = ()
     arrays: Callable[[Path], list[FileArray]] | None = None
     array_features: bool = True
-    table: Callable[[Path, LastOpened, list[str]], tuple[UnalignedMatrix, list[SideData]]] | None = None
+    table: Callable[[Path, LastOpened, list[str]], tuple[SourceMatrix, list[SideData]]] | None = None
     labels: Callable[[Path], LabelTable] | None = None
     sorted_by_name: bool = False
     is_folder: Callable[[Path], bool] | None = None

@@ -18,7 +18,7 @@ import pandas as pd
 
 from dmkl.errors import InputError
 from dmkl.inputs.data_frames import Numbers, dtype_of, is_number, only_counts, refuse_columns
-from dmkl.inputs.feature_matrices import UnalignedMatrix, array_matrix, sample_names
+from dmkl.inputs.feature_matrices import SourceMatrix, array_matrix, sample_names
 from dmkl.inputs.formats.file_arrays import ROLES, FileArray, role_of, vector, where
 from dmkl.inputs.formats.text import LabelTable
 from dmkl.inputs.side_data import SideData
@@ -87,7 +87,7 @@ class _File:
         return FileArray(self.path, str(self.columns.index[at]), (self.n_rows,), dtype, read, read)
 
 
-def csv_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[UnalignedMatrix, list[SideData]]:
+def csv_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[SourceMatrix, list[SideData]]:
     """The feature matrix in a CSV file, and the labels and splits among its columns.
 
     Raises
@@ -98,7 +98,7 @@ def csv_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[Unaligned
     return _matrix(_text(path, notes), last, notes)
 
 
-def parquet_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[UnalignedMatrix, list[SideData]]:
+def parquet_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[SourceMatrix, list[SideData]]:
     """The feature matrix in a Parquet file, and the labels and splits among its columns; raises as `csv_table`.
 
     Raises
@@ -109,7 +109,7 @@ def parquet_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[Unali
     return _matrix(_parquet(path), last, notes)
 
 
-def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[UnalignedMatrix, list[SideData]]:
+def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[SourceMatrix, list[SideData]]:
     path = file.path
     if not file.n_rows:
         msg = f"{path} has columns but no rows, expected at least one sample"

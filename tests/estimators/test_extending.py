@@ -1,0 +1,132 @@
+"""A solver and a learner are one file and one line each: both are made here, and used everywhere without more."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from helpers.references import digits, in_memory
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.estimators.learner import KernelClassifier
+from dmkl.numerics.fisher import certify, uniform_weights
+from dmkl.solvers.fisher.problem import certificate_step, certified_outcome
+from dmkl.solvers.fisher.registry import SOLVERS
+from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.outcome import Outcome, Status, Step
+from dmkl.solvers.requests import CombinedFactor, EachProduct
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+TRAIN, TEST = np.arange(60), np.arange(60, 90)
+
+
+# --- a solver: what its file would hold -----------------------------------------------------------------------------
+
+
+def at_uniform_weights(problem, n_kernels, names):
+    """The exact α for uniform weights, with its gap: no search for weights at all."""
+    beta = uniform_weights(n_kernels, problem.p)
+    factor = yield CombinedFactor(beta, problem.lam)
+    alpha = factor.solve(problem.h)
+    products = yield EachProduct(alpha)
+    certificate, _ = certify(alpha, products, beta, problem.h, problem.lam, problem.p)
+    return certified_outcome(alpha, beta, certificate, Status.STALLED, [certificate_step(certificate, beta)])
+
+
+def solve(jobs, options, context):
+    return context.drive(jobs, lambda job: at_uniform_weights(job.problem, job.n_kernels, job.names))
+
+
+LAZY = FisherSolver("lazy", "uniform weights, and the gap that they leave", solve)
+
+
+@pytest.fixture
+def lazy(monkeypatch):
+    """The one line: an entry in the registry."""
+    monkeypatch.setitem(SOLVERS, LAZY.name, LAZY)
+
+
+# --- a learner: what its file would hold ----------------------------------------------------------------------------
+
+
+class Centroid(KernelClassifier):
+    """Nearest class mean under the mean kernel.
+
+    Parameters
+    ----------
+    share
+        Share of the weight that the first kernel gets; the others have the rest.
+    center, normalize
+        As in `MKFDA`.
+    """
+
+    def __init__(self, share=0.5, *, center=True, normalize="trace"):
+        self.share = share
+        self.center = center
+        self.normalize = normalize
+
+    def _check_parameters(self):
+        super()._check_parameters()
+        if not 0 <= self.share <= 1:
+            msg = f"share must lie between 0 and 1, got {self.share!r}"
+            raise InputError(msg)
+
+    def _jobs(self, data, prepared):
+        return data.jobs(lambda k: partial(self._means, data.problems.h[k], data.n_kernels))
+
+    def _means(self, signs, n):
+        yield from ()
+        weights = np.array([self.share, *[(1 - self.share) / max(1, n - 1)] * (n - 1)])
+        dual = np.where(signs > 0, 1 / np.sum(signs > 0), -1 / np.sum(signs < 0))[:, None]
+        return Outcome(Status.CONVERGED, weights, dual, float("nan"), steps=[Step(weights, {"share": self.share})])
+
+
+# --- both of them, everywhere ---------------------------------------------------------------------------------------
+
+
+def kernels():
+    K, y = digits()
+    return in_memory(K, 25), y % 3
+
+
+def test_a_solver_works_everywhere(lazy, tmp_path):
+    K, y = kernels()
+    with pytest.warns(dmkl.errors.ConvergenceWarning, match="MKFDA ended with a relative gap"):
+        model = dmkl.MKFDA(2.0, 1e-2, solver="lazy").fit(K[TRAIN, TRAIN], y[TRAIN])
+    assert model.solver_ == "lazy"
+    np.testing.assert_allclose(model.weights_, uniform_weights(len(K), 2.0))
+    best = dmkl.MKFDA(2.0, 1e-2, solver="direct").fit(K[TRAIN, TRAIN], y[TRAIN])
+    assert model.objective_ <= best.objective_ <= model.objective_ + model.gap_ * abs(model.objective_)
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    np.testing.assert_array_equal(
+        loaded.decision_function(K[TEST, TRAIN]), model.decision_function(K[TEST, TRAIN])
+    )
+    estimator = dmkl.MKFDA(solver="lazy")
+    found = dmkl.search(estimator, K, y, {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, cv=3, refit=False)
+    assert found.scores.attrs["solver"] == "lazy"
+    # Four points on three folds in one pass for the factors, one for the products, one for scores, one for statistics.
+    assert found.n_passes_ == 4
+    with pytest.raises(InputError, match="'interleaved', 'dual' or 'lazy', got 'laziest'"):
+        dmkl.MKFDA(solver="laziest").fit(K[TRAIN, TRAIN], y[TRAIN])
+
+
+def test_a_learner_works_everywhere(tmp_path):
+    K, y = kernels()
+    model = Centroid(share=0.2).fit(K[TRAIN, TRAIN], y[TRAIN])
+    assert model.weights_.dims == ("kernel", "class")
+    assert np.isnan(model.gap_).all()
+    assert model.score(K[TEST, TRAIN], y[TEST]) > 0.7
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    assert isinstance(loaded, Centroid)
+    assert loaded.get_params() == model.get_params()
+    np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN]))
+    found = dmkl.search(Centroid(), K, y, {"share": [0.0, 0.5, 1.0]}, cv=3, state=tmp_path / "state")
+    assert set(found.table()["status"]) == {"converged"}
+    found.save(tmp_path / "found")
+    assert dmkl.load(tmp_path / "found").best_params_ == found.best_params_
+    with pytest.raises(InputError, match="share must lie"):
+        Centroid(share=2).fit(K[TRAIN, TRAIN], y[TRAIN])
