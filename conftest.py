@@ -15,6 +15,13 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give processes that run tests side by side one thread of BLAS each: more would wait for one another."""
+    if getattr(config.option, "numprocesses", None):
+        for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+            os.environ.setdefault(variable, "1")  # the processes inherit it
+
+
 @pytest.fixture(scope="session")
 def example_folder(tmp_path_factory):
     """A folder with ``kernels.zarr``: three kernels of the irises, with labels and a split."""

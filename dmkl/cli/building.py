@@ -69,9 +69,7 @@ def build(
     function: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME",
-            help=f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.",
-            rich_help_panel=_KERNELS,
+            metavar="NAME", help=f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", rich_help_panel=_KERNELS
         ),
     ] = None,
     bandwidth: Annotated[
@@ -159,13 +157,7 @@ def build(
     for note in found.notes:
         say_note(note)
     with _interrupt_told(out), computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
-        K = compute(
-            samples=known.samples,
-            labels=known.labels,
-            tasks=known.tasks,
-            missing=missing,
-            overwrite=overwrite,
-        )
+        K = compute(samples=known.samples, labels=known.labels, tasks=known.tasks, missing=missing, overwrite=overwrite)
     n, n_rows, n_cols = K.shape
     what = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
     say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")

@@ -51,13 +51,7 @@ def demo(
     store, saved, picture = output / "digits.zarr", output / "model", output / "weights.png"
     data = digits()
     K = dmkl.create(
-        store,
-        data.kernels(),
-        names=list(data.views),
-        labels=data.labels,
-        splits=data.split,
-        tile=450,
-        overwrite=True,
+        store, data.kernels(), names=list(data.views), labels=data.labels, splits=data.split, tile=450, overwrite=True
     )
     split = K.split(0)
     say(
@@ -129,11 +123,7 @@ def _say_where(out: Console, store: Path, saved: Path, picture: Path) -> None:
     out.print()
     say("Next:")
     predictions = saved.parent / "predictions.csv"
-    for command in (
-        ("info", store),
-        ("check", store),
-        ("predict", saved, store, "--split", "0", "--out", predictions),
-    ):
+    for command in (("info", store), ("check", store), ("predict", saved, store, "--split", "0", "--out", predictions)):
         say(f"  {shlex.join([_program(), *map(str, command)])}")
 
 

@@ -131,11 +131,14 @@ def _list() -> str:
     width = max(map(len, learners())) + 2
     lines = []
     for name, learner in learners().items():
-        told = textwrap.fill(_title(learner), 72, initial_indent=" " * width, subsequent_indent=" " * width)
+        title = _title(learner)
+        if len(title) > 72 - width:
+            title = re.split(r"[:,] ", title)[0]
+        told = textwrap.fill(title, 72, initial_indent=" " * width, subsequent_indent=" " * width)
         lines.append(f"{name}{told[len(name) :]}")
     return textwrap.indent("\n".join(lines), "    ")
 
 
 def _title(learner: Any) -> str:
     """The first line of its documentation."""
-    return (learner.__doc__ or "").strip().partition("\n")[0]
+    return (learner.__doc__ or "").strip().partition("\n")[0].rstrip(".")

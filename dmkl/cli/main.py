@@ -36,8 +36,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[
-        bool,
-        typer.Option("--debug", help="Show the traceback of an error (works after the command too)."),
+        bool, typer.Option("--debug", help="Show the traceback of an error (works after the command too).")
     ] = False,
 ) -> None:
     """Multiple kernel learning on kernel matrices larger than memory: weights with a proven gap.

@@ -59,9 +59,7 @@ SampleNames = Annotated[
 Splits = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE",
-        help="Part of each sample: 0 training, 1 validation, 2 test, -1 none.",
-        rich_help_panel=LABELS,
+        metavar="FILE", help="Part of each sample: 0 training, 1 validation, 2 test, -1 none.", rich_help_panel=LABELS
     ),
 ]
 Missing = Annotated[

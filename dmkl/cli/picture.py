@@ -33,7 +33,7 @@ def draw_weights(
     rows = np.arange(len(names))
     colors = ["#a9a9a9" if name in muted else "#2f6f9f" for name in names]
     for panel, (label, values) in zip(panels, weights.items(), strict=True):
-        shares = 100 * np.asarray(values) / np.sum(values)
+        shares = 100 * values.values / values.values.sum()
         panel.barh(rows, shares, height=0.72, color=colors)
         for row, share in zip(rows, shares, strict=True):
             told = f" {share:.0f}" if share >= 0.5 else " <1" if share >= 0.05 else " 0"

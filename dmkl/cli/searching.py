@@ -50,8 +50,7 @@ def search(
         ),
     ] = None,
     lam: Annotated[
-        str | None,
-        typer.Option(metavar="λ,λ,…", help="Ridges. [default: 10 powers of 10 or 4]", rich_help_panel=_GRID),
+        str | None, typer.Option(metavar="λ,λ,…", help="Ridges. [default: 10 powers of 10 or 4]", rich_help_panel=_GRID)
     ] = None,
     C: Annotated[
         str | None,
@@ -106,8 +105,7 @@ def search(
         ),
     ] = "best",
     refit: Annotated[
-        bool,
-        typer.Option("--refit/--no-refit", help="Train a model at the chosen point.", rich_help_panel=_FOLDS),
+        bool, typer.Option("--refit/--no-refit", help="Train a model at the chosen point.", rich_help_panel=_FOLDS)
     ] = True,
     split: Split = None,
     train: Train = None,

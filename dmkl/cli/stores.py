@@ -35,17 +35,14 @@ _BOOKKEEPING = {"name", "bytes", "mtime_ns"}
 def import_(
     out: NewStore,
     inputs: Annotated[
-        list[Path],
-        typer.Argument(metavar="INPUTS…", help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .csv …"),
+        list[Path], typer.Argument(metavar="INPUTS…", help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .csv …")
     ],
     labels: Labels = None,
     samples: SampleNames = None,
     train_samples: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Name of each training sample (column) of rectangular kernels.",
-            rich_help_panel=LABELS,
+            metavar="FILE", help="Name of each training sample (column) of rectangular kernels.", rich_help_panel=LABELS
         ),
     ] = None,
     splits: Splits = None,
@@ -61,23 +58,20 @@ def import_(
         str | None, typer.Option(metavar="A,B,…", help="Names of the kernels, in the order in which they are read.")
     ] = None,
     variable: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Variable of the files that holds the kernels; repeatable."),
+        list[str] | None, typer.Option(metavar="NAME", help="Variable of the files that holds the kernels; repeatable.")
     ] = None,
     kernel_axis: Annotated[
         int | None, typer.Option(min=0, max=2, help="Axis that counts the kernels in three-dimensional arrays.")
     ] = None,
     rectangular: Annotated[
-        bool,
-        typer.Option("--rectangular", help="Take square kernels too as new samples against training samples."),
+        bool, typer.Option("--rectangular", help="Take square kernels too as new samples against training samples.")
     ] = False,
     tile: Tile = None,
     dtype: Dtype = None,
     repair: Annotated[
         Literal["clip", "flip", "shift"] | None,
         typer.Option(
-            help="Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.",
-            rich_help_panel=STORAGE,
+            help="Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.", rich_help_panel=STORAGE
         ),
     ] = None,
     overwrite: Overwrite = False,

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import psutil
 import pytest
+from distributed import get_client
 
 import dmkl
 from dmkl.cli import cluster as cluster_module
@@ -247,24 +248,30 @@ def test_check_of_a_kernel_that_is_not_there(run, store):
 # --- where it computes --------------------------------------------------------------------------------------
 
 
-def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store):
-    status, _out, _ = run("fit", store, tmp_path / "model", "--workers", 2, "--memory", "1GiB", "--p", 1)
-    assert status == 0
-    with computing_on("local", workers=2, memory="1GiB") as client:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        assert [worker["nthreads"] for worker in workers] == [1, 1]
-        assert all(2**29 < worker["memory_limit"] < 2**30 for worker in workers)
-        budgets = client.run(lambda: __import__("dmkl.settings").settings.memory_budget_bytes())
-        assert set(budgets.values()) == {2**30}
+def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store, monkeypatch):
+    seen = {}
+
+    def fit(self, K, y=None, whole=dmkl.MKFDA.fit):
+        client = get_client()
+        seen["workers"] = client.scheduler_info(n_workers=-1)["workers"].values()
+        seen["budgets"] = client.run(lambda: __import__("dmkl.settings").settings.memory_budget_bytes())
         here = psutil.Process()
-        listening = [
+        seen["listening"] = [
             connection.laddr.ip
             for process in (here, *here.children(recursive=True))
             for connection in process.net_connections(kind="tcp")
             if connection.status == psutil.CONN_LISTEN
         ]
-        assert len(listening) >= 3
-        assert set(listening) == {"127.0.0.1"}
+        return whole(self, K, y)
+
+    monkeypatch.setattr(dmkl.MKFDA, "fit", fit)
+    status, _out, err = run("fit", store, tmp_path / "model", "--workers", 2, "--memory", "1GiB", "--p", 1)
+    assert status == 0, err
+    assert [worker["nthreads"] for worker in seen["workers"]] == [1, 1]
+    assert all(2**29 < worker["memory_limit"] < 2**30 for worker in seen["workers"])
+    assert set(seen["budgets"].values()) == {2**30}
+    assert len(seen["listening"]) >= 3
+    assert set(seen["listening"]) == {"127.0.0.1"}
 
 
 def test_a_scheduler_that_is_there(run, tmp_path, store, cluster):
@@ -357,8 +364,8 @@ def test_the_demo_twice(run, tmp_path, monkeypatch):
     assert found.p == 1
     assert found.gap_ <= 1e-4
     assert f"{found.weights_.values[0]:.4f}" in out
-    for command in ("info", "check"):
-        assert run(command, tmp_path / "digits.zarr")[0] == 0
+    assert run("info", tmp_path / "digits.zarr")[0] == 0
+    assert run("check", tmp_path / "digits.zarr", "--cluster", "threads")[0] == 0
 
 
 @pytest.mark.parametrize(

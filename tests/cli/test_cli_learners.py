@@ -133,7 +133,7 @@ def test_references_between_docstrings_are_followed():
 def test_a_new_learner_is_there_at_once(run, tmp_path, store, toy):
     status, out, _ = run("fit", "--help")
     assert status == 0
-    assert "Toy of the tests." in out
+    assert "Toy of the tests" in out
     out = words(run("fit", "--model", "toy-learner", "--help")[1])
     assert "--depth <int> Number of layers. [default: 3]" in out
     assert "[default: 0.5]" in out

@@ -296,7 +296,7 @@ def test_pictures(run, tmp_path, plain):
 
 def test_no_point_with_a_score(run, tmp_path, kernels):
     """Of folds of one sample the area under the curve is undefined; what was computed is not lost."""
-    dmkl.create(tmp_path / "set", kernels[:, :20, :20], labels=np.arange(20) % 2, tile=16)
+    dmkl.create(tmp_path / "set", kernels[:, :8, :8], labels=np.arange(8) % 2, tile=16)
     arguments = ["search", tmp_path / "set", tmp_path / "found", *SMALL, "--cv", "LeaveOneOut", "--scoring", "roc_auc"]
     status, out, err = run(*arguments)
     assert (status, out) == (1, "")
@@ -383,13 +383,13 @@ def test_groups(run, tmp_path, plain):
     order = np.random.default_rng(0).permutation(M)
     table.write_text("sample,group\n" + "\n".join(f"{K.samples[i]},{groups[i]}" for i in order))
     np.save(numbers, np.unique(groups, return_inverse=True)[1])
-    expected = dmkl.search(dmkl.MKFDA(), K, grid=GRID, cv=GroupKFold(5), groups=groups, refit=False)
+    expected = dmkl.search(dmkl.MKFDA(), K, grid=GRID, cv=GroupKFold(3), groups=groups, refit=False)
     train = tmp_path / "train.txt"
     train.write_text("\n".join(K.samples[10:40]))
     some = dmkl.search(
-        dmkl.MKFDA(), K[10:40, 10:40], grid=GRID, cv=GroupKFold(5), groups=groups[10:40], refit=False
+        dmkl.MKFDA(), K[10:40, 10:40], grid=GRID, cv=GroupKFold(3), groups=groups[10:40], refit=False
     )  # fmt: skip
-    base = ["search", plain, tmp_path / "found", *SMALL, "--overwrite", "--no-refit", "--cv", "GroupKFold(5)"]
+    base = ["search", plain, tmp_path / "found", *SMALL, "--overwrite", "--no-refit", "--cv", "GroupKFold(3)"]
     for file in (vector, table, numbers):
         assert run(*base, "--groups", file)[0] == 0
         np.testing.assert_allclose(dmkl.load(tmp_path / "found").scores["score"], expected.scores["score"])

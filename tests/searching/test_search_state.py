@@ -1,0 +1,56 @@
+"""What is known of the folder of a search that broke off."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dmkl.errors import InputError
+from dmkl.searching.state import is_empty, read_state, remove_state
+from dmkl.solvers.fisher.subspace.workspace import Workspace
+
+
+def test_nothing_is_no_state(tmp_path):
+    folder = tmp_path / "state"
+    assert not read_state(folder)
+    assert read_state(folder).n_passes == 0
+    assert not is_empty(folder)
+    remove_state(folder)
+    (folder / "deep").mkdir(parents=True)
+    assert is_empty(folder)
+    remove_state(folder)
+    assert not folder.exists()
+
+
+def test_passes_of_all_parts_count(tmp_path):
+    Workspace(tmp_path, {}).commit({"statistics": {"n_passes": 1}})
+    first = read_state(tmp_path)
+    assert first
+    assert first.n_passes == 1
+    assert not first.has_solutions
+    Workspace(tmp_path / "combination-1", {}).commit({"statistics": {"n_passes": 1}, "solver": {"n_passes": 4}})
+    both = read_state(tmp_path)
+    assert both.n_passes == 5
+    assert both.has_solutions
+    assert both != first
+    assert both == read_state(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", json.dumps({"format": "another", "state": {}}), "null"])
+def test_what_is_no_state_is_left_alone(tmp_path, text):
+    file = tmp_path / "state.json"
+    file.write_text(text)
+    assert not read_state(tmp_path)
+    assert not is_empty(tmp_path)
+    with pytest.raises(InputError, match="holds something else"):
+        remove_state(tmp_path)
+    assert file.read_text() == text
+
+
+def test_a_state_is_removed_with_all_its_files(tmp_path):
+    workspace = Workspace(tmp_path / "state", {})
+    workspace.commit({"statistics": {"n_passes": 1}})
+    (workspace.fold(0) / "basis-0.npy").write_bytes(b"")
+    remove_state(tmp_path / "state")
+    assert not list(tmp_path.iterdir())
