@@ -8,7 +8,7 @@ import pytest
 
 from dmkl.errors import InputError
 from dmkl.searching.state import is_empty, read_state, remove_state
-from dmkl.solvers.fisher.subspace.workspace import Workspace
+from dmkl.solvers.workspace import Workspace
 
 
 def test_nothing_is_no_state(tmp_path):
