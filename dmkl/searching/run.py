@@ -42,8 +42,8 @@ def search(
     """Fit an estimator for every point of a grid and every fold, score the rows held out, and choose.
 
     All points, folds and tasks share passes over the kernels, whatever the estimator. Discriminants are solved in
-    subspaces that grow together: some ten passes for the papers' whole grid, each point with a proven gap. Weights that
-    do not depend on the point (the cuts of `NCuts`, the groups of `GSMKL`) are found once for each fold.
+    spaces that grow together: some ten passes for the papers' whole grid, each point with a proven gap. What does not
+    depend on the point (weights by cuts, groups of samples) is found once for each fold.
 
     Parameters
     ----------

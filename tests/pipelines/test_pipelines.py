@@ -1,5 +1,6 @@
 """Every job of pipelines/ runs to its end on a small set."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,8 @@ def test_large_build(tmp_path):
 def test_ncuts(views, tmp_path):
     options = ["--noise", 0, 2, "--models", "ncuts", "uniform Fisher", "--output", tmp_path / "out"]
     assert "weight of noise" in run("ncuts.py", views, *options, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("job", sorted(JOBS.glob("*.py")), ids=lambda job: job.name)
+def test_jobs_use_public_names_alone(job):
+    assert not re.findall(r"^\s*(?:from|import) dmkl\.(?!errors)\S+.*$", job.read_text(), re.MULTILINE)
