@@ -563,7 +563,7 @@ TWICE = pd.DataFrame(A, index=["a", "b", "a", *"cdef"])
         ({"a": TWICE}, "features 'a': sample names must be unique, but 'a' occurs 2 times"),
         ({"a": A, "b": B[:5]}, "features 'b' have 5 rows, 'a' have 7 rows"),
         ({"a": pd.DataFrame(A, index=SAMPLES), "b": B[:5]}, "features 'b' have 5 rows, there are 7 samples"),
-        ({}, "at least one block"),
+        ({}, "at least one matrix"),
         ({"a": "hog.npy"}, "features 'a' are the path hog.npy; give a list of paths"),
         (3, "features must be a mapping .*got int"),
         ([A, B], "features must be a mapping .*got list"),
