@@ -247,17 +247,7 @@ class GSMKL(KernelClassifier):
 
     def _set_attributes(self, found: FitOutcome) -> None:
         outcomes = found.outcomes
-        dim, labels = found.data.problems.columns
-        self.weights_ = xr.DataArray(
-            np.stack([outcome.weights for outcome in outcomes], axis=2),
-            dims=("kernel", "group", dim),
-            coords={
-                "kernel": np.array(self.kernel_names_, dtype=str),
-                "group": np.arange(found.prepared.n_groups),
-                dim: labels,
-            },
-            name="weight",
-        )
+        self._prepared = found.prepared
         self.converged_ = outcomes[worst(outcomes)].status is Status.CONVERGED
         self.n_trainings_ = sum(outcome.trainings for outcome in outcomes if isinstance(outcome, GroupOutcome))
         # The first entry of a history is the objective before any step.

@@ -52,6 +52,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     history_: xr.Dataset
     status_: str
     n_iter_: int
+    _prepared: Any = None
+    """What `_preparation` found, for learners that predict with it."""
     _HAS_INTERCEPT = False
     """Whether solutions have a bias."""
     _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_")
@@ -149,7 +151,6 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = data.kernels.shape[1]
         steps = data.training.square.fitted.steps
         self.statistics_ = steps[len(steps) - len(self._steps()) :]
-        self._prepared = found.prepared
         if found.solver is not None:
             self.solver_ = found.solver
         set_results(self, found)
@@ -355,7 +356,6 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _set_state(self, state: dict[str, Any]) -> None:
         """Set what `_state` told; the labelled arrays are there."""
-        self._prepared = None
         for name, written in state.items():
             value = decode(written)
             labelled = name in ("gap_", "objective_") and np.ndim(value)

@@ -23,7 +23,7 @@ from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.requests import Solver
 
-__all__ = ["GMKL", "MKSVM", "MarginClassifier"]
+__all__ = ["GMKL", "MKSVM", "MarginClassifier", "votes"]
 
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -47,10 +47,10 @@ class MarginClassifier(KernelClassifier, abstract=True):
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
         """See `KernelClassifier._scores`; of pairs, the votes for each class."""
         scores: Float = yield from super()._scores(rule, new, prepared)
-        return _votes(scores) if rule.dim == "pair" else scores
+        return votes(scores) if rule.dim == "pair" else scores
 
 
-def _votes(scores: Float) -> Float:
+def votes(scores: Float) -> Float:
     """The votes for each class; a fraction of a vote, by the sum of its distances, breaks ties."""
     n_classes = (1 + round((1 + 8 * scores.shape[1]) ** 0.5)) // 2
     votes, sums = np.zeros((2, len(scores), n_classes))

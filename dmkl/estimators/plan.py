@@ -6,8 +6,8 @@ folds; refits, nested cross-validation, permuted labels, resampled rows and left
 knows nothing of learners but what `Learner` says, and answers with one `FitOutcome` a row:
 
     check       parameters and labels, before anything runs
-    nested      rows that others depend on, as a plan of their own
     statistics  of the steps of all training sets                              one pass, or none
+    nested      rows that others depend on, as a plan of their own
     prepare     what fits have in common (groups, cuts), once for all of them
     solve       the jobs of all rows, those of equal methods together
     score       the held-out rows that no solver has scored on the way         one pass
@@ -281,8 +281,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         fit.learner._check_data(plan.K, fit.targets)
     with _open(workspace) as space:
         tally = Tally()
-        fits = _with_nested(plan, tally)
-        sets, statistics = _training_sets(plan.K, fits, space, tally)
+        sets, statistics = _training_sets(plan.K, plan.fits, space, tally)
+        sets = _decided(plan.K, sets, tally)
         prepared, n_prepared = _prepared(sets, tally)
         jobs = [data.fit.learner._jobs(data, mine) for data, mine in zip(sets, prepared, strict=True)]
         methods: dict[Method, list[tuple[int, Job]]] = {}
@@ -292,8 +292,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
             method.check([job for _, job in members])
         if statistics is not None:
             space.commit(statistics)
-        outcomes: list[list[Outcome]] = [[] for _ in fits]
-        solvers: list[str | None] = [None] * len(fits)
+        outcomes: list[list[Outcome]] = [[] for _ in sets]
+        solvers: list[str | None] = [None] * len(sets)
         for place, (method, members) in enumerate(methods.items()):
             part = space if len(methods) == 1 else space.part(str(place))
             context = Context(part, tally, plan.duals)
@@ -322,18 +322,21 @@ def _open(workspace: Workspace | None) -> Iterator[Workspace]:
         temporary.close()
 
 
-def _with_nested(plan: Plan, tally: Tally) -> list[Fit]:
-    """The rows, decided by their nested ones, which are all run as one plan."""
-    nested = [list(fit.learner._nested(fit, plan.K)) for fit in plan.fits]
+def _decided(K: KernelSet, sets: Sequence[TrainingSet], tally: Tally) -> list[TrainingSet]:
+    """The rows as their nested ones decide them, which are all run as one plan."""
+    nested = [list(data.fit.learner._nested(data.fit, K)) for data in sets]
     if not any(nested):
-        return list(plan.fits)
-    answers = run(Plan(plan.K, [fit for some in nested for fit in some], duals=False))
+        return list(sets)
+    for data, some in zip(sets, nested, strict=True):
+        if some:  # what cannot be solved in the end need not begin
+            data.fit.learner._method().check(data.fit.learner._jobs(data, None))
+    answers = run(Plan(K, [fit for some in nested for fit in some], duals=False))
     tally.n_passes += answers.tally.n_passes
     tally.rounds += answers.tally.rounds
     found = iter(answers.fits)
     return [
-        fit.learner._decided(fit, [next(found) for _ in some]) if some else fit
-        for fit, some in zip(plan.fits, nested, strict=True)
+        replace(data, fit=data.fit.learner._decided(data.fit, [next(found) for _ in some])) if some else data
+        for data, some in zip(sets, nested, strict=True)
     ]
 
 

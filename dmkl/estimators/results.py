@@ -54,12 +54,18 @@ def by_problem(problems: Problems, values: Sequence[float], name: str) -> Any:
 
 
 def labelled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.DataArray:
-    """Weights over kernel; over kernel and class, pair or task for several problems."""
+    """Weights over kernel, and group of samples where they have such; and over class, pair or task for several problems.
+
+    Weights of groups are labeled by the class of a single problem too.
+    """
     weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
-    if problems.dim is None:
+    grouped = weights.ndim == 3
+    if problems.dim is None and not grouped:
         return xr.DataArray(weights[:, 0], dims=("kernel",), coords={"kernel": kernels}, name="weight")
-    dim, labels = _labels(problems.dim, problems.names)
-    return xr.DataArray(weights, dims=("kernel", dim), coords={"kernel": kernels, dim: labels}, name="weight")
+    dim, labels = _labels(*(problems.columns if problems.dim is None else (problems.dim, problems.names)))
+    groups = {"group": np.arange(weights.shape[1])} if grouped else {}
+    coords = {"kernel": kernels, **groups, dim: labels}
+    return xr.DataArray(weights, dims=tuple(coords), coords=coords, name="weight")
 
 
 def history(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.Dataset:

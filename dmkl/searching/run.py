@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sklearn.base import clone
 
 from dmkl.errors import InputError
-from dmkl.estimators.learner import KernelClassifier, labelled_targets
+from dmkl.estimators.learner import KernelClassifier, check_kernel_set, labelled_targets
 from dmkl.kernelset import KernelSet
 from dmkl.searching.choice import Rule, check_rule
 from dmkl.searching.fits import Question, fit_grid
@@ -92,6 +92,11 @@ def search(
     """
     started = time.monotonic()
     check_rule(rule)
+    check_kernel_set(K, "search")
+    if not K.is_square:
+        _, rows, cols = K.shape
+        msg = f"search needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
+        raise InputError(msg)
     everything, tasks = labelled_targets(K, y, "search")
     values = as_grid(grid, estimator)
     folds = make_folds(cv, everything.labels, splits=K.splits, groups=groups)

@@ -141,7 +141,7 @@ def test_single_best_keeps_the_budget():
     with dask.config.set({"dmkl.memory": "1MB"}):
         with pytest.raises(MemoryBudgetError, match="solver='cg'"):
             dmkl.SingleBest(1.0, solver="direct").fit(K, y)
-        assert dmkl.SingleBest(1.0).fit(K, y).solver_ == "cg"
+        assert dmkl.SingleBest(1.0).fit(K, y).solver_ == "subspace"
 
 
 def test_an_end_before_the_gap_names_the_line_that_fitted():

@@ -20,6 +20,7 @@ from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, InputError
+from dmkl.estimators.margin import votes
 from dmkl.solvers.margin import training
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.outcome import Status
@@ -249,10 +250,7 @@ def test_votes_are_scikit_learns(digits):
 def test_tied_votes_go_to_the_larger_sum_of_distances(kernels):
     model = dmkl.MKSVM(1.5, 4.0, multiclass="ovo").fit(kernels, three())
     # Each class beats one of the others: apple pear by 0.1, plum apple by 0.2, pear plum by 0.7.
-    machines = xr.DataArray(
-        [[0.1, -0.2, 0.7]], dims=("sample", "pair"), coords={"sample": ["new"], "pair": model.weights_.pair.values}
-    )
-    assert model.labels_of(model._class_scores(machines).values) == ["pear"]
+    assert model.labels_of(votes(np.array([[0.1, -0.2, 0.7]]))) == ["pear"]
     assert model.weights_.pair.values.tolist() == ["apple or pear", "apple or plum", "pear or plum"]
 
 

@@ -16,7 +16,7 @@ from sklearn.model_selection import KFold, ParameterGrid
 
 import dmkl
 from dmkl.errors import FormatVersionError, InputError, StoreError, StoreExistsError, StoreNotFoundError
-from dmkl.estimators import persistence
+from dmkl.estimators import saving
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
@@ -189,7 +189,7 @@ def test_a_failed_save_leaves_the_old_model(tmp_path, monkeypatch, nth):
     path = tmp_path / "model"
     old, new = fitted("Uniform"), fitted("MKFDA")
     old.save(path)
-    write, calls = persistence._to_zarr, []
+    write, calls = saving.write_dataset, []
 
     def fail(*args):
         if len(calls) == nth:
@@ -198,7 +198,7 @@ def test_a_failed_save_leaves_the_old_model(tmp_path, monkeypatch, nth):
         calls.append(args)
         write(*args)
 
-    monkeypatch.setattr(persistence, "_to_zarr", fail)
+    monkeypatch.setattr(saving, "write_dataset", fail)
     with pytest.raises(OSError, match="no space left"):
         new.save(path, overwrite=True)
     xr.testing.assert_identical(dmkl.load(path).dual_coef_, old.dual_coef_)

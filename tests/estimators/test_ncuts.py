@@ -280,7 +280,7 @@ def test_a_search_over_C(tmp_path):
         ({"n_examples": 9}, None, "class 8 has 2 training samples; take n_examples=2 or fewer"),
         ({"n_examples": 3}, ["a", "b", "b"] + ["a"] * 57, "class 'b' has 2 training samples; take n_examples=2 or"),
         ({"loss": "log"}, None, "loss must be 'hinge' or 'square'"),
-        ({"sharing": "all"}, None, "sharing must be 'mean' or 'own' or 'joint'"),
+        ({"sharing": "all"}, None, "sharing must be 'mean', 'own' or 'joint'"),
         ({"loss": "square", "multiclass": "ovo"}, None, "take multiclass='ovr', or loss='hinge'"),
         ({"C": -1.0}, None, "C must be positive and finite"),
         ({"lam": np.inf}, None, "lam must be positive and finite"),
