@@ -1,6 +1,6 @@
 """Distributed multiple kernel learning.
 
-Kernel matrices live on disk as one chunked Zarr group (`create`, `open`); a `KernelSet` is a lazy, labelled view of
+Kernel matrices live on disk as one chunked Zarr group (`create`, `open`); a `KernelSet` is a lazy, labeled view of
 them;
 learners (`MKFDA` and the baselines) find weights with a proven gap, in passes over the tiles that run on Dask.
 """

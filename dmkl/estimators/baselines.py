@@ -27,7 +27,7 @@ Index = npt.NDArray[np.int64]
 
 
 class SingleBest(FisherClassifier):
-    """Fisher discriminant analysis on the one kernel that predicts best in cross-validation.
+    """Fisher discriminant on the kernel with the best CV accuracy.
 
     Parameters
     ----------
@@ -131,7 +131,9 @@ def _check_fold(number: int, labels: Array, train: Index, test: Index) -> None:
 
 
 class Product(FisherClassifier):
-    """Fisher discriminant analysis on the entrywise geometric mean of all kernels, (∏_j K_j)^(1/n).
+    """Fisher discriminant on the geometric mean of all kernels.
+
+    The mean is entrywise, (∏_j K_j)^(1/n).
 
     The kernels must have no negative entries (RBF, χ², histogram intersection …), and must not be centered or
     normalized before. The product is computed tile by tile in each pass and never stored.

@@ -96,7 +96,7 @@ class MKFDA(FisherClassifier):
         "trace" (unit trace), "cosine" (unit norm), "multiplicative" (unit variance), or None to leave scales as
         they are.
     solver
-        One of those below, or "auto"; `solver_` says which it was. Auto takes "subspace" where several points of a
+        Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "subspace" where several points of a
         search share a training set, "direct" where the combined kernel fits the memory budget, and otherwise "dual"
         ("interleaved" for p = 1) for one problem whose λ is 1/1,000 of tr K(β) or more, "subspace" for several
         problems and for smaller λ.
@@ -111,13 +111,13 @@ class MKFDA(FisherClassifier):
         How weights are found: "newton", or the papers' cutting planes under the Taylor form ("taylor") or the exact
         norm ("exact").
     finish
-        How to go on with problems that the basis of the subspace solver does not certify: "direct" or "cg", by the
-        wrapper method, "auto" by the first of them that fits, "report" not at all, with their true gap.
+        Solver for what the subspace solver leaves open: "direct" or "cg" (wrapper method), "auto" for the first of them
+        that fits, "report" for none: the true gap is reported.
     basis
-        Most bytes ("8GiB") that the basis of the subspace solver and its products may take on disk, in the folder for
-        temporary files; half of what is free there by default.
+        Disk space ("8GiB") for the basis of the subspace solver and its products, in the folder for temporary files;
+        half of what is free there by default.
     mu
-        Penalty μ > 0 of the Tikhonov form, for the dual solver: the objective is S(α, β) − λμ‖β‖_p² over all β ≥ 0, and
+        Penalty μ > 0 on the squared norm of the weights instead of their norm one, for the dual solver: the objective is S(α, β) − λμ‖β‖_p² over all β ≥ 0, and
         the norm of `weights_` is what comes out, ‖β‖_p = ‖q‖_p*/(2λμ). None for ‖β‖_p ≤ 1. A solution of the one form
         is one of the other: with weights divided by their norm ρ it is that of mu=None and λ/ρ.
 
@@ -204,9 +204,9 @@ MKFDA.__doc__ = MKFDA.__doc__.replace(
 
 
 class Uniform(FisherClassifier):
-    """Fisher discriminant analysis on the unweighted sum of all kernels: the ℓ∞ baseline.
+    """Fisher discriminant on the unweighted sum of all kernels.
 
-    Parameters and attributes are those of `MKFDA` with p = ∞, where the optimal weights are all one.
+    The ℓ∞ baseline: parameters and attributes are those of `MKFDA` with p = ∞, where the optimal weights are all one.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ class GSMKL(KernelClassifier):
     Parameters
     ----------
     C
-        C > 0, the price of a unit of hinge loss.
+        SVM penalty C > 0 on margin violations.
     n_groups
         Groups in each class; a number, or a mapping from classes to numbers. 1 is MKL with weights for each class of
         samples (see Notes, and `across`).
@@ -62,10 +62,10 @@ class GSMKL(KernelClassifier):
         How the samples of a class are divided: "kernel" (kernel k-means on the mean kernel), "kmeans" or "plsa" (on
         the features that the kernels were built from).
     loss
-        "hinge" (support vector machines), or "square" (regularised least squares: a group-sensitive Fisher
+        "hinge" (support vector machines), or "square" (regularized least squares: a group-sensitive Fisher
         discriminant), whose ridge is `lam`.
     lam
-        λ > 0 of the square loss.
+        Ridge λ > 0 of the square loss.
     weighting
         "root": β = √γ with γ the softmax, so that Σ_m (β_m^g)² = 1; "softmax": the paper's β = γ.
     across

@@ -27,7 +27,7 @@ from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Job, Method, SideBySide
 from dmkl.solvers.requests import CombinedProduct, Solver
 
-__all__ = ["KernelClassifier", "check_kernel_set", "features_of", "fitted", "labelled_targets", "predicted_labels"]
+__all__ = ["KernelClassifier", "check_kernel_set", "features_of", "fitted", "labeled_targets", "predicted_labels"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -134,7 +134,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
-        targets, tasks = labelled_targets(K, y, "fit")
+        targets, tasks = labeled_targets(K, y, "fit")
         row = Fit(self, np.arange(K.shape[1]), targets, tasks)
         self._take(run(Plan(K, [row])).fits[0])
         return self
@@ -351,15 +351,15 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         save_model(self, path, overwrite=overwrite)
 
     def _state(self) -> dict[str, Any]:
-        """Fitted attributes beside the labelled arrays, as plain JSON values."""
+        """Fitted attributes beside the labeled arrays, as plain JSON values."""
         return {name: encode(_plain(getattr(self, name))) for name in self._STATE if hasattr(self, name)}
 
     def _set_state(self, state: dict[str, Any]) -> None:
-        """Set what `_state` told; the labelled arrays are there."""
+        """Set what `_state` told; the labeled arrays are there."""
         for name, written in state.items():
             value = decode(written)
-            labelled = name in ("gap_", "objective_") and np.ndim(value)
-            setattr(self, name, self._by_problem(value, name.rstrip("_")) if labelled else value)
+            labeled = name in ("gap_", "objective_") and np.ndim(value)
+            setattr(self, name, self._by_problem(value, name.rstrip("_")) if labeled else value)
 
     def _by_problem(self, values: Sequence[float], name: str) -> xr.DataArray:
         dim = self.dual_coef_.dims[1]
@@ -387,7 +387,7 @@ def predicted_labels(kind: str, classes: Array, scores: Array) -> Array:
     return cast(Array, classes[index])
 
 
-def labelled_targets(K: Any, y: npt.ArrayLike | None, what: str) -> tuple[Targets, Array | None]:
+def labeled_targets(K: Any, y: npt.ArrayLike | None, what: str) -> tuple[Targets, Array | None]:
     """The targets of square kernels, and the names of the tasks of a multilabel problem.
 
     Raises

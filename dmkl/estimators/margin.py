@@ -74,7 +74,7 @@ class MKSVM(MarginClassifier):
     p
         Norm of the weights, from 1 (few kernels) to ∞ (all alike). For several problems also one for each.
     C
-        C > 0, the price of a unit of hinge loss. For several problems also one for each.
+        SVM penalty C > 0 on margin violations. For several problems also one for each.
     multiclass
         More than two classes: "ovr", one against the rest, the largest score wins; "ovo", one against one, by votes.
         Each binary problem has weights of its own.
@@ -154,7 +154,7 @@ class MKSVM(MarginClassifier):
 
 
 class GMKL(MarginClassifier):
-    """Generalised multiple kernel learning of Varma and Ray, with prices and linear constraints on the weights.
+    """Generalized multiple kernel learning of Varma and Ray, with prices and linear constraints on the weights.
 
     Learns weights d of the kernels together with a support vector machine on K(d) = Σ_j d_j K_j:
 
@@ -163,7 +163,7 @@ class GMKL(MarginClassifier):
     Parameters
     ----------
     C
-        C > 0, the price of a unit of hinge loss. For several problems also one for each.
+        SVM penalty C > 0 on margin violations. For several problems also one for each.
     sigma
         (kernels,) or one number: the price of a unit of weight, from prior knowledge. A large one turns a kernel off.
     A, b

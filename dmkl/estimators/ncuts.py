@@ -35,7 +35,7 @@ Sharing = Literal["mean", "own", "joint"]
 
 
 class NCuts(MarginClassifier):
-    """Weights under which the classes of the training samples are good normalized cuts, then a classifier.
+    """Kernel weights by normalized cuts, then a classifier on the sum.
 
     The training samples are divided into N examples. In each, a binary problem cuts the samples into two sides; with
     u_l the mean similarity across the cut under kernel l, and v_l the sum of the mean similarities within the sides,
@@ -53,12 +53,12 @@ class NCuts(MarginClassifier):
         samples are noise themselves, which k(x, x) alone makes up half of where a class has two. With one example, a
         cut's weights are those of the kernel with the smallest ratio.
     loss
-        Of the classifier: "hinge" (support vector machines), or "square" (regularised Fisher discriminants, with a
-        bias: those of `MKFDA` on the centred combined kernel).
+        Loss of the classifier: "hinge" (support vector machines), or "square" (regularized Fisher discriminants, with a
+        bias: those of `MKFDA` on the centered combined kernel).
     C
-        C > 0, the price of a unit of hinge loss. For several problems also one for each.
+        SVM penalty C > 0 on margin violations. For several problems also one for each.
     lam
-        λ > 0, the ridge of the square loss, in units of the combined kernel's eigenvalues: m times that of `MKFDA`,
+        Ridge λ > 0 of the square loss, in units of the combined kernel's eigenvalues: m times that of `MKFDA`,
         whose kernels have unit trace. For several problems also one for each.
     multiclass
         More than two classes: "ovr", one against the rest, or for machines "ovo", one against one by votes.

@@ -1,4 +1,4 @@
-"""The fitted attributes that all learners share: labelled weights, dual variables, gaps, history, and a warning."""
+"""The fitted attributes that all learners share: labeled weights, dual variables, gaps, history, and a warning."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Float = npt.NDArray[np.float64]
 
 
 def set_results(model: Any, found: FitOutcome) -> None:
-    """Set what a fit has found on a learner, labelled by kernel, sample, and class, pair or task."""
+    """Set what a fit has found on a learner, labeled by kernel, sample, and class, pair or task."""
     problems, outcomes, rule = found.data.problems, found.outcomes, found.rule
     kernels, samples = np.array(model.kernel_names_, dtype=str), model.train_samples_
     dim, labels = _labels(*problems.columns)
-    model.weights_ = labelled_weights(outcomes, problems, kernels)
+    model.weights_ = labeled_weights(outcomes, problems, kernels)
     # In the order that a file gives back, so that a loaded model predicts the same to the last bit.
     model.dual_coef_ = xr.DataArray(
         np.ascontiguousarray(rule.dual), dims=("sample", dim), coords={"sample": samples, dim: labels}, name="dual_coef"
@@ -46,17 +46,17 @@ def _labels(dim: str, names: Array) -> tuple[str, Array]:
 
 
 def by_problem(problems: Problems, values: Sequence[float], name: str) -> Any:
-    """A number where there is one problem, a labelled array otherwise."""
+    """A number where there is one problem, a labeled array otherwise."""
     if problems.dim is None:
         return float(values[0])
     dim, labels = _labels(problems.dim, problems.names)
     return xr.DataArray(np.array(values), dims=(dim,), coords={dim: labels}, name=name)
 
 
-def labelled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.DataArray:
-    """Weights over kernel, and group of samples where they have such; and over class, pair or task for several problems.
+def labeled_weights(outcomes: Sequence[Outcome], problems: Problems, kernels: Array) -> xr.DataArray:
+    """Weights over kernel; over kernel and class, pair or task for several problems.
 
-    Weights of groups are labeled by the class of a single problem too.
+    Weights of groups of samples are over kernel, group, and class or task, of a single problem too.
     """
     weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
     grouped = weights.ndim == 3

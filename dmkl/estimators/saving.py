@@ -1,4 +1,4 @@
-"""Models on disk: a Zarr group of labelled arrays and JSON attributes, never pickle."""
+"""Models on disk: a Zarr group of labeled arrays and JSON attributes, never pickle."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def write_model(model: Any, path: Path) -> None:
 
 
 def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
-    """Write labelled arrays as a Zarr group; the metadata of the root are consolidated."""
+    """Write labeled arrays as a Zarr group; the metadata of the root are consolidated."""
     # Names as variable-length strings: Zarr warns of fixed-length ones that their v3 encoding is not settled.
     plain = dataset.assign(
         {

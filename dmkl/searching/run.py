@@ -12,13 +12,13 @@ import numpy.typing as npt
 from sklearn.base import clone
 
 from dmkl.errors import InputError
-from dmkl.estimators.learner import KernelClassifier, check_kernel_set, labelled_targets
+from dmkl.estimators.learner import KernelClassifier, check_kernel_set, labeled_targets
 from dmkl.kernelset import KernelSet
 from dmkl.searching.choice import Rule, check_rule
+from dmkl.searching.dataset import as_dataset
 from dmkl.searching.fits import Question, fit_grid
 from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import as_grid
-from dmkl.searching.labelled import as_dataset
 from dmkl.searching.refit import OF_TASKS, refitted
 from dmkl.searching.result import SearchResult
 from dmkl.searching.scoring import as_metrics
@@ -56,7 +56,7 @@ def search(
         problem has weights and a choice of its own.
     grid
         Values by parameter. The papers' by default: p = 1, 1 + 2⁻⁶ … 1 + 2⁻¹, 2, 3, 4, 8, ∞; ten values of λ, 1e-8 to
-        10 for kernels of unit trace, 4⁻⁵ to 4⁴ for cosine normalisation (JMLR 3.3, CVPR 4.1).
+        10 for kernels of unit trace, 4⁻⁵ to 4⁴ for cosine normalization (JMLR 3.3, CVPR 4.1).
     cv
         Folds: the stored splits where they have validation rows, 5 otherwise; an integer, a scikit-learn splitter,
         "splits", an iterable of (train, validation) or (train, validation, test), or one such tuple.
@@ -97,7 +97,7 @@ def search(
         _, rows, cols = K.shape
         msg = f"search needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
         raise InputError(msg)
-    everything, tasks = labelled_targets(K, y, "search")
+    everything, tasks = labeled_targets(K, y, "search")
     values = as_grid(grid, estimator)
     folds = make_folds(cv, everything.labels, splits=K.splits, groups=groups)
     metrics = as_metrics(scoring, everything.kind)

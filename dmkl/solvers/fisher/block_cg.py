@@ -1,7 +1,7 @@
 """Blocked conjugate gradients on many right-hand sides, as a coroutine that asks for products.
 
 The block method shares one Krylov space among all right-hand sides, which saves passes over the data. This is the form
-with a QR factorisation of the residual block at each step (BCGrQ: A. A. Dubrulle, Retooling the method of block
+with a QR factorization of the residual block at each step (BCGrQ: A. A. Dubrulle, Retooling the method of block
 conjugate gradients, ETNA 12, 2001):
 
     Q φ = B − A X                       (thin QR)

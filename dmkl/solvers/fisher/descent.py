@@ -1,4 +1,4 @@
-"""Descent on the dual of MK-FDA: directions from wherever they come, and exact minimisation over those at hand.
+"""Descent on the dual of MK-FDA: directions from wherever they come, and exact minimization over those at hand.
 
 A step asks for the products of a few new directions (`DirectionSource`), takes them into the span of those it has
 (`span`), solves the problem there for α and β, and certifies the pair by the full problem. The objective F
@@ -11,7 +11,7 @@ into Eq. 19, the saddle problem of Eq. 25 becomes, divided by −1/(2λ),
 
     max over β ≥ 0 of min over α of  S(α, β) − λμ‖β‖_p².
 
-For fixed α the weights are β = ρ b with b the maximiser of bᵀq over the unit ball, b_j ∝ q_j^(1/(p−1)), and
+For fixed α the weights are β = ρ b with b the maximizer of bᵀq over the unit ball, b_j ∝ q_j^(1/(p−1)), and
 ρ = ‖q‖_p*/(2λμ), which leaves the dual of Eq. 26,
 
     F_μ(α) = ¼‖α‖² − tr(Hᵀα) + ‖q(α)‖_p*²/(4λμ).

@@ -1,7 +1,7 @@
 """What is known of a problem on a few directions, and its exact solution there.
 
 For α = D a the products K_jα = (K_jD) a cost nothing once the K_jD are kept. So a solver that has asked for them may
-minimise F over all of α = D a at once instead of along a line: the problem in a is a small one of the same form
+minimize F over all of α = D a at once instead of along a line: the problem in a is a small one of the same form
 (`subspace.reduced`), solved with its weights to any accuracy. Such steps are exact for any number of
 directions; on a quadratic F, two blocks of directions give block conjugate gradients, and more make up for what changes
 of β and limited memory spoil.

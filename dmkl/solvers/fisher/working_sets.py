@@ -104,7 +104,7 @@ def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequ
         for j in kernels:
             total += weights[j] * entries(view, fitted, int(j), index, index)
         return total
-    # Centring and scaling make f K_ab + r_a + r_b + c of each raw entry: what they add is known from its first column,
+    # Centering and scaling make f K_ab + r_a + r_b + c of each raw entry: what they add is known from its first column,
     # and only the raw blocks have to be gone through.
     stored = view.rows[fitted.positions(index, index)[0][0]]
     edge, trail = np.zeros((len(index), 1)), fitted.positions(index, index[:1])

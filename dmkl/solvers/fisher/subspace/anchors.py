@@ -9,7 +9,7 @@ any α
 a bound that stays sharp as λ → 0, where ‖R‖² is too large by a factor of the order of κ/λ. The same M⁻¹R that gives the
 bound is the best guess of the error of α, and so the direction that the basis needs.
 
-Ridges are rounded up by powers of one step, so that few factorisations serve all points; rounding up keeps the bound.
+Ridges are rounded up by powers of one step, so that few factorizations serve all points; rounding up keeps the bound.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ With G_j = VᵀK_jV, N = VᵀV and T = VᵀH the problem
 
     J_V(β) = min_a Σ_k [ ¼ a_kᵀN a_k + (1/4λ) a_kᵀG(β) a_k − t_kᵀa_k ],   G(β) = Σ_j β_j G_j,
 
-has the form of the full one (`dmkl.numerics.fisher`), so the same Newton master maximises it. S and F that come out are
+has the form of the full one (`dmkl.numerics.fisher`), so the same Newton master maximizes it. S and F that come out are
 those of the full problem at α = V a: G_j and N are computed from the V that is used, orthonormal or not.
 """
 
@@ -77,7 +77,7 @@ class ReducedSolution:
 def solve_reduced(
     problem: ReducedProblem, beta: Float, tol: float, names: tuple[str, ...] = (), max_steps: int = 60
 ) -> ReducedSolution:
-    """Maximise J_V by Newton's method from β, until F − S ≤ tol · min(|S|, βᵀq).
+    """Maximize J_V by Newton's method from β, until F − S ≤ tol · min(|S|, βᵀq).
 
     Raises
     ------

@@ -221,7 +221,7 @@ class Unsolved:
 
 
 def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> list[Float]:
-    """M⁻¹X of each: one factorisation for all that have space, anchor and ridge in common."""
+    """M⁻¹X of each: one factorization for all that have space, anchor and ridge in common."""
     where = machine()
     groups: dict[tuple[int, int, float], list[int]] = {}
     for position, item in enumerate(wanted):

@@ -154,7 +154,7 @@ def settle(anchor: StoredSum, ridges: list[float], tasks_per_machine: int, colum
     found = []
     with pinned_blas(blas_threads(tasks_per_machine)):
         whole, order = anchor.matrix()
-        # One array for all factors: the pages of a new one would take as long as the factorisation.
+        # One array for all factors: the pages of a new one would take as long as the factorization.
         scratch = whole if len(ridges) == 1 else np.empty_like(whole)
         for rho, x in zip(ridges, columns, strict=True):
             if scratch is not whole:

@@ -1,4 +1,4 @@
-"""What a search has found as one labelled data set."""
+"""What a search has found as one labeled data set."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Float = npt.NDArray[np.float64]
 
 
 def as_dataset(question: Question, found: GridFits, seconds: float) -> xr.Dataset:
-    """Everything as one labelled data set."""
+    """Everything as one labeled data set."""
     sizes, names = shape(question.grid), list(question.grid)
     multilabel = question.targets.kind == "multilabel"
     task = ("task",) if multilabel else ()
