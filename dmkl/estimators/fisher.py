@@ -96,9 +96,9 @@ class MKFDA(FisherClassifier):
         "trace" (unit trace), "cosine" (unit norm), "multiplicative" (unit variance), or None to leave scales as
         they are.
     solver
-        Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "subspace" where several points of a
-        search share a training set, "direct" where the combined kernel fits the memory budget, and otherwise "dual"
-        ("interleaved" for p = 1) for one problem whose λ is 1/1,000 of tr K(β) or more, "subspace" for several
+        Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "subspace" where several points
+        of a search share a training set, "direct" where the combined kernel fits the memory budget, and otherwise
+        "dual" ("interleaved" for p = 1) for one problem whose λ is 1/1,000 of tr K(β) or more, "subspace" for several
         problems and for smaller λ.
 
         {solvers}
@@ -117,9 +117,9 @@ class MKFDA(FisherClassifier):
         Disk space ("8GiB") for the basis of the subspace solver and its products, in the folder for temporary files;
         half of what is free there by default.
     mu
-        Penalty μ > 0 on the squared norm of the weights instead of their norm one, for the dual solver: the objective is S(α, β) − λμ‖β‖_p² over all β ≥ 0, and
-        the norm of `weights_` is what comes out, ‖β‖_p = ‖q‖_p*/(2λμ). None for ‖β‖_p ≤ 1. A solution of the one form
-        is one of the other: with weights divided by their norm ρ it is that of mu=None and λ/ρ.
+        Penalty μ > 0 on the squared norm of the weights, for the dual solver; None for weights of norm one. The
+        objective is then S(α, β) − λμ‖β‖_p² over all β ≥ 0 (the Tikhonov form), and the norm of `weights_` is what comes
+        out, ‖β‖_p = ‖q‖_p*/(2λμ). With weights divided by their norm ρ it is the solution of mu=None and λ/ρ.
 
     Attributes
     ----------
