@@ -118,8 +118,8 @@ class MKFDA(FisherClassifier):
         half of what is free there by default.
     mu
         Penalty μ > 0 on the squared norm of the weights, for the dual solver; None for weights of norm one. The
-        objective is then S(α, β) − λμ‖β‖_p² over all β ≥ 0 (the Tikhonov form), and the norm of `weights_` is what comes
-        out, ‖β‖_p = ‖q‖_p*/(2λμ). With weights divided by their norm ρ it is the solution of mu=None and λ/ρ.
+        objective is then S(α, β) − λμ‖β‖_p² over all β ≥ 0 (the Tikhonov form), and the norm of `weights_` comes out as
+        ‖β‖_p = ‖q‖_p*/(2λμ). With weights divided by their norm ρ it is the solution of mu=None and λ/ρ.
 
     Attributes
     ----------
