@@ -210,9 +210,7 @@ class Uniform(FisherClassifier):
 
     Parameters
     ----------
-    lam
-        Ridge λ > 0, in units of the normalized kernels' eigenvalues.
-    center, normalize, solver, tol, max_iter
+    lam, center, normalize, solver, tol, max_iter
         As in `MKFDA`.
     """
 

@@ -281,7 +281,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         fit.learner._check_data(plan.K, fit.targets)
     with _open(workspace) as space:
         tally = Tally()
-        sets, statistics = _training_sets(plan.K, plan.fits, space, tally)
+        sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
         sets = _decided(plan.K, sets, tally)
         prepared, n_prepared = _prepared(sets, tally)
         jobs = [data.fit.learner._jobs(data, mine) for data, mine in zip(sets, prepared, strict=True)]
@@ -290,8 +290,9 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
             methods.setdefault(data.fit.learner._method(), []).extend((number, job) for job in mine)
         for method, members in methods.items():
             method.check([job for _, job in members])
-        if statistics is not None:
-            space.commit(statistics)
+        if statistics is not None:  # not before: what is refused leaves nothing behind
+            statistics["steps"] = space.save_statistics([training.whole.fitted for training in trainings])
+            space.commit({"statistics": statistics})
         outcomes: list[list[Outcome]] = [[] for _ in sets]
         solvers: list[str | None] = [None] * len(sets)
         for place, (method, members) in enumerate(methods.items()):
@@ -345,8 +346,8 @@ def _decided(K: KernelSet, sets: Sequence[TrainingSet], tally: Tally) -> list[Tr
 
 def _training_sets(
     K: KernelSet, fits: Sequence[Fit], workspace: Workspace, tally: Tally
-) -> tuple[list[TrainingSet], dict[str, Any] | None]:
-    """What each row learns from, rows on the same training rows sharing it; and the state to commit, if it is new."""
+) -> tuple[list[TrainingSet], list[Training], dict[str, Any] | None]:
+    """What each row learns from; the training sets that rows share; and what their statistics took, if that is new."""
     sources: dict[type, KernelSet] = {}
     places: dict[Hashable, int] = {}
     seen: list[KernelSet] = []
@@ -378,7 +379,7 @@ def _training_sets(
             problems[key] = fit.learner._problems(fit.targets, fit.tasks)
         kernels, new = _part(source, fit.train, fit.train), _part(source, fit.held_out, fit.train)
         found.append(TrainingSet(kernels, new, trainings[place], problems[key], fit, K.names))
-    return found, statistics
+    return found, trainings, statistics
 
 
 def _part(K: KernelSet, rows: Index, cols: Index) -> KernelSet:
@@ -405,13 +406,8 @@ def _measured(
     tally.add("statistics", n_passes, time.monotonic() - started, bytes_per_pass)
     if workspace.temporary:
         return lenses, None
-    entry = {
-        "steps": workspace.save_statistics([lens.fitted for lens in lenses]),
-        "n_passes": n_passes,
-        "seconds": time.monotonic() - started,
-        "n_bytes": n_passes * bytes_per_pass,
-    }
-    return lenses, {"statistics": entry}
+    seconds = time.monotonic() - started
+    return lenses, {"n_passes": n_passes, "seconds": seconds, "n_bytes": n_passes * bytes_per_pass}
 
 
 def _statistics_round(saved: dict[str, Any]) -> Round:

@@ -273,7 +273,7 @@ def test_json_holds_everything(run, tmp_path, plain):
     assert float(told["best"]["p"]) == found.best_params_["p"]
     assert (told["folds"], told["samples"], told["scoring"], told["rule"]) == (5, M, "accuracy", "best")
     assert told["best_score"] == found.best_score_
-    assert told["fits"] == {"certified": 10, "finished": 0, "open": 0, "failed": 0}
+    assert told["fits"] == {"certified": 10, "finished": 0, "converged": 0, "open": 0}
     assert told["passes"] == found.n_passes_
     assert told["largest_gap"] == found.scores["gap"].values.max() <= 1e-4
     assert len(told["points"]) == 2
@@ -568,13 +568,18 @@ def test_restart_throws_nothing_else_away(run, tmp_path, plain):
     assert kept.read_text() == "a file"
 
 
-def test_models_that_keep_no_state_leave_one_alone(run, tmp_path, plain, stopped):
+def test_the_state_of_another_solver_is_left_alone(run, tmp_path, plain, stopped):
     arguments = ["search", plain, tmp_path / "found", *SMALL, "--cv", "3"]
     undo = stopped(3, KilledError())
     assert run(*arguments)[0] == 1
     undo()
-    assert run(*arguments, "--solver", "direct")[0] == 0
+    status, _, err = run(*arguments, "--solver", "direct")
+    assert status == 1
+    assert "differs in: parameter solver" in err
+    assert "--restart" in err
     assert (tmp_path / "found.partial" / "state.json").exists()
+    assert run(*arguments, "--solver", "direct", "--restart")[0] == 0
+    assert not (tmp_path / "found.partial").exists()
 
 
 def test_the_name_of_the_state_is_that_of_the_output(run, tmp_path, plain, stopped, monkeypatch):
