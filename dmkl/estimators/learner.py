@@ -13,7 +13,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 
 from dmkl.errors import InputError
-from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet, run
+from dmkl.estimators.engine import run
+from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass, Problems
 from dmkl.estimators.results import set_results, warn_if_open
 from dmkl.estimators.saving import MODELS, decode, encode, save_model

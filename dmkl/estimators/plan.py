@@ -1,43 +1,28 @@
-"""A plan, a table of fits, and the engine that runs any plan in passes that all its fits share.
+"""A plan is a table of fits, and this is what stands in it, what learners make of it, and what comes back.
 
-A row of the table says which rows of the kernels train and which are held out, the targets, which kernels may have
-weight, and by its learner the steps and the point (p, λ; C; …). A single fit is a plan of one row; a search is grid ×
-folds; refits, nested cross-validation, permuted labels, resampled rows and left-out kernels are plans too. The engine
-knows nothing of learners but what `Learner` says, and answers with one `FitOutcome` a row:
-
-    check       parameters and labels, before anything runs
-    statistics  of the steps of all training sets                              one pass, or none
-    nested      rows that others depend on, as a plan of their own
-    prepare     what fits have in common (groups, cuts), once for all of them
-    solve       the jobs of all rows, those of equal methods together
-    score       the held-out rows that no solver has scored on the way         one pass
-
-What is done is kept in the workspace, and the same plan goes on from there.
+A row says which rows of the kernels train and which are held out, the targets, which kernels may have weight, and by
+its learner the steps and the point (p, λ; C; …). A single fit is a plan of one row; a search is grid × folds; refits,
+nested cross-validation, permuted labels, resampled rows and left-out kernels are plans too.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl import settings
 from dmkl.estimators.problems import DecisionRule, Multiclass, Problems
-from dmkl.kernelset import KernelSet, measure
+from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
-from dmkl.passes.view import Lens, covering
-from dmkl.solvers.driver import Tally, drive
-from dmkl.solvers.jobs import Context, Job, Method, Training
-from dmkl.solvers.outcome import Outcome, Round
+from dmkl.solvers.driver import Tally
+from dmkl.solvers.jobs import Job, Method, Training
+from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import Solver
-from dmkl.solvers.workspace import Workspace
 
-__all__ = ["Answers", "Fit", "FitOutcome", "Learner", "Plan", "Preparation", "TrainingSet", "run"]
+__all__ = ["Answers", "Fit", "FitOutcome", "Learner", "Plan", "Preparation", "TrainingSet", "decision_rule"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -203,7 +188,7 @@ class FitOutcome:
     @property
     def rule(self) -> DecisionRule:
         """The decision rule of all problems, side by side."""
-        return _rule(self.outcomes, self.data.problems)
+        return decision_rule(self.outcomes, self.data.problems)
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,190 +242,8 @@ class Learner(Protocol):
         """Scores of new rows; asks for products through the kernels of new rows."""
 
 
-def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
-    """Run a plan.
-
-    Parameters
-    ----------
-    plan
-        The fits.
-    workspace
-        Where the state is kept, and gone on from; a temporary folder where None.
-
-    Raises
-    ------
-    InputError
-        If a parameter, the labels or the kernels break a rule.
-    IndefiniteKernelError
-        If a kernel proves not to be positive semidefinite.
-    MemoryBudgetError
-        If a solver that was asked for does not fit the budget.
-    """
-    for fit in plan.fits:
-        fit.learner._check_parameters()
-        fit.learner._check_data(plan.K, fit.targets)
-    with _open(workspace) as space:
-        tally = Tally()
-        sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
-        sets = _decided(plan.K, sets, tally)
-        prepared, n_prepared = _prepared(sets, tally)
-        jobs = [data.fit.learner._jobs(data, mine) for data, mine in zip(sets, prepared, strict=True)]
-        methods: dict[Method, list[tuple[int, Job]]] = {}
-        for number, (data, mine) in enumerate(zip(sets, jobs, strict=True)):
-            methods.setdefault(data.fit.learner._method(), []).extend((number, job) for job in mine)
-        for method, members in methods.items():
-            method.check([job for _, job in members])
-        if statistics is not None:  # not before: what is refused leaves nothing behind
-            statistics["steps"] = space.save_statistics([training.whole.fitted for training in trainings])
-            space.commit({"statistics": statistics})
-        outcomes: list[list[Outcome]] = [[] for _ in sets]
-        solvers: list[str | None] = [None] * len(sets)
-        for place, (method, members) in enumerate(methods.items()):
-            part = space if len(methods) == 1 else space.part(str(place))
-            context = Context(part, tally, plan.duals)
-            for (number, _), outcome in zip(members, method.solve([job for _, job in members], context), strict=True):
-                outcomes[number].append(outcome)
-                solvers[number] = context.solver
-        scores = _scored(sets, outcomes, prepared, tally)
-    if not plan.duals:
-        outcomes = [[replace(outcome, dual=None) for outcome in mine] for mine in outcomes]
-    found = [
-        FitOutcome(*parts, tally.n_passes, n_prepared)
-        for parts in zip(sets, outcomes, scores, prepared, solvers, strict=True)
-    ]
-    return Answers(found, tally)
-
-
-@contextmanager
-def _open(workspace: Workspace | None) -> Iterator[Workspace]:
-    if workspace is not None:
-        yield workspace
-        return
-    temporary = Workspace(None, {})
-    try:
-        yield temporary
-    finally:
-        temporary.close()
-
-
-def _decided(K: KernelSet, sets: Sequence[TrainingSet], tally: Tally) -> list[TrainingSet]:
-    """The rows as their nested ones decide them, which are all run as one plan."""
-    nested = [list(data.fit.learner._nested(data.fit, K)) for data in sets]
-    if not any(nested):
-        return list(sets)
-    for data, some in zip(sets, nested, strict=True):
-        if some:  # what cannot be solved in the end need not begin
-            data.fit.learner._method().check(data.fit.learner._jobs(data, None))
-    answers = run(Plan(K, [fit for some in nested for fit in some], duals=False))
-    tally.n_passes += answers.tally.n_passes
-    tally.rounds += answers.tally.rounds
-    found = iter(answers.fits)
-    return [
-        replace(data, fit=data.fit.learner._decided(data.fit, [next(found) for _ in some])) if some else data
-        for data, some in zip(sets, nested, strict=True)
-    ]
-
-
-# --- training sets ---------------------------------------------------------------------------------------------------
-
-
-def _training_sets(
-    K: KernelSet, fits: Sequence[Fit], workspace: Workspace, tally: Tally
-) -> tuple[list[TrainingSet], list[Training], dict[str, Any] | None]:
-    """What each row learns from; the training sets that rows share; and what their statistics took, if that is new."""
-    sources: dict[type, KernelSet] = {}
-    places: dict[Hashable, int] = {}
-    seen: list[KernelSet] = []
-    whole: list[KernelSet] = []
-    owner: list[int] = []
-    titles: list[str] = []
-    for fit in fits:
-        source = sources.setdefault(type(fit.learner), fit.learner._source(K))
-        kernels = _part(source, np.concatenate([fit.train, fit.held_out]), fit.train)
-        stepped = fit.learner._stepped(kernels)
-        rows: Hashable = (id(source), fit.train.tobytes(), fit.held_out.tobytes(), fit.learner._steps())
-        if rows not in places:
-            places[rows] = len(whole)
-            seen.append(source)
-            whole.append(stepped)
-            titles.append(fit.title)
-        owner.append(places[rows])
-    lenses, statistics = _measured(whole, workspace, tally)
-    trainings = [
-        Training(lens if K.is_square else lens.training(), lens, K.names, title)
-        for lens, K, title in zip(lenses, whole, titles, strict=True)
-    ]
-    found = []
-    problems: dict[Hashable, Problems] = {}
-    for fit, place in zip(fits, owner, strict=True):
-        source = seen[place]
-        key = (id(fit.targets), type(fit.learner), fit.learner.multiclass)
-        if key not in problems:
-            problems[key] = fit.learner._problems(fit.targets, fit.tasks)
-        kernels, new = _part(source, fit.train, fit.train), _part(source, fit.held_out, fit.train)
-        found.append(TrainingSet(kernels, new, trainings[place], problems[key], fit, K.names))
-    return found, trainings, statistics
-
-
-def _part(K: KernelSet, rows: Index, cols: Index) -> KernelSet:
-    """K[rows, cols]; K itself where that is all of it, in order."""
-    everything = np.arange(K.shape[1])
-    whole = np.array_equal(rows, everything) and np.array_equal(cols, everything)
-    return K if whole and K.is_square else K[rows, cols]
-
-
-def _measured(
-    sets: Sequence[KernelSet], workspace: Workspace, tally: Tally
-) -> tuple[list[Lens], dict[str, Any] | None]:
-    """The statistics of all sets, which are kept: they cost a pass."""
-    saved = workspace.state.get("statistics")
-    if saved is not None:
-        tally.n_passes += saved["n_passes"]
-        tally.rounds += [_statistics_round(saved)] if saved["n_passes"] else []
-        chains = workspace.load_statistics(saved["steps"])
-        return [Lens(K.view, chain) for K, chain in zip(sets, chains, strict=True)], None
-    started = time.monotonic()
-    measured, n_passes = measure(sets)
-    lenses = [K.lens() for K in measured]
-    bytes_per_pass = covering([K.view for K in sets]).bytes_per_pass
-    tally.add("statistics", n_passes, time.monotonic() - started, bytes_per_pass)
-    if workspace.temporary:
-        return lenses, None
-    seconds = time.monotonic() - started
-    return lenses, {"n_passes": n_passes, "seconds": seconds, "n_bytes": n_passes * bytes_per_pass}
-
-
-def _statistics_round(saved: dict[str, Any]) -> Round:
-    return Round("statistics", saved["seconds"], saved["n_bytes"])
-
-
-# --- what fits have in common ----------------------------------------------------------------------------------------
-
-
-def _prepared(sets: Sequence[TrainingSet], tally: Tally) -> tuple[list[Any], float]:
-    """What was prepared for each row, and the passes that took.
-
-    Work with equal keys on equal training sets is done once, and all of it together.
-    """
-    keys: list[Hashable] = []
-    wanted: dict[Hashable, tuple[Lens, Solver[Any]]] = {}
-    for data in sets:
-        preparation = data.fit.learner._preparation(data)
-        key: Hashable = None
-        if preparation is not None:
-            kernels = None if data.fit.kernels is None else data.fit.kernels.tobytes()
-            key = (id(data.training), id(data.problems), kernels, type(data.fit.learner), preparation.key)
-            wanted.setdefault(key, (data.training.square, preparation.solver))
-        keys.append(key)
-    found, passes = drive(list(wanted.values()), tally=tally)
-    by_key: dict[Hashable, Any] = dict(zip(wanted, found, strict=True))
-    return [by_key.get(key) for key in keys], passes
-
-
-# --- scores of held-out rows -----------------------------------------------------------------------------------------
-
-
-def _rule(outcomes: Sequence[Outcome], problems: Problems) -> DecisionRule:
+def decision_rule(outcomes: Sequence[Outcome], problems: Problems) -> DecisionRule:
+    """The decision rule of all problems, side by side."""
     widths = [_dual(outcome).shape[1] for outcome in outcomes]
     weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
     bias = [np.broadcast_to(outcome.bias, width) for outcome, width in zip(outcomes, widths, strict=True)]
@@ -457,28 +260,3 @@ def _dual(outcome: Outcome) -> Float:
         msg = "the plan kept scores alone; run it with duals=True for dual variables"
         raise ValueError(msg)
     return outcome.dual
-
-
-def _scored(
-    sets: Sequence[TrainingSet], outcomes: Sequence[Sequence[Outcome]], prepared: Sequence[Any], tally: Tally
-) -> list[Float]:
-    """Scores of the held-out rows: those that a solver has found, and the others in passes that all of them share."""
-    found: list[Float] = [np.zeros((0, 0)) for _ in sets]
-    missing: list[int] = []
-    for number, (data, mine) in enumerate(zip(sets, outcomes, strict=True)):
-        if not len(data.fit.held_out):
-            continue
-        known = [outcome.scores for outcome in mine if outcome.scores is not None]
-        if len(known) == len(mine):
-            found[number] = np.concatenate(known, axis=1)
-        else:
-            missing.append(number)
-    rules = {number: _rule(outcomes[number], sets[number].problems) for number in missing}
-    solvers = [
-        (sets[n].training.held_out, sets[n].fit.learner._scores(rules[n], sets[n].new, prepared[n])) for n in missing
-    ]
-    widest = max((rule.dual.shape[1] for rule in rules.values()), default=1)
-    scores, _ = drive(solvers, lanes=max(1, settings.block_width() // widest), tally=tally)
-    for number, rows in zip(missing, scores, strict=True):
-        found[number] = rows
-    return found

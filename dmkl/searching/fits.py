@@ -14,8 +14,9 @@ import numpy.typing as npt
 from sklearn.base import clone
 
 from dmkl._version import __version__
+from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier
-from dmkl.estimators.plan import Fit, FitOutcome, Plan, run
+from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, encode_targets
 from dmkl.searching.folds import Fold

@@ -9,8 +9,9 @@ import numpy.typing as npt
 from sklearn.base import clone
 
 from dmkl.errors import InputError
+from dmkl.estimators.engine import run
 from dmkl.estimators.learner import fitted
-from dmkl.estimators.plan import Fit, Plan, run
+from dmkl.estimators.plan import Fit, Plan
 from dmkl.searching.choice import Rule
 from dmkl.searching.fits import Question
 from dmkl.searching.result import SearchResult

@@ -7,8 +7,9 @@ import pytest
 from helpers.references import Counting, digits, in_memory, over
 
 import dmkl
+from dmkl.estimators.engine import run
 from dmkl.estimators.learner import fitted
-from dmkl.estimators.plan import Fit, Plan, run
+from dmkl.estimators.plan import Fit, Plan
 from dmkl.numerics.fisher import encode_targets
 
 pytestmark = pytest.mark.usefixtures("synchronous")
