@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float
 
 __all__ = ["alignments", "estimated", "inner_products", "sign_probes"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 def alignments(gram: Float, floor: Float | float = 0.0) -> Float:

@@ -17,14 +17,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Index
 
 __all__ = ["ChainState", "Fitted", "FittedStep", "KernelSum", "Step", "restricted"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 class KernelSum(Protocol):

@@ -11,13 +11,14 @@ is minimized over α and maximized over β ≥ 0, ‖β‖_p ≤ 1 (Eqs. 10 and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float
 
 __all__ = [
     "Certificate",
@@ -34,8 +35,6 @@ __all__ = [
     "uniform_weights",
 ]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 _INFINITE_P = 1e6
 """From here on p counts as infinite: every weight of the optimum is one to within 1e-5."""

@@ -30,6 +30,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.special
 
+from dmkl.numerics.arrays import Array, Float
+
 __all__ = [
     "BANDED",
     "NONNEGATIVE",
@@ -45,8 +47,6 @@ __all__ = [
     "sizes",
 ]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 STATISTIC = {
     "linear": "dot",

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
-__all__ = ["Extremes", "extreme_eigenvalues"]
+from dmkl.numerics.arrays import Array
 
-Array = npt.NDArray[Any]
+__all__ = ["Extremes", "extreme_eigenvalues"]
 
 
 @dataclass(frozen=True)

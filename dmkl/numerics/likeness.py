@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
+
+from dmkl.numerics.arrays import Array
 
 __all__ = ["centered_probes", "proportional_groups"]
-
-Array = npt.NDArray[Any]
 
 
 def centered_probes(size: int, width: int, rng: np.random.Generator) -> Array:

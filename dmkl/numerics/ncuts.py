@@ -13,14 +13,13 @@ Unlike a ratio, that depends on the scale of a kernel: doubling K_l doubles what
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from sklearn.model_selection import StratifiedKFold
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float, Index
 
 __all__ = [
     "class_columns",
@@ -33,10 +32,6 @@ __all__ = [
     "smallest_ratio",
     "starts",
 ]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 
 
 # --- ratios ----------------------------------------------------------------------------------------------------------

@@ -17,14 +17,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.numerics.arrays import Array, Index
 from dmkl.numerics.chain import ChainState, FittedStep, KernelSum, Step
 
 __all__ = ["NORMALIZATIONS", "STEPS", "Take", "load_step"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 # --- as they are asked for ---------------------------------------------------------------------------------------

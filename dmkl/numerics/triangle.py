@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.arrays import Array, Float, Index
 
 __all__ = ["Factor", "LowerTriangle"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 _PANEL = 256
 _MIRRORED = 512

@@ -13,14 +13,13 @@ import itertools
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import delayed
 
 from dmkl.errors import InputError
 from dmkl.numerics.alignment import alignments, estimated
+from dmkl.numerics.arrays import Array, Float, Index
 from dmkl.numerics.chain import Fitted
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, send_all
@@ -32,9 +31,6 @@ from dmkl.passes.view import Lens, TileKey, View
 
 __all__ = ["align", "check_alignable", "gram_pass", "rounding"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 _PANEL_ENTRIES = 2**15
 """Entries of each kernel that are transformed and multiplied at a time: a few such arrays stay in a core's cache."""

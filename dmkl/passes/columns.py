@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.numerics.arrays import Float, Index
 from dmkl.passes.combine import StoredSum
 from dmkl.passes.sums import sum_order
 
 __all__ = ["SumColumns"]
-
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 class SumColumns:

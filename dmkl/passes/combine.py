@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import delayed
 
 from dmkl import settings
+from dmkl.numerics.arrays import Float, Index
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, execute, machine
@@ -24,9 +24,6 @@ from dmkl.passes.sums import Combination, SumPlan, SumTile, add_tiles, put_toget
 from dmkl.passes.view import Lens, TileTask, View
 
 __all__ = ["FactorHandle", "StoredSum", "combine_pass", "direct_bytes", "factor_pass", "fits_in_memory"]
-
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 # --- factors in memory -------------------------------------------------------------------------------------------

@@ -8,19 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 from distributed import Future
 from distributed.protocol.pickle import dumps, loads
 
+from dmkl.numerics.arrays import Array, Index
 from dmkl.passes.execute import active_client, check_memory, execute, machine
 from dmkl.passes.units import Unit, units_of
 from dmkl.passes.view import TileKey, TileSource, View
 
 __all__ = ["HeldTiles", "persisted"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 class HeldTiles:

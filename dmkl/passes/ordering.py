@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from dmkl.numerics.arrays import Index
 
 __all__ = ["StoreOrder"]
-
-Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,16 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Index
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey, TileSource
 
 __all__ = ["GeometricMean"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 class GeometricMean:

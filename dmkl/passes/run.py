@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
 from dmkl import settings
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array
 from dmkl.numerics.chain import Fitted
 from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send_all
 from dmkl.passes.memory import HeldTiles
@@ -25,7 +25,6 @@ from dmkl.passes.view import Lens, TileKey, covering
 
 __all__ = ["PassGraph", "add_in_tree", "pass_bytes", "pass_graph", "run_pass"]
 
-Array = npt.NDArray[Any]
 
 _FAN_IN = 8
 """Results added by one task: few enough to bound its memory, many enough to keep the tree flat."""

@@ -11,19 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array
 from dmkl.numerics.chain import ChainState, Fitted, FittedStep
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
 
 __all__ = ["chain_statistics", "measure", "measure_new"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
+from dmkl.numerics.arrays import Array, Float
 from dmkl.numerics.triangle import LowerTriangle
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import machine, send_all
@@ -19,9 +19,6 @@ from dmkl.passes.ordering import StoreOrder
 from dmkl.passes.view import Lens, TileTask, covering
 
 __all__ = ["Combination", "SumPlan", "SumTile", "add_tiles", "for_sums", "put_together", "sum_order"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

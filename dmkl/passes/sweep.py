@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.numerics.arrays import Array, Index
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.ordering import StoreOrder
@@ -26,8 +26,6 @@ from dmkl.passes.view import Lens, TileKey
 
 __all__ = ["Columns", "Partial", "Want", "merge", "sweep"]
 
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 Want = Literal["each", "sum", "project"]
 Stream = Iterator[tuple[TileKey, Array]]

@@ -8,16 +8,14 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.numerics.arrays import Array, Index
 from dmkl.numerics.chain import Fitted, Step, restricted
 from dmkl.numerics.steps import Take
 from dmkl.numerics.tiling import Tiling
 
 __all__ = ["Lens", "TileKey", "TileSource", "TileTask", "View", "covering"]
 
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""
 

@@ -10,10 +10,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from dmkl.errors import DmklError
+from dmkl.numerics.arrays import Float
 
 __all__ = ["ConicError", "ConicProgram"]
-
-Float = npt.NDArray[np.float64]
 
 
 class ConicError(DmklError, RuntimeError):

@@ -23,17 +23,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float
 from dmkl.numerics.ncuts import cut_matrix, descend, is_positive_block, rounded, smallest_ratio, starts
 from dmkl.passes.blas import pinned_blas
 from dmkl.solvers.outcome import Step
 
 __all__ = ["KernelCut", "Proof", "Relaxation", "best_cut", "relax"]
 
-Float = npt.NDArray[np.float64]
 Proof = Literal["single ratio", "theorem 1", "theorem 2", "bound", "none"]
 
 _CHECK = 25

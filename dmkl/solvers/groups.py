@@ -55,6 +55,7 @@ from scipy.special import softmax
 
 from dmkl import progress
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float, Index
 from dmkl.numerics.grouping import one_hot
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.outcome import Outcome, Status, Step
@@ -71,8 +72,6 @@ __all__ = [
     "parameter_gradients",
 ]
 
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 WeightForm = Literal["softmax", "root"]
 
 

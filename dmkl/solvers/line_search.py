@@ -6,11 +6,11 @@ Written for a maximum; who minimizes takes values and gradients with the other s
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+
+from dmkl.numerics.arrays import Float
 
 __all__ = ["LineSearch", "rises_enough"]
 
-Float = npt.NDArray[np.float64]
 
 _SHORTEST = 1e-6
 

@@ -21,15 +21,13 @@ from typing import Any
 
 import clarabel
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from dmkl.numerics.arrays import Float
 from dmkl.numerics.fisher import onto_sphere, steepest
 from dmkl.solvers.cones import ConicProgram
 
 __all__ = ["CuttingPlane", "ascent_direction", "exact_master", "newton_master", "taylor_form", "taylor_master"]
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float, Index
 
 __all__ = ["FeatureGroups", "SampleGroups", "as_table", "one_hot", "samples_by_class", "united"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 
 
 def one_hot(labels: Index, n_groups: int) -> Float:

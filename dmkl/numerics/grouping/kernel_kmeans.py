@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float, Index
 from dmkl.numerics.grouping.groups import SampleGroups, one_hot, samples_by_class, united
 
 __all__ = ["KernelGroups", "group_by_kernel"]
 
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 Result = TypeVar("Result")
 ByProducts = Generator[Float, Float, Result]
 

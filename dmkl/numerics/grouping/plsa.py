@@ -26,11 +26,11 @@ from sklearn.decomposition import NMF, non_negative_factorization
 from sklearn.exceptions import ConvergenceWarning
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float
 from dmkl.numerics.grouping.groups import FeatureGroups, as_table, samples_by_class, united
 
 __all__ = ["PLSAGroups", "group_by_plsa"]
 
-Float = npt.NDArray[np.float64]
 
 _PLSA_STEPS = 2000
 _PLSA_TOL = 1e-6

@@ -30,10 +30,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import progress
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float
 from dmkl.solvers.cones import ConicError, ConicProgram
 from dmkl.solvers.line_search import rises_enough
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, row_lengths
@@ -42,7 +42,6 @@ from dmkl.solvers.requests import SVM, EachProduct
 
 __all__ = ["Method", "gmkl"]
 
-Float = npt.NDArray[np.float64]
 Method = Literal["newton", "gradient"]
 
 

@@ -11,12 +11,11 @@ import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float
 from dmkl.solvers.cones import ConicError, ConicProgram
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 
 __all__ = ["ConicOptimum", "conic_optimum"]
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

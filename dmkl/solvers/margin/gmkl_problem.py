@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import linprog
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float
 
 __all__ = ["GeneralizedProblem", "largest_sum", "row_lengths"]
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

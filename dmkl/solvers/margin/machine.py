@@ -16,19 +16,17 @@ vanishes where no small change of u gains anything, which is then all that a gap
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float
 from dmkl.solvers.outcome import relative_gap
 
 __all__ = ["SVMSolution", "as_signs", "best_bias", "box", "certify", "feasible", "hinge", "solve_among_free"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 _RIDGE = 1e-12
 """Of the trace of the kernel among free vectors: what keeps it regular where rows are equal."""

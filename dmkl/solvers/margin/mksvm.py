@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import progress
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float
 from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, uniform_weights
 from dmkl.solvers.cones import ConicError
 from dmkl.solvers.line_search import LineSearch
@@ -38,9 +38,6 @@ __all__ = [
     "closed_form_weights",
     "mk_svm",
 ]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,15 +9,13 @@ and a step moves weight from one variable to another, with no cases for their la
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
-import numpy.typing as npt
+
+from dmkl.numerics.arrays import Array
 
 __all__ = ["ascend"]
 
-Array = npt.NDArray[Any]
 
 _LEAST_CURVATURE = 1e-12
 _SHRINK_EVERY = 1000

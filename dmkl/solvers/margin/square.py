@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.arrays import Float
 
 __all__ = ["SquareSolution", "fit_square"]
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
