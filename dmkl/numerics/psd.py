@@ -14,22 +14,10 @@ Repair = Literal["clip", "flip", "shift"]
 
 
 def repair_psd(kernel: npt.NDArray[Any], method: Repair) -> tuple[npt.NDArray[np.float64], float]:
-    """Replace the negative part of a symmetric matrix's spectrum.
+    """Replace the negative part of the spectrum of a symmetric matrix (m, m); also its lowest eigenvalue, at most 0.
 
     With the eigendecomposition K = U diag(w) Uᵀ: "clip" sets negative w to zero (the nearest positive semidefinite
     matrix in Frobenius norm), "flip" takes |w|, "shift" adds −min(w) to every eigenvalue when min(w) < 0.
-
-    Parameters
-    ----------
-    kernel
-        (m, m), symmetric, in memory.
-    method
-        "clip", "flip" or "shift".
-
-    Returns
-    -------
-    tuple
-        The repaired matrix in float64, and the most negative eigenvalue found (0 if there was none).
     """
     symmetric = np.array(kernel, dtype=np.float64)
     symmetric += symmetric.T
@@ -56,20 +44,9 @@ def worst_minor(
     A negative K_ii proves it alone, and is for the caller to look at; in a block on the diagonal its own entries count
     as pairs of equal samples, and only those with K_ii < 0 are ever reported.
 
-    Parameters
-    ----------
-    block
-        (r, c): entries K_ij of the rows and columns whose diagonal entries are given.
-    diag_rows, diag_cols
-        (r,) and (c,).
-    tolerance
-        Relative excess that rounding explains.
-
-    Returns
-    -------
-    tuple or None
-        The lower eigenvalue of the worst such minor, an upper bound of the matrix's lowest eigenvalue, and its row
-        and column in the block.
+    The block (r, c) holds entries K_ij of rows and columns whose diagonal entries are given; `tolerance` is the
+    relative excess that rounding explains. Returns the lower eigenvalue of the worst such minor, an upper bound of the
+    matrix's lowest eigenvalue, with its row and column in the block.
     """
     limit = np.sqrt(np.maximum(diag_rows, 0.0))[:, None] * np.sqrt(np.maximum(diag_cols, 0.0))[None, :]
     excess = np.abs(block) - (1.0 + tolerance) * limit

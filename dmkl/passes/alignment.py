@@ -70,13 +70,7 @@ def rounding(lens: Lens) -> Float:
 
 
 def check_alignable(view: View) -> None:
-    """Refuse a view whose kernels have no alignment.
-
-    Raises
-    ------
-    InputError
-        If it is not square, or has no samples.
-    """
+    """Refuse, by InputError, a view whose kernels have no alignment: one that is not square, or has no samples."""
     _, n_rows, n_cols = view.shape
     if not view.is_square:
         way_out = "take K[rows, rows] first" if view.source.symmetric else "this set is rectangular"
@@ -90,12 +84,7 @@ def check_alignable(view: View) -> None:
 def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]:
     """Alignments of all pairs of kernels of a square view, (n, n), and their standard errors where they are estimates.
 
-    Parameters
-    ----------
-    lens
-        A view for which `check_alignable` holds.
-    probes
-        Random vectors (m, b) for an estimate (see `dmkl.numerics.alignment.estimated`); exact where missing.
+    They are estimated where random probes (m, b) are given (see `dmkl.numerics.alignment.estimated`), exact otherwise.
     """
     floor = lens.view.shape[1] * rounding(lens)
     if probes is None:
@@ -112,16 +101,7 @@ def gram_pass(lens: Lens) -> Float:
 
     Every tile is read once. Where the tiles of all kernels at one place do not fit the memory of a task, they are
     read in bands of rows, again for each band; of a tile that is mapped into memory only the band's rows are touched.
-
-    Parameters
-    ----------
-    lens
-        A view for which `check_alignable` holds.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If a row of every kernel's tile exceeds the budget of a task; nothing is run.
+    MemoryBudgetError is raised, before anything is run, if a row of every kernel's tile exceeds the budget of a task.
     """
     return again(lambda: _gram_pass(lens), "alignment")
 

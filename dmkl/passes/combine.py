@@ -68,21 +68,9 @@ def _solve(factor: Factor, b: Float) -> Float:
 def factor_pass(
     lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[float]
 ) -> list[FactorHandle]:
-    """Factorize A for several weightings at once: one pass over the kernels.
+    """Factorize A for several weightings at once, each through one of the lenses and with its λ: one pass.
 
-    Parameters
-    ----------
-    lenses
-        Square views of the same kernels, with their statistics.
-    combinations
-        The weightings, each through one of the lenses.
-    lams
-        λ of each.
-
-    Raises
-    ------
-    IndefiniteKernelError
-        If one of them is not positive definite.
+    The lenses are square views of the same kernels. IndefiniteKernelError if one of them is not positive definite.
     """
     return again(lambda: _factor_pass(lenses, combinations, lams), "combine")
 
@@ -125,21 +113,14 @@ def _factor(parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens
 
 @dataclass(frozen=True)
 class StoredSum:
-    """A combination that a pass has written to disk, tile by tile: larger together than the memory of a worker.
-
-    Parameters
-    ----------
-    stem
-        Of its files: ``<stem>-<tile row>-<tile column>.npy``.
-    tiles
-        Which tiles there are.
-    lens
-        What it was seen through.
-    """
+    """A combination that a pass has written to disk, tile by tile: larger together than the memory of a worker."""
 
     stem: str
+    """Of its files: ``<stem>-<tile row>-<tile column>.npy``."""
     tiles: tuple[tuple[int, int], ...]
+    """Which tiles there are."""
     lens: Lens
+    """What it was seen through."""
 
     def matrix(self) -> tuple[Float, Index | None]:
         """K(β), of which the lower triangle is right, and the position of each of its rows among the samples."""
@@ -169,14 +150,8 @@ def _tile_file(stem: str, i: int, j: int) -> str:
 def combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], stems: Sequence[str]) -> list[StoredSum]:
     """Add up several combinations and write them to disk: one pass, and a tile of each in memory.
 
-    Parameters
-    ----------
-    lenses
-        Square views of the same kernels, with their statistics.
-    combinations
-        Each through one of the lenses.
-    stems
-        Where each goes, in a folder that all workers see (see `StoredSum`).
+    The lenses are square views of the same kernels; the stems say where each combination goes, in a folder that all
+    workers see (see `StoredSum`).
     """
     plan = again(lambda: _combine_pass(lenses, combinations, stems), "combine")
     tiles = tuple((tile.i, tile.j) for _, some, _ in plan.cuts for tile in some)

@@ -23,12 +23,8 @@ __all__ = ["HeldTiles", "persisted"]
 class HeldTiles:
     """A source of which some tiles are held in memory, in the parts in which they were loaded.
 
-    Parameters
-    ----------
-    origin
-        The source they come from; single entries are still read there.
-    parts
-        For each kernel its parts: which tiles, and a mapping of them (or a future of one).
+    Of each kernel these are which tiles, and a mapping of them (or a future of one); single entries are still read from
+    the source they come from, `origin`.
     """
 
     def __init__(self, origin: TileSource, parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]]) -> None:
@@ -103,13 +99,7 @@ def _usable(held: Any) -> bool:
 
 
 def persisted(view: View) -> View:
-    """Load the tiles that a view needs.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If they do not fit the memory of all workers together.
-    """
+    """Load the tiles that a view needs; MemoryBudgetError if they do not fit the memory of all workers together."""
     where = machine()
     check_memory(
         "keeping this set in memory",

@@ -14,21 +14,14 @@ __all__ = ["StoreOrder"]
 
 @dataclass(frozen=True, eq=False)
 class StoreOrder:
-    """Samples sorted by their place in the source.
-
-    Parameters
-    ----------
-    order
-        Position of each among the samples as they were given.
-    stored
-        Position of each in the source, ascending.
-    side
-        Of a tile, in samples.
-    """
+    """Samples sorted by their place in the source."""
 
     order: Index
+    """Position of each among the samples as they were given."""
     stored: Index
+    """Position of each in the source, ascending."""
     side: int
+    """Of a tile, in samples."""
 
     @classmethod
     def of(cls, positions: Index, side: int) -> StoreOrder:

@@ -23,21 +23,14 @@ __all__ = ["Combination", "SumPlan", "SumTile", "add_tiles", "for_sums", "put_to
 
 @dataclass(frozen=True)
 class Combination:
-    """Σ_j w_j K_j through one of the lenses that share a pass, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j.
-
-    Parameters
-    ----------
-    lens
-        Which one; of scaled kernels one whose chain is `entrywise`.
-    weights
-        w, (n,)
-    scales
-        The diagonals, (n, m).
-    """
+    """Σ_j w_j K_j through one of the lenses that share a pass, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j."""
 
     lens: int
+    """Which one; of scaled kernels one whose chain is `entrywise`."""
     weights: Float
+    """w, (n,)"""
     scales: Float | None = None
+    """The diagonals, (n, m)."""
 
 
 class SumTile(NamedTuple):
@@ -142,28 +135,19 @@ _COUNTER = itertools.count(1)
 
 @dataclass(frozen=True)
 class SumPlan:
-    """How the adding up of some combinations is cut into tasks.
-
-    Parameters
-    ----------
-    lenses
-        With the statistics that sums need.
-    sent
-        The lenses and the combinations, as tasks take them.
-    cuts
-        Of each task its key, its tiles and the bytes it reads.
-    slots_per_host
-        Tasks that run side by side on one machine.
-    name, token
-        Prefix and end of every key.
-    """
+    """How the adding up of some combinations is cut into tasks."""
 
     lenses: list[Lens]
+    """With the statistics that sums need."""
     sent: tuple[Any, Any]
+    """The lenses and the combinations, as tasks take them."""
     cuts: list[tuple[str, tuple[TileTask, ...], int]]
+    """Of each task its key, its tiles and the bytes it reads."""
     slots_per_host: int
+    """Tasks that run side by side on one machine."""
     name: str
     token: str
+    """Prefix and end of every key."""
 
     @classmethod
     def of(cls, lenses: Sequence[Lens], combinations: Sequence[Combination]) -> SumPlan:

@@ -64,25 +64,17 @@ class TileTask:
 
 @dataclass(frozen=True)
 class View:
-    """Kernels, rows and columns of a source, then steps (see `dmkl.numerics.steps`) in order.
-
-    Parameters
-    ----------
-    source
-        Where tiles come from.
-    kernels
-        Positions of the kernels in the source.
-    rows, cols
-        Positions of the samples in the source, before any step; they may repeat and come in any order.
-    steps
-        Centering, normalizing and further taking of rows and columns.
-    """
+    """Kernels, rows and columns of a source, then steps (see `dmkl.numerics.steps`) in order."""
 
     source: TileSource
+    """Where tiles come from."""
     kernels: Index
+    """Positions of the kernels in the source."""
     rows: Index
     cols: Index
+    """Positions of the samples in the source, before any step; they may repeat and come in any order."""
     steps: tuple[Step, ...] = ()
+    """Centering, normalizing and further taking of rows and columns."""
 
     @cached_property
     def base_is_square(self) -> bool:

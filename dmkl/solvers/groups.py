@@ -108,16 +108,8 @@ def parameter_gradients(
 ) -> tuple[Float, Float]:
     """∂W/∂a and ∂W/∂b, (n, G) each (Eqs. 14 and 15 up to the sign of the objective; see the module).
 
-    Parameters
-    ----------
-    weights
-        β, (n, G)
-    statistics
-        ρ, (n, G)
-    projected
-        V_m^gg' = u_gᵀK_mu_g', (n, G, G)
-    scale
-        s: ½ for the hinge loss, λ for the square.
+    They come from β and ρ, (n, G) each, the projections V_m^gg' = u_gᵀK_mu_g', (n, G, G), and the scale s: ½ for the
+    hinge loss, λ for the square.
     """
     power = 0.5 if weighting == "root" else 1.0
     gamma = weights**2 if weighting == "root" else weights
@@ -133,19 +125,6 @@ def parameter_gradients(
 class GroupProblem:
     """One binary problem, checked when it is made.
 
-    Parameters
-    ----------
-    y
-        (m,): 1 and −1 for the hinge loss, any targets for the square.
-    groups
-        (m,), the group of each sample, 0 … G − 1.
-    n_groups
-        G. A group that is empty keeps the weights that it begins with.
-    C, lam
-        The price of a unit of hinge loss, or λ of the square loss: one of them is given.
-    name
-        What this problem is called in reports.
-
     Raises
     ------
     InputError
@@ -153,11 +132,16 @@ class GroupProblem:
     """
 
     y: Float
+    """(m,): 1 and −1 for the hinge loss, any targets for the square."""
     groups: Index
+    """(m,), the group of each sample, 0 … G − 1."""
     n_groups: int
+    """G. A group that is empty keeps the weights that it begins with."""
     C: float | None = None
     lam: float | None = None
+    """The price of a unit of hinge loss, or λ of the square loss: one of them is given."""
     name: str = ""
+    """What this problem is called in reports."""
 
     def __post_init__(self) -> None:
         y, groups = np.asarray(self.y, dtype=np.float64), np.asarray(self.groups, dtype=np.intp)

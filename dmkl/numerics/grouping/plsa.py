@@ -82,19 +82,8 @@ def group_by_plsa(
 ) -> PLSAGroups:
     """Cluster each class by pLSA, fitted as a factorization under the Kullback-Leibler divergence (see the module).
 
-    A topic that no sample of its class prefers makes no group.
-
-    Parameters
-    ----------
-    counts
-        (m, d), n(d, w) ≥ 0, a positive sum in each row.
-    y, n_groups, seed, restarts
-        As in `group_by_kmeans`.
-
-    Raises
-    ------
-    InputError
-        As `group_by_kmeans`, and if a count is negative or a row has none.
+    A topic that no sample of its class prefers makes no group. Counts are n(d, w) ≥ 0, (m, d), with a positive sum in
+    each row, or InputError is raised; all else, and other errors, as in `group_by_kmeans`.
     """
     table = _counts(as_table(counts))
     wanted = samples_by_class(y, n_groups, len(table))

@@ -200,13 +200,8 @@ def _evaluate(
 def _lower_bound(problem: GeneralizedProblem, trial: _Trial, widest: float) -> float:
     """The bound max { tΣα + bᵀp : p ≥ 0, Aᵀp + ½t²v ≤ σ, 0 ≤ t ≤ C/max α }, safe against the solver's tolerance.
 
-    Parameters
-    ----------
-    trial
-        u and uᵀK_ju.
-    widest
-        A bound of Σd at the optimum: where the constraint is violated by at most e, the bound is off by at most
-        e·widest.
+    `widest` bounds Σd at the optimum: where the constraint is violated by at most e, the bound is off by e·widest at
+    most.
     """
     A, b, sigma = problem.A, problem.b, problem.sigma
     v, k, most = np.maximum(trial.v, 0.0), len(b), trial.largest_scale(problem)
