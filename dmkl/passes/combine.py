@@ -19,11 +19,11 @@ from dmkl import settings
 from dmkl.numerics.arrays import Float, Index
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import pinned_blas
-from dmkl.passes.execute import Machine, active_client, again, execute, machine
+from dmkl.passes.execute import active_client, again, execute
 from dmkl.passes.sums import Combination, SumPlan, SumTile, add_tiles, put_together, sum_order
 from dmkl.passes.view import Lens, TileTask, View
 
-__all__ = ["FactorHandle", "StoredSum", "combine_pass", "direct_bytes", "factor_pass", "fits_in_memory"]
+__all__ = ["FactorHandle", "StoredSum", "combine_pass", "direct_bytes", "factor_pass"]
 
 
 # --- factors in memory -------------------------------------------------------------------------------------------
@@ -37,11 +37,6 @@ def direct_bytes(view: View, n_systems: int) -> int:
     tiles = 0.5 * base * (base + view.source.tiling.tile)
     taking = 2 * base * base + m * m if view.takes_samples else 0
     return int(8 * n_systems * (tiles + base * base + taking))
-
-
-def fits_in_memory(view: View, n_systems: int, where: Machine | None = None) -> bool:
-    """Whether the direct α-step fits the budget, or a worker's memory."""
-    return direct_bytes(view, n_systems) <= (machine() if where is None else where).total_bytes
 
 
 class FactorHandle:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,24 +41,18 @@ __all__ = [
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True)
 class Machine:
-    """Where tasks run, as far as a pass has to know.
+    """Where tasks run, as far as a pass has to know."""
 
-    Parameters
-    ----------
-    slots
-        Tasks that run at once, everywhere together.
-    slots_per_host
-        The most that run at once on one machine.
-    task_bytes
-        Memory that one task may take.
-    total_bytes
-        Memory that a task which runs alone may take.
-    """
-
-    def __init__(self, slots: int, slots_per_host: int, task_bytes: int, total_bytes: int) -> None:
-        self.slots, self.slots_per_host = slots, slots_per_host
-        self.task_bytes, self.total_bytes = task_bytes, total_bytes
+    slots: int
+    """Tasks that run at once, everywhere together."""
+    slots_per_host: int
+    """The most that run at once on one machine."""
+    task_bytes: int
+    """Memory that one task may take."""
+    total_bytes: int
+    """Memory that a task which runs alone may take."""
 
 
 _HERE: ContextVar[Machine | None] = ContextVar("dmkl-here", default=None)

@@ -50,7 +50,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import softmax
 
 from dmkl import progress
@@ -66,32 +65,12 @@ __all__ = [
     "GroupProblem",
     "WeightForm",
     "best_of",
-    "composite_kernel",
     "group_weights",
     "gs_mkl",
     "parameter_gradients",
 ]
 
 WeightForm = Literal["softmax", "root"]
-
-
-# --- the composite kernel and its classifiers --------------------------------------------------------------------
-
-
-def composite_kernel(kernels: npt.ArrayLike, weights: Float, rows: Index, columns: Index | None = None) -> Float:
-    """K(x_i, x_j) = Σ_m β_m^{c(i)} β_m^{c(j)} K_m(x_i, x_j), (r, c) (Eq. 3).
-
-    Parameters
-    ----------
-    kernels
-        (n, r, c)
-    weights
-        β, (n, G)
-    rows, columns
-        The groups of the samples along rows and columns; the columns are the rows where missing.
-    """
-    left, right = weights[:, rows], weights[:, rows if columns is None else columns]
-    return np.asarray(np.einsum("nr,nc,nrc->rc", left, right, np.asarray(kernels, dtype=np.float64), optimize=True))
 
 
 # --- the weights -------------------------------------------------------------------------------------------------

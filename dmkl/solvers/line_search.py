@@ -26,29 +26,11 @@ def rises_enough(value: float, before: float, promised: float, *, share: float =
 class LineSearch:
     """Steps in one direction from the best point so far, one shorter than the other, until the objective rises enough.
 
-    Parameters
-    ----------
-    start
-        The best point so far.
-    direction
-        Where to go from there, of the same shape.
-    gradient
-        Of the objective at the start, of the same shape.
-    value
-        The objective at the start; of an interval that holds it, the lower end.
-    slack
-        By how much that value may be too high, for one that is not an end of an interval.
-    share
-        As in `rises_enough`.
-    length
-        The first step, in multiples of the direction.
-    factor
-        What a refused step is shortened by where `shorten` is told nothing.
+    Of the start are given the objective's gradient and value: of an interval that holds the value the lower end, or
+    another, which may be too high by `slack`. The first step is `length` times the direction, and a refused one is
+    shortened by `factor` where `shorten` is told nothing. `share` is that of `rises_enough`.
 
-    Attributes
-    ----------
-    point : ndarray or None
-        The point to try next; None when steps have become too short to matter.
+    `point` is the point to try next, None when steps have become too short to matter.
     """
 
     def __init__(
