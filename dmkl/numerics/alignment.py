@@ -59,17 +59,7 @@ def estimated(projections: Array, statistic: Callable[[Float], Float]) -> tuple[
     It is rather too large than too small: what pairs add beyond single probes, which falls as 1/b², it counts twice
     (Efron, Stein, The jackknife estimate of variance, Annals of Statistics 9, 1981).
 
-    Parameters
-    ----------
-    projections
-        P, (n, b, b), b ≥ 3.
-    statistic
-        Takes estimates of the inner products, (n, n).
-
-    Returns
-    -------
-    tuple
-        The statistic and its standard error, of one shape.
+    The projections are P, (n, b, b), b ≥ 3; the statistic takes estimates of the inner products, (n, n).
     """
     b = projections.shape[1]
     sums = _pair_sums(projections)

@@ -35,7 +35,6 @@ __all__ = [
     "uniform_weights",
 ]
 
-
 _INFINITE_P = 1e6
 """From here on p counts as infinite: every weight of the optimum is one to within 1e-5."""
 

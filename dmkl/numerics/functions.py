@@ -47,7 +47,6 @@ __all__ = [
     "sizes",
 ]
 
-
 STATISTIC = {
     "linear": "dot",
     "polynomial": "dot",

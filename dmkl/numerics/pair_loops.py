@@ -15,7 +15,6 @@ from dmkl.numerics.arrays import Array
 
 __all__ = ["add_chi2", "add_l1", "add_minimum"]
 
-
 _STRIP = 1024
 
 # No care for signed zeros, and nothing that reorders or contracts: every operation rounds as IEEE 754 says, whatever

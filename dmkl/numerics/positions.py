@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Index
 
 __all__ = ["named_positions", "positions"]
 
 
-def positions(key: Any, length: int, what: str) -> npt.NDArray[np.int64]:
+def positions(key: Any, length: int, what: str) -> Index:
     """The positions, from 0 to `length` − 1, that an index chooses.
 
     An index is an integer, a slice, a boolean mask or a vector of integers, of which negative ones count from the end;
@@ -40,7 +40,7 @@ def positions(key: Any, length: int, what: str) -> npt.NDArray[np.int64]:
     return np.where(index < 0, index + length, index)
 
 
-def named_positions(asked: Any, names: Sequence[str], what: str) -> npt.NDArray[np.int64]:
+def named_positions(asked: Any, names: Sequence[str], what: str) -> Index:
     """The positions of things that have names, in the order asked for.
 
     Asked for are a name, a position, a slice, a boolean mask, or several names or positions; InputError if one is not

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
+
+from dmkl.numerics.arrays import Array, Float
 
 __all__ = ["Repair", "repair_psd", "worst_minor"]
 
 Repair = Literal["clip", "flip", "shift"]
 
 
-def repair_psd(kernel: npt.NDArray[Any], method: Repair) -> tuple[npt.NDArray[np.float64], float]:
+def repair_psd(kernel: Array, method: Repair) -> tuple[Float, float]:
     """Replace the negative part of the spectrum of a symmetric matrix (m, m); also its lowest eigenvalue, at most 0.
 
     With the eigendecomposition K = U diag(w) Uᵀ: "clip" sets negative w to zero (the nearest positive semidefinite
@@ -36,9 +37,7 @@ def repair_psd(kernel: npt.NDArray[Any], method: Repair) -> tuple[npt.NDArray[np
     return 0.5 * (repaired + repaired.T), lowest
 
 
-def worst_minor(
-    block: npt.NDArray[Any], diag_rows: npt.NDArray[Any], diag_cols: npt.NDArray[Any], tolerance: float
-) -> tuple[float, int, int] | None:
+def worst_minor(block: Array, diag_rows: Array, diag_cols: Array, tolerance: float) -> tuple[float, int, int] | None:
     """Look for a 2 × 2 principal minor that proves a matrix indefinite: K_ij² > K_ii K_jj for i ≠ j.
 
     A negative K_ii proves it alone, and is for the caller to look at; in a block on the diagonal its own entries count

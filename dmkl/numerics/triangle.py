@@ -10,7 +10,6 @@ from dmkl.numerics.arrays import Array, Float, Index
 
 __all__ = ["Factor", "LowerTriangle"]
 
-
 _PANEL = 256
 _MIRRORED = 512
 

@@ -31,7 +31,6 @@ from dmkl.passes.view import Lens, TileKey, View
 
 __all__ = ["align", "check_alignable", "gram_pass", "rounding"]
 
-
 _PANEL_ENTRIES = 2**15
 """Entries of each kernel that are transformed and multiplied at a time: a few such arrays stay in a core's cache."""
 _PANEL_BYTES = 2**26
@@ -151,7 +150,7 @@ def _bands(lens: Lens, where: Machine) -> list[_Band]:
     for tile in replace(view, rows=final, cols=final, steps=()).tile_tasks():
         rows, cols = samples.run(tile.i), samples.run(tile.j)
         starts = range(rows.start, rows.stop, height)
-        n_bytes = n * tile_bytes * view.source.reads_per_tile // len(starts)
+        n_bytes = n * view.bytes_per_tile // len(starts)
         bands += [
             _Band(tile.i, tile.j, slice(start, min(start + height, rows.stop)), cols, n_bytes) for start in starts
         ]

@@ -67,25 +67,23 @@ def factor_pass(
 
     The lenses are square views of the same kernels. IndefiniteKernelError if one of them is not positive definite.
     """
-    return again(lambda: _factor_pass(lenses, combinations, lams), "combine")
 
+    def run() -> list[FactorHandle]:
+        plan = SumPlan.of(lenses, combinations)
+        tasks = plan.tasks(_sum_tiles)
+        parts = [part for part, _ in tasks]
+        wanted = list(enumerate(zip(combinations, lams, strict=True)))
+        if active_client() is None:
+            found = execute(parts, tasks, plan.name)
+            return [FactorHandle(_factor(found, number, plan.lenses, c.lens, lam)) for number, (c, lam) in wanted]
+        factor = delayed(_factor, pure=False)
+        factors = [
+            factor(parts, number, plan.sent[0], c.lens, lam, dask_key_name=f"cholesky-{number}-{plan.token}")
+            for number, (c, lam) in wanted
+        ]
+        return [FactorHandle(held) for held in execute(factors, tasks, plan.name, keep=True)]
 
-def _factor_pass(
-    lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[float]
-) -> list[FactorHandle]:
-    plan = SumPlan.of(lenses, combinations)
-    tasks = plan.tasks(_sum_tiles)
-    parts = [part for part, _ in tasks]
-    wanted = list(enumerate(zip(combinations, lams, strict=True)))
-    if active_client() is None:
-        found = execute(parts, tasks, plan.name)
-        return [FactorHandle(_factor(found, number, plan.lenses, c.lens, lam)) for number, (c, lam) in wanted]
-    factor = delayed(_factor, pure=False)
-    factors = [
-        factor(parts, number, plan.sent[0], c.lens, lam, dask_key_name=f"cholesky-{number}-{plan.token}")
-        for number, (c, lam) in wanted
-    ]
-    return [FactorHandle(held) for held in execute(factors, tasks, plan.name, keep=True)]
+    return again(run, "combine")
 
 
 def _sum_tiles(
@@ -148,16 +146,16 @@ def combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], st
     The lenses are square views of the same kernels; the stems say where each combination goes, in a folder that all
     workers see (see `StoredSum`).
     """
-    plan = again(lambda: _combine_pass(lenses, combinations, stems), "combine")
+
+    def run() -> SumPlan:
+        plan = SumPlan.of(lenses, combinations)
+        tasks = plan.tasks(_write_tiles, list(stems))
+        execute([task for task, _ in tasks], tasks, plan.name)
+        return plan
+
+    plan = again(run, "combine")
     tiles = tuple((tile.i, tile.j) for _, some, _ in plan.cuts for tile in some)
     return [StoredSum(stem, tiles, plan.lenses[c.lens]) for c, stem in zip(combinations, stems, strict=True)]
-
-
-def _combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], stems: Sequence[str]) -> SumPlan:
-    plan = SumPlan.of(lenses, combinations)
-    tasks = plan.tasks(_write_tiles, list(stems))
-    execute([task for task, _ in tasks], tasks, plan.name)
-    return plan
 
 
 def _write_tiles(

@@ -32,6 +32,8 @@ class HeldTiles:
         self.token = uuid.uuid4().hex  # sets cut into other parts make other tasks
         self.names, self.samples, self.train_samples = origin.names, origin.samples, origin.train_samples
         self.dtype, self.tiling, self.symmetric = origin.dtype, origin.tiling, origin.symmetric
+        self.content_id, self.reads_per_tile = origin.content_id, origin.reads_per_tile
+        self.scratch_bytes = origin.scratch_bytes
 
     def __getstate__(self) -> dict[str, Any]:
         # What travels to a worker describes the set; the tiles are there already and come as arguments.
@@ -39,21 +41,6 @@ class HeldTiles:
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.content_id, self.token
-
-    @property
-    def content_id(self) -> str:
-        """See `TileSource`."""
-        return self.origin.content_id
-
-    @property
-    def reads_per_tile(self) -> int:
-        """See `TileSource`."""
-        return self.origin.reads_per_tile
-
-    @property
-    def scratch_bytes(self) -> int:
-        """See `TileSource`."""
-        return self.origin.scratch_bytes
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`."""
@@ -109,8 +96,7 @@ def persisted(view: View) -> View:
     )
     client = active_client()
     # A node of the graph, and not sent ahead: what a worker takes along when it dies can then be loaded again. As
-    # bytes,
-    # so that the scheduler, which may not see the store, does not open it.
+    # bytes, so that the scheduler, which may not see the store, does not open it.
     token = uuid.uuid4().hex
     source = view.source if client is None else dumps(view.source)
     shared = delayed(source, name=f"load-source-{token}", traverse=False)

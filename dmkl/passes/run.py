@@ -25,7 +25,6 @@ from dmkl.passes.view import Lens, TileKey, covering
 
 __all__ = ["PassGraph", "add_in_tree", "pass_bytes", "pass_graph", "run_pass"]
 
-
 _FAN_IN = 8
 """Results added by one task: few enough to bound its memory, many enough to keep the tree flat."""
 
@@ -100,7 +99,6 @@ def pass_graph(
         f"{name}-plan-{token}": plan,
     }
     shared_lenses, shared_columns, shared_plan = send_all(what)
-    bytes_per_tile = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
     units, parts = [], []
     for number, (unit, held) in enumerate(cut):
         task = delayed(_sweep_part, pure=False)(
@@ -113,7 +111,7 @@ def pass_graph(
             held,
             dask_key_name=f"{name}-{number}-{token}",
         )
-        units.append((unit, task, len(unit.kernels) * len(unit.tiles) * bytes_per_tile))
+        units.append((unit, task, len(unit.kernels) * len(unit.tiles) * view.bytes_per_tile))
         parts.append(
             [
                 delayed(operator.getitem, pure=False)(task, k, dask_key_name=f"{name}-part-{number}.{k}-{token}")

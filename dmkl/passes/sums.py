@@ -158,11 +158,10 @@ class SumPlan:
         sent = send_all({f"{name}-lenses-{token}": through, f"{name}-weights-{token}": list(combinations)})
         view = covering([lens.view for lens in lenses])
         tiles = view.tile_tasks()
-        tile_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
         used = int(np.count_nonzero(np.any([c.weights for c in combinations], axis=0)))
         cuts = [cut for cut in np.array_split(np.arange(len(tiles)), 4 * where.slots) if len(cut)]
         tasks = [
-            (f"{name}-{number}-{token}", tuple(tiles[t] for t in cut), len(cut) * used * tile_bytes)
+            (f"{name}-{number}-{token}", tuple(tiles[t] for t in cut), len(cut) * used * view.bytes_per_tile)
             for number, cut in enumerate(cuts)
         ]
         return cls(through, (sent[0], sent[1]), tasks, where.slots_per_host, name, token)

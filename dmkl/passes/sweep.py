@@ -26,7 +26,6 @@ from dmkl.passes.view import Lens, TileKey
 
 __all__ = ["Columns", "Partial", "Want", "merge", "sweep"]
 
-
 Want = Literal["each", "sum", "project"]
 Stream = Iterator[tuple[TileKey, Array]]
 

@@ -139,10 +139,14 @@ class View:
         return tasks
 
     @property
+    def bytes_per_tile(self) -> int:
+        """Bytes of stored tiles that one tile of a kernel costs to read."""
+        return self.source.tiling.tile**2 * self.source.dtype.itemsize * self.source.reads_per_tile
+
+    @property
     def bytes_per_pass(self) -> int:
         """Bytes of stored tiles that one pass over this view reads."""
-        side, size = self.source.tiling.tile, self.source.dtype.itemsize
-        return len(self.kernels) * len(self.tile_tasks()) * side * side * size * self.source.reads_per_tile
+        return len(self.kernels) * len(self.tile_tasks()) * self.bytes_per_tile
 
 
 @dataclass(frozen=True)

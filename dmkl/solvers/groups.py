@@ -60,15 +60,7 @@ from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import GroupClassifier, Projection
 
-__all__ = [
-    "GroupOutcome",
-    "GroupProblem",
-    "WeightForm",
-    "best_of",
-    "group_weights",
-    "gs_mkl",
-    "parameter_gradients",
-]
+__all__ = ["GroupOutcome", "GroupProblem", "WeightForm", "best_of", "group_weights", "gs_mkl", "parameter_gradients"]
 
 WeightForm = Literal["softmax", "root"]
 

@@ -15,7 +15,6 @@ from dmkl.solvers.margin.machine import SVMSolution, as_signs, box, certify, fea
 
 __all__ = ["ReadColumns", "solve_by_columns"]
 
-
 _MAX_ROUNDS = 1000
 """Most working sets."""
 

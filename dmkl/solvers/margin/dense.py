@@ -14,7 +14,6 @@ from dmkl.solvers.margin.smo import ascend
 
 __all__ = ["FIRST_EPS", "dense_bytes", "optimize", "rounding_error", "solve_dense"]
 
-
 FIRST_EPS = 1e-3
 """The violation of optimality that SMO is first run to, where margins are one; a tenth of it each time after."""
 _STEPS_A_TURN, _MAX_TURNS = 10, 100

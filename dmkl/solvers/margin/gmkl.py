@@ -37,6 +37,7 @@ from dmkl.numerics.arrays import Float
 from dmkl.solvers.cones import ConicError, ConicProgram
 from dmkl.solvers.line_search import rises_enough
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, row_lengths
+from dmkl.solvers.margin.machine import hinge
 from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes, relative_gap
 from dmkl.solvers.requests import SVM, EachProduct
 
@@ -191,8 +192,8 @@ def _evaluate(
     products = (yield EachProduct(u[:, None]))[:, :, 0]
     v = products @ u
     check_slopes(v, names)
-    hinge = float(np.maximum(1.0 - problem.y * (d @ products + answer.bias), 0.0).sum())
-    objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + problem.C * hinge
+    losses = hinge(d @ products, answer.bias, problem.y)
+    objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + problem.C * losses
     gradient, total = problem.sigma - 0.5 * v, float(problem.y @ u)
     return _Trial(d, u, float(answer.bias), objective, gradient, total, v, answer.curvature(products))
 

@@ -27,7 +27,6 @@ from dmkl.solvers.outcome import relative_gap
 
 __all__ = ["SVMSolution", "as_signs", "best_bias", "box", "certify", "feasible", "hinge", "solve_among_free"]
 
-
 _RIDGE = 1e-12
 """Of the trace of the kernel among free vectors: what keeps it regular where rows are equal."""
 

@@ -16,7 +16,6 @@ from dmkl.numerics.arrays import Array
 
 __all__ = ["ascend"]
 
-
 _LEAST_CURVATURE = 1e-12
 _SHRINK_EVERY = 1000
 
