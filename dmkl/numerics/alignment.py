@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float
 
 __all__ = ["alignments", "estimated", "inner_products", "sign_probes"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-
 
 def alignments(gram: Float, floor: Float | float = 0.0) -> Float:
-    """⟨K_i, K_j⟩/(‖K_i‖‖K_j‖) from G_ij = ⟨K_i, K_j⟩, (n, n).
-
-    Parameters
-    ----------
-    gram
-        G, (n, n).
-    floor
-        (n,): a matrix whose Frobenius norm is not above this has no direction, and NaN for its alignments.
-    """
+    """⟨K_i, K_j⟩/(‖K_i‖‖K_j‖) from G_ij = ⟨K_i, K_j⟩, (n, n); NaN where a norm is not above its floor."""
     norm = np.sqrt(gram.diagonal())
     size = np.where(norm > floor, norm, np.nan)
     found = gram / (size[:, None] * size[None, :])  # in this order it is symmetric to the last bit
@@ -35,13 +23,7 @@ def alignments(gram: Float, floor: Float | float = 0.0) -> Float:
 
 
 def sign_probes(size: int, width: int, seed: int) -> Float:
-    """Random vectors of independent entries ±1, (size, width), for `estimated`.
-
-    Raises
-    ------
-    InputError
-        If they are fewer than 3: leaving one out must leave a pair.
-    """
+    """Random vectors of independent entries ±1, (size, width), for `estimated`: at least 3, or InputError."""
     if width < 3:
         msg = f"an estimate from random probes and its standard error need at least 3 of them, got {width}"
         raise InputError(msg)
@@ -49,22 +31,12 @@ def sign_probes(size: int, width: int, seed: int) -> Float:
 
 
 def inner_products(projections: Array) -> Float:
-    """Unbiased estimates of ⟨K_i, K_j⟩ from P_i = ZᵀK_iZ, whose columns z are independent probes with E zzᵀ = I.
+    """Unbiased estimates of ⟨K_i, K_j⟩, (n, n), from P_i = ZᵀK_iZ, (n, b, b), of independent probes z with E zzᵀ = I.
 
     For a ≠ b, E[(z_aᵀK_iz_b)(z_aᵀK_jz_b)] = E[z_aᵀK_iK_jz_a] = tr K_iK_j, so the mean over all pairs of different
     columns is unbiased; equal columns would add E(zᵀK_iz)(zᵀK_jz), which is something else. It is a U-statistic of
     second order: with M = ½(K_iK_j + K_jK_i) its variance is (4/b)·Var(zᵀMz) + O(b⁻²), where Var(zᵀMz) is 2‖M‖_F² for
     normal probes, and 2(‖M‖_F² − Σ_a M_aa²), never more, for probes of random signs.
-
-    Parameters
-    ----------
-    projections
-        (n, b, b), b ≥ 2.
-
-    Returns
-    -------
-    ndarray
-        (n, n)
     """
     b = projections.shape[1]
     return np.asarray(_pair_sums(projections) / (b * (b - 1)))
@@ -87,17 +59,7 @@ def estimated(projections: Array, statistic: Callable[[Float], Float]) -> tuple[
     It is rather too large than too small: what pairs add beyond single probes, which falls as 1/b², it counts twice
     (Efron, Stein, The jackknife estimate of variance, Annals of Statistics 9, 1981).
 
-    Parameters
-    ----------
-    projections
-        P, (n, b, b), b ≥ 3.
-    statistic
-        Takes estimates of the inner products, (n, n).
-
-    Returns
-    -------
-    tuple
-        The statistic and its standard error, of one shape.
+    The projections are P, (n, b, b), b ≥ 3; the statistic takes estimates of the inner products, (n, n).
     """
     b = projections.shape[1]
     sums = _pair_sums(projections)

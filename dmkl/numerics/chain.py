@@ -17,14 +17,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Index
 
 __all__ = ["ChainState", "Fitted", "FittedStep", "KernelSum", "Step", "restricted"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 class KernelSum(Protocol):
@@ -57,10 +54,7 @@ class Step(ABC):
     def fit(self, state: ChainState) -> FittedStep:
         """The step with its statistics, for kernels as the steps before it have left them.
 
-        Raises
-        ------
-        InputError
-            If a statistic is unknown, or is one of a kernel that its precision does not resolve.
+        InputError is raised if a statistic is unknown, or is one of a kernel that its precision does not resolve.
         """
 
     @property
@@ -212,13 +206,7 @@ class Fitted:
         return value
 
     def right(self, j: int, v: Array) -> tuple[Array, list[Array | None]]:
-        """Carry V from the view's columns to the raw kernel's columns.
-
-        Returns
-        -------
-        tuple
-            The carried block, and what the offset of each step needs, last step first, for `left`.
-        """
+        """Carry V from the view's columns to the raw kernel's; also what the offset of each step needs, last first."""
         if self.steps:
             v = v.astype(np.float64, copy=False)
         carried: list[Array | None] = []
@@ -296,28 +284,20 @@ _STATISTICS = {
 
 @dataclass(frozen=True)
 class ChainState:
-    """What is known of a view after the steps fitted so far.
-
-    Parameters
-    ----------
-    names
-        The kernels' names, for messages.
-    diag_cols, diag_rows
-        (kernel, cols) and (kernel, rows): k(x, x) of the column and row samples after the steps so far. The same
-        object when the view is square; `diag_rows` is None where it is unknown (new samples without a diagonal).
-    col_mean, row_mean
-        (kernel, cols) and (kernel, rows): means over the column samples after the steps so far, where known.
-    resolution
-        Relative size under which what centering leaves is rounding noise: some multiple of the stored precision.
-    """
+    """What is known of a view after the steps fitted so far."""
 
     names: tuple[str, ...]
+    """The kernels' names, for messages."""
     diag_cols: Array | None
     diag_rows: Array | None
+    """(kernel, cols) and (kernel, rows): k(x, x) of the column and row samples after the steps so far. The same object
+    when the view is square; `diag_rows` is None where it is unknown (new samples without a diagonal)."""
     col_mean: Array | None
     row_mean: Array | None
+    """(kernel, cols) and (kernel, rows): means over the column samples after the steps so far, where known."""
     square: bool
     resolution: float
+    """Relative size under which what centering leaves is rounding noise: some multiple of the stored precision."""
     fitted: Fitted = field(default_factory=Fitted)
 
     def step(self, step: Step, col_mean: Array | None = None, row_mean: Array | None = None) -> ChainState:
@@ -341,13 +321,7 @@ class ChainState:
         )
 
     def need(self, name: str) -> Array:
-        """A statistic that a step needs.
-
-        Raises
-        ------
-        InputError
-            If it is unknown.
-        """
+        """A statistic that a step needs; InputError if it is unknown."""
         value: Array | None = getattr(self, name)
         if value is None:
             msg = (

@@ -11,13 +11,14 @@ is minimized over α and maximized over β ≥ 0, ‖β‖_p ≤ 1 (Eqs. 10 and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float
 
 __all__ = [
     "Certificate",
@@ -34,21 +35,12 @@ __all__ = [
     "uniform_weights",
 ]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-
 _INFINITE_P = 1e6
 """From here on p counts as infinite: every weight of the optimum is one to within 1e-5."""
 
 
 def as_exponent(p: float) -> float:
-    """The norm's exponent, with everything from 1e6 on taken as ∞.
-
-    Raises
-    ------
-    InputError
-        If p is below 1 or not a number.
-    """
+    """The norm's exponent, with everything from 1e6 on taken as ∞; InputError if it is below 1 or not a number."""
     value = float(p)
     if not value >= 1:
         msg = f"p must be at least 1 (from 1e6 on it counts as infinite), got {p!r}"
@@ -103,46 +95,28 @@ def steepest(q: Float, p: float) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is to be learned, as one or more independent problems over the same samples.
-
-    Parameters
-    ----------
-    kind
-        "binary" and "multiclass": one problem; "multilabel": one binary problem for each task.
-    classes
-        The labels, sorted; for a multilabel set (0, 1).
-    problems
-        H of each problem, (m, c): one column (binary) or one for each class (multiclass).
-    labels
-        The labels that were encoded, (m,) or (m, tasks).
-    """
+    """What is to be learned, as one or more independent problems over the same samples."""
 
     kind: Literal["binary", "multiclass", "multilabel"]
+    """One problem if binary or multiclass, one binary problem for each task if multilabel."""
     classes: Array
+    """The labels, sorted; for a multilabel set (0, 1)."""
     problems: tuple[Float, ...]
+    """H of each problem, (m, c): one column (binary) or one for each class (multiclass)."""
     labels: Array
+    """The labels that were encoded, (m,) or (m, tasks)."""
 
 
 def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None) -> Targets:
     """Turn labels into the targets of Fisher discriminant analysis.
 
-    Binary: a_i = 1/m⁺ for the second of the two sorted classes, −1/m⁻ for the first (JMLR Eq. 4). Multiclass:
+    Labels are (m,), whole numbers or strings that can be sorted, or (m, tasks) of 0 and 1; `tasks` names the latter in
+    messages. Binary: a_i = 1/m⁺ for the second of the two sorted classes, −1/m⁻ for the first (JMLR Eq. 4). Multiclass:
     h_ik = √(m/m_k) − √(m_k/m) where y_i = k, −√(m_k/m) elsewhere (JMLR Eq. 18). Multilabel: each column of a 0/1 matrix
     is a binary problem.
 
-    Parameters
-    ----------
-    y
-        (m,) labels that can be sorted and compared, floats being whole numbers, or (m, tasks) of 0 and 1.
-    n_samples
-        m, to check the length.
-    tasks
-        Names of the tasks, for messages.
-
-    Raises
-    ------
-    InputError
-        If the length is wrong, there is one class only, a task has one class only, or a label is missing or no class.
+    InputError is raised if the length is not m = `n_samples`, a label is missing or no class, or there is one class
+    only.
     """
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -238,26 +212,10 @@ def slopes(alpha: Float, products: Array, lam: float) -> Float:
 
 
 def certify(alpha: Float, products: Array, beta: Float, h: Float, lam: float, p: float) -> tuple[Certificate, Float]:
-    """Certify a pair (α, β).
+    """Certify a pair α (m, c), β (n,) ≥ 0 with ‖β‖_p ≤ 1 for targets H (m, c); also the residual R, (m, c).
 
-    Everything is computed from α itself and the products K_jα, in float64: quantities that an iteration carries
-    along can drift, and would certify values that the returned pair does not have.
-
-    Parameters
-    ----------
-    alpha
-        (m, c)
-    products
-        K_jα, (n, m, c)
-    beta
-        (n,), with β ≥ 0 and ‖β‖_p ≤ 1
-    h
-        H, (m, c)
-
-    Returns
-    -------
-    tuple
-        The certificate, and the residual R, (m, c).
+    Everything is computed from α itself and the products K_jα (n, m, c), in float64: quantities that an iteration
+    carries along can drift, and would certify values that the returned pair does not have.
     """
     q = slopes(alpha, products, lam)
     linear = 0.25 * float(np.sum(alpha * alpha)) - float(np.sum(h * alpha))

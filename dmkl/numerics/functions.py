@@ -30,6 +30,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.special
 
+from dmkl.numerics.arrays import Array, Float
+
 __all__ = [
     "BANDED",
     "NONNEGATIVE",
@@ -44,9 +46,6 @@ __all__ = [
     "sample_keys",
     "sizes",
 ]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 STATISTIC = {
     "linear": "dot",
@@ -90,18 +89,12 @@ def precision(statistic: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 @dataclass
 class PairSum:
-    """A statistic of all pairs of rows of X and Y, added up panel by panel of columns.
-
-    Parameters
-    ----------
-    statistic
-        One of dot, sqeuclidean, l1, chi2, minimum.
-    total
-        Σ so far, (rows of X, rows of Y); overwritten.
-    """
+    """A statistic of all pairs of rows of X and Y, added up panel by panel of columns."""
 
     statistic: str
+    """One of dot, sqeuclidean, l1, chi2, minimum."""
     total: Array
+    """Σ so far, (rows of X, rows of Y); overwritten."""
 
     def __post_init__(self) -> None:
         self._empty = True
@@ -153,18 +146,10 @@ def sizes(statistic: str, X: Array) -> Float:
 def entries(
     function: str, parameters: Mapping[str, Any], pairs: Array, row_sizes: Float, col_sizes: Float, out: Array
 ) -> None:
-    """Write the kernel's entries of a tile into `out`; `pairs` stays as it is.
+    """Write the kernel's entries of a tile into `out`, (r, c) in the kernel's precision; `pairs` (r, c) stays as it is.
 
-    Parameters
-    ----------
-    function, parameters
-        As in the table of `dmkl.build`, with every number resolved.
-    pairs
-        The statistic, (r, c).
-    row_sizes, col_sizes
-        Of `PairSum`.
-    out
-        (r, c), in the precision of the kernel.
+    Function and parameters are those of the table of `dmkl.build`, with every number resolved; the statistic `pairs`
+    and the sizes are those of a `PairSum`.
     """
     if function in BANDED:
         for start in range(0, len(out), _STRIP):

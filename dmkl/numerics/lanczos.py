@@ -4,38 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
-__all__ = ["Extremes", "extreme_eigenvalues"]
+from dmkl.numerics.arrays import Array
 
-Array = npt.NDArray[Any]
+__all__ = ["Extremes", "extreme_eigenvalues"]
 
 
 @dataclass(frozen=True)
 class Extremes:
-    """Ritz values at both ends of a spectrum.
-
-    Parameters
-    ----------
-    lowest, highest
-        Rayleigh quotients of vectors at hand, so proven: the matrix has an eigenvalue of at most `lowest`,
-        and one of at least `highest`.
-    lowest_bound, highest_bound
-        Residual norms ‖Kx − θx‖: within this distance of the Ritz value lies an eigenvalue (not always the
-        last one).
-    steps
-        Products that were taken.
-    """
+    """Ritz values at both ends of a spectrum."""
 
     lowest: float
     lowest_bound: float
     highest: float
+    """Rayleigh quotients of vectors at hand, so proven: the matrix has an eigenvalue of at most `lowest`, and one of at
+    least `highest`."""
     highest_bound: float
+    """Residual norms ‖Kx − θx‖: within this distance of the Ritz value lies an eigenvalue (not always the last one)."""
     steps: int
+    """Products that were taken."""
 
 
 def extreme_eigenvalues(
@@ -50,16 +40,8 @@ def extreme_eigenvalues(
     and take the extreme eigenvalues θ of that tridiagonal matrix. With s the last entry of θ's eigenvector
     the residual is β_k |s|.
 
-    Parameters
-    ----------
-    matvec
-        v ↦ Kv, for v of length `size` in float64.
-    size
-        Rows of K.
-    n_steps
-        Most products to take; the basis takes n_steps × size × 8 bytes.
-    rng
-        Draws the start vector.
+    `matvec` maps v to Kv, of length `size` in float64; at most n_steps products are taken, and the basis takes
+    n_steps × size × 8 bytes.
     """
     basis = np.empty((min(n_steps, size), size))
     diagonal: list[float] = []

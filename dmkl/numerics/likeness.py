@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
+
+from dmkl.numerics.arrays import Array
 
 __all__ = ["centered_probes", "proportional_groups"]
-
-Array = npt.NDArray[Any]
 
 
 def centered_probes(size: int, width: int, rng: np.random.Generator) -> Array:
@@ -19,20 +16,11 @@ def centered_probes(size: int, width: int, rng: np.random.Generator) -> Array:
 
 
 def proportional_groups(projections: Array, noise: Array) -> list[list[int]]:
-    """Group the matrices whose projections on the same probes point in the same direction.
+    """Group the matrices whose projections RᵀK_jR, (n, b, b), on the same probes point in the same direction.
 
-    Parameters
-    ----------
-    projections
-        (n, b, b): RᵀK_jR.
-    noise
-        (n,): how far rounding of K_j's entries may have moved its projections (Frobenius norm).
-
-    Returns
-    -------
-    list
-        Groups of two or more positions, each in ascending order. A matrix whose projections rounding could
-        explain, or could turn by more than a thousandth, is in none.
+    `noise` (n,) says how far rounding of K_j's entries may have moved its projections (Frobenius norm). Returns groups
+    of two or more positions, each in ascending order. A matrix whose projections rounding could explain, or could turn
+    by more than a thousandth, is in none.
     """
     flat = projections.reshape(len(projections), -1)
     size = np.linalg.norm(flat, axis=1)

@@ -13,14 +13,13 @@ Unlike a ratio, that depends on the scale of a kernel: doubling K_l doubles what
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from sklearn.model_selection import StratifiedKFold
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float, Index
 
 __all__ = [
     "class_columns",
@@ -34,10 +33,6 @@ __all__ = [
     "starts",
 ]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
-
 
 # --- ratios ----------------------------------------------------------------------------------------------------------
 
@@ -45,26 +40,8 @@ Index = npt.NDArray[np.intp]
 def sample_examples(labels: Index, n_examples: int, seed: int, classes: Array) -> Index:
     """Divide samples at random into examples in each of which every class has its share.
 
-    Parameters
-    ----------
-    labels
-        (m,), the number of each sample's class.
-    n_examples
-        N
-    seed
-        Fixes the division.
-    classes
-        What the classes are called in messages.
-
-    Returns
-    -------
-    ndarray
-        (m,), the number of each sample's example.
-
-    Raises
-    ------
-    InputError
-        If a class has fewer samples than there are examples.
+    `labels` (m,) holds the number of each sample's class, `classes` what the classes are called in messages. Returns
+    the number of each sample's example, (m,); InputError if a class has fewer samples than there are examples.
     """
     sizes = np.bincount(labels, minlength=len(classes))
     if sizes.min() < n_examples:
@@ -92,7 +69,7 @@ def class_columns(labels: Index, examples: Index, n_classes: int, wanted: range)
 
 
 def ratios(sums: Float, sizes: Float, signs: Float) -> tuple[Float, Float]:
-    """Numerators u and denominators v of cuts (Eqs. 4 and 6), from the similarities between classes.
+    """Numerators u and denominators v of cuts (Eqs. 4 and 6), (cuts, examples, kernels) each.
 
     For the sides S and T of a cut, means over pairs of samples instead of sums, so that sides of unequal size count
     alike:
@@ -101,19 +78,9 @@ def ratios(sums: Float, sizes: Float, signs: Float) -> tuple[Float, Float]:
 
     With sides of equal size they are Eq. 4's sums, all divided by one number, which no minimizer sees.
 
-    Parameters
-    ----------
-    sums
-        Σ K_l(p, q) over p of class a and q of class b in an example, (kernels, examples, classes, classes).
-    sizes
-        Samples of each class in each example, (examples, classes).
-    signs
-        The side of each class in each cut, (cuts, classes): 1, −1, or 0 where it takes no part.
-
-    Returns
-    -------
-    tuple
-        u and v, (cuts, examples, kernels).
+    `sums` holds Σ K_l(p, q) over p of class a and q of class b in an example, (kernels, examples, classes, classes),
+    `sizes` the samples of each class in each example, and `signs`, (cuts, classes), the side of each class in each cut:
+    1, −1, or 0 where it takes no part.
     """
     here, there = (signs > 0).astype(np.float64), (signs < 0).astype(np.float64)
     n_here, n_there = here @ sizes.T, there @ sizes.T
@@ -127,20 +94,11 @@ def ratios(sums: Float, sizes: Float, signs: Float) -> tuple[Float, Float]:
 
 
 def cut_matrix(u: Float, v: Float) -> Float:
-    """Q = (J + Jᵀ)/2, J = Σ_{g<h} (uᵍvʰᵀ + uʰvᵍᵀ − vᵍvʰᵀ) (Eqs. 9 to 13), from sums over ratios.
+    """Q = (J + Jᵀ)/2, J = Σ_{g<h} (uᵍvʰᵀ + uʰvᵍᵀ − vᵍvʰᵀ) (Eqs. 9 to 13), of u and v (ratios, kernels).
 
     A sum over all pairs is the product of the sums less the pairs of a ratio with itself; every unordered pair counts
-    once. (Over ordered pairs, as the paper writes Φ, Q is twice that, with the same minimizers.)
-
-    Parameters
-    ----------
-    u, v
-        (ratios, kernels)
-
-    Returns
-    -------
-    ndarray
-        (kernels, kernels), symmetric; zero for a single ratio, which has no pairs.
+    once. (Over ordered pairs, as the paper writes Φ, Q is twice that, with the same minimizers.) It is zero for a
+    single ratio, which has no pairs.
     """
     mixed = np.outer(u.sum(axis=0), v.sum(axis=0)) - u.T @ v
     within = np.outer(v.sum(axis=0), v.sum(axis=0)) - v.T @ v
@@ -148,18 +106,7 @@ def cut_matrix(u: Float, v: Float) -> Float:
 
 
 def smallest_ratio(u: Float, v: Float) -> tuple[Float, float]:
-    """The minimum of uᵀα/vᵀα over the simplex, for a single ratio: the kernel with the smallest (Eq. 6).
-
-    Returns
-    -------
-    tuple
-        α and the ratio.
-
-    Raises
-    ------
-    InputError
-        If no v is positive.
-    """
+    """α and the minimum of uᵀα/vᵀα over the simplex, for a single ratio: the kernel with the smallest (Eq. 6)."""
     found = np.divide(u, v, out=np.full(len(u), np.inf), where=v > 0)
     best = int(np.argmin(found))
     if not np.isfinite(found[best]):
@@ -209,26 +156,12 @@ def starts(Z: Float) -> Iterable[Float]:
 
 
 def descend(Q: Float, start: Float, *, precision: float = 1e-13, steps: int = 1000) -> tuple[Float, float]:
-    """Descend on αᵀQα over the simplex to where no small change of α gains anything.
+    """Descend on αᵀQα over the simplex to where no small change of α gains anything; α and the value there.
 
     Each step moves weight from the kernel in use with the largest slope to the kernel with the smallest, as far as that
-    gains: all of it, or to the minimum along the line. The value falls in every step.
-
-    Parameters
-    ----------
-    Q
-        (n, n), symmetric.
-    start
-        (n,), in the simplex.
-    precision
-        The largest difference of two slopes that counts as none, relative to the range of Q's entries.
-    steps
-        Most steps, in multiples of n.
-
-    Returns
-    -------
-    tuple
-        α and αᵀQα.
+    gains: all of it, or to the minimum along the line. The value falls in every step. `precision` is the largest
+    difference of two slopes that counts as none, relative to the range of Q's entries; `steps` bounds the steps, in
+    multiples of n.
     """
     alpha = np.array(start, dtype=np.float64)
     _exchange(np.ascontiguousarray(Q), alpha, precision * float(np.ptp(Q)), steps * len(alpha))

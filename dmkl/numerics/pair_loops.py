@@ -9,14 +9,11 @@ Compiled when first called, for each precision, and kept on disk.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
-import numpy.typing as npt
+
+from dmkl.numerics.arrays import Array
 
 __all__ = ["add_chi2", "add_l1", "add_minimum"]
-
-Array = npt.NDArray[Any]
 
 _STRIP = 1024
 

@@ -6,29 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Index
 
 __all__ = ["named_positions", "positions"]
 
 
-def positions(key: Any, length: int, what: str) -> npt.NDArray[np.int64]:
+def positions(key: Any, length: int, what: str) -> Index:
     """The positions, from 0 to `length` − 1, that an index chooses.
 
-    Parameters
-    ----------
-    key
-        An integer, a slice, a boolean mask or a vector of integers; negative ones count from the end.
-    length
-        How many there are to choose from.
-    what
-        One of them in messages, such as "row".
-
-    Raises
-    ------
-    InputError
-        If `key` is something else, a mask has another length, or a position is outside.
+    An index is an integer, a slice, a boolean mask or a vector of integers, of which negative ones count from the end;
+    InputError if it is none of these or chooses what is not there. `what` names one of the things, such as "row".
     """
     if isinstance(key, slice):
         return np.arange(length)[key]
@@ -51,22 +40,11 @@ def positions(key: Any, length: int, what: str) -> npt.NDArray[np.int64]:
     return np.where(index < 0, index + length, index)
 
 
-def named_positions(asked: Any, names: Sequence[str], what: str) -> npt.NDArray[np.int64]:
+def named_positions(asked: Any, names: Sequence[str], what: str) -> Index:
     """The positions of things that have names, in the order asked for.
 
-    Parameters
-    ----------
-    asked
-        A name, a position, a slice, a boolean mask, or several names or positions.
-    names
-        Of all there are.
-    what
-        One of them in messages, such as "kernel".
-
-    Raises
-    ------
-    InputError
-        If there is no such name or position.
+    Asked for are a name, a position, a slice, a boolean mask, or several names or positions; InputError if one is not
+    there. `what` names one of the things, such as "kernel".
     """
     if isinstance(asked, slice):
         return np.arange(len(names))[asked]

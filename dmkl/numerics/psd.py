@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
+
+from dmkl.numerics.arrays import Array, Float
 
 __all__ = ["Repair", "repair_psd", "worst_minor"]
 
 Repair = Literal["clip", "flip", "shift"]
 
 
-def repair_psd(kernel: npt.NDArray[Any], method: Repair) -> tuple[npt.NDArray[np.float64], float]:
-    """Replace the negative part of a symmetric matrix's spectrum.
+def repair_psd(kernel: Array, method: Repair) -> tuple[Float, float]:
+    """Replace the negative part of the spectrum of a symmetric matrix (m, m); also its lowest eigenvalue, at most 0.
 
     With the eigendecomposition K = U diag(w) Uᵀ: "clip" sets negative w to zero (the nearest positive semidefinite
     matrix in Frobenius norm), "flip" takes |w|, "shift" adds −min(w) to every eigenvalue when min(w) < 0.
-
-    Parameters
-    ----------
-    kernel
-        (m, m), symmetric, in memory.
-    method
-        "clip", "flip" or "shift".
-
-    Returns
-    -------
-    tuple
-        The repaired matrix in float64, and the most negative eigenvalue found (0 if there was none).
     """
     symmetric = np.array(kernel, dtype=np.float64)
     symmetric += symmetric.T
@@ -48,28 +37,15 @@ def repair_psd(kernel: npt.NDArray[Any], method: Repair) -> tuple[npt.NDArray[np
     return 0.5 * (repaired + repaired.T), lowest
 
 
-def worst_minor(
-    block: npt.NDArray[Any], diag_rows: npt.NDArray[Any], diag_cols: npt.NDArray[Any], tolerance: float
-) -> tuple[float, int, int] | None:
+def worst_minor(block: Array, diag_rows: Array, diag_cols: Array, tolerance: float) -> tuple[float, int, int] | None:
     """Look for a 2 × 2 principal minor that proves a matrix indefinite: K_ij² > K_ii K_jj for i ≠ j.
 
     A negative K_ii proves it alone, and is for the caller to look at; in a block on the diagonal its own entries count
     as pairs of equal samples, and only those with K_ii < 0 are ever reported.
 
-    Parameters
-    ----------
-    block
-        (r, c): entries K_ij of the rows and columns whose diagonal entries are given.
-    diag_rows, diag_cols
-        (r,) and (c,).
-    tolerance
-        Relative excess that rounding explains.
-
-    Returns
-    -------
-    tuple or None
-        The lower eigenvalue of the worst such minor, an upper bound of the matrix's lowest eigenvalue, and its row
-        and column in the block.
+    The block (r, c) holds entries K_ij of rows and columns whose diagonal entries are given; `tolerance` is the
+    relative excess that rounding explains. Returns the lower eigenvalue of the worst such minor, an upper bound of the
+    matrix's lowest eigenvalue, with its row and column in the block.
     """
     limit = np.sqrt(np.maximum(diag_rows, 0.0))[:, None] * np.sqrt(np.maximum(diag_cols, 0.0))[None, :]
     excess = np.abs(block) - (1.0 + tolerance) * limit

@@ -17,14 +17,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.numerics.arrays import Array, Index
 from dmkl.numerics.chain import ChainState, FittedStep, KernelSum, Step
 
 __all__ = ["NORMALIZATIONS", "STEPS", "Take", "load_step"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 # --- as they are asked for ---------------------------------------------------------------------------------------
@@ -95,25 +92,18 @@ NORMALIZATIONS = ("trace", "cosine", "multiplicative")
 
 @dataclass(frozen=True)
 class Centering(FittedStep):
-    """Subtract the means over the column samples.
-
-    Parameters
-    ----------
-    col_mean
-        (kernel, cols): mean over the column samples of each column sample's row, before this step; None where only
-        products with a square kernel are needed.
-    row_mean
-        (kernel, rows): the same of each row; None where the rows differ and it was not needed.
-    square
-        Whether the rows are the column samples.
-    """
+    """Subtract the means over the column samples."""
 
     name = "center"
     needs_row_means = True
 
     col_mean: Array | None
+    """(kernel, cols): mean over the column samples of each column sample's row, before this step; None where only
+    products with a square kernel are needed."""
     row_mean: Array | None = None
+    """(kernel, rows): the same of each row; None where the rows differ and it was not needed."""
     square: bool = True
+    """Whether the rows are the column samples."""
 
     def fit(self, state: ChainState) -> Centering:
         return Centering(self.col_mean, state.row_mean, square=False)
@@ -177,16 +167,12 @@ class CenteringOfColumns(FittedStep):
     """Some columns of square kernels that are centered over all.
 
     Centering spreads V over all columns; with C = I − 11ᵀ/m and μ = K1/m, C K C V = C (KV − μ 1ᵀV).
-
-    Parameters
-    ----------
-    mean
-        μ of each kernel, (kernel, rows).
     """
 
     name = "center columns"
 
     mean: Array
+    """μ of each kernel, (kernel, rows)."""
 
     @property
     def has_offset(self) -> bool:
@@ -227,22 +213,16 @@ class Scaling(FittedStep):
 
 @dataclass(frozen=True)
 class CosineScaling(FittedStep):
-    """Multiply the rows and the columns of each kernel by numbers.
-
-    Parameters
-    ----------
-    col_scale
-        (kernel, cols)
-    row_scale
-        (kernel, rows); None while it is not known for which rows.
-    """
+    """Multiply the rows and the columns of each kernel by numbers."""
 
     name = "cosine"
     needs_row_diagonal = forgets_means = True
     same_for_all = False
 
     col_scale: Array
+    """(kernel, cols)"""
     row_scale: Array | None = None
+    """(kernel, rows); None while it is not known for which rows."""
 
     def fit(self, state: ChainState) -> CosineScaling:
         diagonal = state.need("diag_rows")
@@ -281,15 +261,7 @@ class CosineScaling(FittedStep):
 
 @dataclass(frozen=True)
 class Take(FittedStep):
-    """Keep some rows and columns: a step without statistics.
-
-    Parameters
-    ----------
-    rows, cols
-        Their positions among those before the step; they may repeat and come in any order.
-    before
-        How many rows and columns there were.
-    """
+    """Keep some rows and columns: a step without statistics."""
 
     name = "take"
     changes_entries = False
@@ -297,7 +269,9 @@ class Take(FittedStep):
 
     rows: Index
     cols: Index
+    """Their positions among those before the step; they may repeat and come in any order."""
     before: Index
+    """How many rows and columns there were."""
 
     @property
     def keeps_square(self) -> bool:
@@ -343,13 +317,7 @@ _FITTED: dict[str, type[FittedStep]] = {kind.name: kind for kind in (Centering, 
 
 
 def load_step(described: Mapping[str, Any], arrays: Mapping[str, Array]) -> FittedStep:
-    """The step of which `FittedStep.described` and `FittedStep.arrays` were saved.
-
-    Raises
-    ------
-    KeyError, TypeError
-        If there is no such step, or an array is missing.
-    """
+    """The step of which `FittedStep.described` and `FittedStep.arrays` were saved; KeyError or TypeError if none."""
     kind = _FITTED[described["kind"]]
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**arrays, **{name: value for name, value in described.items() if name in names})

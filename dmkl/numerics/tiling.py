@@ -10,22 +10,15 @@ __all__ = ["Tiling"]
 
 @dataclass(frozen=True)
 class Tiling:
-    """A rows × cols matrix cut into tiles of side `tile`; the last row and column of tiles may be ragged.
-
-    Parameters
-    ----------
-    rows, cols
-        Shape of the matrix, in samples.
-    tile
-        Side of a tile, in samples.
-    upper
-        Whether only the tiles on and above the diagonal exist (a symmetric matrix).
-    """
+    """A rows × cols matrix cut into tiles of side `tile`; the last row and column of tiles may be ragged."""
 
     rows: int
     cols: int
+    """Shape of the matrix, in samples."""
     tile: int
+    """Side of a tile, in samples."""
     upper: bool
+    """Whether only the tiles on and above the diagonal exist (a symmetric matrix)."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.arrays import Array, Float, Index
 
 __all__ = ["Factor", "LowerTriangle"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 _PANEL = 256
 _MIRRORED = 512
@@ -23,17 +17,7 @@ _MIRRORED = 512
 class LowerTriangle:
     """A symmetric matrix of which the lower triangle is right, put together from parts of its upper triangle.
 
-    Parameters
-    ----------
-    order
-        Position of each row among the samples, (m,).
-
-    Attributes
-    ----------
-    entries : ndarray
-        (m, m)
-    order : ndarray or None
-        None where the rows are in the order of the samples.
+    `entries` is (m, m); `order` the position of each row among the samples, None where that is as they are.
     """
 
     def __init__(self, order: Index) -> None:
@@ -84,21 +68,10 @@ class LowerTriangle:
 
 
 class Factor:
-    """The Cholesky factor of A = ½(I + K(β)/λ).
+    """The Cholesky factor of A = ½(I + K(β)/λ); IndefiniteKernelError if A is not positive definite.
 
-    Parameters
-    ----------
-    combined
-        K(β), (m, m); of it the lower triangle is read, and it is overwritten.
-    lam
-        λ
-    order
-        The position of each row of `combined` among the samples; as they are where missing.
-
-    Raises
-    ------
-    IndefiniteKernelError
-        If A is not positive definite.
+    Of `combined`, K(β) (m, m), the lower triangle is read and overwritten; `order` is the position of each of its rows
+    among the samples, where that is another.
     """
 
     def __init__(self, combined: Float, lam: float, order: Index | None = None) -> None:

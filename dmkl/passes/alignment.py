@@ -13,14 +13,13 @@ import itertools
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import delayed
 
 from dmkl.errors import InputError
 from dmkl.numerics.alignment import alignments, estimated
+from dmkl.numerics.arrays import Array, Float, Index
 from dmkl.numerics.chain import Fitted
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, send_all
@@ -31,10 +30,6 @@ from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, TileKey, View
 
 __all__ = ["align", "check_alignable", "gram_pass", "rounding"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 _PANEL_ENTRIES = 2**15
 """Entries of each kernel that are transformed and multiplied at a time: a few such arrays stay in a core's cache."""
@@ -74,13 +69,7 @@ def rounding(lens: Lens) -> Float:
 
 
 def check_alignable(view: View) -> None:
-    """Refuse a view whose kernels have no alignment.
-
-    Raises
-    ------
-    InputError
-        If it is not square, or has no samples.
-    """
+    """Refuse, by InputError, a view whose kernels have no alignment: one that is not square, or has no samples."""
     _, n_rows, n_cols = view.shape
     if not view.is_square:
         way_out = "take K[rows, rows] first" if view.source.symmetric else "this set is rectangular"
@@ -94,12 +83,7 @@ def check_alignable(view: View) -> None:
 def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]:
     """Alignments of all pairs of kernels of a square view, (n, n), and their standard errors where they are estimates.
 
-    Parameters
-    ----------
-    lens
-        A view for which `check_alignable` holds.
-    probes
-        Random vectors (m, b) for an estimate (see `dmkl.numerics.alignment.estimated`); exact where missing.
+    They are estimated where random probes (m, b) are given (see `dmkl.numerics.alignment.estimated`), exact otherwise.
     """
     floor = lens.view.shape[1] * rounding(lens)
     if probes is None:
@@ -116,16 +100,7 @@ def gram_pass(lens: Lens) -> Float:
 
     Every tile is read once. Where the tiles of all kernels at one place do not fit the memory of a task, they are
     read in bands of rows, again for each band; of a tile that is mapped into memory only the band's rows are touched.
-
-    Parameters
-    ----------
-    lens
-        A view for which `check_alignable` holds.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If a row of every kernel's tile exceeds the budget of a task; nothing is run.
+    MemoryBudgetError is raised, before anything is run, if a row of every kernel's tile exceeds the budget of a task.
     """
     return again(lambda: _gram_pass(lens), "alignment")
 
@@ -175,7 +150,7 @@ def _bands(lens: Lens, where: Machine) -> list[_Band]:
     for tile in replace(view, rows=final, cols=final, steps=()).tile_tasks():
         rows, cols = samples.run(tile.i), samples.run(tile.j)
         starts = range(rows.start, rows.stop, height)
-        n_bytes = n * tile_bytes * view.source.reads_per_tile // len(starts)
+        n_bytes = n * view.bytes_per_tile // len(starts)
         bands += [
             _Band(tile.i, tile.j, slice(start, min(start + height, rows.stop)), cols, n_bytes) for start in starts
         ]

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.numerics.arrays import Float, Index
 from dmkl.passes.combine import StoredSum
 from dmkl.passes.sums import sum_order
 
 __all__ = ["SumColumns"]
 
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
-
 
 class SumColumns:
-    """K(β) of a stored sum, after its chain of steps, as columns.
+    """K(β) of a stored sum, after its chain of steps, as columns: `size` samples, m, and the `diagonal`, (m,).
 
     The sum is stored before centering where the chain is the same for all kernels; then K = raw − u1ᵀ − 1uᵀ + c, with u
     and c from products of the raw sum with one vector for each centering. The matrix itself is never in memory.
-
-    Parameters
-    ----------
-    total
-        The sum.
-
-    Attributes
-    ----------
-    size : int
-        Samples, m.
-    diagonal : ndarray
-        (m,)
     """
 
     def __init__(self, total: StoredSum) -> None:

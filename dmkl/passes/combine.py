@@ -13,20 +13,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import delayed
 
 from dmkl import settings
+from dmkl.numerics.arrays import Float, Index
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import pinned_blas
-from dmkl.passes.execute import Machine, active_client, again, execute, machine
+from dmkl.passes.execute import active_client, again, execute
 from dmkl.passes.sums import Combination, SumPlan, SumTile, add_tiles, put_together, sum_order
 from dmkl.passes.view import Lens, TileTask, View
 
-__all__ = ["FactorHandle", "StoredSum", "combine_pass", "direct_bytes", "factor_pass", "fits_in_memory"]
-
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
+__all__ = ["FactorHandle", "StoredSum", "combine_pass", "direct_bytes", "factor_pass"]
 
 
 # --- factors in memory -------------------------------------------------------------------------------------------
@@ -40,11 +37,6 @@ def direct_bytes(view: View, n_systems: int) -> int:
     tiles = 0.5 * base * (base + view.source.tiling.tile)
     taking = 2 * base * base + m * m if view.takes_samples else 0
     return int(8 * n_systems * (tiles + base * base + taking))
-
-
-def fits_in_memory(view: View, n_systems: int, where: Machine | None = None) -> bool:
-    """Whether the direct α-step fits the budget, or a worker's memory."""
-    return direct_bytes(view, n_systems) <= (machine() if where is None else where).total_bytes
 
 
 class FactorHandle:
@@ -71,41 +63,27 @@ def _solve(factor: Factor, b: Float) -> Float:
 def factor_pass(
     lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[float]
 ) -> list[FactorHandle]:
-    """Factorize A for several weightings at once: one pass over the kernels.
+    """Factorize A for several weightings at once, each through one of the lenses and with its λ: one pass.
 
-    Parameters
-    ----------
-    lenses
-        Square views of the same kernels, with their statistics.
-    combinations
-        The weightings, each through one of the lenses.
-    lams
-        λ of each.
-
-    Raises
-    ------
-    IndefiniteKernelError
-        If one of them is not positive definite.
+    The lenses are square views of the same kernels. IndefiniteKernelError if one of them is not positive definite.
     """
-    return again(lambda: _factor_pass(lenses, combinations, lams), "combine")
 
+    def run() -> list[FactorHandle]:
+        plan = SumPlan.of(lenses, combinations)
+        tasks = plan.tasks(_sum_tiles)
+        parts = [part for part, _ in tasks]
+        wanted = list(enumerate(zip(combinations, lams, strict=True)))
+        if active_client() is None:
+            found = execute(parts, tasks, plan.name)
+            return [FactorHandle(_factor(found, number, plan.lenses, c.lens, lam)) for number, (c, lam) in wanted]
+        factor = delayed(_factor, pure=False)
+        factors = [
+            factor(parts, number, plan.sent[0], c.lens, lam, dask_key_name=f"cholesky-{number}-{plan.token}")
+            for number, (c, lam) in wanted
+        ]
+        return [FactorHandle(held) for held in execute(factors, tasks, plan.name, keep=True)]
 
-def _factor_pass(
-    lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[float]
-) -> list[FactorHandle]:
-    plan = SumPlan.of(lenses, combinations)
-    tasks = plan.tasks(_sum_tiles)
-    parts = [part for part, _ in tasks]
-    wanted = list(enumerate(zip(combinations, lams, strict=True)))
-    if active_client() is None:
-        found = execute(parts, tasks, plan.name)
-        return [FactorHandle(_factor(found, number, plan.lenses, c.lens, lam)) for number, (c, lam) in wanted]
-    factor = delayed(_factor, pure=False)
-    factors = [
-        factor(parts, number, plan.sent[0], c.lens, lam, dask_key_name=f"cholesky-{number}-{plan.token}")
-        for number, (c, lam) in wanted
-    ]
-    return [FactorHandle(held) for held in execute(factors, tasks, plan.name, keep=True)]
+    return again(run, "combine")
 
 
 def _sum_tiles(
@@ -128,21 +106,14 @@ def _factor(parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens
 
 @dataclass(frozen=True)
 class StoredSum:
-    """A combination that a pass has written to disk, tile by tile: larger together than the memory of a worker.
-
-    Parameters
-    ----------
-    stem
-        Of its files: ``<stem>-<tile row>-<tile column>.npy``.
-    tiles
-        Which tiles there are.
-    lens
-        What it was seen through.
-    """
+    """A combination that a pass has written to disk, tile by tile: larger together than the memory of a worker."""
 
     stem: str
+    """Of its files: ``<stem>-<tile row>-<tile column>.npy``."""
     tiles: tuple[tuple[int, int], ...]
+    """Which tiles there are."""
     lens: Lens
+    """What it was seen through."""
 
     def matrix(self) -> tuple[Float, Index | None]:
         """K(β), of which the lower triangle is right, and the position of each of its rows among the samples."""
@@ -172,25 +143,19 @@ def _tile_file(stem: str, i: int, j: int) -> str:
 def combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], stems: Sequence[str]) -> list[StoredSum]:
     """Add up several combinations and write them to disk: one pass, and a tile of each in memory.
 
-    Parameters
-    ----------
-    lenses
-        Square views of the same kernels, with their statistics.
-    combinations
-        Each through one of the lenses.
-    stems
-        Where each goes, in a folder that all workers see (see `StoredSum`).
+    The lenses are square views of the same kernels; the stems say where each combination goes, in a folder that all
+    workers see (see `StoredSum`).
     """
-    plan = again(lambda: _combine_pass(lenses, combinations, stems), "combine")
+
+    def run() -> SumPlan:
+        plan = SumPlan.of(lenses, combinations)
+        tasks = plan.tasks(_write_tiles, list(stems))
+        execute([task for task, _ in tasks], tasks, plan.name)
+        return plan
+
+    plan = again(run, "combine")
     tiles = tuple((tile.i, tile.j) for _, some, _ in plan.cuts for tile in some)
     return [StoredSum(stem, tiles, plan.lenses[c.lens]) for c, stem in zip(combinations, stems, strict=True)]
-
-
-def _combine_pass(lenses: Sequence[Lens], combinations: Sequence[Combination], stems: Sequence[str]) -> SumPlan:
-    plan = SumPlan.of(lenses, combinations)
-    tasks = plan.tasks(_write_tiles, list(stems))
-    execute([task for task, _ in tasks], tasks, plan.name)
-    return plan
 
 
 def _write_tiles(

@@ -6,17 +6,14 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
+from dmkl.numerics.arrays import Array, Index
 from dmkl.numerics.chain import ChainState, Fitted
 from dmkl.passes.execute import graph_token, machine, send
 from dmkl.passes.view import View
 
 __all__ = ["entries", "view_blocks"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 def raw_block(view: View, k: int, rows: Index, cols: Index) -> Array:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,24 +41,18 @@ __all__ = [
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True)
 class Machine:
-    """Where tasks run, as far as a pass has to know.
+    """Where tasks run, as far as a pass has to know."""
 
-    Parameters
-    ----------
-    slots
-        Tasks that run at once, everywhere together.
-    slots_per_host
-        The most that run at once on one machine.
-    task_bytes
-        Memory that one task may take.
-    total_bytes
-        Memory that a task which runs alone may take.
-    """
-
-    def __init__(self, slots: int, slots_per_host: int, task_bytes: int, total_bytes: int) -> None:
-        self.slots, self.slots_per_host = slots, slots_per_host
-        self.task_bytes, self.total_bytes = task_bytes, total_bytes
+    slots: int
+    """Tasks that run at once, everywhere together."""
+    slots_per_host: int
+    """The most that run at once on one machine."""
+    task_bytes: int
+    """Memory that one task may take."""
+    total_bytes: int
+    """Memory that a task which runs alone may take."""
 
 
 _HERE: ContextVar[Machine | None] = ContextVar("dmkl-here", default=None)
@@ -65,14 +60,9 @@ _HERE: ContextVar[Machine | None] = ContextVar("dmkl-here", default=None)
 
 @contextmanager
 def computing_here(where: Machine) -> Iterator[None]:
-    """Let passes inside this context run in this thread: for work that is itself a task.
+    """Let passes inside this context run in this thread: for a task, which may take this of its machine.
 
     Dask's own configuration of the scheduler is one for all threads of a process, so tasks cannot set it.
-
-    Parameters
-    ----------
-    where
-        What the task may take of its machine.
     """
     token = _HERE.set(where)
     try:
@@ -92,12 +82,8 @@ def active_client() -> Client | None:
 def machine() -> Machine:
     """Look at the cluster or at this machine.
 
-    Raises
-    ------
-    NoWorkersError
-        If a cluster has no worker within the setting ``dmkl.workers-timeout``.
-    SchedulerLostError
-        If the cluster is gone.
+    NoWorkersError is raised if a cluster has no worker within the setting ``dmkl.workers-timeout``, SchedulerLostError
+    if it is gone.
     """
     if (here := _HERE.get()) is not None:
         return here
@@ -159,21 +145,9 @@ def _told_workers(client: Client) -> Mapping[str, Any]:
 
 
 def check_shared(folder: Path, what: str, way_out: str) -> None:
-    """Make sure that every worker of a cluster sees a folder of this machine.
+    """Make sure that every worker of a cluster sees a folder of this machine, or raise InputError.
 
-    Parameters
-    ----------
-    folder
-        One that is there.
-    what
-        What it is for, as in "where a search keeps its state".
-    way_out
-        What to do about it.
-
-    Raises
-    ------
-    InputError
-        If a worker does not.
+    The message says `what` the folder is for, as in "where a search keeps its state", and the way out.
     """
     client = active_client()
     if client is None:
@@ -190,13 +164,7 @@ def check_shared(folder: Path, what: str, way_out: str) -> None:
 
 
 def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str) -> None:
-    """Refuse work whose projected memory does not fit.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If the parts of `needed`, in bytes, add up to more than `allowed`.
-    """
+    """Refuse work whose parts, `needed` in bytes, add up to more than is allowed: MemoryBudgetError."""
     total = sum(needed.values())
     if total <= allowed:
         return
@@ -253,13 +221,8 @@ def again(run: Callable[[], Result], what: str) -> Result:
     """Call `run`, which builds and executes a graph, and call it again where a cluster lost what it had been sent.
 
     A lost task is computed again elsewhere, but what was sent is lost when all workers that hold it die at once.
-
-    Raises
-    ------
-    WorkerLostError
-        If that happens as often as Dask lets workers die under one task.
-    SchedulerLostError
-        If the cluster itself is gone.
+    WorkerLostError is raised if that happens as often as Dask lets workers die under one task, SchedulerLostError if
+    the cluster itself is gone.
     """
     attempts = 1 + int(dask.config.get("distributed.scheduler.allowed-failures"))
     lost: CancelledError | CommClosedError | None = None
@@ -293,12 +256,8 @@ def execute(
 ) -> list[Any]:
     """Compute `results`; `units` are the tasks among them whose bytes are told to the watch as they end.
 
-    With `keep`, results of a cluster stay on its workers and futures of them are returned.
-
-    Raises
-    ------
-    WorkerLostError
-        If workers died again and again under one task.
+    With `keep`, results of a cluster stay on its workers and futures of them are returned. WorkerLostError if workers
+    died again and again under one task.
     """
     watch = progress.current()
     watch.begin(what, sum(n_bytes for _, n_bytes in units))

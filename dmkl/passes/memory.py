@@ -8,30 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 from distributed import Future
 from distributed.protocol.pickle import dumps, loads
 
+from dmkl.numerics.arrays import Array, Index
 from dmkl.passes.execute import active_client, check_memory, execute, machine
 from dmkl.passes.units import Unit, units_of
 from dmkl.passes.view import TileKey, TileSource, View
 
 __all__ = ["HeldTiles", "persisted"]
 
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
-
 
 class HeldTiles:
     """A source of which some tiles are held in memory, in the parts in which they were loaded.
 
-    Parameters
-    ----------
-    origin
-        The source they come from; single entries are still read there.
-    parts
-        For each kernel its parts: which tiles, and a mapping of them (or a future of one).
+    Of each kernel these are which tiles, and a mapping of them (or a future of one); single entries are still read from
+    the source they come from, `origin`.
     """
 
     def __init__(self, origin: TileSource, parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]]) -> None:
@@ -39,6 +32,8 @@ class HeldTiles:
         self.token = uuid.uuid4().hex  # sets cut into other parts make other tasks
         self.names, self.samples, self.train_samples = origin.names, origin.samples, origin.train_samples
         self.dtype, self.tiling, self.symmetric = origin.dtype, origin.tiling, origin.symmetric
+        self.content_id, self.reads_per_tile = origin.content_id, origin.reads_per_tile
+        self.scratch_bytes = origin.scratch_bytes
 
     def __getstate__(self) -> dict[str, Any]:
         # What travels to a worker describes the set; the tiles are there already and come as arguments.
@@ -46,21 +41,6 @@ class HeldTiles:
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self.content_id, self.token
-
-    @property
-    def content_id(self) -> str:
-        """See `TileSource`."""
-        return self.origin.content_id
-
-    @property
-    def reads_per_tile(self) -> int:
-        """See `TileSource`."""
-        return self.origin.reads_per_tile
-
-    @property
-    def scratch_bytes(self) -> int:
-        """See `TileSource`."""
-        return self.origin.scratch_bytes
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`."""
@@ -106,13 +86,7 @@ def _usable(held: Any) -> bool:
 
 
 def persisted(view: View) -> View:
-    """Load the tiles that a view needs.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If they do not fit the memory of all workers together.
-    """
+    """Load the tiles that a view needs; MemoryBudgetError if they do not fit the memory of all workers together."""
     where = machine()
     check_memory(
         "keeping this set in memory",
@@ -122,8 +96,7 @@ def persisted(view: View) -> View:
     )
     client = active_client()
     # A node of the graph, and not sent ahead: what a worker takes along when it dies can then be loaded again. As
-    # bytes,
-    # so that the scheduler, which may not see the store, does not open it.
+    # bytes, so that the scheduler, which may not see the store, does not open it.
     token = uuid.uuid4().hex
     source = view.source if client is None else dumps(view.source)
     shared = delayed(source, name=f"load-source-{token}", traverse=False)

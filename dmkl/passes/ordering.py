@@ -6,30 +6,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from dmkl.numerics.arrays import Index
 
 __all__ = ["StoreOrder"]
-
-Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class StoreOrder:
-    """Samples sorted by their place in the source.
-
-    Parameters
-    ----------
-    order
-        Position of each among the samples as they were given.
-    stored
-        Position of each in the source, ascending.
-    side
-        Of a tile, in samples.
-    """
+    """Samples sorted by their place in the source."""
 
     order: Index
+    """Position of each among the samples as they were given."""
     stored: Index
+    """Position of each in the source, ascending."""
     side: int
+    """Of a tile, in samples."""
 
     @classmethod
     def of(cls, positions: Index, side: int) -> StoreOrder:

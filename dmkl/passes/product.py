@@ -6,16 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Index
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey, TileSource
 
 __all__ = ["GeometricMean"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 class GeometricMean:
@@ -31,21 +28,9 @@ class GeometricMean:
         self.dtype: np.dtype[Any] = source.dtype
         self.tiling: Tiling = source.tiling
         self.symmetric = source.symmetric
-
-    @property
-    def content_id(self) -> str:
-        """See `TileSource`."""
-        return f"geometric-mean({','.join(map(str, self.kernels))}) of {self.source.content_id}"
-
-    @property
-    def reads_per_tile(self) -> int:
-        """See `TileSource`."""
-        return len(self.kernels) * self.source.reads_per_tile
-
-    @property
-    def scratch_bytes(self) -> int:
-        """See `TileSource`: two tiles of logarithms."""
-        return 2 * 8 * self.tiling.tile**2 + self.source.scratch_bytes
+        self.content_id = f"geometric-mean({','.join(map(str, kernels))}) of {source.content_id}"
+        self.reads_per_tile = len(kernels) * source.reads_per_tile
+        self.scratch_bytes = 2 * 8 * self.tiling.tile**2 + source.scratch_bytes  # two tiles of logarithms
 
     def stream(self, keys: Sequence[TileKey]) -> Iterator[tuple[TileKey, Array]]:
         """See `TileSource`."""
@@ -64,8 +49,7 @@ class GeometricMean:
         if float(values.min()) < 0:
             msg = (
                 "the product (geometric mean) needs entries that are not negative, but kernel "
-                f"{self.source.names[k]!r} "
-                f"has {values.min():.3g}; leave it out with select()"
+                f"{self.source.names[k]!r} has {values.min():.3g}; leave it out with select()"
             )
             raise InputError(msg)
         with np.errstate(divide="ignore"):  # log 0 = −∞, and exp brings it back to 0

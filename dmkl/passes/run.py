@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
 from dmkl import settings
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array
 from dmkl.numerics.chain import Fitted
 from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send_all
 from dmkl.passes.memory import HeldTiles
@@ -25,31 +25,22 @@ from dmkl.passes.view import Lens, TileKey, covering
 
 __all__ = ["PassGraph", "add_in_tree", "pass_bytes", "pass_graph", "run_pass"]
 
-Array = npt.NDArray[Any]
-
 _FAN_IN = 8
 """Results added by one task: few enough to bound its memory, many enough to keep the tree flat."""
 
 
 @dataclass(frozen=True)
 class PassGraph:
-    """The tasks of one pass, none of them run.
-
-    Parameters
-    ----------
-    units
-        Each with the kernels it covers and the bytes it reads.
-    parts
-        For each unit and each of the columns, that unit's part of the result.
-    name, token
-        Prefix and end of every key.
-    """
+    """The tasks of one pass, none of them run."""
 
     units: list[tuple[Unit, Delayed, int]]
+    """Each with the kernels it covers and the bytes it reads."""
     parts: list[list[Delayed]]
+    """For each unit and each of the columns, that unit's part of the result."""
     columns: list[Columns]
     name: str
     token: str
+    """Prefix and end of every key."""
 
     def total(self, position: int) -> list[Delayed]:
         """The results for the columns at `position`: one Delayed for a sum, one for each group of kernels otherwise."""
@@ -90,18 +81,9 @@ def pass_graph(
 ) -> PassGraph:
     """Build the tasks of one pass; nothing is computed.
 
-    Parameters
-    ----------
-    lenses
-        Views of the same kernels of one source, with the statistics of their steps.
-    columns
-        What rides the pass, each through one of the lenses.
-    name
-        Prefix of every key, such as ``apply-pass-3``.
-    token
-        Identifies the work, for the end of every key; a new one each time where it is missing.
-    fitted
-        Stands in for the statistics of a single lens where they are still to be computed.
+    The lenses are views of the same kernels of one source; each of the columns goes through one of them. `name` is the
+    prefix of every key, such as ``apply-pass-3``, and `token` identifies the work for its end, a new one each time
+    where it is missing. `fitted` stands in for the statistics of a single lens where they are still to be computed.
     """
     where = machine()
     view = covering([lens.view for lens in lenses])
@@ -117,7 +99,6 @@ def pass_graph(
         f"{name}-plan-{token}": plan,
     }
     shared_lenses, shared_columns, shared_plan = send_all(what)
-    bytes_per_tile = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
     units, parts = [], []
     for number, (unit, held) in enumerate(cut):
         task = delayed(_sweep_part, pure=False)(
@@ -130,7 +111,7 @@ def pass_graph(
             held,
             dask_key_name=f"{name}-{number}-{token}",
         )
-        units.append((unit, task, len(unit.kernels) * len(unit.tiles) * bytes_per_tile))
+        units.append((unit, task, len(unit.kernels) * len(unit.tiles) * view.bytes_per_tile))
         parts.append(
             [
                 delayed(operator.getitem, pure=False)(task, k, dask_key_name=f"{name}-part-{number}.{k}-{token}")
@@ -209,14 +190,10 @@ _COUNTER = itertools.count(1)
 
 
 def run_pass(lenses: Sequence[Lens], columns: Sequence[Columns], verb: str = "apply") -> tuple[list[Array], int]:
-    """Run one pass and bring its results here.
+    """Run one pass and bring its results here, and the number of passes run.
 
-    Columns beyond the setting ``dmkl.block-width`` ride further passes.
-
-    Returns
-    -------
-    tuple
-        For each of the columns (kernels, rows, b), (rows, b) or (kernels, b, b); and the number of passes run.
+    Columns beyond the setting ``dmkl.block-width`` ride further passes. Results are (kernels, rows, b), (rows, b) or
+    (kernels, b, b), as `Columns.want` says.
     """
     results: list[list[Array]] = [[] for _ in columns]
     loads = _loads(columns)

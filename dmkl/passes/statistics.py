@@ -11,19 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array
 from dmkl.numerics.chain import ChainState, Fitted, FittedStep
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
 
 __all__ = ["chain_statistics", "measure", "measure_new"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -158,19 +156,9 @@ def _drive(fittings: Sequence[_Fitting], answer: Callable[[list[_Means]], list[A
 
 
 def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Delayed:
-    """Fit the steps of a view, computing nothing.
+    """Fit the steps of a view, computing nothing: the state itself where no pass is needed, a Delayed of it otherwise.
 
-    Parameters
-    ----------
-    view
-        What the steps apply to.
-    elements
-        Whether single entries will be transformed (they need means that products do without).
-
-    Returns
-    -------
-    ChainState or Delayed
-        The state itself where no pass is needed, a Delayed of it otherwise.
+    With `elements` single entries will be transformed (they need means that products do without).
     """
     (state,) = _drive([_fitting(view, elements=elements)], lambda wanted: [_means_later(means) for means in wanted])
     return state  # type: ignore[no-any-return]
@@ -191,34 +179,18 @@ def _stack(parts: list[Array]) -> Array:
 def measure(views: Sequence[View]) -> tuple[list[Lens], float]:
     """Fit the steps of several views of the same kernels of one source, run now, in passes that they share.
 
-    Parameters
-    ----------
-    views
-        Such as the folds of a cross-validation, or the points of a grid over steps: the steps may differ.
-
-    Returns
-    -------
-    tuple
-        The views with their statistics, and the number of passes that took.
+    The views may be the folds of a cross-validation, or the points of a grid over steps: the steps may differ. Returns
+    them with their statistics, and the number of passes that took.
     """
     states, n_passes = _run([_fitting(view) for view in views])
     return [Lens(view, state.fitted) for view, state in zip(views, states, strict=True)], n_passes
 
 
 def measure_new(view: View, trained: Sequence[FittedStep]) -> tuple[Lens, float]:
-    """Fit the steps of a view, then apply steps with the statistics of training to its rows as new samples; run now.
+    """Fit the steps of a view, then apply `trained` steps to its rows as new samples; run now.
 
-    Parameters
-    ----------
-    view
-        New samples against the training samples, in the order of training.
-    trained
-        A model's own steps, as they were fitted to the training samples.
-
-    Returns
-    -------
-    tuple
-        The view with the statistics of all steps, and the number of passes that took.
+    The view is of new samples against the training samples, in the order of training; `trained` are a model's own
+    steps. Returns the view with the statistics of all steps, and the number of passes that took.
     """
     (state,), n_passes = _run([_fitting(view, trained)])
     return Lens(view, state.fitted), n_passes

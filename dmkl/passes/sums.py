@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
+from dmkl.numerics.arrays import Array, Float
 from dmkl.numerics.triangle import LowerTriangle
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import machine, send_all
@@ -20,27 +20,17 @@ from dmkl.passes.view import Lens, TileTask, covering
 
 __all__ = ["Combination", "SumPlan", "SumTile", "add_tiles", "for_sums", "put_together", "sum_order"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Combination:
-    """Σ_j w_j K_j through one of the lenses that share a pass, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j.
-
-    Parameters
-    ----------
-    lens
-        Which one; of scaled kernels one whose chain is `entrywise`.
-    weights
-        w, (n,)
-    scales
-        The diagonals, (n, m).
-    """
+    """Σ_j w_j K_j through one of the lenses that share a pass, or Σ_j w_j D_j K_j D_j with diagonal matrices D_j."""
 
     lens: int
+    """Which one; of scaled kernels one whose chain is `entrywise`."""
     weights: Float
+    """w, (n,)"""
     scales: Float | None = None
+    """The diagonals, (n, m)."""
 
 
 class SumTile(NamedTuple):
@@ -145,28 +135,19 @@ _COUNTER = itertools.count(1)
 
 @dataclass(frozen=True)
 class SumPlan:
-    """How the adding up of some combinations is cut into tasks.
-
-    Parameters
-    ----------
-    lenses
-        With the statistics that sums need.
-    sent
-        The lenses and the combinations, as tasks take them.
-    cuts
-        Of each task its key, its tiles and the bytes it reads.
-    slots_per_host
-        Tasks that run side by side on one machine.
-    name, token
-        Prefix and end of every key.
-    """
+    """How the adding up of some combinations is cut into tasks."""
 
     lenses: list[Lens]
+    """With the statistics that sums need."""
     sent: tuple[Any, Any]
+    """The lenses and the combinations, as tasks take them."""
     cuts: list[tuple[str, tuple[TileTask, ...], int]]
+    """Of each task its key, its tiles and the bytes it reads."""
     slots_per_host: int
+    """Tasks that run side by side on one machine."""
     name: str
     token: str
+    """Prefix and end of every key."""
 
     @classmethod
     def of(cls, lenses: Sequence[Lens], combinations: Sequence[Combination]) -> SumPlan:
@@ -177,11 +158,10 @@ class SumPlan:
         sent = send_all({f"{name}-lenses-{token}": through, f"{name}-weights-{token}": list(combinations)})
         view = covering([lens.view for lens in lenses])
         tiles = view.tile_tasks()
-        tile_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize * view.source.reads_per_tile
         used = int(np.count_nonzero(np.any([c.weights for c in combinations], axis=0)))
         cuts = [cut for cut in np.array_split(np.arange(len(tiles)), 4 * where.slots) if len(cut)]
         tasks = [
-            (f"{name}-{number}-{token}", tuple(tiles[t] for t in cut), len(cut) * used * tile_bytes)
+            (f"{name}-{number}-{token}", tuple(tiles[t] for t in cut), len(cut) * used * view.bytes_per_tile)
             for number, cut in enumerate(cuts)
         ]
         return cls(through, (sent[0], sent[1]), tasks, where.slots_per_host, name, token)

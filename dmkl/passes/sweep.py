@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.numerics.arrays import Array, Index
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.ordering import StoreOrder
@@ -26,36 +26,24 @@ from dmkl.passes.view import Lens, TileKey
 
 __all__ = ["Columns", "Partial", "Want", "merge", "sweep"]
 
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
-
 Want = Literal["each", "sum", "project"]
 Stream = Iterator[tuple[TileKey, Array]]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """A block of vectors that rides a pass.
-
-    Parameters
-    ----------
-    block
-        V, (cols, b), over the columns of its view.
-    want
-        "each": K_j V for every kernel; "sum": Σ_j K_j V diag(w_j); "project": VᵀK_jV for every kernel.
-    weights
-        w, (kernels, b), for "sum".
-    dtype
-        The precision of the products: that of the kernels, or float64 to lose nothing of a float32 set's entries.
-    lens
-        Which of the lenses that share the pass it goes through.
-    """
+    """A block of vectors that rides a pass."""
 
     block: Array
+    """V, (cols, b), over the columns of its view."""
     want: Want
+    """K_j V for every kernel ("each"), Σ_j K_j V diag(w_j) ("sum"), or VᵀK_jV for every kernel ("project")."""
     weights: Array | None
+    """w, (kernels, b), for "sum"."""
     dtype: np.dtype[Any]
+    """The precision of the products: that of the kernels, or float64 to lose nothing of a float32 set's entries."""
     lens: int = 0
+    """Which of the lenses that share the pass it goes through."""
 
     @property
     def width(self) -> int:

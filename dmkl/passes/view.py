@@ -8,16 +8,14 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.numerics.arrays import Array, Index
 from dmkl.numerics.chain import Fitted, Step, restricted
 from dmkl.numerics.steps import Take
 from dmkl.numerics.tiling import Tiling
 
 __all__ = ["Lens", "TileKey", "TileSource", "TileTask", "View", "covering"]
 
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""
 
@@ -66,25 +64,17 @@ class TileTask:
 
 @dataclass(frozen=True)
 class View:
-    """Kernels, rows and columns of a source, then steps (see `dmkl.numerics.steps`) in order.
-
-    Parameters
-    ----------
-    source
-        Where tiles come from.
-    kernels
-        Positions of the kernels in the source.
-    rows, cols
-        Positions of the samples in the source, before any step; they may repeat and come in any order.
-    steps
-        Centering, normalizing and further taking of rows and columns.
-    """
+    """Kernels, rows and columns of a source, then steps (see `dmkl.numerics.steps`) in order."""
 
     source: TileSource
+    """Where tiles come from."""
     kernels: Index
+    """Positions of the kernels in the source."""
     rows: Index
     cols: Index
+    """Positions of the samples in the source, before any step; they may repeat and come in any order."""
     steps: tuple[Step, ...] = ()
+    """Centering, normalizing and further taking of rows and columns."""
 
     @cached_property
     def base_is_square(self) -> bool:
@@ -149,10 +139,14 @@ class View:
         return tasks
 
     @property
+    def bytes_per_tile(self) -> int:
+        """Bytes of stored tiles that one tile of a kernel costs to read."""
+        return self.source.tiling.tile**2 * self.source.dtype.itemsize * self.source.reads_per_tile
+
+    @property
     def bytes_per_pass(self) -> int:
         """Bytes of stored tiles that one pass over this view reads."""
-        side, size = self.source.tiling.tile, self.source.dtype.itemsize
-        return len(self.kernels) * len(self.tile_tasks()) * side * side * size * self.source.reads_per_tile
+        return len(self.kernels) * len(self.tile_tasks()) * self.bytes_per_tile
 
 
 @dataclass(frozen=True)

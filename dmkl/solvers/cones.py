@@ -10,10 +10,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from dmkl.errors import DmklError
+from dmkl.numerics.arrays import Float
 
 __all__ = ["ConicError", "ConicProgram"]
-
-Float = npt.NDArray[np.float64]
 
 
 class ConicError(DmklError, RuntimeError):
@@ -21,13 +20,7 @@ class ConicError(DmklError, RuntimeError):
 
 
 class ConicProgram:
-    """Minimize ½ xᵀPx + qᵀx over x with b − rows x in a product of cones.
-
-    Parameters
-    ----------
-    width
-        Number of variables, the length of x.
-    """
+    """Minimize ½ xᵀPx + qᵀx over x, of length `width`, with b − rows x in a product of cones."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -55,19 +48,8 @@ class ConicProgram:
         """The minimizer x and the multipliers of the rows, in the order in which these were added.
 
         Any point that can be used is returned, optimal to Clarabel's tolerances or not: the caller certifies what comes
-        of it by the full problem.
-
-        Parameters
-        ----------
-        linear
-            q, (width,)
-        quadratic
-            P, (width, width), positive semidefinite; none where missing.
-
-        Raises
-        ------
-        ConicError
-            If Clarabel finds no point at all.
+        of it by the full problem. q is `linear`, and P, positive semidefinite, `quadratic`, none where missing.
+        ConicError is raised if Clarabel finds no point at all.
         """
         options = clarabel.DefaultSettings()
         options.verbose = False

@@ -23,17 +23,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float
 from dmkl.numerics.ncuts import cut_matrix, descend, is_positive_block, rounded, smallest_ratio, starts
 from dmkl.passes.blas import pinned_blas
 from dmkl.solvers.outcome import Step
 
 __all__ = ["KernelCut", "Proof", "Relaxation", "best_cut", "relax"]
 
-Float = npt.NDArray[np.float64]
 Proof = Literal["single ratio", "theorem 1", "theorem 2", "bound", "none"]
 
 _CHECK = 25
@@ -74,24 +73,11 @@ def _relative(difference: float, spread: float) -> float:
 
 
 def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: int = 5000) -> Relaxation:
-    """Solve the semidefinite relaxation of min αᵀQα over the simplex.
+    """Solve the semidefinite relaxation of min αᵀQα over the simplex, for a symmetric Q (n, n).
 
-    Parameters
-    ----------
-    Q
-        (n, n), symmetric.
-    start
-        α, (n,), in the simplex: begin with Z = ααᵀ. With a good one mostly its proof is left to be found, which takes a
-        tenth of the steps. Equal weights where missing.
-    tol
-        The gap to prove, relative to the range of Q's entries.
-    max_iter
-        Most steps; what is proven until then is returned.
-
-    Raises
-    ------
-    InputError
-        If Q is not symmetric, or holds NaN or infinity.
+    `start` is an α in the simplex, to begin with Z = ααᵀ: with a good one mostly its proof is left to be found, which
+    takes a tenth of the steps. Equal weights where missing. `tol` is the gap to prove, relative to the range of Q's
+    entries; what is proven after max_iter steps is returned. InputError if Q is not symmetric and finite.
     """
     Q = np.asarray(Q, dtype=np.float64)
     if Q.ndim != 2 or not np.array_equal(Q, Q.T) or not np.isfinite(Q).all():
@@ -206,26 +192,11 @@ class KernelCut:
 
 
 def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> KernelCut:
-    """Learn kernel weights from the ratios of cuts: relaxation, rounding, descent.
+    """Learn kernel weights from the ratios of cuts, u over v (ratios, kernels): relaxation, rounding, descent.
 
-    Parameters
-    ----------
-    u, v
-        Numerators and denominators, (ratios, kernels).
-    tol, max_iter
-        Of the relaxation, as in `relax`.
-
-    Returns
-    -------
-    KernelCut
-        With the best of what descents from the paper's rounding and from `dmkl.numerics.ncuts.starts` find. Where its
-        value is within tol of the bound that proves it optimal, whatever led to it; `proof` names the theorem of the
-        paper that foretells it, if one does.
-
-    Raises
-    ------
-    InputError
-        If there is one ratio, and no kernel has a positive denominator.
+    The result is the best of what descents from the paper's rounding and from `dmkl.numerics.ncuts.starts` find. Where
+    its value is within tol of the bound that proves it optimal, whatever led to it; `proof` names the theorem of the
+    paper that foretells it, if one does. InputError if there is one ratio, and no kernel has a positive denominator.
     """
     if len(u) == 1:
         alpha, ratio = smallest_ratio(u[0], v[0])

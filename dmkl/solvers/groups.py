@@ -50,49 +50,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import softmax
 
 from dmkl import progress
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float, Index
 from dmkl.numerics.grouping import one_hot
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import GroupClassifier, Projection
 
-__all__ = [
-    "GroupOutcome",
-    "GroupProblem",
-    "WeightForm",
-    "best_of",
-    "composite_kernel",
-    "group_weights",
-    "gs_mkl",
-    "parameter_gradients",
-]
+__all__ = ["GroupOutcome", "GroupProblem", "WeightForm", "best_of", "group_weights", "gs_mkl", "parameter_gradients"]
 
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 WeightForm = Literal["softmax", "root"]
-
-
-# --- the composite kernel and its classifiers --------------------------------------------------------------------
-
-
-def composite_kernel(kernels: npt.ArrayLike, weights: Float, rows: Index, columns: Index | None = None) -> Float:
-    """K(x_i, x_j) = Σ_m β_m^{c(i)} β_m^{c(j)} K_m(x_i, x_j), (r, c) (Eq. 3).
-
-    Parameters
-    ----------
-    kernels
-        (n, r, c)
-    weights
-        β, (n, G)
-    rows, columns
-        The groups of the samples along rows and columns; the columns are the rows where missing.
-    """
-    left, right = weights[:, rows], weights[:, rows if columns is None else columns]
-    return np.asarray(np.einsum("nr,nc,nrc->rc", left, right, np.asarray(kernels, dtype=np.float64), optimize=True))
 
 
 # --- the weights -------------------------------------------------------------------------------------------------
@@ -109,16 +79,8 @@ def parameter_gradients(
 ) -> tuple[Float, Float]:
     """∂W/∂a and ∂W/∂b, (n, G) each (Eqs. 14 and 15 up to the sign of the objective; see the module).
 
-    Parameters
-    ----------
-    weights
-        β, (n, G)
-    statistics
-        ρ, (n, G)
-    projected
-        V_m^gg' = u_gᵀK_mu_g', (n, G, G)
-    scale
-        s: ½ for the hinge loss, λ for the square.
+    They come from β and ρ, (n, G) each, the projections V_m^gg' = u_gᵀK_mu_g', (n, G, G), and the scale s: ½ for the
+    hinge loss, λ for the square.
     """
     power = 0.5 if weighting == "root" else 1.0
     gamma = weights**2 if weighting == "root" else weights
@@ -134,19 +96,6 @@ def parameter_gradients(
 class GroupProblem:
     """One binary problem, checked when it is made.
 
-    Parameters
-    ----------
-    y
-        (m,): 1 and −1 for the hinge loss, any targets for the square.
-    groups
-        (m,), the group of each sample, 0 … G − 1.
-    n_groups
-        G. A group that is empty keeps the weights that it begins with.
-    C, lam
-        The price of a unit of hinge loss, or λ of the square loss: one of them is given.
-    name
-        What this problem is called in reports.
-
     Raises
     ------
     InputError
@@ -154,11 +103,16 @@ class GroupProblem:
     """
 
     y: Float
+    """(m,): 1 and −1 for the hinge loss, any targets for the square."""
     groups: Index
+    """(m,), the group of each sample, 0 … G − 1."""
     n_groups: int
+    """G. A group that is empty keeps the weights that it begins with."""
     C: float | None = None
     lam: float | None = None
+    """The price of a unit of hinge loss, or λ of the square loss: one of them is given."""
     name: str = ""
+    """What this problem is called in reports."""
 
     def __post_init__(self) -> None:
         y, groups = np.asarray(self.y, dtype=np.float64), np.asarray(self.groups, dtype=np.intp)

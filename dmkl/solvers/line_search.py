@@ -6,28 +6,19 @@ Written for a maximum; who minimizes takes values and gradients with the other s
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+
+from dmkl.numerics.arrays import Float
 
 __all__ = ["LineSearch", "rises_enough"]
 
-Float = npt.NDArray[np.float64]
 
 _SHORTEST = 1e-6
 
 
 def rises_enough(value: float, before: float, promised: float, *, share: float = 1e-3, slack: float = 0.0) -> bool:
-    """Whether a step raised the objective by a share of what the slope promised, or may have.
+    """Whether a step raised the objective by a share of what gradient times step promised, or may have.
 
-    Parameters
-    ----------
-    value, before
-        The objective after and before the step.
-    promised
-        Gradient times step.
-    share
-        Part of the promise that must be kept, between 0 and 1.
-    slack
-        By how much value − before may be too small, for what is not known of either.
+    `slack` is by how much value − before may be too small, for what is not known of either.
     """
     return value >= before + share * promised - slack
 
@@ -35,29 +26,11 @@ def rises_enough(value: float, before: float, promised: float, *, share: float =
 class LineSearch:
     """Steps in one direction from the best point so far, one shorter than the other, until the objective rises enough.
 
-    Parameters
-    ----------
-    start
-        The best point so far.
-    direction
-        Where to go from there, of the same shape.
-    gradient
-        Of the objective at the start, of the same shape.
-    value
-        The objective at the start; of an interval that holds it, the lower end.
-    slack
-        By how much that value may be too high, for one that is not an end of an interval.
-    share
-        As in `rises_enough`.
-    length
-        The first step, in multiples of the direction.
-    factor
-        What a refused step is shortened by where `shorten` is told nothing.
+    Of the start are given the objective's gradient and value: of an interval that holds the value the lower end, or
+    another, which may be too high by `slack`. The first step is `length` times the direction, and a refused one is
+    shortened by `factor` where `shorten` is told nothing. `share` is that of `rises_enough`.
 
-    Attributes
-    ----------
-    point : ndarray or None
-        The point to try next; None when steps have become too short to matter.
+    `point` is the point to try next, None when steps have become too short to matter.
     """
 
     def __init__(
@@ -83,25 +56,17 @@ class LineSearch:
     def accepts(self, value: float, slack: float = 0.0) -> bool:
         """Whether the objective rises enough from the start to `point`, where it has this value.
 
-        Parameters
-        ----------
-        value
-            The objective at the point; of an interval that holds it, the upper end.
-        slack
-            By how much it may be too low, for one that is not an end of an interval.
+        Of an interval that holds the value it is the upper end; `slack` is by how much another may be too low.
         """
         assert self.point is not None
         promised = float(np.vdot(self._gradient, self.point - self._start))
         return rises_enough(value, self._value, promised, share=self._share, slack=self._slack + slack)
 
     def shorten(self, gradient: Float | None = None) -> None:
-        """Shorten a step that was refused.
+        """Shorten a step that was refused: by the factor, or from the gradient at the point.
 
-        Parameters
-        ----------
-        gradient
-            At the point. The step is cut to where the slope along the direction vanishes, if it is linear between the
-            two ends, within 0.1 and 0.9 of its length; to half of it where the slope at the point is not negative.
+        With a gradient the step is cut to where the slope along the direction vanishes, if it is linear between the two
+        ends, within 0.1 and 0.9 of its length; to half of it where the slope at the point is not negative.
         """
         if gradient is None:
             self._go(self._factor * self._length)

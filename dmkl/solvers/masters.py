@@ -21,15 +21,13 @@ from typing import Any
 
 import clarabel
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from dmkl.numerics.arrays import Float
 from dmkl.numerics.fisher import onto_sphere, steepest
 from dmkl.solvers.cones import ConicProgram
 
 __all__ = ["CuttingPlane", "ascent_direction", "exact_master", "newton_master", "taylor_form", "taylor_master"]
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -80,23 +78,9 @@ def _spares(n: int, p: float) -> int:
 
 
 def newton_master(q: Float, curvature: Float, beta: Float, p: float) -> Float:
-    """Maximize qᵀ(b − β) − ½ (b − β)ᵀ C (b − β) over the ball.
+    """The b that maximizes qᵀ(b − β) − ½ (b − β)ᵀ C (b − β) over the ball, on the sphere ‖b‖_p = 1.
 
-    Parameters
-    ----------
-    q
-        (n,), the gradient of J at β.
-    curvature
-        C, (n, n), positive semidefinite: minus the Hessian.
-    beta
-        (n,), where the model was taken.
-    p
-        Exponent of the norm.
-
-    Returns
-    -------
-    ndarray
-        (n,), on the sphere ‖b‖_p = 1.
+    q (n,) is the gradient of J at β, where the model was taken, and C (n, n), positive semidefinite, minus its Hessian.
     """
     n = len(q)
     scale = float(np.abs(q).max()) or 1.0

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from helpers.margin import composite_kernel
 from sklearn.base import clone
 from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.solvers.groups import composite_kernel
 
 
 def made(seed, m=150):

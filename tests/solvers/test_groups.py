@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.generators import finish
+from helpers.margin import composite_kernel, conic_optimum
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.metrics.pairwise import rbf_kernel
 
@@ -14,13 +15,11 @@ from dmkl.numerics.grouping import group_by_kmeans, one_hot
 from dmkl.solvers.groups import (
     GroupProblem,
     best_of,
-    composite_kernel,
     group_weights,
     gs_mkl,
     parameter_gradients,
 )
 from dmkl.solvers.margin.dense import solve_dense
-from dmkl.solvers.margin.gmkl_dual import conic_optimum
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.margin.square import fit_square
 from dmkl.solvers.outcome import Status

@@ -1,5 +1,10 @@
 """Groups of samples inside each class, by k-means, kernel k-means or pLSA."""
 
+from collections.abc import Mapping
+
+import numpy as np
+
+from dmkl.numerics.arrays import Array
 from dmkl.numerics.grouping.groups import FeatureGroups as FeatureGroups
 from dmkl.numerics.grouping.groups import SampleGroups as SampleGroups
 from dmkl.numerics.grouping.groups import one_hot as one_hot
@@ -9,4 +14,12 @@ from dmkl.numerics.grouping.kmeans import KMeansGroups as KMeansGroups
 from dmkl.numerics.grouping.kmeans import group_by_kmeans as group_by_kmeans
 from dmkl.numerics.grouping.plsa import PLSAGroups as PLSAGroups
 from dmkl.numerics.grouping.plsa import group_by_plsa as group_by_plsa
-from dmkl.numerics.grouping.saved import groups_from_arrays as groups_from_arrays
+
+_MODELS: dict[str, type[SampleGroups]] = {made.model: made for made in (KMeansGroups, PLSAGroups, KernelGroups)}
+
+
+def groups_from_arrays(arrays: Mapping[str, Array]) -> SampleGroups:
+    """The groups that `SampleGroups.arrays` was called on."""
+    labels, members = (np.asarray(arrays[key], dtype=np.intp) for key in ("labels", "members"))
+    made = _MODELS[str(arrays["model"])]
+    return made(labels, np.asarray(arrays["classes"]), np.asarray(arrays["centers"]), members)

@@ -31,12 +31,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float, Index
 
 __all__ = ["FeatureGroups", "SampleGroups", "as_table", "one_hot", "samples_by_class", "united"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 
 
 def one_hot(labels: Index, n_groups: int) -> Float:
@@ -46,25 +43,17 @@ def one_hot(labels: Index, n_groups: int) -> Float:
 
 @dataclass(frozen=True)
 class SampleGroups(ABC):
-    """Groups of the training samples, and how new ones get theirs.
-
-    Parameters
-    ----------
-    labels
-        (m,), the group of each training sample, 0 … G − 1.
-    classes
-        (G,), the class that each group belongs to.
-    centers
-        What new samples are compared with: (G, d) centers (k-means), (G, d) P(w|z) (pLSA), (G,) squared norms of
-        the centers (kernel k-means).
-    members
-        (m,), the samples' groups that the centers were made of: `labels`, unless these were chosen anew by `as_new`.
-    """
+    """Groups of the training samples, and how new ones get theirs."""
 
     labels: Index
+    """(m,), the group of each training sample, 0 … G − 1."""
     classes: Array
+    """(G,), the class that each group belongs to."""
     centers: Float
+    """What new samples are compared with: (G, d) centers (k-means), (G, d) P(w|z) (pLSA), (G,) squared norms of the
+    centers (kernel k-means)."""
     members: Index
+    """(m,), the samples' groups that the centers were made of: `labels`, unless these were chosen anew by `as_new`."""
     model: ClassVar[str]
 
     @property
@@ -73,19 +62,9 @@ class SampleGroups(ABC):
         return len(self.classes)
 
     def nearest(self, affinities: Float, among: npt.ArrayLike | None = None) -> Index:
-        """The group of each sample, (t,), from how near it is to each group.
+        """The group of each sample, (t,), from how near it is to each group, (t, G), larger being nearer.
 
-        Parameters
-        ----------
-        affinities
-            (t, G): larger is nearer.
-        among
-            Classes, to choose among their groups only; all where missing.
-
-        Raises
-        ------
-        InputError
-            If `among` names no class of a group.
+        With `among` only the groups of these classes count; InputError if none of them has one.
         """
         if among is not None:
             allowed = np.isin(self.classes, among)
@@ -130,31 +109,13 @@ class FeatureGroups(SampleGroups):
         """How near each training sample is to each group, made without that sample, (m, G)."""
 
     def labels_of(self, new: npt.ArrayLike, among: npt.ArrayLike | None = None) -> Index:
-        """The group of each new sample, (t,).
-
-        Parameters
-        ----------
-        new
-            (t, d), features or counts.
-        among
-            As in `nearest`.
-
-        Raises
-        ------
-        InputError
-            If `among` names no class of a group, or the features do not fit.
-        """
+        """The group of each new sample, (t,), from its features or counts, (t, d); `among` as in `nearest`."""
         return self.nearest(self.affinities_of(new), among)
 
     def as_new(self, training: npt.ArrayLike) -> Self:
-        """The same centers, but each training sample in the group that a new sample like it would get.
+        """The same centers, but each training sample (m, d) in the group that a new sample like it would get.
 
         `labels` then tells no more of the class than it will for new samples (see the module).
-
-        Parameters
-        ----------
-        training
-            (m, d), the features or counts that the groups were made of.
         """
         return self._relabeled(self.affinities_apart(training))
 
@@ -176,10 +137,7 @@ def samples_by_class(
 ) -> dict[Any, tuple[Index, int]]:
     """For each class its samples, and how many groups they are to make.
 
-    Raises
-    ------
-    InputError
-        If y has another length than m, or a class has no number of groups or fewer samples than that.
+    InputError is raised if y has another length than m, or a class has no number of groups or fewer samples than that.
     """
     labels = np.zeros(m, dtype=int) if y is None else np.asarray(y)
     if labels.shape != (m,):
@@ -213,13 +171,7 @@ def united(kind: type[Made], m: int, parts: list[tuple[Any, Index, Index, Float]
 
 
 def as_table(features: npt.ArrayLike) -> Float:
-    """Features as float64, (samples, features).
-
-    Raises
-    ------
-    InputError
-        If they are no table of finite numbers.
-    """
+    """Features as float64, (samples, features); InputError if they are no table of finite numbers."""
     table = np.asarray(features, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         msg = f"features have shape {table.shape}, expected finite numbers (samples, features)"

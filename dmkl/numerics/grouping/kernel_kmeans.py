@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float, Index
 from dmkl.numerics.grouping.groups import SampleGroups, one_hot, samples_by_class, united
 
 __all__ = ["KernelGroups", "group_by_kernel"]
 
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 Result = TypeVar("Result")
 ByProducts = Generator[Float, Float, Result]
 
@@ -40,30 +39,14 @@ class KernelGroups(SampleGroups):
         return np.asarray(2.0 * product - self.centers)
 
     def labels_of_new(self, among: npt.ArrayLike | None = None) -> ByProducts[Index]:
-        """The group of each new sample, (t,), from one product as in `affinities_of_new`.
-
-        Parameters
-        ----------
-        among
-            As in `nearest`.
-
-        Raises
-        ------
-        InputError
-            If `among` names no class of a group.
-        """
+        """The group of each new sample, (t,), from one product as in `affinities_of_new`; `among` as in `nearest`."""
         return self.nearest((yield from self.affinities_of_new()), among)
 
     def as_new(self, squares: Float) -> ByProducts[KernelGroups]:
         """The same centers, but each training sample in the group that a new sample like it would get.
 
         `labels` then tells no more of the class than it will for new samples (see `dmkl.numerics.grouping.groups`).
-        Yields one block, (m, G), and is sent its product with the training kernel.
-
-        Parameters
-        ----------
-        squares
-            (m,), ‖φ(x)‖² = K_ii of the training samples.
+        Yields one block, (m, G), and is sent its product with the training kernel; squares are ‖φ(x)‖² = K_ii, (m,).
         """
         affinities = yield from self.affinities_of_new()
         return self._relabeled(squares[:, None] - self._stretched(squares[:, None] - affinities))
@@ -81,21 +64,9 @@ def group_by_kernel(
     """Cluster each class by kernel k-means; yields blocks of vectors, is sent their products with the kernel.
 
     With o_g the indicator of group g and n_g its size, ‖φ(x_i) − center_g‖² = K_ii − 2 (K o_g)_i/n_g + o_gᵀK o_g/n_g².
-    All classes and restarts share each product: at most (largest n_groups) + max_iter + 1, of restarts·G columns.
-
-    Parameters
-    ----------
-    diagonal
-        (m,), K_ii.
-    y, n_groups, seed, restarts
-        As in `group_by_kmeans`.
-    max_iter
-        Most rounds of reassignment.
-
-    Raises
-    ------
-    InputError
-        As `group_by_kmeans`.
+    All classes and restarts share each product: at most (largest n_groups) + max_iter + 1, of restarts·G columns, with
+    at most max_iter rounds of reassignment. The diagonal holds K_ii, (m,); all else, and errors, as in
+    `group_by_kmeans`.
     """
     diagonal = np.asarray(diagonal, dtype=np.float64)
     if diagonal.ndim != 1:

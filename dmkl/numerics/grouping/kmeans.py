@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.cluster import KMeans
 
+from dmkl.numerics.arrays import Float
 from dmkl.numerics.grouping.groups import FeatureGroups, as_table, samples_by_class, united
 
 __all__ = ["KMeansGroups", "group_by_kmeans"]
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -42,25 +41,13 @@ def group_by_kmeans(
     seed: int = 0,
     restarts: int = 10,
 ) -> KMeansGroups:
-    """Cluster each class by k-means (scikit-learn's, from k-means++).
+    """Cluster the features (m, d) of each class by k-means (scikit-learn's, from k-means++).
 
-    Parameters
-    ----------
-    features
-        (m, d)
-    y
-        (m,), the classes; None for groups across all classes (see the module).
-    n_groups
-        Groups of each class: a number, or a mapping from classes to numbers.
-    seed
-        Fixes all that is random.
-    restarts
-        Runs of each class, the best of which is kept.
+    y (m,) holds the classes, or is None for groups across all classes (see `dmkl.numerics.grouping.groups`); n_groups
+    is a number of groups for each class, or a mapping from classes to numbers. The best of `restarts` runs is kept, and
+    `seed` fixes all that is random.
 
-    Raises
-    ------
-    InputError
-        If features and labels do not fit together, or a class has fewer samples than groups.
+    InputError is raised if features and labels do not fit together, or a class has fewer samples than groups.
     """
     table = as_table(features)
     wanted = samples_by_class(y, n_groups, len(table))

@@ -26,14 +26,12 @@ from sklearn.decomposition import NMF, non_negative_factorization
 from sklearn.exceptions import ConvergenceWarning
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float
 from dmkl.numerics.grouping.groups import FeatureGroups, as_table, samples_by_class, united
 
 __all__ = ["PLSAGroups", "group_by_plsa"]
 
-Float = npt.NDArray[np.float64]
-
-_PLSA_STEPS = 2000
-_PLSA_TOL = 1e-6
+_FACTORIZATION: dict[str, Any] = {"solver": "mu", "beta_loss": "kullback-leibler", "max_iter": 2000, "tol": 1e-6}
 _TENTHS = 10
 
 
@@ -82,19 +80,8 @@ def group_by_plsa(
 ) -> PLSAGroups:
     """Cluster each class by pLSA, fitted as a factorization under the Kullback-Leibler divergence (see the module).
 
-    A topic that no sample of its class prefers makes no group.
-
-    Parameters
-    ----------
-    counts
-        (m, d), n(d, w) ≥ 0, a positive sum in each row.
-    y, n_groups, seed, restarts
-        As in `group_by_kmeans`.
-
-    Raises
-    ------
-    InputError
-        As `group_by_kmeans`, and if a count is negative or a row has none.
+    A topic that no sample of its class prefers makes no group. Counts are n(d, w) ≥ 0, (m, d), with a positive sum in
+    each row, or InputError is raised; all else, and other errors, as in `group_by_kmeans`.
     """
     table = _counts(as_table(counts))
     wanted = samples_by_class(y, n_groups, len(table))
@@ -117,14 +104,7 @@ def _fold_in(counts: Float, topics: Float) -> Float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # see _factorize
         weights, _, _ = non_negative_factorization(
-            counts,
-            H=topics,
-            n_components=len(topics),
-            update_H=False,
-            solver="mu",
-            beta_loss="kullback-leibler",
-            max_iter=_PLSA_STEPS,
-            tol=_PLSA_TOL,
+            counts, H=topics, n_components=len(topics), update_H=False, **_FACTORIZATION
         )
     total = weights.sum(axis=1, keepdims=True)
     # A sample without a word that any topic knows is as near to all of them.
@@ -136,15 +116,7 @@ def _factorize(counts: Float, n_topics: int, seed: int, restarts: int) -> tuple[
     """P(z|d) up to the scale of each row, and P(w|z), of the best of several runs."""
     best, least = None, np.inf
     for number in range(restarts if n_topics > 1 else 1):
-        model = NMF(
-            n_topics,
-            init="random",
-            solver="mu",
-            beta_loss="kullback-leibler",
-            max_iter=_PLSA_STEPS,
-            tol=_PLSA_TOL,
-            random_state=seed + number,
-        )
+        model = NMF(n_topics, init="random", random_state=seed + number, **_FACTORIZATION)
         with warnings.catch_warnings():
             # EM's end is slow, and long before it the largest P(z|d) no longer change.
             warnings.simplefilter("ignore", ConvergenceWarning)

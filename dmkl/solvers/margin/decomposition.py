@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.numerics.arrays import Float, Index
 from dmkl.solvers.margin.dense import FIRST_EPS, optimize, rounding_error
 from dmkl.solvers.margin.machine import SVMSolution, as_signs, box, certify, feasible
 
 __all__ = ["ReadColumns", "solve_by_columns"]
-
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 
 _MAX_ROUNDS = 1000
 """Most working sets."""

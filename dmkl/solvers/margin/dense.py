@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float
 from dmkl.solvers.margin.machine import SVMSolution, as_signs, box, certify, feasible, solve_among_free
 from dmkl.solvers.margin.smo import ascend
 
 __all__ = ["FIRST_EPS", "dense_bytes", "optimize", "rounding_error", "solve_dense"]
-
-Float = npt.NDArray[np.float64]
 
 FIRST_EPS = 1e-3
 """The violation of optimality that SMO is first run to, where margins are one; a tenth of it each time after."""

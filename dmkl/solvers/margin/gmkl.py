@@ -30,19 +30,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import progress
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float
 from dmkl.solvers.cones import ConicError, ConicProgram
 from dmkl.solvers.line_search import rises_enough
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, row_lengths
+from dmkl.solvers.margin.machine import hinge
 from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes, relative_gap
 from dmkl.solvers.requests import SVM, EachProduct
 
 __all__ = ["Method", "gmkl"]
 
-Float = npt.NDArray[np.float64]
 Method = Literal["newton", "gradient"]
 
 
@@ -192,8 +192,8 @@ def _evaluate(
     products = (yield EachProduct(u[:, None]))[:, :, 0]
     v = products @ u
     check_slopes(v, names)
-    hinge = float(np.maximum(1.0 - problem.y * (d @ products + answer.bias), 0.0).sum())
-    objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + problem.C * hinge
+    losses = hinge(d @ products, answer.bias, problem.y)
+    objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + problem.C * losses
     gradient, total = problem.sigma - 0.5 * v, float(problem.y @ u)
     return _Trial(d, u, float(answer.bias), objective, gradient, total, v, answer.curvature(products))
 
@@ -201,13 +201,8 @@ def _evaluate(
 def _lower_bound(problem: GeneralizedProblem, trial: _Trial, widest: float) -> float:
     """The bound max { tΣα + bᵀp : p ≥ 0, Aᵀp + ½t²v ≤ σ, 0 ≤ t ≤ C/max α }, safe against the solver's tolerance.
 
-    Parameters
-    ----------
-    trial
-        u and uᵀK_ju.
-    widest
-        A bound of Σd at the optimum: where the constraint is violated by at most e, the bound is off by at most
-        e·widest.
+    `widest` bounds Σd at the optimum: where the constraint is violated by at most e, the bound is off by e·widest at
+    most.
     """
     A, b, sigma = problem.A, problem.b, problem.sigma
     v, k, most = np.maximum(trial.v, 0.0), len(b), trial.largest_scale(problem)

@@ -5,34 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import linprog
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Float
 
 __all__ = ["GeneralizedProblem", "largest_sum", "row_lengths"]
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class GeneralizedProblem:
     """One binary problem, checked when it is made.
-
-    Parameters
-    ----------
-    y
-        (m,), 1 and −1.
-    C
-        The price of a unit of hinge loss.
-    sigma
-        (n,), the price of a unit of weight for each kernel.
-    A, b
-        (k, n) and (k,): the rows of A d ≥ b; an upper bound d_j ≤ c is the row −d_j ≥ −c. No rows where missing.
-    rows
-        Names of the rows, for messages.
-    name
-        What this problem is called in reports.
 
     Raises
     ------
@@ -42,12 +25,18 @@ class GeneralizedProblem:
     """
 
     y: Float
+    """(m,), 1 and −1."""
     C: float
+    """The price of a unit of hinge loss."""
     sigma: Float
+    """(n,), the price of a unit of weight for each kernel."""
     A: Float = field(default_factory=lambda: np.zeros((0, 0)))
     b: Float = field(default_factory=lambda: np.zeros(0))
+    """(k, n) and (k,): the rows of A d ≥ b; an upper bound d_j ≤ c is the row −d_j ≥ −c. No rows where missing."""
     rows: tuple[str, ...] = ()
+    """Names of the rows, for messages."""
     name: str = ""
+    """What this problem is called in reports."""
 
     def __post_init__(self) -> None:
         y, sigma = np.asarray(self.y, dtype=np.float64), np.asarray(self.sigma, dtype=np.float64)

@@ -16,19 +16,16 @@ vanishes where no small change of u gains anything, which is then all that a gap
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float
 from dmkl.solvers.outcome import relative_gap
 
 __all__ = ["SVMSolution", "as_signs", "best_bias", "box", "certify", "feasible", "hinge", "solve_among_free"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 _RIDGE = 1e-12
 """Of the trace of the kernel among free vectors: what keeps it regular where rows are equal."""
@@ -62,21 +59,12 @@ class SVMSolution:
         return relative_gap(self.primal - self.dual, self.primal)
 
     def curvature(self, products: Array) -> Float | None:
-        """The second derivatives of the optimal value J in the kernel weights, while the same vectors stay free.
+        """The second derivatives of the optimal value J in the weights, (n, n), while the same vectors stay free.
 
-        With F the free vectors and B the leading block of the inverse of [K_FF 1; 1ᵀ 0], the free part of u answers
-        to a weight's change by −B(K_ju)_F, hence ∂²J/∂β_i∂β_j = (K_iu)_FᵀB(K_ju)_F.
-
-        Parameters
-        ----------
-        products
-            K_ju for each kernel, (n, m).
-
-        Returns
-        -------
-        ndarray or None
-            (n, n), positive semidefinite; zero where fewer than two vectors are free, since u cannot move then. None
-            where `free_kernel` is missing, or not positive semidefinite.
+        With F the free vectors and B the leading block of the inverse of [K_FF 1; 1ᵀ 0], the free part of u answers to
+        a weight's change by −B(K_ju)_F, hence ∂²J/∂β_i∂β_j = (K_iu)_FᵀB(K_ju)_F, from the products K_ju, (n, m). Zero
+        where fewer than two vectors are free, since u cannot move then; None where `free_kernel` is missing, or not
+        positive semidefinite.
         """
         if self.free_kernel is None:
             return None
@@ -110,10 +98,7 @@ def hinge(scores: Float, bias: float, y: Float) -> float:
 def feasible(start: npt.ArrayLike | None, y: Float, C: float) -> Float:
     """The start cut to the box 0 ≤ y_iu_i ≤ C, its heavier side then scaled down until Σu = 0; zeros where missing.
 
-    Raises
-    ------
-    InputError
-        If the start has another length than y, or holds NaN or infinity.
+    InputError is raised if the start has another length than y, or holds NaN or infinity.
     """
     if start is None:
         return np.zeros(len(y))
@@ -131,13 +116,7 @@ def feasible(start: npt.ArrayLike | None, y: Float, C: float) -> Float:
 
 
 def as_signs(y: npt.ArrayLike, C: float) -> Float:
-    """The labels as float64.
-
-    Raises
-    ------
-    InputError
-        If a label is neither 1 nor −1, one of them is missing, or C is not a positive number.
-    """
+    """The labels as float64; InputError if they are not 1 and −1, both present, or C is not a positive number."""
     signs = np.asarray(y, dtype=np.float64)
     if signs.ndim != 1 or not np.array_equal(np.unique(signs), [-1.0, 1.0]):
         msg = (

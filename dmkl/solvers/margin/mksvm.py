@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import progress
 from dmkl.errors import InputError
+from dmkl.numerics.arrays import Array, Float
 from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, uniform_weights
 from dmkl.solvers.cones import ConicError
 from dmkl.solvers.line_search import LineSearch
@@ -39,19 +39,10 @@ __all__ = [
     "mk_svm",
 ]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class MarginProblem:
-    """One binary problem: labels 1 and −1 (m,), the bound C on α, the exponent p of the norm.
-
-    Raises
-    ------
-    InputError
-        If a label is neither 1 nor −1, one of them is missing, C is not positive, or p is below 1.
-    """
+    """One binary problem: labels 1 and −1 (m,), the bound C on α, the exponent p ≥ 1 of the norm, or InputError."""
 
     y: Float
     C: float
@@ -99,22 +90,9 @@ class MarginCertificate:
 
 
 def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: float, p: float) -> MarginCertificate:
-    """Certify a pair (u, β), in float64 and from u and its products alone.
+    """Certify a pair of u (m,), 0 ≤ y_iu_i ≤ C and Σu = 0, and β (n,) ≥ 0, ‖β‖_p ≤ 1.
 
-    Parameters
-    ----------
-    u
-        (m,), with 0 ≤ y_iu_i ≤ C and Σu = 0.
-    products
-        K_ju, (n, m).
-    beta
-        (n,), with β ≥ 0 and ‖β‖_p ≤ 1.
-    y
-        (m,), 1 and −1.
-    C
-        The bound on α.
-    p
-        Exponent of the norm.
+    In float64, and from u and its products K_ju (n, m) alone; the labels are 1 and −1, C the bound on α.
     """
     slopes = np.asarray(products @ u, dtype=np.float64)
     scores = np.tensordot(beta, products, axes=1)

@@ -9,15 +9,12 @@ and a step moves weight from one variable to another, with no cases for their la
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
-import numpy.typing as npt
+
+from dmkl.numerics.arrays import Array
 
 __all__ = ["ascend"]
-
-Array = npt.NDArray[Any]
 
 _LEAST_CURVATURE = 1e-12
 _SHRINK_EVERY = 1000
@@ -37,25 +34,8 @@ def ascend(K: Array, lower: Array, upper: Array, u: Array, f: Array, eps: float,
     Variables at a bound whose gradient presses them against it are left out until the others are optimal; then their
     gradients are made up for, and all are looked at again.
 
-    Parameters
-    ----------
-    K
-        (w, w), symmetric, rows contiguous.
-    lower, upper
-        (w,), the bounds of u.
-    u
-        (w,), within its bounds.
-    f
-        (w,), the gradient y − Ku of the dual, of the whole problem where this is a part of one.
-    eps
-        The largest difference of two gradients that counts as optimal.
-    max_steps
-        Most steps.
-
-    Returns
-    -------
-    int
-        The number of steps.
+    K (w, w) is symmetric with contiguous rows; u lies within its bounds lower and upper, (w,) each; f is the gradient y
+    − Ku of the dual, of the whole problem where this is a part of one. Returns the number of steps, at most max_steps.
     """
     n = len(u)
     u_start, f_start = u.copy(), f.copy()

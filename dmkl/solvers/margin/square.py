@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.arrays import Float
 
 __all__ = ["SquareSolution", "fit_square"]
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,23 +25,10 @@ class SquareSolution:
 
 
 def fit_square(K: Float, h: Float, lam: float) -> SquareSolution:
-    """Minimize Σ_i (h_i − f(x_i))² + λ‖w‖², f(x) = wᵀφ(x) + bias.
+    """Minimize Σ_i (h_i − f(x_i))² + λ‖w‖², f(x) = wᵀφ(x) + bias, for any targets h (m,) and λ > 0.
 
     (K + λI)u + bias·1 = h and 1ᵀu = 0, w = Φᵀu; the dual is max over Σu = 0 of 2λhᵀu − λ²‖u‖² − λuᵀKu.
-
-    Parameters
-    ----------
-    K
-        (m, m), positive semidefinite.
-    h
-        (m,), targets: ±1, or those of Fisher discriminant analysis.
-    lam
-        λ > 0
-
-    Raises
-    ------
-    IndefiniteKernelError
-        If K + λI is not positive definite.
+    IndefiniteKernelError is raised if K + λI is not positive definite.
     """
     try:
         factor = scipy.linalg.cho_factor(K + lam * np.eye(len(K)), lower=True)

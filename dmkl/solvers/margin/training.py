@@ -35,14 +35,10 @@ Classifier = SVM | GroupClassifier
 def train_together(
     lenses: Sequence[Lens], asked: Sequence[tuple[int, Classifier]]
 ) -> tuple[list[SVMSolution | SquareSolution], int]:
-    """Train several machines; each is asked for with the place of the lens that it sees the kernels through.
+    """Train several machines, each with the place of the lens that it sees the kernels through, in their order.
 
-    Machines with the same weights share a sum; sums share a pass, as many as a task can add up side by side.
-
-    Returns
-    -------
-    tuple
-        The machines in order, and the number of passes over the stored kernels.
+    Machines with the same weights share a sum; sums share a pass, as many as a task can add up side by side. Also
+    returns the number of passes over the stored kernels.
     """
     where = machine()
     sums: dict[tuple[int, bytes, bytes], list[int]] = {}

@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.generators import finish
-from helpers.margin import reference
+from helpers.margin import conic_optimum, reference
 from scipy.optimize import linprog
 
 from dmkl.errors import IndefiniteKernelError, InputError
 from dmkl.solvers.margin.dense import solve_dense
 from dmkl.solvers.margin.gmkl import gmkl
-from dmkl.solvers.margin.gmkl_dual import conic_optimum
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, EachProduct
