@@ -15,7 +15,8 @@ from dmkl.errors import InputError
 from dmkl.numerics import fisher
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.combine import FactorHandle
-from dmkl.solvers.fisher.wrapper import DirectStep, Problem
+from dmkl.solvers.fisher.direct import DirectStep
+from dmkl.solvers.fisher.problem import FisherProblem
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.25, 1.5, 2.0, 3.0, 8.0, np.inf]
 
@@ -237,7 +238,7 @@ def test_derivatives_of_j(lam, classes):
     def j(offset):
         return solve(kernels, beta + offset, h, lam)[1]
 
-    step = DirectStep(Problem(h, lam, 2.0))
+    step = DirectStep(FisherProblem(h, lam, 2.0))
     factor = FactorHandle(Factor(np.tensordot(beta, kernels, axes=1), lam))
     alpha = finish(step.begin(beta), lambda request: factor)
     np.testing.assert_allclose(alpha, solve(kernels, beta, h, lam)[0], rtol=1e-9, atol=1e-12 * np.abs(alpha).max())
