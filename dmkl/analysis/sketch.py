@@ -31,24 +31,12 @@ _COUNTER = itertools.count(1)
 
 @dataclass(frozen=True)
 class Sketch:
-    """Products of each kernel with random vectors Z (m, b) and further columns f, reduced to a few numbers.
+    """Products of each kernel with random vectors Z (m, b) and further columns f, reduced to a few numbers."""
 
-    Parameters
-    ----------
-    projections
-        ZᵀK_jZ, (n, b, b).
-    eigenvalues
-        λ̂ of Nyström's approximation from K_jZ, (n, b).
-    forms
-        fᵀK_jf, (n, columns).
-    n_passes
-        Passes that it took.
-    """
-
-    projections: Float
-    eigenvalues: Float
-    forms: Float
-    n_passes: int
+    projections: Float  # zᵀK_jZ, (n, b, b)
+    eigenvalues: Float  # λ̂ of Nyström's approximation from K_jZ, (n, b)
+    forms: Float  # fᵀK_jf, (n, columns)
+    n_passes: int  # passes that it took
 
 
 def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:

@@ -27,18 +27,10 @@ Float = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Ideal:
-    """The factors of one ideal kernel or, of a multilabel problem, of one for each task.
+    """The factors of one ideal kernel or, of a multilabel problem, of one for each task."""
 
-    Parameters
-    ----------
-    factors
-        F of each, (m, columns).
-    tasks
-        Names of the tasks; None where there is one problem.
-    """
-
-    factors: tuple[Float, ...]
-    tasks: tuple[str, ...] | None
+    factors: tuple[Float, ...]  # F of each, (m, columns)
+    tasks: tuple[str, ...] | None  # names of the tasks; None where there is one problem
 
     @property
     def columns(self) -> Float:
@@ -59,11 +51,6 @@ def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, cent
         Names of the tasks; numbers where missing.
     centered
         Whether they are compared with centered kernels.
-
-    Raises
-    ------
-    InputError
-        As `dmkl.numerics.fisher.encode_targets`: wrong length, one class only, labels missing.
     """
     targets = encode_targets(y, n_samples, tasks)
     factors = []

@@ -190,13 +190,7 @@ def check_values(
     scans: Mapping[str, Scan],
     samples: Sequence[str] | Array | None,
 ) -> None:
-    """Refuse negative values for functions of histograms.
-
-    Raises
-    ------
-    InputError
-        If there is one.
-    """
+    """Refuse negative values for functions of histograms."""
     for item in kernels:
         if item.feature is None or STATISTIC[item.function] not in NONNEGATIVE:
             continue
@@ -213,13 +207,7 @@ def check_values(
 
 
 def check_present(absent: Mapping[str, npt.NDArray[np.bool_]], missing: Missing) -> None:
-    """Refuse samples that lack a feature table, unless `missing` says otherwise.
-
-    Raises
-    ------
-    InputError
-        If there are some; the message counts them for every source.
-    """
+    """Refuse samples that lack a feature table, unless `missing` says otherwise."""
     counts = {name: int(mask.sum()) for name, mask in absent.items() if mask.any()}
     if counts and missing == "refuse":
         listed = ", ".join(f"{name!r} is missing for {n:,} of {len(absent[name]):,}" for name, n in counts.items())

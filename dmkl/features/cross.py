@@ -36,27 +36,13 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TrainingFeatures:
-    """Recipes and features from which kernels of new samples against training samples are computed.
+    """Recipes and features from which kernels of new samples against training samples are computed."""
 
-    Parameters
-    ----------
-    recipes
-        By the name of the kernel.
-    tables
-        The features of the training samples, by the name of the source.
-    samples
-        Their names.
-    dtype
-        Precision of the kernels.
-    tile
-        Side of a tile.
-    """
-
-    recipes: Mapping[str, Recipe]
-    tables: Mapping[str, FeatureTable]
+    recipes: Mapping[str, Recipe]  # by the name of the kernel
+    tables: Mapping[str, FeatureTable]  # the features of the training samples, by the name of the source
     samples: Array
-    dtype: np.dtype[Any]
-    tile: int
+    dtype: np.dtype[Any]  # precision of the kernels
+    tile: int  # side of a tile
 
     def select(self, names: Collection[str]) -> TrainingFeatures:
         """Keep only some of the kernels and the tables that they need, in the order of the names."""
@@ -90,13 +76,7 @@ def row_features(K: KernelSet) -> TrainingFeatures:
 
 
 def training_features(K: KernelSet) -> TrainingFeatures:
-    """The features that the kernels of a set were computed from, of its column samples.
-
-    Raises
-    ------
-    InputError
-        If they are not there: the kernels were imported, or steps were applied to the set.
-    """
+    """The features that the kernels of a set were computed from, of its column samples."""
     return _features(K, 1)
 
 
@@ -221,13 +201,7 @@ def cross_tiles(
     present: Mapping[str, npt.ArrayLike] | None,
     missing: Missing,
 ) -> tuple[FeatureTiles, Labels]:
-    """Tiles of new samples against training samples, and the labels found beside the new features.
-
-    Raises
-    ------
-    InputError
-        If the features are not those of training.
-    """
+    """Tiles of new samples against training samples, and the labels found beside the new features."""
     found = as_features(features, samples=samples, present=present)
     needed = {recipe.feature: recipe.function for recipe in training.recipes.values() if recipe.feature is not None}
     tables = {name: _same_columns(name, function, found.blocks, training) for name, function in needed.items()}
@@ -254,13 +228,7 @@ def cross_tiles(
 def _same_columns(
     name: str, function: str, given: Mapping[str, FeatureMatrix], training: TrainingFeatures
 ) -> FeatureMatrix:
-    """The new table of this name, checked to have the same columns as in training.
-
-    Raises
-    ------
-    InputError
-        If there is none, or it has others.
-    """
+    """The new table of this name, checked to have the same columns as in training."""
     if name not in given:
         msg = (
             f"kernels of the training samples were computed from {name!r}, which the new features lack; they have "

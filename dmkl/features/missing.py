@@ -36,11 +36,6 @@ def filled(
     -------
     FeatureTiles
         The source itself where nothing is absent.
-
-    Raises
-    ------
-    InputError
-        If no training sample has a source.
     """
     used = {recipe.feature for recipe in source.recipes}
     incomplete = {name for name in cols_absent if name in used and (rows_absent[name].any() or cols_absent[name].any())}

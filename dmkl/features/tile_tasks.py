@@ -28,13 +28,7 @@ _PARTS_BYTES = 256 * 2**20
 
 
 def check_task_memory(source: FeatureTiles, what: str) -> None:
-    """Check that computing a tile fits the memory of a task; `what` is being done, as the message says.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If it does not.
-    """
+    """Check that computing a tile fits the memory of a task; `what` is being done, as the message says (MemoryBudgetError)."""
     check_memory(
         what,
         {"tiles": 2 * source.tiling.tile**2 * source.dtype.itemsize, "features and distances": source.scratch_bytes},

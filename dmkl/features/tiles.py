@@ -38,21 +38,12 @@ _STRIP = 64
 
 @dataclass(frozen=True)
 class Axis:
-    """The samples along the rows or the columns, and their features.
-
-    Parameters
-    ----------
-    samples
-        Their names.
-    tables
-        By the name of the source.
-    at
-        Where the samples stand among the columns of a matrix of distances; as they come where missing.
-    """
+    """The samples along the rows or the columns, and their features."""
 
     samples: Array
-    tables: Mapping[str, FeatureTable]
+    tables: Mapping[str, FeatureTable]  # by the name of the source
     at: Index | None = None
+    """Where the samples stand among the columns of a matrix of distances; as they come where missing."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +51,13 @@ class MeanFill:
     """Entries of a kernel for samples that lack its source: the mean over training samples that have it.
 
     The mean is that in feature space: centered over those training samples, the row of such a sample is zero.
-
-    Parameters
-    ----------
-    rows_absent, cols_absent
-        Which samples lack it.
-    row_mean, col_mean
-        Mean of k(x, ·) over the training samples that have the source, for every sample of an axis.
-    mean
-        Mean of k over all pairs of them.
     """
 
-    rows_absent: npt.NDArray[np.bool_]
-    cols_absent: npt.NDArray[np.bool_]
-    row_mean: Float
-    col_mean: Float
-    mean: float
+    rows_absent: npt.NDArray[np.bool_]  # which samples lack it
+    cols_absent: npt.NDArray[np.bool_]  # which samples lack it
+    row_mean: Float  # mean of k(x, ·) over the training samples that have the source, for every sample of an axis
+    col_mean: Float  # mean of k(x, ·) over the training samples that have the source, for every sample of an axis
+    mean: float  # mean of k over all pairs of them
 
     def into(self, tile: Array, rows: slice, cols: slice) -> None:
         """Write it into a tile."""

@@ -28,24 +28,12 @@ PROBES = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of an examination.
+    """Settings of an examination."""
 
-    Parameters
-    ----------
-    n_steps
-        Products for the ends of the spectrum.
-    seed
-        Of the random vectors: the same probes for every kernel, a start vector of its own for each.
-    hold
-        Whether a task may keep its kernel in memory, in float64, from its first reading.
-    tasks_per_machine
-        Tasks that run side by side (they share the cores).
-    """
-
-    n_steps: int
-    seed: int
-    hold: bool
-    tasks_per_machine: int
+    n_steps: int  # products for the ends of the spectrum
+    seed: int  # of the random vectors: the same probes for every kernel, a start vector of its own for each
+    hold: bool  # whether a task may keep its kernel in memory, in float64, from its first reading
+    tasks_per_machine: int  # tasks that run side by side (they share the cores)
 
 
 @dataclass

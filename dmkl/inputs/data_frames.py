@@ -16,13 +16,7 @@ __all__ = ["Numbers", "dtype_of", "frame_matrix", "is_number", "only_counts", "r
 
 
 def frame_matrix(name: str, frame: pd.DataFrame) -> SourceMatrix:
-    """Take a data frame as a feature matrix; its index names the samples unless it only counts.
-
-    Raises
-    ------
-    InputError
-        If a column is not numeric, there is no row or column, or the index is not unique.
-    """
+    """Take a data frame as a feature matrix; its index names the samples unless it only counts."""
     others = [str(column) for column, dtype in frame.dtypes.items() if not is_number(dtype)]
     if others:
         refuse_columns(f"features {name!r}", others, "; names of samples go into the index (set_index)")

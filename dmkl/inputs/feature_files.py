@@ -30,13 +30,7 @@ _REFUSED = {
 
 
 def from_files(paths: PathLike | Sequence[PathLike]) -> UnalignedFeatures:
-    """Find feature matrices in files, and labels, splits and names beside them; only headers are read.
-
-    Raises
-    ------
-    InputError
-        If a file is missing, damaged or of an unknown kind, or there are no features in them.
-    """
+    """Find feature matrices in files, and labels, splits and names beside them; only headers are read."""
     unaligned = UnalignedFeatures()
     last = LastOpened()
     files, beside = find_files(paths, Format.holds_features, {"samples", *LABEL_ROLES}, unaligned.notes)

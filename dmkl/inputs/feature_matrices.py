@@ -137,11 +137,6 @@ def array_matrix(
         Names of its rows and columns.
     open
         Gives the array to read from, where that is not `values`.
-
-    Raises
-    ------
-    InputError
-        If it is no matrix of real numbers with at least one row and one column, or names of samples are not unique.
     """
     if scipy.sparse.issparse(values):
         msg = f"features {name!r} are sparse, but kernels are computed from dense rows; give {name}.toarray()"
@@ -173,13 +168,7 @@ def _shape(name: str, found: Sequence[Any]) -> tuple[int, int]:
 
 
 def stored(name: str, dtype: Any) -> np.dtype[Any]:
-    """Stored type of entries: float32 where that loses nothing and they are narrow, else float64.
-
-    Raises
-    ------
-    InputError
-        If they are no real numbers.
-    """
+    """Stored type of entries: float32 where that loses nothing and they are narrow, else float64."""
     found = np.dtype(dtype)
     if found.kind not in "fiub":
         msg = f"features {name!r} hold {'Python objects' if found.kind == 'O' else found}, expected real numbers"
@@ -193,13 +182,7 @@ def stored(name: str, dtype: Any) -> np.dtype[Any]:
 
 
 def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> tuple[str, ...] | None:
-    """Names of samples as strings.
-
-    Raises
-    ------
-    InputError
-        If they are not unique, or not as many as the rows.
-    """
+    """Names of samples as strings, checked to be unique and as many as the rows."""
     if names is None:
         return None
     found = tuple(map(as_text, names))
@@ -241,11 +224,6 @@ def check_rows(
     -------
     numpy.ndarray
         (rows,), true where the whole row is NaN.
-
-    Raises
-    ------
-    InputError
-        If a value is infinite, or NaN in a row that has other values.
     """
     bad = ~np.isfinite(values)
     if not bad.any():
@@ -274,21 +252,9 @@ LABEL_ROLES = ("labels", "splits", "tasks")
 
 @dataclass
 class UnalignedFeatures:
-    """Feature matrices whose rows are not aligned yet, and what was found beside them.
+    """Feature matrices whose rows are not aligned yet, and what was found beside them."""
 
-    Parameters
-    ----------
-    matrices
-        Each in the order of its source.
-    found
-        Labels, splits and names of tasks.
-    samples
-        Names of the rows of all matrices that carry none.
-    notes
-        What was left out or taken for what.
-    """
-
-    matrices: list[SourceMatrix] = field(default_factory=list)
-    found: list[SideData] = field(default_factory=list)
-    samples: tuple[str, ...] | None = None
-    notes: list[str] = field(default_factory=list)
+    matrices: list[SourceMatrix] = field(default_factory=list)  # each in the order of its source
+    found: list[SideData] = field(default_factory=list)  # labels, splits and names of tasks
+    samples: tuple[str, ...] | None = None  # names of the rows of all matrices that carry none
+    notes: list[str] = field(default_factory=list)  # what was left out or taken for what

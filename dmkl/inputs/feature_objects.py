@@ -24,13 +24,7 @@ __all__ = ["from_memory"]
 
 
 def from_memory(features: Any) -> UnalignedFeatures:
-    """Take an array, a data frame, an xarray Dataset, or a mapping from names to arrays and frames as features.
-
-    Raises
-    ------
-    InputError
-        If something is no matrix of real numbers.
-    """
+    """Take an array, a data frame, an xarray Dataset, or a mapping from names to arrays and frames as features."""
     if isinstance(features, xr.Dataset):
         return _dataset(features)
     if isinstance(features, Mapping):

@@ -27,24 +27,12 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class Features:
-    """Feature matrices over the same samples.
+    """Feature matrices over the same samples."""
 
-    Parameters
-    ----------
-    blocks
-        By name; all have the same number of rows, row i being sample i.
-    samples
-        Names of the samples; None where nothing tells them.
-    labels
-        Names, labels, tasks and splits of the samples, as far as they were found beside the features.
-    notes
-        What was left out, or taken for what.
-    """
-
-    blocks: dict[str, FeatureMatrix]
-    samples: list[str] | None
-    labels: Labels
-    notes: list[str]
+    blocks: dict[str, FeatureMatrix]  # by name; all have the same number of rows, row i being sample i
+    samples: list[str] | None  # names of the samples; None where nothing tells them
+    labels: Labels  # names, labels, tasks and splits of the samples, as far as they were found beside the features
+    notes: list[str]  # what was left out, or taken for what
 
 
 def as_features(

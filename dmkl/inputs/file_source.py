@@ -22,27 +22,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class KernelArray:
-    """The kernels of one array.
-
-    Parameters
-    ----------
-    variable
-        The array.
-    axis
-        The axis that counts its kernels; None for a matrix.
-    shape
-        Rows and columns of a kernel; -1 rows where they are not counted yet.
-    n_kernels
-        How many kernels it holds.
-    stamp
-        What tells the content of its file from any other.
-    """
+    """The kernels of one array."""
 
     variable: FileArray
-    axis: int | None
-    shape: tuple[int, int]
+    axis: int | None  # the axis that counts its kernels; None for a matrix
+    shape: tuple[int, int]  # rows and columns of a kernel; -1 rows where they are not counted yet
     n_kernels: int
-    stamp: dict[str, Any]
+    stamp: dict[str, Any]  # tells the content of its file from any other
 
     def matrices(self, check_rows: Callable[[TextMatrix], None]) -> Iterator[Matrix]:
         """The kernels in order; what the array holds in memory goes when the next array is opened."""

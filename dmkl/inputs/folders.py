@@ -31,11 +31,6 @@ def find_files(
         What is looked for beside the data: values of `ROLES`.
     notes
         Told what was left out.
-
-    Raises
-    ------
-    InputError
-        If a file is missing or of another format.
     """
     given = [Path(path).expanduser() for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if len(given) == 1 and not _is_plain_folder(given[0]):
@@ -59,13 +54,7 @@ def find_files(
 
 
 def check_file(path: Path, takes: Callable[[Format], bool]) -> Path:
-    """Check that a file is there and of a format that is taken; return it.
-
-    Raises
-    ------
-    InputError
-        If it is not.
-    """
+    """Check that a file is there and of a format that is taken; return it."""
     if not path.exists():
         msg = f"there is no file {path}"
         raise InputError(msg)

@@ -15,13 +15,7 @@ __all__ = ["arrays_named", "as_kernel_array", "check_shapes", "find_kernels", "k
 
 
 def arrays_named(path: Path, held: Iterable[FileArray], names: Sequence[str]) -> list[FileArray]:
-    """The arrays of these names.
-
-    Raises
-    ------
-    InputError
-        If there is no such array, or it cannot hold kernels.
-    """
+    """The arrays of these names."""
     by_name = {variable.name: variable for variable in held}
     chosen = []
     for name in names:
@@ -38,13 +32,7 @@ def arrays_named(path: Path, held: Iterable[FileArray], names: Sequence[str]) ->
 
 
 def find_kernels(path: Path, held: Sequence[FileArray]) -> list[FileArray]:
-    """The arrays that are kernels by their shapes: one of three dimensions, or the square matrices.
-
-    Raises
-    ------
-    InputError
-        If there is none, or it cannot be told.
-    """
+    """The arrays that are kernels by their shapes: one of three dimensions, or the square matrices."""
     if len(held) == 1 and not held[0].name and len(held[0].shape) in (2, 3):
         _refuse(held[0])  # the one array of such a file is meant, also where it is rectangular
         return list(held)
@@ -86,13 +74,7 @@ def _refuse(variable: FileArray) -> None:
 
 
 def as_kernel_array(variable: FileArray, asked: int | None, notes: list[str]) -> KernelArray:
-    """The kernels of an array, along the axis that was asked for or that its shape tells.
-
-    Raises
-    ------
-    InputError
-        If the shape does not tell it.
-    """
+    """The kernels of an array, along the axis that was asked for or that its shape tells."""
     if asked not in (None, 0, 1, 2):
         msg = f"the kernel axis must be 0, 1 or 2, got {asked!r}"
         raise InputError(msg)

@@ -56,13 +56,7 @@ class KernelSource(Protocol):
 
 
 def kernel_axis(shape: Sequence[int], where: str, *, last_when_cubic: bool = False) -> int:
-    """Which axis of a stack of square matrices counts the kernels: the one whose length differs.
-
-    Raises
-    ------
-    InputError
-        If no two of the three lengths agree.
-    """
+    """Which axis of a stack of square matrices counts the kernels: the one whose length differs."""
     a, b, c = shape
     if a == b == c:
         return 2 if last_when_cubic else 0
@@ -210,13 +204,7 @@ class IterableSource:
 
 
 def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
-    """Turn what `dmkl.create` accepts into a source.
-
-    Raises
-    ------
-    InputError
-        If `kernels` is no array and not iterable, or has no kernels.
-    """
+    """Turn what `dmkl.create` accepts into a source."""
     if hasattr(kernels, "matrices") and hasattr(kernels, "identity"):
         return kernels  # type: ignore[no-any-return]
     source: KernelSource

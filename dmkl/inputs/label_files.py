@@ -42,13 +42,7 @@ def read_vector(path: PathLike, variable: str | None = None) -> npt.NDArray[Any]
 
 
 def read_file(path: Path, name: str | None = None) -> LabelTable:
-    """The values of a file of one array, with the names of its rows and columns where it is a table.
-
-    Raises
-    ------
-    InputError
-        As `read_vector`.
-    """
+    """The values of a file of one array, with the names of its rows and columns where it is a table."""
     path = check_file(path.expanduser(), Format.holds_kernels)
     found = format_of(path)
     if found is not None and found.labels is not None:

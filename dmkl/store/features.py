@@ -108,13 +108,7 @@ class StoredTable(FeatureTable):
 
     @classmethod
     def open(cls, location: str | Store, path: str) -> Self:
-        """The table at a place.
-
-        Raises
-        ------
-        StoreError
-            If it is damaged.
-        """
+        """The table at a place; StoreError if it is damaged."""
         try:
             group: Any = zarr.open_group(location, mode="r", path=path, zarr_format=3)
             values, names = group["values"], group["column"][:] if "column" in group else None
@@ -193,34 +187,16 @@ class TableOfRows(FeatureTable):
 
 @dataclass(frozen=True)
 class Scan:
-    """Digest, column means and missing samples of a table, found by reading it once.
+    """Digest, column means and missing samples of a table, found by reading it once."""
 
-    Parameters
-    ----------
-    content
-        A digest of its values.
-    center
-        Column means over the samples that have this source.
-    absent
-        Samples that lack it, (samples,).
-    lowest
-        The smallest value, its row and its column.
-    """
-
-    content: str
-    center: Float
-    absent: npt.NDArray[np.bool_]
-    lowest: tuple[float, int, int]
+    content: str  # a digest of its values
+    center: Float  # column means over the samples that have this source
+    absent: npt.NDArray[np.bool_]  # samples that lack it, (samples,)
+    lowest: tuple[float, int, int]  # the smallest value, its row and its column
 
 
 def scan(table: FeatureMatrix, samples: Sequence[str] | Array | None) -> Scan:
-    """Go once through a table, a strip of rows at a time, and check its values.
-
-    Raises
-    ------
-    InputError
-        If a value is infinite, or NaN in a row that has other values.
-    """
+    """Go once through a table, a strip of rows at a time; values must be finite, or NaN in a whole row."""
     rows, columns = table.shape
     names = None if samples is None else [str(sample) for sample in samples]
     digest = hashlib.blake2b(f"{table.dtype.str} {rows} {columns}".encode(), digest_size=16)

@@ -37,40 +37,19 @@ ROLES: Final = {
 
 @dataclass(frozen=True)
 class FileArray:
-    """One array of a file; nothing of it is read yet.
-
-    Parameters
-    ----------
-    path
-        The file.
-    name
-        Its name in the file; empty where the file holds one array alone.
-    shape
-        Its axes in the order in which the software that wrote the file shows them; -1 for a length that is
-        costly to find out.
-    dtype
-        Type of its entries; "U" for strings.
-    open
-        Gives the array to read parts of. What it holds in memory goes with it.
-    read
-        Gives the whole array, for vectors.
-    problem
-        Why it cannot be a kernel, whatever its shape.
-    matlab
-        Whether its axes are in MATLAB's order, the kernels along the last one.
-    cell
-        Whether it is a cell array of matrices, which `open` shows with the kernels along axis 0.
-    """
+    """One array of a file; nothing of it is read yet."""
 
     path: Path
-    name: str
+    name: str  # its name in the file; empty where the file holds one array alone
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    open: Callable[[], Matrix]
-    read: Callable[[], Any]
-    problem: str = ""
-    matlab: bool = False
-    cell: bool = False
+    """Its axes in the order in which the software that wrote the file shows them; -1 for a length that is costly to
+    find out."""
+    dtype: np.dtype[Any]  # type of its entries; "U" for strings
+    open: Callable[[], Matrix]  # gives the array to read parts of. What it holds in memory goes with it
+    read: Callable[[], Any]  # gives the whole array, for vectors
+    problem: str = ""  # why it cannot be a kernel, whatever its shape
+    matlab: bool = False  # whether its axes are in MATLAB's order, the kernels along the last one
+    cell: bool = False  # whether it is a cell array of matrices, which `open` shows with the kernels along axis 0
 
     @property
     def is_text(self) -> bool:
@@ -121,13 +100,7 @@ def stamp(path: Path) -> dict[str, Any]:
 
 
 def vector(values: Any, source: str) -> Array:
-    """Values as labels and names need them: vectors with one dimension, whole numbers as integers.
-
-    Raises
-    ------
-    InputError
-        If they are neither real numbers nor strings.
-    """
+    """Values as labels and names need them: vectors with one dimension, whole numbers as integers."""
     array = np.asarray(values)
     if array.dtype.kind in "OST":
         array = np.array([as_text(value) for value in array.ravel().tolist()], dtype=object).reshape(array.shape)

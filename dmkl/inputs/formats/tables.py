@@ -48,36 +48,17 @@ class LastOpened:
 
 @dataclass(frozen=True)
 class _File:
-    """Columns and rows of a table file, known before its values are read.
-
-    Parameters
-    ----------
-    path
-        The file.
-    n_rows
-        Its rows.
-    columns
-        The types of its columns, by name.
-    titled
-        Whether these names stand in the file.
-    index
-        The names of its rows, where they are in no column.
-    corner
-        Whether the first column holds names of rows because its title is empty.
-    column
-        Reads one column, by position; if asked for, a text file's as it is written.
-    load
-        Reads the whole file.
-    """
+    """Columns and rows of a table file, known before its values are read."""
 
     path: Path
     n_rows: int
-    columns: pd.Series[Any]
-    titled: bool
-    index: Sequence[Any] | None
-    corner: bool
+    columns: pd.Series[Any]  # the types of its columns, by name
+    titled: bool  # whether these names stand in the file
+    index: Sequence[Any] | None  # the names of its rows, where they are in no column
+    corner: bool  # whether the first column holds names of rows because its title is empty
     column: Callable[[int, bool], pd.Series[Any]]
-    load: Callable[[], pd.DataFrame]
+    """Reads one column, by position; if asked for, a text file's as it is written."""
+    load: Callable[[], pd.DataFrame]  # reads the whole file
 
     def variable(self, at: int) -> FileArray:
         """A column as a variable, for what its name says."""
@@ -88,24 +69,12 @@ class _File:
 
 
 def csv_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[SourceMatrix, list[SideData]]:
-    """The feature matrix in a CSV file, and the labels and splits among its columns.
-
-    Raises
-    ------
-    InputError
-        If the file is damaged, a column is not numeric, or names of samples are not unique.
-    """
+    """The feature matrix in a CSV file, and the labels and splits among its columns."""
     return _matrix(_text(path, notes), last, notes)
 
 
 def parquet_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[SourceMatrix, list[SideData]]:
-    """The feature matrix in a Parquet file, and the labels and splits among its columns; raises as `csv_table`.
-
-    Raises
-    ------
-    InputError
-        If pyarrow is missing, too.
-    """
+    """The feature matrix in a Parquet file, and the labels and splits among its columns; needs pyarrow."""
     return _matrix(_parquet(path), last, notes)
 
 
@@ -236,13 +205,7 @@ def _common(kinds: list[pd.Series[Any]]) -> pd.Series[Any]:
 
 
 def _are_titles(path: Path, cells: Sequence[str]) -> bool:
-    """Whether the first line of a file names its columns.
-
-    Raises
-    ------
-    InputError
-        If that cannot be told: nobody would miss a sample that was taken for a header.
-    """
+    """Whether the first line names the columns; refused where that is unclear, for nobody would miss a sample."""
     numeric = [_is_numeral(cell) for cell in cells]
     if not any(numeric) or not cells[0] or ROLES.get(cells[0].casefold()) == "samples":
         return True

@@ -43,30 +43,14 @@ def text_arrays(path: Path) -> list[FileArray]:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the first lines tell.
+    """What the first lines tell."""
 
-    Parameters
-    ----------
-    delimiter
-        None for any white space.
-    decimal_comma
-        Whether numbers are written 0,5.
-    header
-        The cells of the header without its corner; None where there is no header.
-    row_names
-        Whether the first column holds names.
-    told
-        Whether the header says so; the names may then be numbers.
-    n_cols
-        Columns of numbers.
-    """
-
-    delimiter: str | None
-    decimal_comma: bool
-    header: tuple[str, ...] | None
-    row_names: bool
-    told: bool
-    n_cols: int
+    delimiter: str | None  # None for any white space
+    decimal_comma: bool  # whether numbers are written 0,5
+    header: tuple[str, ...] | None  # the cells of the header without its corner; None where there is no header
+    row_names: bool  # whether the first column holds names
+    told: bool  # whether the header says so; the names may then be numbers
+    n_cols: int  # columns of numbers
 
     def cells(self, line: str) -> list[str]:
         """The cells of a line, without quotes and surrounding blanks."""
@@ -303,32 +287,17 @@ def _after_first_cell(line: str, delimiter: str | None) -> str:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """A small file of labels, names or splits.
+    """A small file of labels, names or splits."""
 
-    Parameters
-    ----------
-    values
-        (rows,) or (rows, columns).
-    row_names
-        The names beside the values, where the first column holds names.
-    columns
-        The names above the values, where there is a header.
-    """
-
-    values: Array
-    row_names: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
+    values: Array  # (rows,) or (rows, columns)
+    row_names: tuple[str, ...] | None = None  # the names beside the values, where the first column holds names
+    columns: tuple[str, ...] | None = None  # the names above the values, where there is a header
 
 
 def read_table(path: Path) -> LabelTable:
     """A text file of labels, names or splits: one value a line, or a line of values, or a table.
 
     The first column of a table holds the samples' names where it holds words, or where the header says so.
-
-    Raises
-    ------
-    InputError
-        If its lines differ in length.
     """
     lines = list(_lines(path))
     if not lines:
