@@ -29,11 +29,8 @@ def alike(alignment: Float, threshold: float) -> Index:
 def multiples(projections: Array, noise: Float) -> Index:
     """For each kernel the first one that it is a positive multiple of, up to rounding (itself if none), (n,).
 
-    Parameters
-    ----------
-    projections, noise
-        As `dmkl.numerics.likeness.proportional_groups` takes them: it tells differences that alignments, which are
-        quadratic in them, round to 1.
+    Projections and noise, as `proportional_groups` takes them, tell differences that alignments, which are quadratic in
+    them, round to 1.
     """
     first = np.arange(len(projections))
     for group in proportional_groups(projections, noise):

@@ -40,16 +40,9 @@ class Sketch:
 
 
 def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
-    """Multiply every kernel by random vectors and further columns: one pass, run now.
+    """Multiply every kernel by random vectors, (m, b), and further columns, (m, columns): one pass, run now.
 
     Columns beyond the setting ``dmkl.block-width`` ride further passes.
-
-    Parameters
-    ----------
-    probes
-        Z, (m, b).
-    columns
-        f, (m, columns); there may be none.
     """
     width = settings.block_width()
     room = max(width - probes.shape[1], 0)

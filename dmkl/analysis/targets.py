@@ -39,18 +39,9 @@ class Ideal:
 
 
 def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, centered: bool) -> Ideal:
-    """The ideal kernels of labels.
+    """The ideal kernels of labels, (m,) classes or (m, tasks) of 0 and 1; raises as `encode_targets`.
 
-    Parameters
-    ----------
-    y
-        (m,) classes, or (m, tasks) of 0 and 1.
-    n_samples
-        m, to check the length.
-    tasks
-        Names of the tasks; numbers where missing.
-    centered
-        Whether they are compared with centered kernels.
+    The names of tasks are numbers where missing; `centered` says that they are compared with centered kernels.
     """
     targets = encode_targets(y, n_samples, tasks)
     factors = []
@@ -67,15 +58,7 @@ def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, cent
 
 
 def target_alignments(forms: Float, norm: Float, ideal: Ideal) -> Float:
-    """A(K_j, T_t), (n, tasks).
-
-    Parameters
-    ----------
-    forms
-        fᵀK_jf for each column f of `ideal.columns`, (n, columns).
-    norm
-        ‖K_j‖, (n,); NaN where a kernel has no direction.
-    """
+    """A(K_j, T_t), (n, tasks), from fᵀK_jf for each of `ideal.columns` and ‖K_j‖ (NaN: without a direction)."""
     starts = np.cumsum([0, *(factor.shape[1] for factor in ideal.factors[:-1])])
     products = np.add.reduceat(forms, starts, axis=1)
     sizes = np.array([np.linalg.norm(factor.T @ factor) for factor in ideal.factors])

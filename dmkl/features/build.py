@@ -254,12 +254,7 @@ def _source(
 def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[str, Any]]:
     """Provenance of each kernel for the store: enough to tell it from any other, and to compute it again.
 
-    Parameters
-    ----------
-    source
-        The kernels.
-    train
-        The training rows that bandwidths and means refer to, of a symmetric set.
+    `train` are the training rows that bandwidths and means refer to, of a symmetric set.
     """
     rows = None if train is None else hashlib.blake2b(train.astype("<i8").tobytes(), digest_size=16).hexdigest()
     axes = source.axes[: 1 if source.symmetric else 2]

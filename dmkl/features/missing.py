@@ -23,19 +23,9 @@ def filled(
 ) -> FeatureTiles:
     """Fill the entries of samples that lack a source with the mean over training samples that have it.
 
-    Parameters
-    ----------
-    source
-        Kernels, zeros in the place of features that are absent.
-    rows_absent, cols_absent
-        For each source the samples along either axis that lack it, (samples,).
-    present
-        For each source the training samples, among the columns, that have it, as ascending positions.
-
-    Returns
-    -------
-    FeatureTiles
-        The source itself where nothing is absent.
+    `source` has zeros in the place of features that are absent, and is returned itself where there are none. For each
+    source, `rows_absent` and `cols_absent` mask the samples along either axis that lack it, and `present` are the
+    training samples, among the columns, that have it, as ascending positions.
     """
     used = {recipe.feature for recipe in source.recipes}
     incomplete = {name for name in cols_absent if name in used and (rows_absent[name].any() or cols_absent[name].any())}

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dmkl.errors import InputError
-from dmkl.features.messages import did_you_mean, shown, some
-from dmkl.features.spec_files import read_columns
+from dmkl.features.spec_files import did_you_mean, read_columns, shown, some
 from dmkl.inputs.feature_matrices import FeatureMatrix
 
 __all__ = ["MODELS", "NO_GRID", "OnColumns", "Random", "Spec", "listed"]

@@ -28,7 +28,7 @@ _PARTS_BYTES = 256 * 2**20
 
 
 def check_task_memory(source: FeatureTiles, what: str) -> None:
-    """Check that computing a tile fits the memory of a task; `what` is being done, as the message says (MemoryBudgetError)."""
+    """Check that computing a tile fits the memory of a task (MemoryBudgetError); `what` is done, as messages say."""
     check_memory(
         what,
         {"tiles": 2 * source.tiling.tile**2 * source.dtype.itemsize, "features and distances": source.scratch_bytes},
@@ -38,16 +38,9 @@ def check_task_memory(source: FeatureTiles, what: str) -> None:
 
 
 def batches(source: FeatureTiles, kernels: Sequence[int], n_tiles: int) -> Iterator[list[tuple[int, ...]]]:
-    """Cut the work on some kernels into batches that keep every worker busy, each a list of groups for `run_batch`.
+    """Cut the work on some kernels, `n_tiles` of each, into batches that keep every worker busy.
 
-    Parameters
-    ----------
-    source
-        The kernels.
-    kernels
-        Which of them, as positions.
-    n_tiles
-        Tiles of each that are computed.
+    Each batch is a list of groups for `run_batch`.
     """
     slots = machine().slots
     batch: list[tuple[int, ...]] = []
@@ -94,27 +87,10 @@ def run_batch(
     shared: Any,
     verb: str,
 ) -> dict[int, list[Part]]:
-    """Run the tasks of one batch.
+    """Run the tasks of one batch; returns for each kernel its parts, in the order of `tiles`.
 
-    Parameters
-    ----------
-    source
-        The kernels.
-    batch
-        Groups of kernels, each of which a task takes together.
-    tiles
-        The tiles of each kernel.
-    of_tile
-        What a task does: called with `source`, `shared`, the kernels and the tile, it returns a part for each kernel.
-    shared
-        Sent to every worker once.
-    verb
-        Names the tasks, and the work where progress is shown.
-
-    Returns
-    -------
-    dict
-        For each kernel its parts, in the order of `tiles`.
+    A task takes one group of the batch and one tile: it calls `of_tile` with `source`, `shared` (sent to every worker
+    once), the kernels and the tile, for a part for each kernel. `verb` names the tasks where progress is shown.
     """
     work = [(group, tile) for group in batch for tile in tiles]
     found = again(partial(_run, source, work, of_tile, shared, verb), verb)

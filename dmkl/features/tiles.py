@@ -128,20 +128,9 @@ class _Scratch:
 
 
 class FeatureTiles:
-    """Kernels of features as a source of tiles.
+    """Kernels of features as a source of tiles; without `cols` the set is symmetric.
 
-    Parameters
-    ----------
-    recipes
-        The kernels.
-    rows, cols
-        The samples along both axes; without `cols` the set is symmetric.
-    dtype
-        Precision of the entries.
-    tile
-        Side of a tile.
-    fills
-        For kernels (by position) some of whose samples lack their source.
+    `fills` are for kernels (by position) some of whose samples lack their source.
     """
 
     def __init__(

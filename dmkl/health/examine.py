@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +16,7 @@ from dmkl.numerics.likeness import centered_probes
 from dmkl.passes.sweep import Columns, sweep
 from dmkl.passes.units import Unit
 from dmkl.passes.view import Lens, TileKey, TileSource, View
+from dmkl.store.tiles import crc32c
 
 __all__ = ["PROBES", "Plan", "Portrait", "examine"]
 
@@ -83,7 +83,7 @@ def _read_entries(source: TileSource, kernel: int, portrait: Portrait, held: dic
     above: tuple[int, int, Array] | None = None
     for (_, i, j), tile in _tiles(source, _keys(source, kernel), portrait):
         portrait.n_tiles += 1
-        if table is not None and (found := _crc32c(tile)) != int(table[i, j]):
+        if table is not None and (found := crc32c(tile)) != int(table[i, j]):
             portrait.damaged.append(
                 f"tile ({i}, {j}) is not what was written: its checksum is {found:08x}, and "
                 f"{int(table[i, j]):08x} is on record"
@@ -166,10 +166,6 @@ def _tiles(source: TileSource, keys: Sequence[TileKey], portrait: Portrait) -> I
                 alone = []
             done += 1
             yield from alone
-
-
-def _crc32c(tile: Array) -> int:
-    return int(google_crc32c.value(np.ascontiguousarray(tile).view(np.uint8).reshape(-1)))
 
 
 def _largest(difference: Array) -> float:

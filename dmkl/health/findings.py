@@ -142,10 +142,7 @@ def findings_of_set(
 ) -> Iterator[Finding]:
     """The problems that kernels have with one another.
 
-    Parameters
-    ----------
-    same, factor
-        For each kernel the first kernel that it repeats (its own position if none), and by which factor.
+    `same` has for each kernel the first one that it repeats (its own position if none), `factor` by which factor.
     """
     for j, first in enumerate(same.tolist()):
         if first == j:

@@ -14,8 +14,14 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.errors import InputError
-from dmkl.inputs.data_frames import frame_matrix
-from dmkl.inputs.feature_matrices import LABEL_ROLES, SourceMatrix, UnalignedFeatures, array_matrix, sample_names
+from dmkl.inputs.feature_matrices import (
+    LABEL_ROLES,
+    SourceMatrix,
+    UnalignedFeatures,
+    array_matrix,
+    frame_matrix,
+    sample_names,
+)
 from dmkl.inputs.formats.file_arrays import FileArray, role_of, shape_text, vector
 from dmkl.inputs.formats.text import LabelTable
 from dmkl.inputs.side_data import SideData

@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from dmkl.errors import InputError
-from dmkl.inputs.file_source import FileSource, KernelArray
+from dmkl.inputs.file_source import (
+    FileSource,
+    KernelArray,
+    arrays_named,
+    as_kernel_array,
+    check_shapes,
+    find_kernels,
+    kernel_names,
+)
 from dmkl.inputs.folders import PathLike, find_files
 from dmkl.inputs.formats.file_arrays import ROLES, role_of, where
 from dmkl.inputs.formats.registry import Format, arrays_in, expected_files
-from dmkl.inputs.kernel_arrays import arrays_named, as_kernel_array, check_shapes, find_kernels, kernel_names
-from dmkl.inputs.label_files import read_array, read_file
+from dmkl.inputs.formats.text import read_array
+from dmkl.inputs.label_files import read_file
 from dmkl.inputs.labels import Labels
 from dmkl.inputs.side_data import KernelShape, SideData, gather
 

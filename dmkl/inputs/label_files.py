@@ -10,11 +10,10 @@ import numpy.typing as npt
 
 from dmkl.errors import InputError
 from dmkl.inputs.folders import PathLike, check_file
-from dmkl.inputs.formats.file_arrays import FileArray, vector, where
 from dmkl.inputs.formats.registry import Format, arrays_in, format_of
-from dmkl.inputs.formats.text import LabelTable
+from dmkl.inputs.formats.text import LabelTable, read_array
 
-__all__ = ["read_array", "read_file", "read_vector"]
+__all__ = ["read_file", "read_vector"]
 
 
 def read_vector(path: PathLike, variable: str | None = None) -> npt.NDArray[Any]:
@@ -57,8 +56,3 @@ def read_file(path: Path, name: str | None = None) -> LabelTable:
         msg = f"{path} holds {len(held)} arrays, expected one: {', '.join(map(str, held))}"
         raise InputError(msg)
     return read_array(held[0])
-
-
-def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
-    """The values of an array of a file; `samples` are the names of its rows."""
-    return LabelTable(vector(variable.read(), where(variable)), samples)

@@ -51,27 +51,15 @@ _CHUNK_COLUMNS = 1024
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """A feature table that was scanned, read in parts by tasks.
-
-    Parameters
-    ----------
-    name, shape, dtype, columns
-        As in `FeatureMatrix`.
-    content
-        A digest of the values.
-    center
-        The column means, (columns,), that distances are taken relative to.
-    n_missing
-        Samples without this source; of some rows of a table an upper bound.
-    """
+    """A feature table that was scanned, read in parts by tasks; fields as in `FeatureMatrix`, and some more."""
 
     name: str
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     columns: tuple[str, ...] | None
-    content: str
-    center: Float
-    n_missing: int
+    content: str  # a digest of the values
+    center: Float  # the column means, (columns,), that distances are taken relative to
+    n_missing: int  # samples without this source; of some rows of a table an upper bound
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """Some rows and columns; rows of NaN for samples without this source."""
@@ -215,9 +203,9 @@ def scan(table: FeatureMatrix, samples: Sequence[str] | Array | None) -> Scan:
     return Scan(digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest)
 
 
-def _strips(table: FeatureMatrix) -> Iterator[slice]:
+def _strips(table: FeatureMatrix, multiple: int = 1) -> Iterator[slice]:
     rows, columns = table.shape
-    side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize))
+    side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize) // multiple) * multiple
     for start in range(0, rows, side):
         yield slice(start, min(start + side, rows))
 
@@ -225,18 +213,8 @@ def _strips(table: FeatureMatrix) -> Iterator[slice]:
 def write_table(root: Any, number: int, table: FeatureMatrix, found: Scan, chunk_rows: int) -> None:
     """Write a table into the group `features` of a kernel set or a model; not again where it stands already.
 
-    Parameters
-    ----------
-    root
-        The group of the set or model.
-    number
-        Of the table.
-    table
-        What to write, in the precision of its dtype.
-    found
-        What `scan` told of it.
-    chunk_rows
-        Rows of a chunk: what tasks read at a time.
+    It is written in the precision of its dtype, in chunks of `chunk_rows`, what tasks read at a time; `found` is what
+    `scan` told of it.
     """
     path = f"{FEATURES}/{number}"
     if path in root:
@@ -250,9 +228,7 @@ def write_table(root: Any, number: int, table: FeatureMatrix, found: Scan, chunk
     rows, columns = table.shape
     chunks = (min(rows, chunk_rows), min(columns, _CHUNK_COLUMNS))
     values = _array(group, "values", ("sample", "feature"), table.shape, chunks, table.dtype.name)
-    side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize) // chunks[0]) * chunks[0]
-    for start in range(0, rows, side):
-        strip = slice(start, min(start + side, rows))
+    for strip in _strips(table, chunks[0]):
         values[strip] = table.read(strip)
     center = _array(group, "center", ("feature",), (columns,), (columns,), "float64")
     center[:] = found.center

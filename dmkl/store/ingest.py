@@ -194,7 +194,7 @@ class _Intake:
                 raise InputError(msg)
             matrix, lowest = self._repaired(name, matrix)
             provenance = {**provenance, "repair": {"method": self.repair, "lowest_eigenvalue": lowest}}
-        self.writer.begin_kernel(j, provenance)
+        self.writer.begin_kernels({j: provenance})
         if header.symmetric:
             row_sum, diagonal = self._symmetric(j, name, matrix)
         else:
@@ -245,7 +245,7 @@ class _Intake:
                 block = self._block(name, matrix, rows, cols)
                 largest = max(largest, float(np.abs(block).max()))
                 if col < row:
-                    above = self.writer.read_tile(j, col, row)
+                    above = self.writer.tiles.read(j, col, row)
                     apart = max(apart, _furthest_apart(block, above.T, rows, cols))
                     if self.header.full:
                         self.writer.write_tile(j, row, col, above.T)

@@ -45,17 +45,7 @@ def plain_folder(gram: Any) -> str | None:
 
 
 class TileWriter:
-    """The tiles of an unfinished kernel set. Cheap to pickle: a copy opens the set again where it arrives.
-
-    Parameters
-    ----------
-    target
-        Where the set is written.
-    node
-        The array of its matrices.
-    tiling
-        The tiles of one kernel.
-    """
+    """The tiles of an unfinished kernel set. Cheap to pickle: a copy opens the set again where it arrives."""
 
     def __init__(self, target: str | Store, node: str, tiling: Tiling) -> None:
         self.target, self.node, self.tiling = target, node, tiling

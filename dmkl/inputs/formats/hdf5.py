@@ -61,12 +61,7 @@ def hdf5_arrays(path: Path) -> list[FileArray]:
 class H5Array:
     """A data set that is opened when something of it is read.
 
-    Parameters
-    ----------
-    path, name
-        The file, and the data set in it.
-    reverse
-        Show the axes in reverse order: MATLAB writes an array of shape (a, b, c) as (c, b, a).
+    `reverse` shows the axes in reverse order: MATLAB writes an array of shape (a, b, c) as (c, b, a).
     """
 
     def __init__(self, path: Path, name: str, *, reverse: bool = False) -> None:

@@ -17,10 +17,18 @@ import numpy as np
 import pandas as pd
 
 from dmkl.errors import InputError
-from dmkl.inputs.data_frames import Numbers, dtype_of, is_number, only_counts, refuse_columns
-from dmkl.inputs.feature_matrices import SourceMatrix, array_matrix, sample_names
-from dmkl.inputs.formats.file_arrays import ROLES, FileArray, role_of, vector, where
-from dmkl.inputs.formats.text import LabelTable
+from dmkl.inputs.feature_matrices import (
+    Numbers,
+    SourceMatrix,
+    array_matrix,
+    dtype_of,
+    is_number,
+    only_counts,
+    refuse_columns,
+    sample_names,
+)
+from dmkl.inputs.formats.file_arrays import ROLES, FileArray, role_of, where
+from dmkl.inputs.formats.text import read_array
 from dmkl.inputs.side_data import SideData
 
 __all__ = ["LastOpened", "csv_table", "parquet_table"]
@@ -104,7 +112,7 @@ def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[SourceMatr
     for at, role in found:
         variable = file.variable(at)
         notes.append(f"{where(variable)} was taken for {role}, not for a feature")
-        beside.append(SideData(role, where(variable), partial(_values, variable, samples)))
+        beside.append(SideData(role, where(variable), partial(read_array, variable, samples)))
     matrix = array_matrix(
         path.stem,
         SimpleNamespace(shape=(file.n_rows, len(features)), dtype=dtype),
@@ -113,10 +121,6 @@ def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[SourceMatr
         open=lambda: last.get(path, opened),
     )
     return matrix, beside
-
-
-def _values(variable: FileArray, samples: tuple[str, ...] | None) -> LabelTable:
-    return LabelTable(vector(variable.read(), where(variable)), samples)
 
 
 def _sorted_columns(file: _File) -> tuple[list[int], list[tuple[int, str]], Sequence[Any] | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,13 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import ROLES, FileArray, vector
+from dmkl.inputs.formats.file_arrays import ROLES, FileArray, vector, where
 
-__all__ = ["TEXT_SUFFIXES", "LabelTable", "TextMatrix", "read_table", "text_arrays"]
+__all__ = ["LabelTable", "TextMatrix", "read_array", "read_table", "text_arrays"]
 
 Array = npt.NDArray[Any]
-
-TEXT_SUFFIXES = (".txt", ".csv", ".tsv", ".dat")
 
 _COMMENTS = ("#", "%")
 _CORNERS = {"", *(name for name, role in ROLES.items() if role == "samples")}
@@ -62,7 +61,7 @@ class Layout:
 
 
 def _layout(path: Path) -> Layout:
-    lines = _first_lines(path, 2)
+    lines = list(islice(_lines(path), 2))
     if not lines:
         msg = f"{path} holds no lines, expected a matrix"
         raise InputError(msg)
@@ -90,15 +89,6 @@ def _layout(path: Path) -> Layout:
         )
         raise InputError(msg)
     return Layout(delimiter, comma, tuple(header), row_names, no_corner or has_corner, n_cols)
-
-
-def _first_lines(path: Path, count: int) -> list[tuple[int, int, str]]:
-    found = []
-    for entry in _lines(path):
-        found.append(entry)
-        if len(found) == count:
-            break
-    return found
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
@@ -155,15 +145,7 @@ def _is_number(cell: str, decimal_comma: bool) -> bool:
 
 
 class TextMatrix:
-    """A matrix in a text file: one pass finds where its lines begin, then strips of rows are read.
-
-    Parameters
-    ----------
-    path
-        The file.
-    layout
-        How it is laid out.
-    """
+    """A matrix in a text file: one pass finds where its lines begin, then strips of rows are read."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self.path, self.layout = path, layout
@@ -206,7 +188,7 @@ class TextMatrix:
         """1 where the first line counts the columns of a square matrix (0, 1, 2 …), as in pandas, else 0."""
         if self.layout.row_names or len(starts) != self.layout.n_cols + 1:
             return 0
-        first = self.layout.cells(_first_lines(self.path, 1)[0][2])
+        first = self.layout.cells(next(_lines(self.path))[2])
         return int(first == [str(position) for position in range(len(first))])
 
     def __getitem__(self, key: tuple[slice, slice]) -> Array:
@@ -292,6 +274,11 @@ class LabelTable:
     values: Array  # (rows,) or (rows, columns)
     row_names: tuple[str, ...] | None = None  # the names beside the values, where the first column holds names
     columns: tuple[str, ...] | None = None  # the names above the values, where there is a header
+
+
+def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
+    """The values of an array of a file; `samples` are the names of its rows."""
+    return LabelTable(vector(variable.read(), where(variable)), samples)
 
 
 def read_table(path: Path) -> LabelTable:
