@@ -28,7 +28,7 @@ from dmkl.store.layout import Header
 from dmkl.store.reader import Location
 from dmkl.store.writer import StoreWriter
 
-__all__ = ["Missing", "at_hand", "build", "check_present", "check_values", "provenances"]
+__all__ = ["Missing", "at_hand", "build", "check_present", "check_values", "computed_set", "provenances"]
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
@@ -134,16 +134,7 @@ def build(
     samples_ = nodes["sample"]
     assert samples_ is not None
     if path is None:
-        source = _source(planned, at_hand(tables, scans), samples_, scans, rows, header)
-        everything = np.arange(n_samples)
-        view = View(source, np.arange(len(source.names)), everything, everything)
-        return KernelSet(
-            view,
-            labels=nodes["label"],
-            tasks=nodes["task"],
-            splits=nodes["split"],
-            provenance=[{"name": r.name, **r.as_json()} for r in source.recipes],
-        )
+        return computed_set(_source(planned, at_hand(tables, scans), samples_, scans, rows, header), nodes)
     writer = StoreWriter(path, header, len(planned), overwrite=overwrite)
     try:
         held = writer.write_features([(table, scans[name]) for name, table in tables.items()])
@@ -154,6 +145,19 @@ def build(
         raise
     writer.forget_features({item.feature for item in planned if item.function == "distance" and item.feature})
     return stores.open(writer.finish(source.names, nodes))
+
+
+def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> KernelSet:
+    """A set that computes its tiles whenever a pass needs them."""
+    rows = np.arange(len(source.samples))
+    cols = rows if source.symmetric else np.arange(len(source.train_samples))
+    return KernelSet(
+        View(source, np.arange(len(source.names)), rows, cols),
+        labels=nodes["label"],
+        tasks=nodes["task"],
+        splits=nodes["split"],
+        provenance=[{"name": r.name, **r.as_json()} for r in source.recipes],
+    )
 
 
 def _labels(found: Labels, names: Sequence[str] | None, labels: Any, splits: Any, tasks: Any) -> Labels:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dmkl import stores
 from dmkl.errors import InputError, MemoryBudgetError, StoreError
-from dmkl.features.build import Missing, at_hand, check_present, check_values, provenances
+from dmkl.features.build import Missing, at_hand, check_present, check_values, computed_set, provenances
 from dmkl.features.missing import filled
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
@@ -22,7 +22,6 @@ from dmkl.inputs.labels import Labels
 from dmkl.kernelset import KernelSet
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.product import GeometricMean
-from dmkl.passes.view import View
 from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
 from dmkl.store.layout import Header
 from dmkl.store.reader import Location, StoreReader
@@ -178,12 +177,7 @@ def build_cross(
     n_rows, n_cols = len(source.samples), len(source.train_samples)
     nodes = known.checked(n_rows, n_cols, rectangular=True)
     if path is None:
-        return KernelSet(
-            View(source, np.arange(len(source.names)), np.arange(n_rows), np.arange(n_cols)),
-            labels=nodes["label"],
-            tasks=nodes["task"],
-            provenance=[{"name": r.name, **r.as_json()} for r in source.recipes],
-        )
+        return computed_set(source, nodes)
     header = Header(n_rows, n_cols, source.dtype.name, source.tiling.tile, symmetric=False, full=False)
     writer = StoreWriter(path, header, len(source.names), overwrite=overwrite)
     try:

@@ -16,15 +16,7 @@ from dmkl.inputs.formats.file_arrays import FileArray, shape_text, stamp, where
 from dmkl.inputs.formats.text import TextMatrix
 from dmkl.inputs.kernel_sources import ArraySource, Matrix, StripBuffer, kernel_axis
 
-__all__ = [
-    "FileSource",
-    "KernelArray",
-    "arrays_named",
-    "as_kernel_array",
-    "check_shapes",
-    "find_kernels",
-    "kernel_names",
-]
+__all__ = ["FileSource", "KernelArray", "check_shapes", "choose_arrays", "kernel_array", "kernel_names"]
 
 Array = npt.NDArray[Any]
 
@@ -146,7 +138,16 @@ class _Whole:
 # --- choosing and naming the arrays -----------------------------------------------------------------------------------
 
 
-def arrays_named(path: Path, held: Iterable[FileArray], names: Sequence[str]) -> list[FileArray]:
+def choose_arrays(
+    path: Path, held: Sequence[FileArray], roles: Sequence[str | None], names: Sequence[str] | None
+) -> list[FileArray]:
+    """The arrays of a file that hold kernels: those of the names that were asked for, or else as their shapes tell."""
+    if names is not None:
+        return _arrays_named(path, held, names)
+    return _find_kernels(path, [variable for variable, role in zip(held, roles, strict=True) if role is None])
+
+
+def _arrays_named(path: Path, held: Iterable[FileArray], names: Sequence[str]) -> list[FileArray]:
     """The arrays of these names."""
     by_name = {variable.name: variable for variable in held}
     chosen = []
@@ -163,7 +164,7 @@ def arrays_named(path: Path, held: Iterable[FileArray], names: Sequence[str]) ->
     return chosen
 
 
-def find_kernels(path: Path, held: Sequence[FileArray]) -> list[FileArray]:
+def _find_kernels(path: Path, held: Sequence[FileArray]) -> list[FileArray]:
     """The arrays that are kernels by their shapes: one of three dimensions, or the square matrices."""
     if len(held) == 1 and not held[0].name and len(held[0].shape) in (2, 3):
         _refuse(held[0])  # the one array of such a file is meant, also where it is rectangular
@@ -205,7 +206,7 @@ def _refuse(variable: FileArray) -> None:
     raise InputError(msg)
 
 
-def as_kernel_array(variable: FileArray, asked: int | None, notes: list[str]) -> KernelArray:
+def kernel_array(variable: FileArray, asked: int | None, notes: list[str]) -> KernelArray:
     """The kernels of an array, along the axis that was asked for or that its shape tells."""
     if asked not in (None, 0, 1, 2):
         msg = f"the kernel axis must be 0, 1 or 2, got {asked!r}"

@@ -215,8 +215,8 @@ class StoreWriter:
     def begin_kernels(self, provenances: Mapping[int, dict[str, Any]]) -> None:
         """Make room for some kernels and note where they come from, with one write of the root.
 
-        What stood there no longer counts as done. Tiles of a kernel that was begun from the same content stay, for a task to find (`TileWriter.standing`); those
-        of any other content are removed before the record says otherwise.
+        What stood there no longer counts as done. Tiles of a kernel that was begun from the same content stay, for a
+        task to find (`TileWriter.standing`); those of other content are removed before the record says otherwise.
         """
         with full_disk(self.location):
             most = max(provenances) + 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ from dmkl.errors import InputError
 from dmkl.inputs.kernel_sources import Matrix
 from dmkl.inputs.labels import as_text
 
-__all__ = ["ROLES", "FileArray", "role_of", "shape_text", "stamp", "vector", "where"]
+__all__ = ["ROLES", "FileArray", "damaged_as", "role_of", "shape_text", "stamp", "vector", "where"]
 
 Array = npt.NDArray[Any]
 
@@ -67,6 +68,18 @@ class FileArray:
         kind = "strings" if self.is_text else str(self.dtype)
         lengths = f"{shape_text(self.shape)} " if self.shape else "one "
         return f"{self.name or self.path.name} ({lengths}{kind}{f', {self.problem}' if self.problem else ''})"
+
+
+@contextmanager
+def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise what a library raises for a damaged file as an InputError that says `what` first."""
+    try:
+        yield
+    except InputError:
+        raise
+    except errors as error:
+        msg = f"{what}: {error}"
+        raise InputError(msg) from error
 
 
 def where(variable: FileArray) -> str:

@@ -13,7 +13,7 @@ import scipy.io
 import scipy.sparse
 
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import FileArray
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.hdf5 import H5Array, opened
 from dmkl.inputs.kernel_sources import Matrix
 
@@ -32,13 +32,9 @@ _TEXT, _OBJECT = np.dtype("U1"), np.dtype(object)
 
 def matlab_arrays(path: Path) -> list[FileArray]:
     """The variables of a MATLAB file of version 7.3 (HDF5) or earlier."""
-    try:
+    # SciPy lets through whatever its parts meet in a damaged file.
+    with damaged_as(f"{path} is not a whole MATLAB file", Exception):
         return _v73(path) if h5py.is_hdf5(path) else _v5(path)
-    except InputError:
-        raise
-    except Exception as error:  # SciPy lets through whatever its parts meet in a damaged file
-        msg = f"{path} is not a whole MATLAB file: {error}"
-        raise InputError(msg) from error
 
 
 # --- version 5 (and 4) --------------------------------------------------------------------------------------
@@ -105,11 +101,8 @@ class _V5Array:
 
     def values(self) -> Array:
         """All of the variable."""
-        try:
+        with damaged_as(f"variable {self._name!r} of {self._path} is damaged", Exception):  # as above
             found = scipy.io.loadmat(str(self._path), variable_names=[self._name])[self._name]
-        except Exception as error:  # as above
-            msg = f"variable {self._name!r} of {self._path} is damaged: {error}"
-            raise InputError(msg) from error
         if scipy.sparse.issparse(found):  # logical ones are told from dense ones only here
             msg = (
                 f"variable {self._name!r} of {self._path} is sparse, but kernels are stored dense; save "

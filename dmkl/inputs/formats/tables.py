@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -27,7 +27,7 @@ from dmkl.inputs.feature_matrices import (
     refuse_columns,
     sample_names,
 )
-from dmkl.inputs.formats.file_arrays import ROLES, FileArray, role_of, where
+from dmkl.inputs.formats.file_arrays import ROLES, FileArray, damaged_as, role_of, where
 from dmkl.inputs.formats.text import read_array
 from dmkl.inputs.side_data import SideData
 
@@ -147,16 +147,9 @@ def _sorted_columns(file: _File) -> tuple[list[int], list[tuple[int, str]], Sequ
     return features, found, names
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> AbstractContextManager[None]:
     """Tell the file in what pandas and pyarrow raise."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (ValueError, OSError) as error:
-        msg = f"{path} cannot be read as a table: {error}"
-        raise InputError(msg) from error
+    return damaged_as(f"{path} cannot be read as a table", ValueError, OSError)
 
 
 # --- text ---------------------------------------------------------------------------------------------------
