@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import scipy.cluster.hierarchy
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.likeness import proportional_groups
 
 __all__ = ["alike", "multiples", "neighborly_order"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 def alike(alignment: Float, threshold: float) -> Index:

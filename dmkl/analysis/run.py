@@ -15,6 +15,7 @@ from dmkl.analysis.result import Analysis
 from dmkl.analysis.sketch import Sketch, sketch_pass
 from dmkl.analysis.spectrum import captured, least_captured, participation_ratio, upper_bounds
 from dmkl.analysis.targets import Ideal, ideal_kernels, target_alignments
+from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
@@ -22,9 +23,6 @@ from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.view import Lens
 
 __all__ = ["analyze"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 _OVERSAMPLING = 10
 _LEAST_WIDTH = 64

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 from dask.delayed import delayed
 
 from dmkl import settings
 from dmkl.analysis.spectrum import nystrom_eigenvalues
+from dmkl.arrays import Array, Float
 from dmkl.passes.alignment import rounding
 from dmkl.passes.execute import again, execute, send_all
 from dmkl.passes.run import pass_graph, run_pass
@@ -21,9 +21,6 @@ from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 
 __all__ = ["Sketch", "sketch_pass"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 _DOUBLE = np.dtype(np.float64)
 _COUNTER = itertools.count(1)

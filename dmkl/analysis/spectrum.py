@@ -14,12 +14,11 @@ long flat spectrum, the first for kernels of low rank.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
-__all__ = ["captured", "least_captured", "nystrom_eigenvalues", "participation_ratio", "upper_bounds"]
+from dmkl.arrays import Float
 
-Float = npt.NDArray[np.float64]
+__all__ = ["captured", "least_captured", "nystrom_eigenvalues", "participation_ratio", "upper_bounds"]
 
 
 def nystrom_eigenvalues(block: Float, product: Float, noise: float) -> Float:

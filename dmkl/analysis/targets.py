@@ -12,17 +12,14 @@ Centered, F is CF, which makes of both conventions for two classes the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Array, Float
 from dmkl.numerics.fisher import encode_targets
 
 __all__ = ["Ideal", "ideal_kernels", "target_alignments"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

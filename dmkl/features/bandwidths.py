@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Index
 from dmkl.errors import InputError
 from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned
@@ -18,8 +19,6 @@ from dmkl.store.features import FeatureTable, TableOfRows
 
 __all__ = ["resolve"]
 
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 _Key = tuple[str, str | None, tuple[int, ...] | None, tuple[int, int] | None]
 """Statistic, source, columns, seed and dimensions."""
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import settings, stores
+from dmkl.arrays import Array, Index, Mask
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.features.bandwidths import resolve
 from dmkl.features.missing import filled
@@ -30,8 +31,6 @@ from dmkl.store.writer import StoreWriter
 
 __all__ = ["Missing", "at_hand", "build", "check_present", "check_values", "computed_set", "provenances"]
 
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 Missing = Literal["refuse", "zero"]
 
 
@@ -210,7 +209,7 @@ def check_values(
             raise InputError(msg)
 
 
-def check_present(absent: Mapping[str, npt.NDArray[np.bool_]], missing: Missing) -> None:
+def check_present(absent: Mapping[str, Mask], missing: Missing) -> None:
     """Refuse samples that lack a feature table, unless `missing` says otherwise."""
     counts = {name: int(mask.sum()) for name, mask in absent.items() if mask.any()}
     if counts and missing == "refuse":

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import stores
+from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError, MemoryBudgetError, StoreError
 from dmkl.features.build import Missing, at_hand, check_present, check_values, computed_set, provenances
 from dmkl.features.missing import filled
@@ -28,9 +29,6 @@ from dmkl.store.reader import Location, StoreReader
 from dmkl.store.writer import StoreWriter
 
 __all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -255,7 +253,7 @@ def _same_columns(
     return new
 
 
-def _absent(table: FeatureTable) -> npt.NDArray[np.bool_]:
+def _absent(table: FeatureTable) -> Mask:
     if not table.n_missing:
         return np.zeros(table.shape[0], dtype=bool)
     return np.isnan(table.read(slice(0, table.shape[0]), slice(0, 1))[:, 0])

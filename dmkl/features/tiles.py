@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import InputError
 from dmkl.features.recipes import Recipe
 from dmkl.numerics import functions
@@ -25,10 +26,6 @@ from dmkl.passes.view import TileKey
 from dmkl.store.features import FeatureTable
 
 __all__ = ["Axis", "FeatureTiles", "MeanFill", "RandomTable", "table_of"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 _ROWS_BYTES = 128 * 2**20
 """Rows of a table that are kept from one tile to the next, if they take no more."""
@@ -53,8 +50,8 @@ class MeanFill:
     The mean is that in feature space: centered over those training samples, the row of such a sample is zero.
     """
 
-    rows_absent: npt.NDArray[np.bool_]  # which samples lack it
-    cols_absent: npt.NDArray[np.bool_]  # which samples lack it
+    rows_absent: Mask  # which samples lack it
+    cols_absent: Mask  # which samples lack it
     row_mean: Float  # mean of k(x, ·) over the training samples that have the source, for every sample of an axis
     col_mean: Float  # mean of k(x, ·) over the training samples that have the source, for every sample of an axis
     mean: float  # mean of k over all pairs of them

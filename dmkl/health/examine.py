@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import CorruptTileError
 from dmkl.numerics.chain import Fitted
 from dmkl.numerics.lanczos import Extremes, extreme_eigenvalues
@@ -19,8 +18,6 @@ from dmkl.passes.view import Lens, TileKey, TileSource, View
 from dmkl.store.tiles import crc32c
 
 __all__ = ["PROBES", "Plan", "Portrait", "examine"]
-
-Array = npt.NDArray[Any]
 
 PROBES = 4
 """Random vectors by which kernels are compared: 10 different numbers a kernel."""

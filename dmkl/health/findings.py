@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Float, Index
 from dmkl.health.examine import Portrait
 
 __all__ = [
@@ -131,8 +131,8 @@ def findings_of_set(
     names: Sequence[str],
     portraits: Sequence[Portrait],
     resolution: float,
-    same: npt.NDArray[np.int64],
-    factor: npt.NDArray[np.float64],
+    same: Index,
+    factor: Float,
 ) -> Iterator[Finding]:
     """The problems that kernels have with one another.
 

@@ -14,6 +14,7 @@ import pandas as pd
 import scipy.sparse
 from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
+from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError
 from dmkl.inputs.labels import as_text
 from dmkl.inputs.side_data import SideData
@@ -37,8 +38,6 @@ __all__ = [
     "stored",
 ]
 
-Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 Rows = slice | npt.NDArray[np.intp]
 """Some rows in increasing order."""
 

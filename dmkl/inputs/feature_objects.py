@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.feature_matrices import (
     LABEL_ROLES,
@@ -74,7 +74,7 @@ class _Labeled:
         return self._array[key].to_numpy()
 
 
-def _coordinate(array: xr.DataArray, axis: int) -> npt.NDArray[Any] | None:
+def _coordinate(array: xr.DataArray, axis: int) -> Array | None:
     if axis >= array.ndim or array.dims[axis] not in array.coords:
         return None
     return np.asarray(array.coords[array.dims[axis]].to_numpy())

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError
 from dmkl.inputs.feature_files import from_files
 from dmkl.inputs.feature_matrices import FeatureMatrix, SourceMatrix, UnalignedFeatures, aligned, sample_names
@@ -21,8 +21,6 @@ from dmkl.inputs.labels import Labels
 from dmkl.inputs.side_data import KernelShape, SideData, gather
 
 __all__ = ["Features", "as_features"]
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass
@@ -36,7 +34,7 @@ class Features:
 
 
 def as_features(
-    features: Any, *, samples: Sequence[Any] | npt.NDArray[Any] | None = None, present: Mapping[str, Any] | None = None
+    features: Any, *, samples: Sequence[Any] | Array | None = None, present: Mapping[str, Any] | None = None
 ) -> Features:
     """Take features from files or memory and align their rows to one order of samples; no value is read yet.
 

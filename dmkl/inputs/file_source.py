@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, shape_text, stamp, where
 from dmkl.inputs.formats.text import TextMatrix
 from dmkl.inputs.kernel_sources import ArraySource, Matrix, StripBuffer, kernel_axis
 
 __all__ = ["FileSource", "KernelArray", "check_shapes", "choose_arrays", "kernel_array", "kernel_names"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

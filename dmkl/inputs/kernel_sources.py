@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import zarr
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 
 __all__ = [
@@ -92,7 +92,7 @@ class _Layer:
         self.shape = tuple(length for position, length in enumerate(array.shape) if position != axis)
         self.dtype = np.dtype(array.dtype)
 
-    def __getitem__(self, key: tuple[slice, slice]) -> npt.NDArray[Any]:
+    def __getitem__(self, key: tuple[slice, slice]) -> Array:
         index: list[Any] = list(key)
         index.insert(self._axis, self._j)
         return np.asarray(self._array[tuple(index)])
@@ -104,11 +104,11 @@ class StripBuffer:
     def __init__(self, matrix: Matrix) -> None:
         self._matrix = matrix
         self._rows: tuple[int, int] | None = None
-        self._strip: npt.NDArray[Any] = np.empty((0, 0))
+        self._strip: Array = np.empty((0, 0))
         self.shape = matrix.shape
         self.dtype = matrix.dtype
 
-    def __getitem__(self, key: tuple[slice, slice]) -> npt.NDArray[Any]:
+    def __getitem__(self, key: tuple[slice, slice]) -> Array:
         rows, cols = key
         if self._rows != (rows.start, rows.stop):
             self._strip = np.asarray(self._matrix[rows, slice(0, self.shape[1])])

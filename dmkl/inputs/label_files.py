@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.folders import PathLike, check_file
 from dmkl.inputs.formats.registry import Format, arrays_in, format_of
@@ -16,7 +15,7 @@ from dmkl.inputs.formats.text import LabelTable, read_array
 __all__ = ["read_file", "read_vector"]
 
 
-def read_vector(path: PathLike, variable: str | None = None) -> npt.NDArray[Any]:
+def read_vector(path: PathLike, variable: str | None = None) -> Array:
     """Labels, names or splits from a file: text (a value a line, a line of values, a table), .npy, container.
 
     Parameters

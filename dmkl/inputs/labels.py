@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 
 __all__ = ["Labels", "as_text", "unique_names"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.text import LabelTable
 from dmkl.inputs.labels import Labels
 
 __all__ = ["KernelShape", "SideData", "gather"]
-
-Array = npt.NDArray[Any]
 
 _PARTS = {
     **dict.fromkeys(("train", "training", "0"), 0),

@@ -18,11 +18,11 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import StoreError
 from dmkl.inputs.feature_matrices import FeatureMatrix, check_rows
 from dmkl.store.layout import create_strings
@@ -40,10 +40,6 @@ __all__ = [
 ]
 
 FEATURES = "features"
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 _STRIP_BYTES = 32 * 2**20
 _CHUNK_COLUMNS = 1024
@@ -179,7 +175,7 @@ class Scan:
 
     content: str  # a digest of its values
     center: Float  # column means over the samples that have this source
-    absent: npt.NDArray[np.bool_]  # samples that lack it, (samples,)
+    absent: Mask  # samples that lack it, (samples,)
     lowest: tuple[float, int, int]  # the smallest value, its row and its column
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from zarr.abc.store import Store
 
 from dmkl import progress, settings
+from dmkl.arrays import Array
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.inputs.kernel_sources import KernelSource, Matrix, fingerprint
 from dmkl.inputs.labels import Labels, as_text, unique_names
@@ -20,8 +21,6 @@ from dmkl.store.reader import Location
 from dmkl.store.writer import StoreWriter
 
 __all__ = ["ingest"]
-
-Array = npt.NDArray[Any]
 
 
 def ingest(

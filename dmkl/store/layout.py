@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec
 
+from dmkl.arrays import Array
 from dmkl.errors import DiskFullError
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.schema import NODES
 
 __all__ = ["Header", "create_array", "create_strings", "full_disk", "header_of", "is_recoverable", "provenance_of"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

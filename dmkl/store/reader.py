@@ -18,6 +18,7 @@ import zarr
 from zarr.abc.store import Store
 
 from dmkl import settings
+from dmkl.arrays import Array, Index
 from dmkl.errors import CorruptTileError, FormatVersionError, IncompleteStoreError, StoreError, StoreNotFoundError
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.schema import FORMAT, FORMAT_VERSION
@@ -26,7 +27,6 @@ from dmkl.store.tiles import crc32c, plain_folder
 __all__ = ["Location", "StoreReader", "partial_path"]
 
 Location = str | os.PathLike[str] | Store
-Array = npt.NDArray[Any]
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""
 
@@ -124,17 +124,17 @@ class StoreReader:
         """How each kernel was made, one mapping a kernel."""
         return list(self.attrs.get("kernels", []))
 
-    def diagonal(self, kernels: npt.NDArray[np.int64]) -> Array | None:
+    def diagonal(self, kernels: Index) -> Array | None:
         """k(x, x) of every sample, (kernel, sample) in float64; None where a rectangular set has none."""
         if "diagonal" not in self._group:
             return None
         return self._statistic("diagonal", kernels)
 
-    def row_sum(self, kernels: npt.NDArray[np.int64]) -> Array:
+    def row_sum(self, kernels: Index) -> Array:
         """Sum of every row over all columns, (kernel, sample) in float64."""
         return self._statistic("row_sum", kernels)
 
-    def _statistic(self, name: str, kernels: npt.NDArray[np.int64]) -> Array:
+    def _statistic(self, name: str, kernels: Index) -> Array:
         where = f"{name!r} of {self.location}"
         try:
             values = np.asarray(self._group[name].oindex[kernels, slice(None)], dtype=np.float64)

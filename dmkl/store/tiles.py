@@ -11,17 +11,15 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
 from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
+from dmkl.arrays import Array
 from dmkl.numerics.tiling import Tiling
 
 __all__ = ["TileWriter", "crc32c", "plain_folder"]
-
-Array = npt.NDArray[Any]
 
 
 def crc32c(block: Array) -> int:

@@ -28,6 +28,7 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
 from dmkl._version import __version__
+from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.inputs.feature_matrices import FeatureMatrix
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
@@ -38,7 +39,6 @@ from dmkl.store.tiles import TileWriter, plain_folder
 
 __all__ = ["StoreWriter"]
 
-Array = npt.NDArray[Any]
 
 # The tiles last: room for a kernel there means room in the others.
 _PER_KERNEL = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")

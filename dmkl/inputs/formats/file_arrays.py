@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.kernel_sources import Matrix
 from dmkl.inputs.labels import as_text
 
 __all__ = ["ROLES", "FileArray", "damaged_as", "role_of", "shape_text", "stamp", "vector", "where"]
-
-Array = npt.NDArray[Any]
 
 ROLES: Final = {
     name: role

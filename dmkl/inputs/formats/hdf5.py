@@ -9,13 +9,11 @@ from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 
 __all__ = ["H5Array", "hdf5_arrays", "opened"]
-
-Array = npt.NDArray[Any]
 
 _CACHE_BYTES = 32 * 2**20
 """Decoded chunks that HDF5 keeps: neighboring tiles share those on their border."""

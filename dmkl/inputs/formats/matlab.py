@@ -8,18 +8,16 @@ from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 import scipy.io
 import scipy.sparse
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.hdf5 import H5Array, opened
 from dmkl.inputs.kernel_sources import Matrix
 
 __all__ = ["matlab_arrays"]
-
-Array = npt.NDArray[Any]
 
 _NUMBERS = {
     "double": "f8",

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 
 __all__ = ["npy_arrays", "npz_arrays"]
-
-Array = npt.NDArray[Any]
 
 _DAMAGED = (zipfile.BadZipFile, ValueError, EOFError, OSError)
 

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import ROLES, FileArray, vector, where
 
 __all__ = ["LabelTable", "TextMatrix", "read_array", "read_table", "text_arrays"]
-
-Array = npt.NDArray[Any]
 
 _COMMENTS = ("#", "%")
 _CORNERS = {"", *(name for name, role in ROLES.items() if role == "samples")}
