@@ -22,6 +22,8 @@ __all__ = ["TileIndex", "batches", "check_task_memory", "run_batch"]
 Part = TypeVar("Part")
 TileIndex = tuple[int, int]
 """(tile row, tile column)"""
+OfTile = Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]]
+"""What a task does with a source, what all tasks share, some kernels and a tile: a part for each kernel."""
 
 _PARTS_BYTES = 256 * 2**20
 """Row sums of single tiles that are held until a kernel is whole."""
@@ -83,14 +85,14 @@ def run_batch(
     source: FeatureTiles,
     batch: Sequence[tuple[int, ...]],
     tiles: Sequence[TileIndex],
-    of_tile: Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]],
+    of_tile: OfTile[Part],
     shared: Any,
     verb: str,
 ) -> dict[int, list[Part]]:
     """Run the tasks of one batch; returns for each kernel its parts, in the order of `tiles`.
 
-    A task takes one group of the batch and one tile: it calls `of_tile` with `source`, `shared` (sent to every worker
-    once), the kernels and the tile, for a part for each kernel. `verb` names the tasks where progress is shown.
+    A task takes one group of the batch and one tile. What is `shared` is sent to every worker once; `verb` names the
+    tasks where progress is shown.
     """
     work = [(group, tile) for group in batch for tile in tiles]
     found = again(partial(_run, source, work, of_tile, shared, verb), verb)
@@ -104,7 +106,7 @@ def run_batch(
 def _run(
     source: FeatureTiles,
     work: Sequence[tuple[tuple[int, ...], TileIndex]],
-    of_tile: Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]],
+    of_tile: OfTile[Part],
     shared: Any,
     verb: str,
 ) -> list[list[Part]]:
@@ -122,11 +124,7 @@ def _run(
 
 
 def _on_one_thread(
-    of_tile: Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]],
-    source: FeatureTiles,
-    shared: Any,
-    group: tuple[int, ...],
-    tile: TileIndex,
+    of_tile: OfTile[Part], source: FeatureTiles, shared: Any, group: tuple[int, ...], tile: TileIndex
 ) -> list[Part]:
     with pinned_blas(1):  # with more of them products round otherwise
         return of_tile(source, shared, group, tile)

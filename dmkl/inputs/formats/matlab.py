@@ -73,9 +73,7 @@ def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> FileArray:
         return FileArray(path, name, shape, _OBJECT, lazy.fresh, lazy.values, "a cell array of unlike parts")
 
     def again() -> Matrix:
-        held = _stack([np.asarray(part) for part in lazy.fresh().values().ravel(order="F")])
-        assert held is not None
-        return held
+        return _Stack([np.asarray(part) for part in lazy.fresh().values().ravel(order="F")])
 
     return FileArray(path, name, stack.shape, stack.dtype, again, lazy.values, cell=True)
 
@@ -195,9 +193,7 @@ def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> FileArray:
         return FileArray(path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, "a cell array of unlike parts")
 
     def again() -> Matrix:
-        held = _stack([array.fresh() for array in arrays])
-        assert held is not None
-        return held
+        return _Stack([array.fresh() for array in arrays])
 
     return FileArray(path, name, stack.shape, stack.dtype, again, strings, cell=True)
 
