@@ -104,7 +104,12 @@ def build(
     found = as_features(features, samples=samples, present=present)
     planned, _ = plan(read_specs(specs), found.blocks)
     n_samples = next(iter(found.blocks.values())).shape[0]
-    known = _labels(found.labels, found.samples, labels, splits, tasks)
+    known = Labels(
+        samples=found.samples,
+        labels=found.labels.labels if labels is None else labels,
+        tasks=found.labels.tasks if tasks is None else tasks,
+        splits=found.labels.splits if splits is None else splits,
+    )
     nodes = known.checked(n_samples, n_samples, rectangular=False)
     rows = _training_rows(train, nodes["split"], n_samples)
     used = {item.feature for item in planned if item.feature is not None}
@@ -125,7 +130,9 @@ def build(
                 f"the distances {item.feature!r} lack samples; leave those out, a distance has no mean in feature space"
             )
             raise InputError(msg)
-    stored = np.dtype(dtype) if dtype is not None else _precision(tables.values())
+    # Of random kernels alone there are no tables.
+    widest = np.result_type(np.float32, *(table.dtype for table in tables.values()))
+    stored = widest if dtype is None else np.dtype(dtype)
     header = Header(n_samples, n_samples, stored.name, settings.tile_size(n_samples, tile), symmetric=True, full=False)
     if stored not in (np.dtype(np.float32), np.dtype(np.float64)):
         msg = f"kernels are stored as float32 or float64, not {stored}"
@@ -159,16 +166,6 @@ def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> Ker
     )
 
 
-def _labels(found: Labels, names: Sequence[str] | None, labels: Any, splits: Any, tasks: Any) -> Labels:
-    """Labels as given, or else as found in the files."""
-    return Labels(
-        samples=names,
-        labels=found.labels if labels is None else labels,
-        tasks=found.tasks if tasks is None else tasks,
-        splits=found.splits if splits is None else splits,
-    )
-
-
 def _training_rows(train: npt.ArrayLike | None, splits: Array | None, n_samples: int) -> Index:
     if train is None:
         return np.arange(n_samples) if splits is None else np.flatnonzero(splits[0] == 0)
@@ -180,11 +177,6 @@ def _training_rows(train: npt.ArrayLike | None, splits: Array | None, n_samples:
         msg = f"train must be different positions among the {n_samples} samples, or a mask of them, got {train!r:.100}"
         raise InputError(msg)
     return np.sort(given.astype(np.int64))
-
-
-def _precision(tables: Any) -> np.dtype[Any]:
-    """The widest precision of the tables; float32 where there are only random kernels."""
-    return np.result_type(np.float32, *(table.dtype for table in tables))
 
 
 def check_values(
