@@ -13,6 +13,7 @@ import xarray as xr
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
+from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.numerics.alignment import sign_probes
 from dmkl.numerics.chain import ChainState, Fitted
@@ -28,9 +29,6 @@ from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, View
 
 __all__ = ["KernelSet", "Split", "measure"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 class Split(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.inputs.kernel_sources import as_source
 from dmkl.inputs.labels import Labels
 from dmkl.kernelset import KernelSet
@@ -17,8 +18,6 @@ from dmkl.store.ingest import ingest
 from dmkl.store.reader import Location, StoreReader
 
 __all__ = ["create", "open"]
-
-Array = npt.NDArray[Any]
 
 
 def open(path: Location) -> KernelSet:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import scipy.cluster.hierarchy
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.likeness import proportional_groups
 
 __all__ = ["alike", "multiples", "neighborly_order"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 def alike(alignment: Float, threshold: float) -> Index:
@@ -29,11 +23,8 @@ def alike(alignment: Float, threshold: float) -> Index:
 def multiples(projections: Array, noise: Float) -> Index:
     """For each kernel the first one that it is a positive multiple of, up to rounding (itself if none), (n,).
 
-    Parameters
-    ----------
-    projections, noise
-        As `dmkl.numerics.likeness.proportional_groups` takes them: it tells differences that alignments, which are
-        quadratic in them, round to 1.
+    Projections and noise, as `proportional_groups` takes them, tell differences that alignments, which are quadratic in
+    them, round to 1.
     """
     first = np.arange(len(projections))
     for group in proportional_groups(projections, noise):

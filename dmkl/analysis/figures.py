@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from dmkl.arrays import Float
 from dmkl.pictures import picture, shortened
 
 __all__ = ["plot_alignment", "plot_spectra", "plot_targets"]
 
-Float = npt.NDArray[np.float64]
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011); the maps' colours are viridis and, with negative
 # values, the diverging "RdBu_r".

@@ -15,6 +15,7 @@ from dmkl.analysis.result import Analysis
 from dmkl.analysis.sketch import Sketch, sketch_pass
 from dmkl.analysis.spectrum import captured, least_captured, participation_ratio, upper_bounds
 from dmkl.analysis.targets import Ideal, ideal_kernels, target_alignments
+from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
@@ -22,9 +23,6 @@ from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.view import Lens
 
 __all__ = ["analyze"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 _OVERSAMPLING = 10
 _LEAST_WIDTH = 64
@@ -88,7 +86,12 @@ def analyze(
     Alignments and targets: Cristianini et al., NIPS 2001; centered: Cortes, Mohri, Rostamizadeh, JMLR 13 (2012); their
     picture: Yan et al., JMLR 13 (2012), Fig. 5. Eigenvalues: `dmkl.analysis.spectrum`.
     """
-    _check(n_eigenvalues, threshold)
+    if n_eigenvalues < 1:
+        msg = f"n_eigenvalues must be at least 1, got {n_eigenvalues}"
+        raise InputError(msg)
+    if not 0 < threshold <= 1:
+        msg = f"threshold is an alignment above 0 and up to 1, got {threshold}"
+        raise InputError(msg)
     check_alignable(K.view)
     m = K.shape[1]
     labels = K.labels if y is None else y
@@ -118,15 +121,6 @@ def analyze(
             created_by=f"dmkl {__version__}",
         )
     )
-
-
-def _check(n_eigenvalues: int, threshold: float) -> None:
-    if n_eigenvalues < 1:
-        msg = f"n_eigenvalues must be at least 1, got {n_eigenvalues}"
-        raise InputError(msg)
-    if not 0 < threshold <= 1:
-        msg = f"threshold is an alignment above 0 and up to 1, got {threshold}"
-        raise InputError(msg)
 
 
 def _tell_indefinite(found: list[str]) -> None:
@@ -178,7 +172,9 @@ def _dataset(
         measure("target_alignment", dims, of_targets, "alignment with the ideal kernel")
         if ideal.tasks is not None:
             coords["task"] = np.array(ideal.tasks, dtype=str)
-    trace = _trace(lens)
+    diagonal = lens.diagonal()
+    assert diagonal is not None  # symmetric sets have it
+    trace: Float = np.asarray(diagonal.sum(axis=1))
     gram = inner_products(sketch.projections) if exact is None else exact
     norm = _norm(gram, floor)
     clear = ~np.isnan(norm)
@@ -189,7 +185,9 @@ def _dataset(
     _tell_indefinite(np.array(K.names)[clear & np.isnan(sketch.eigenvalues[:, 0])].tolist())
     # Of a kernel without a direction they are rounding.
     found = np.where(clear[:, None], sketch.eigenvalues, np.nan)
-    _put_spectrum(put, found, trace, None if exact is None else norm, n_eigenvalues)
+    bounds = {"below": found, "above": upper_bounds(found, trace, None if exact is None else norm)}
+    for (side, values), name in zip(bounds.items(), ("eigenvalue", "eigenvalue_upper"), strict=True):
+        put(name, ("kernel", "component"), values[:, :n_eigenvalues], f"leading eigenvalues, proven from {side}")
     n_probes = sketch.projections.shape[1]
     # Below 1e-10 a difference tells nothing whatever the precision: sums over many entries round too.
     relative = max(4 * float(np.finfo(K.dtype).eps), 1e-10)
@@ -212,18 +210,3 @@ def _norm(gram: Float, floor: Float) -> Float:
     """‖K_j‖; NaN for a kernel of which nothing but rounding is left."""
     norm = np.sqrt(gram.diagonal())
     return np.where(norm > floor, norm, np.nan)
-
-
-def _trace(lens: Lens) -> Float:
-    """The traces of the view, without a pass."""
-    diagonal = lens.diagonal()
-    assert diagonal is not None  # symmetric sets have it
-    return np.asarray(diagonal.sum(axis=1))
-
-
-def _put_spectrum(put: Any, found: Float, trace: Float, norm: Float | None, n_eigenvalues: int) -> None:
-    shown = slice(0, n_eigenvalues)
-    upper = upper_bounds(found, trace, norm)
-    dims = ("kernel", "component")
-    put("eigenvalue", dims, found[:, shown], "leading eigenvalues, proven from below")
-    put("eigenvalue_upper", dims, upper[:, shown], "leading eigenvalues, proven from above")

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 from dask.delayed import delayed
 
 from dmkl import settings
 from dmkl.analysis.spectrum import nystrom_eigenvalues
+from dmkl.arrays import Array, Float
 from dmkl.passes.alignment import rounding
 from dmkl.passes.execute import again, execute, send_all
 from dmkl.passes.run import pass_graph, run_pass
@@ -22,46 +22,24 @@ from dmkl.passes.view import Lens
 
 __all__ = ["Sketch", "sketch_pass"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-
 _DOUBLE = np.dtype(np.float64)
 _COUNTER = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """Products of each kernel with random vectors Z (m, b) and further columns f, reduced to a few numbers.
+    """Products of each kernel with random vectors Z (m, b) and further columns f, reduced to a few numbers."""
 
-    Parameters
-    ----------
-    projections
-        ZᵀK_jZ, (n, b, b).
-    eigenvalues
-        λ̂ of Nyström's approximation from K_jZ, (n, b).
-    forms
-        fᵀK_jf, (n, columns).
-    n_passes
-        Passes that it took.
-    """
-
-    projections: Float
-    eigenvalues: Float
-    forms: Float
-    n_passes: int
+    projections: Float  # zᵀK_jZ, (n, b, b)
+    eigenvalues: Float  # λ̂ of Nyström's approximation from K_jZ, (n, b)
+    forms: Float  # fᵀK_jf, (n, columns)
+    n_passes: int  # passes that it took
 
 
 def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
-    """Multiply every kernel by random vectors and further columns: one pass, run now.
+    """Multiply every kernel by random vectors, (m, b), and further columns, (m, columns): one pass, run now.
 
     Columns beyond the setting ``dmkl.block-width`` ride further passes.
-
-    Parameters
-    ----------
-    probes
-        Z, (m, b).
-    columns
-        f, (m, columns); there may be none.
     """
     width = settings.block_width()
     room = max(width - probes.shape[1], 0)

@@ -14,31 +14,18 @@ long flat spectrum, the first for kernels of low rank.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
+
+from dmkl.arrays import Float
 
 __all__ = ["captured", "least_captured", "nystrom_eigenvalues", "participation_ratio", "upper_bounds"]
 
-Float = npt.NDArray[np.float64]
-
 
 def nystrom_eigenvalues(block: Float, product: Float, noise: float) -> Float:
-    """λ̂ of Nyström's approximation, in descending order, (b,).
+    """λ̂ of Nyström's approximation from Q and W = KQ, (m, b), in descending order, (b,); NaN where K is not PSD.
 
-    Parameters
-    ----------
-    block
-        Q with orthonormal columns, (m, b).
-    product
-        W = KQ, (m, b).
-    noise
-        Spectral norm of what rounding of its entries may have added to K. That much, at least, is added to all
-        eigenvalues while they are computed, so that rounding does not look like a negative eigenvalue.
-
-    Returns
-    -------
-    ndarray
-        NaN throughout where K proves not to be positive semidefinite: there is no such approximation then.
+    `noise` is the spectral norm of what rounding of its entries may have added to K. That much, at least, is added to
+    all eigenvalues while they are computed, so that rounding does not look like a negative eigenvalue.
     """
     size = float(np.linalg.norm(product))
     if size == 0.0:

@@ -12,33 +12,22 @@ Centered, F is CF, which makes of both conventions for two classes the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Array, Float
 from dmkl.numerics.fisher import encode_targets
 
 __all__ = ["Ideal", "ideal_kernels", "target_alignments"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Ideal:
-    """The factors of one ideal kernel or, of a multilabel problem, of one for each task.
+    """The factors of one ideal kernel or, of a multilabel problem, of one for each task."""
 
-    Parameters
-    ----------
-    factors
-        F of each, (m, columns).
-    tasks
-        Names of the tasks; None where there is one problem.
-    """
-
-    factors: tuple[Float, ...]
-    tasks: tuple[str, ...] | None
+    factors: tuple[Float, ...]  # F of each, (m, columns)
+    tasks: tuple[str, ...] | None  # names of the tasks; None where there is one problem
 
     @property
     def columns(self) -> Float:
@@ -47,23 +36,9 @@ class Ideal:
 
 
 def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, centered: bool) -> Ideal:
-    """The ideal kernels of labels.
+    """The ideal kernels of labels, (m,) classes or (m, tasks) of 0 and 1; raises as `encode_targets`.
 
-    Parameters
-    ----------
-    y
-        (m,) classes, or (m, tasks) of 0 and 1.
-    n_samples
-        m, to check the length.
-    tasks
-        Names of the tasks; numbers where missing.
-    centered
-        Whether they are compared with centered kernels.
-
-    Raises
-    ------
-    InputError
-        As `dmkl.numerics.fisher.encode_targets`: wrong length, one class only, labels missing.
+    The names of tasks are numbers where missing; `centered` says that they are compared with centered kernels.
     """
     targets = encode_targets(y, n_samples, tasks)
     factors = []
@@ -80,15 +55,7 @@ def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, cent
 
 
 def target_alignments(forms: Float, norm: Float, ideal: Ideal) -> Float:
-    """A(K_j, T_t), (n, tasks).
-
-    Parameters
-    ----------
-    forms
-        fᵀK_jf for each column f of `ideal.columns`, (n, columns).
-    norm
-        ‖K_j‖, (n,); NaN where a kernel has no direction.
-    """
+    """A(K_j, T_t), (n, tasks), from fᵀK_jf for each of `ideal.columns` and ‖K_j‖ (NaN: without a direction)."""
     starts = np.cumsum([0, *(factor.shape[1] for factor in ideal.factors[:-1])])
     products = np.add.reduceat(forms, starts, axis=1)
     sizes = np.array([np.linalg.norm(factor.T @ factor) for factor in ideal.factors])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Index
 from dmkl.errors import InputError
 from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned
@@ -18,8 +19,6 @@ from dmkl.store.features import FeatureTable, TableOfRows
 
 __all__ = ["resolve"]
 
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 _Key = tuple[str, str | None, tuple[int, ...] | None, tuple[int, int] | None]
 """Statistic, source, columns, seed and dimensions."""
 
@@ -32,25 +31,8 @@ def resolve(
     """Turn every bandwidth b into γ = 1/(b · D̄), and planned kernels into recipes.
 
     D̄ is the mean over all pairs of different training samples that have the source, of the distance that γ multiplies:
-    exact, in closed form for ‖x − y‖² and by going once through computed tiles for the others.
-
-    Parameters
-    ----------
-    planned
-        The kernels as specified.
-    axis
-        All samples and their features.
-    present
-        For each source the training samples that have it, as positions.
-    train
-        The training samples, as positions.
-    dtype, tile
-        Precision of the kernels, side of a tile.
-
-    Raises
-    ------
-    InputError
-        If there are no two training samples at different places.
+    exact, in closed form for ‖x − y‖² and by going once through computed tiles for the others. `train` are positions of
+    the training samples, `present` those that have a source. InputError if none of them are at different places.
     """
     wanted = list(dict.fromkeys(_key(item) for item in planned if "bandwidth" in item.parameters))
     means = {

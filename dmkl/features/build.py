@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import settings, stores
+from dmkl.arrays import Array, Index, Mask
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.features.bandwidths import resolve
 from dmkl.features.missing import filled
@@ -28,10 +29,8 @@ from dmkl.store.layout import Header
 from dmkl.store.reader import Location
 from dmkl.store.writer import StoreWriter
 
-__all__ = ["Missing", "at_hand", "build", "check_present", "check_values", "provenances"]
+__all__ = ["Missing", "at_hand", "build", "check_present", "check_values", "computed_set", "provenances"]
 
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 Missing = Literal["refuse", "zero"]
 
 
@@ -105,7 +104,12 @@ def build(
     found = as_features(features, samples=samples, present=present)
     planned, _ = plan(read_specs(specs), found.blocks)
     n_samples = next(iter(found.blocks.values())).shape[0]
-    known = _labels(found.labels, found.samples, labels, splits, tasks)
+    known = Labels(
+        samples=found.samples,
+        labels=found.labels.labels if labels is None else labels,
+        tasks=found.labels.tasks if tasks is None else tasks,
+        splits=found.labels.splits if splits is None else splits,
+    )
     nodes = known.checked(n_samples, n_samples, rectangular=False)
     rows = _training_rows(train, nodes["split"], n_samples)
     used = {item.feature for item in planned if item.feature is not None}
@@ -126,7 +130,9 @@ def build(
                 f"the distances {item.feature!r} lack samples; leave those out, a distance has no mean in feature space"
             )
             raise InputError(msg)
-    stored = np.dtype(dtype) if dtype is not None else _precision(tables.values())
+    # Of random kernels alone there are no tables.
+    widest = np.result_type(np.float32, *(table.dtype for table in tables.values()))
+    stored = widest if dtype is None else np.dtype(dtype)
     header = Header(n_samples, n_samples, stored.name, settings.tile_size(n_samples, tile), symmetric=True, full=False)
     if stored not in (np.dtype(np.float32), np.dtype(np.float64)):
         msg = f"kernels are stored as float32 or float64, not {stored}"
@@ -134,16 +140,7 @@ def build(
     samples_ = nodes["sample"]
     assert samples_ is not None
     if path is None:
-        source = _source(planned, at_hand(tables, scans), samples_, scans, rows, header)
-        everything = np.arange(n_samples)
-        view = View(source, np.arange(len(source.names)), everything, everything)
-        return KernelSet(
-            view,
-            labels=nodes["label"],
-            tasks=nodes["task"],
-            splits=nodes["split"],
-            provenance=[{"name": r.name, **r.as_json()} for r in source.recipes],
-        )
+        return computed_set(_source(planned, at_hand(tables, scans), samples_, scans, rows, header), nodes)
     writer = StoreWriter(path, header, len(planned), overwrite=overwrite)
     try:
         held = writer.write_features([(table, scans[name]) for name, table in tables.items()])
@@ -156,13 +153,16 @@ def build(
     return stores.open(writer.finish(source.names, nodes))
 
 
-def _labels(found: Labels, names: Sequence[str] | None, labels: Any, splits: Any, tasks: Any) -> Labels:
-    """Labels as given, or else as found in the files."""
-    return Labels(
-        samples=names,
-        labels=found.labels if labels is None else labels,
-        tasks=found.tasks if tasks is None else tasks,
-        splits=found.splits if splits is None else splits,
+def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> KernelSet:
+    """A set that computes its tiles whenever a pass needs them."""
+    rows = np.arange(len(source.samples))
+    cols = rows if source.symmetric else np.arange(len(source.train_samples))
+    return KernelSet(
+        View(source, np.arange(len(source.names)), rows, cols),
+        labels=nodes["label"],
+        tasks=nodes["task"],
+        splits=nodes["split"],
+        provenance=[{"name": r.name, **r.as_json()} for r in source.recipes],
     )
 
 
@@ -179,24 +179,13 @@ def _training_rows(train: npt.ArrayLike | None, splits: Array | None, n_samples:
     return np.sort(given.astype(np.int64))
 
 
-def _precision(tables: Any) -> np.dtype[Any]:
-    """The widest precision of the tables; float32 where there are only random kernels."""
-    return np.result_type(np.float32, *(table.dtype for table in tables))
-
-
 def check_values(
     kernels: Sequence[Planned | Recipe],
     tables: Mapping[str, FeatureMatrix],
     scans: Mapping[str, Scan],
     samples: Sequence[str] | Array | None,
 ) -> None:
-    """Refuse negative values for functions of histograms.
-
-    Raises
-    ------
-    InputError
-        If there is one.
-    """
+    """Refuse negative values for functions of histograms."""
     for item in kernels:
         if item.feature is None or STATISTIC[item.function] not in NONNEGATIVE:
             continue
@@ -212,14 +201,8 @@ def check_values(
             raise InputError(msg)
 
 
-def check_present(absent: Mapping[str, npt.NDArray[np.bool_]], missing: Missing) -> None:
-    """Refuse samples that lack a feature table, unless `missing` says otherwise.
-
-    Raises
-    ------
-    InputError
-        If there are some; the message counts them for every source.
-    """
+def check_present(absent: Mapping[str, Mask], missing: Missing) -> None:
+    """Refuse samples that lack a feature table, unless `missing` says otherwise."""
     counts = {name: int(mask.sum()) for name, mask in absent.items() if mask.any()}
     if counts and missing == "refuse":
         listed = ", ".join(f"{name!r} is missing for {n:,} of {len(absent[name]):,}" for name, n in counts.items())
@@ -266,12 +249,7 @@ def _source(
 def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[str, Any]]:
     """Provenance of each kernel for the store: enough to tell it from any other, and to compute it again.
 
-    Parameters
-    ----------
-    source
-        The kernels.
-    train
-        The training rows that bandwidths and means refer to, of a symmetric set.
+    `train` are the training rows that bandwidths and means refer to, of a symmetric set.
     """
     rows = None if train is None else hashlib.blake2b(train.astype("<i8").tobytes(), digest_size=16).hexdigest()
     axes = source.axes[: 1 if source.symmetric else 2]

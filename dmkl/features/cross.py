@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl import stores
+from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError, MemoryBudgetError, StoreError
-from dmkl.features.build import Missing, at_hand, check_present, check_values, provenances
+from dmkl.features.build import Missing, at_hand, check_present, check_values, computed_set, provenances
 from dmkl.features.missing import filled
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
@@ -22,7 +23,6 @@ from dmkl.inputs.labels import Labels
 from dmkl.kernelset import KernelSet
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.product import GeometricMean
-from dmkl.passes.view import View
 from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
 from dmkl.store.layout import Header
 from dmkl.store.reader import Location, StoreReader
@@ -30,33 +30,16 @@ from dmkl.store.writer import StoreWriter
 
 __all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
 
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class TrainingFeatures:
-    """Recipes and features from which kernels of new samples against training samples are computed.
+    """Recipes and features from which kernels of new samples against training samples are computed."""
 
-    Parameters
-    ----------
-    recipes
-        By the name of the kernel.
-    tables
-        The features of the training samples, by the name of the source.
-    samples
-        Their names.
-    dtype
-        Precision of the kernels.
-    tile
-        Side of a tile.
-    """
-
-    recipes: Mapping[str, Recipe]
-    tables: Mapping[str, FeatureTable]
+    recipes: Mapping[str, Recipe]  # by the name of the kernel
+    tables: Mapping[str, FeatureTable]  # the features of the training samples, by the name of the source
     samples: Array
-    dtype: np.dtype[Any]
-    tile: int
+    dtype: np.dtype[Any]  # precision of the kernels
+    tile: int  # side of a tile
 
     def select(self, names: Collection[str]) -> TrainingFeatures:
         """Keep only some of the kernels and the tables that they need, in the order of the names."""
@@ -90,13 +73,7 @@ def row_features(K: KernelSet) -> TrainingFeatures:
 
 
 def training_features(K: KernelSet) -> TrainingFeatures:
-    """The features that the kernels of a set were computed from, of its column samples.
-
-    Raises
-    ------
-    InputError
-        If they are not there: the kernels were imported, or steps were applied to the set.
-    """
+    """The features that the kernels of a set were computed from, of its column samples."""
     return _features(K, 1)
 
 
@@ -198,12 +175,7 @@ def build_cross(
     n_rows, n_cols = len(source.samples), len(source.train_samples)
     nodes = known.checked(n_rows, n_cols, rectangular=True)
     if path is None:
-        return KernelSet(
-            View(source, np.arange(len(source.names)), np.arange(n_rows), np.arange(n_cols)),
-            labels=nodes["label"],
-            tasks=nodes["task"],
-            provenance=[{"name": r.name, **r.as_json()} for r in source.recipes],
-        )
+        return computed_set(source, nodes)
     header = Header(n_rows, n_cols, source.dtype.name, source.tiling.tile, symmetric=False, full=False)
     writer = StoreWriter(path, header, len(source.names), overwrite=overwrite)
     try:
@@ -221,13 +193,7 @@ def cross_tiles(
     present: Mapping[str, npt.ArrayLike] | None,
     missing: Missing,
 ) -> tuple[FeatureTiles, Labels]:
-    """Tiles of new samples against training samples, and the labels found beside the new features.
-
-    Raises
-    ------
-    InputError
-        If the features are not those of training.
-    """
+    """Tiles of new samples against training samples, and the labels found beside the new features."""
     found = as_features(features, samples=samples, present=present)
     needed = {recipe.feature: recipe.function for recipe in training.recipes.values() if recipe.feature is not None}
     tables = {name: _same_columns(name, function, found.blocks, training) for name, function in needed.items()}
@@ -254,13 +220,7 @@ def cross_tiles(
 def _same_columns(
     name: str, function: str, given: Mapping[str, FeatureMatrix], training: TrainingFeatures
 ) -> FeatureMatrix:
-    """The new table of this name, checked to have the same columns as in training.
-
-    Raises
-    ------
-    InputError
-        If there is none, or it has others.
-    """
+    """The new table of this name, checked to have the same columns as in training."""
     if name not in given:
         msg = (
             f"kernels of the training samples were computed from {name!r}, which the new features lack; they have "
@@ -293,7 +253,7 @@ def _same_columns(
     return new
 
 
-def _absent(table: FeatureTable) -> npt.NDArray[np.bool_]:
+def _absent(table: FeatureTable) -> Mask:
     if not table.n_missing:
         return np.zeros(table.shape[0], dtype=bool)
     return np.isnan(table.read(slice(0, table.shape[0]), slice(0, 1))[:, 0])

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Float, Index, Mask
 from dmkl.errors import InputError
 from dmkl.features.tile_tasks import TileIndex, batches, check_task_memory, run_batch
 from dmkl.features.tiles import FeatureTiles, MeanFill
 
 __all__ = ["filled"]
-
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 def filled(
@@ -23,24 +19,9 @@ def filled(
 ) -> FeatureTiles:
     """Fill the entries of samples that lack a source with the mean over training samples that have it.
 
-    Parameters
-    ----------
-    source
-        Kernels, zeros in the place of features that are absent.
-    rows_absent, cols_absent
-        For each source the samples along either axis that lack it, (samples,).
-    present
-        For each source the training samples, among the columns, that have it, as ascending positions.
-
-    Returns
-    -------
-    FeatureTiles
-        The source itself where nothing is absent.
-
-    Raises
-    ------
-    InputError
-        If no training sample has a source.
+    `source` has zeros in the place of features that are absent, and is returned itself where there are none. For each
+    source, `rows_absent` and `cols_absent` mask the samples along either axis that lack it, and `present` are the
+    training samples, among the columns, that have it, as ascending positions.
     """
     used = {recipe.feature for recipe in source.recipes}
     incomplete = {name for name in cols_absent if name in used and (rows_absent[name].any() or cols_absent[name].any())}

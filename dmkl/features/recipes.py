@@ -13,30 +13,15 @@ __all__ = ["Recipe"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """One kernel of features.
-
-    Parameters
-    ----------
-    name
-        Of the kernel.
-    function
-        Of the table of `dmkl.build`.
-    feature
-        The table it is computed from; None for random kernels.
-    columns
-        Positions of the columns it is computed from; None for all.
-    parameters
-        Of the function, all of them numbers or tuples of numbers.
-    made
-        How parameters came to be what they are: bandwidth, mean distance, training rows.
-    """
+    """One kernel of features."""
 
     name: str
-    function: str
-    feature: str | None
-    columns: tuple[int, ...] | None
-    parameters: dict[str, Any]
+    function: str  # of the table of `dmkl.build`
+    feature: str | None  # the table it is computed from; None for random kernels
+    columns: tuple[int, ...] | None  # positions of the columns it is computed from; None for all
+    parameters: dict[str, Any]  # of the function, all of them numbers or tuples of numbers
     made: dict[str, Any] = field(default_factory=dict)
+    """How parameters came to be what they are: bandwidth, mean distance, training rows."""
 
     @property
     def statistic(self) -> tuple[Any, ...]:
@@ -56,13 +41,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, name: str, recipe: dict[str, Any]) -> Self:
-        """The inverse of `as_json`.
-
-        Raises
-        ------
-        StoreError
-            If it is of no known function.
-        """
+        """The inverse of `as_json`; StoreError if it is of no known function."""
         made = dict(recipe)
         function, columns = made.pop("function", None), made.pop("columns", None)
         if function not in STATISTIC:

@@ -1,18 +1,19 @@
-"""Reading specifications, and sets of columns, from files."""
+"""Reading specifications, and sets of columns, from files, and showing their values in messages."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
+import reprlib
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dmkl.errors import InputError
-from dmkl.features.messages import plain, shown, some
 
-__all__ = ["read_columns", "read_specs"]
+__all__ = ["did_you_mean", "plain", "read_columns", "read_specs", "shown", "some"]
 
 
 def read_specs(specs: Any) -> list[dict[str, Any]]:
@@ -114,3 +115,29 @@ def read_columns(value: Any) -> Any:
         msg = f"the file of column sets {path} must map names to lists of columns, got {shown(content)}"
         raise InputError(msg)
     return plain(content)
+
+
+def plain(value: Any) -> Any:
+    """Convert to Python's own numbers, and to tuples for lists, ranges and arrays."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return tuple(map(plain, value)) if isinstance(value, list | tuple | range) else value
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it, shortened."""
+    return reprlib.repr(list(value) if isinstance(value, tuple) else value)
+
+
+def some(names: Iterable[Any], count: int = 5) -> str:
+    """The first few names, and how many there are."""
+    listed = [str(name) for name in names]
+    return ", ".join(listed[:count]) + (f", … ({len(listed)} in all)" if len(listed) > count else "")
+
+
+def did_you_mean(word: Any, known: Iterable[str]) -> str:
+    """A hint at known words like this one; empty where there is none."""
+    close = difflib.get_close_matches(str(word), list(known))
+    return f" (did you mean {' or '.join(close)}?)" if close else ""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dmkl.errors import InputError
-from dmkl.features.messages import did_you_mean, shown, some
-from dmkl.features.spec_files import read_columns
+from dmkl.features.spec_files import did_you_mean, read_columns, shown, some
 from dmkl.inputs.feature_matrices import FeatureMatrix
 
 __all__ = ["MODELS", "NO_GRID", "OnColumns", "Random", "Spec", "listed"]
@@ -145,37 +144,66 @@ class _Distance(_Exponential, _OnFeatures):
         return found
 
 
-class _Pyramid(OnColumns):
+class _Parts(OnColumns):
+    """A function of parts of the columns, one after another: the levels or scales that the field `_key` tells."""
+
+    _key: ClassVar[str]
+    _growth: ClassVar[int]
+    """How many times as many columns as the part before a part has, where only their number is told."""
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Self:
+        _, count, weights = self._told()
+        if weights and len(weights) != count:
+            msg = (
+                f"weights must hold one number for each of the {count} {self._key}, got {len(weights)}: "
+                f"{shown(weights)}"
+            )
+            raise ValueError(msg)
+        return self
+
+    def _told(self) -> tuple[int | tuple[int, ...], int, tuple[float, ...]]:
+        """The parts, their number and their weights."""
+        parts, weights = (getattr(self, key) for key in (self._key, "weights"))
+        return parts, parts if isinstance(parts, int) else len(parts), weights
+
+    def derived(self, n_columns: int, where: str) -> dict[str, Any]:
+        _, count, weights = self._told()
+        if not weights:
+            weights = tuple(1.0 if self._growth == 1 else 2.0 ** (max(part, 1) - count) for part in range(count))
+        return {"widths": self._widths(n_columns, where), "weights": weights}
+
+    def _widths(self, n_columns: int, where: str) -> tuple[int, ...]:
+        """Numbers of columns of the parts: as listed, or each `_growth` times as many as the part before."""
+        (parts, _, _), key, growth = self._told(), self._key, self._growth
+        if isinstance(parts, int):
+            total = sum(growth**part for part in range(parts))
+            share, rest = divmod(n_columns, total)
+            if share and not rest:
+                return tuple(share * growth**part for part in range(parts))
+            msg = (
+                f"{where}: {key}={parts} needs a multiple of {total} columns, got {n_columns}; "
+                f"list the number of columns of each part, {key}=[…], or give another number"
+            )
+            raise InputError(msg)
+        if sum(parts) != n_columns:
+            msg = f"{where}: {key}={shown(parts)} must add up to the {n_columns} columns, got {sum(parts)}"
+            raise InputError(msg)
+        return parts
+
+
+class _Pyramid(_Parts):
+    _key, _growth = "levels", 4
     levels: _Levels = Field(
         description="a number of levels from 1 to 20, or the list of the levels' numbers of columns, coarse to fine"
     )
     weights: _Weights = Field(default=(), description="a list of numbers ≥ 0, one for each level")
 
-    @model_validator(mode="after")
-    def _lengths(self) -> _Pyramid:
-        _check_lengths("levels", self.levels, self.weights)
-        return self
 
-    def derived(self, n_columns: int, where: str) -> dict[str, Any]:
-        count = self.levels if isinstance(self.levels, int) else len(self.levels)
-        widths = _widths("levels", self.levels, 4, n_columns, where)
-        weights = self.weights or tuple(2.0 ** (max(level, 1) - count) for level in range(count))
-        return {"widths": widths, "weights": weights}
-
-
-class _Proximity(OnColumns):
+class _Proximity(_Parts):
+    _key, _growth = "scales", 1
     scales: _Scales = Field(description="a number of scales ≥ 1, or the list of the scales' numbers of columns")
     weights: _Weights = Field(default=(), description="a list of numbers ≥ 0, one for each scale")
-
-    @model_validator(mode="after")
-    def _lengths(self) -> _Proximity:
-        _check_lengths("scales", self.scales, self.weights)
-        return self
-
-    def derived(self, n_columns: int, where: str) -> dict[str, Any]:
-        count = self.scales if isinstance(self.scales, int) else len(self.scales)
-        widths = _widths("scales", self.scales, 1, n_columns, where)
-        return {"widths": widths, "weights": self.weights or (1.0,) * count}
 
 
 class Random(Spec):
@@ -219,28 +247,3 @@ MODELS: dict[str, type[Spec]] = {
 }
 # A list of these is no grid: `derived` and `plan` know what they mean.
 NO_GRID = {"name", "feature", "columns", "min_columns", "levels", "scales", "weights", "copies"}
-
-
-def _check_lengths(key: str, parts: int | tuple[int, ...], weights: tuple[float, ...]) -> None:
-    count = parts if isinstance(parts, int) else len(parts)
-    if weights and len(weights) != count:
-        msg = f"weights must hold one number for each of the {count} {key}, got {len(weights)}: {shown(weights)}"
-        raise ValueError(msg)
-
-
-def _widths(key: str, parts: int | tuple[int, ...], growth: int, n_columns: int, where: str) -> tuple[int, ...]:
-    """Numbers of columns of the parts: as listed, or each `growth` times as many as the part before."""
-    if isinstance(parts, int):
-        total = parts if growth == 1 else (growth**parts - 1) // (growth - 1)
-        share, rest = divmod(n_columns, total)
-        if share and not rest:
-            return tuple(share * growth**part for part in range(parts))
-        msg = (
-            f"{where}: {key}={parts} needs a multiple of {total} columns, got {n_columns}; "
-            f"list the number of columns of each part, {key}=[…], or give another number"
-        )
-        raise InputError(msg)
-    if sum(parts) != n_columns:
-        msg = f"{where}: {key}={shown(parts)} must add up to the {n_columns} columns, got {sum(parts)}"
-        raise InputError(msg)
-    return parts

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from dmkl.errors import InputError
-from dmkl.features.messages import did_you_mean, plain, shown, some
-from dmkl.features.spec_files import read_specs
+from dmkl.features.spec_files import did_you_mean, plain, read_specs, shown, some
 from dmkl.features.spec_schema import MODELS, NO_GRID, OnColumns, Random, Spec, listed
 from dmkl.inputs.feature_matrices import FeatureMatrix
 

@@ -22,19 +22,15 @@ __all__ = ["TileIndex", "batches", "check_task_memory", "run_batch"]
 Part = TypeVar("Part")
 TileIndex = tuple[int, int]
 """(tile row, tile column)"""
+OfTile = Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]]
+"""What a task does with a source, what all tasks share, some kernels and a tile: a part for each kernel."""
 
 _PARTS_BYTES = 256 * 2**20
 """Row sums of single tiles that are held until a kernel is whole."""
 
 
 def check_task_memory(source: FeatureTiles, what: str) -> None:
-    """Check that computing a tile fits the memory of a task; `what` is being done, as the message says.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If it does not.
-    """
+    """Check that computing a tile fits the memory of a task (MemoryBudgetError); `what` is done, as messages say."""
     check_memory(
         what,
         {"tiles": 2 * source.tiling.tile**2 * source.dtype.itemsize, "features and distances": source.scratch_bytes},
@@ -44,16 +40,9 @@ def check_task_memory(source: FeatureTiles, what: str) -> None:
 
 
 def batches(source: FeatureTiles, kernels: Sequence[int], n_tiles: int) -> Iterator[list[tuple[int, ...]]]:
-    """Cut the work on some kernels into batches that keep every worker busy, each a list of groups for `run_batch`.
+    """Cut the work on some kernels, `n_tiles` of each, into batches that keep every worker busy.
 
-    Parameters
-    ----------
-    source
-        The kernels.
-    kernels
-        Which of them, as positions.
-    n_tiles
-        Tiles of each that are computed.
+    Each batch is a list of groups for `run_batch`.
     """
     slots = machine().slots
     batch: list[tuple[int, ...]] = []
@@ -96,31 +85,14 @@ def run_batch(
     source: FeatureTiles,
     batch: Sequence[tuple[int, ...]],
     tiles: Sequence[TileIndex],
-    of_tile: Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]],
+    of_tile: OfTile[Part],
     shared: Any,
     verb: str,
 ) -> dict[int, list[Part]]:
-    """Run the tasks of one batch.
+    """Run the tasks of one batch; returns for each kernel its parts, in the order of `tiles`.
 
-    Parameters
-    ----------
-    source
-        The kernels.
-    batch
-        Groups of kernels, each of which a task takes together.
-    tiles
-        The tiles of each kernel.
-    of_tile
-        What a task does: called with `source`, `shared`, the kernels and the tile, it returns a part for each kernel.
-    shared
-        Sent to every worker once.
-    verb
-        Names the tasks, and the work where progress is shown.
-
-    Returns
-    -------
-    dict
-        For each kernel its parts, in the order of `tiles`.
+    A task takes one group of the batch and one tile. What is `shared` is sent to every worker once; `verb` names the
+    tasks where progress is shown.
     """
     work = [(group, tile) for group in batch for tile in tiles]
     found = again(partial(_run, source, work, of_tile, shared, verb), verb)
@@ -134,7 +106,7 @@ def run_batch(
 def _run(
     source: FeatureTiles,
     work: Sequence[tuple[tuple[int, ...], TileIndex]],
-    of_tile: Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]],
+    of_tile: OfTile[Part],
     shared: Any,
     verb: str,
 ) -> list[list[Part]]:
@@ -152,11 +124,7 @@ def _run(
 
 
 def _on_one_thread(
-    of_tile: Callable[[FeatureTiles, Any, tuple[int, ...], TileIndex], list[Part]],
-    source: FeatureTiles,
-    shared: Any,
-    group: tuple[int, ...],
-    tile: TileIndex,
+    of_tile: OfTile[Part], source: FeatureTiles, shared: Any, group: tuple[int, ...], tile: TileIndex
 ) -> list[Part]:
     with pinned_blas(1):  # with more of them products round otherwise
         return of_tile(source, shared, group, tile)

@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import InputError
 from dmkl.features.recipes import Recipe
 from dmkl.numerics import functions
@@ -26,10 +27,6 @@ from dmkl.store.features import FeatureTable
 
 __all__ = ["Axis", "FeatureTiles", "MeanFill", "RandomTable", "table_of"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
-
 _ROWS_BYTES = 128 * 2**20
 """Rows of a table that are kept from one tile to the next, if they take no more."""
 
@@ -38,21 +35,12 @@ _STRIP = 64
 
 @dataclass(frozen=True)
 class Axis:
-    """The samples along the rows or the columns, and their features.
-
-    Parameters
-    ----------
-    samples
-        Their names.
-    tables
-        By the name of the source.
-    at
-        Where the samples stand among the columns of a matrix of distances; as they come where missing.
-    """
+    """The samples along the rows or the columns, and their features."""
 
     samples: Array
-    tables: Mapping[str, FeatureTable]
+    tables: Mapping[str, FeatureTable]  # by the name of the source
     at: Index | None = None
+    """Where the samples stand among the columns of a matrix of distances; as they come where missing."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +48,13 @@ class MeanFill:
     """Entries of a kernel for samples that lack its source: the mean over training samples that have it.
 
     The mean is that in feature space: centered over those training samples, the row of such a sample is zero.
-
-    Parameters
-    ----------
-    rows_absent, cols_absent
-        Which samples lack it.
-    row_mean, col_mean
-        Mean of k(x, ·) over the training samples that have the source, for every sample of an axis.
-    mean
-        Mean of k over all pairs of them.
     """
 
-    rows_absent: npt.NDArray[np.bool_]
-    cols_absent: npt.NDArray[np.bool_]
-    row_mean: Float
-    col_mean: Float
-    mean: float
+    rows_absent: Mask  # which samples lack it
+    cols_absent: Mask  # which samples lack it
+    row_mean: Float  # mean of k(x, ·) over the training samples that have the source, for every sample of an axis
+    col_mean: Float  # mean of k(x, ·) over the training samples that have the source, for every sample of an axis
+    mean: float  # mean of k over all pairs of them
 
     def into(self, tile: Array, rows: slice, cols: slice) -> None:
         """Write it into a tile."""
@@ -146,20 +125,9 @@ class _Scratch:
 
 
 class FeatureTiles:
-    """Kernels of features as a source of tiles.
+    """Kernels of features as a source of tiles; without `cols` the set is symmetric.
 
-    Parameters
-    ----------
-    recipes
-        The kernels.
-    rows, cols
-        The samples along both axes; without `cols` the set is symmetric.
-    dtype
-        Precision of the entries.
-    tile
-        Side of a tile.
-    fills
-        For kernels (by position) some of whose samples lack their source.
+    `fills` are for kernels (by position) some of whose samples lack their source.
     """
 
     def __init__(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import progress
+from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.features.tile_tasks import TileIndex, batches, check_task_memory, run_batch
 from dmkl.features.tiles import FeatureTiles
@@ -19,9 +19,6 @@ from dmkl.store.tiles import TileWriter, crc32c
 from dmkl.store.writer import StoreWriter
 
 __all__ = ["write_kernels"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from dask.delayed import delayed
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.health.examine import PROBES, Plan, Portrait, examine
 from dmkl.health.findings import SEVERITIES, Finding, findings_of_kernel, findings_of_set, negative_part, resolution_of
@@ -21,8 +21,6 @@ from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import TileSource, View
 
 __all__ = ["SEVERITIES", "check"]
-
-Array = npt.NDArray[Any]
 
 
 def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
@@ -75,7 +73,7 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     return _dataset(K.names, portraits, same, factor, findings)
 
 
-def _examine_all(source: TileSource, kernels: npt.NDArray[np.int64], n_steps: int, seed: int) -> list[Portrait]:
+def _examine_all(source: TileSource, kernels: Index, n_steps: int, seed: int) -> list[Portrait]:
     where = machine()
     tiling = source.tiling
     rows = np.arange(tiling.rows)
@@ -93,7 +91,7 @@ def _examine_all(source: TileSource, kernels: npt.NDArray[np.int64], n_steps: in
     return again(lambda: _run(source, kernels, plan, passes * view.bytes_per_pass), "check")
 
 
-def _run(source: TileSource, kernels: npt.NDArray[np.int64], plan: Plan, n_bytes: int) -> list[Portrait]:
+def _run(source: TileSource, kernels: Index, plan: Plan, n_bytes: int) -> list[Portrait]:
     token = uuid.uuid4().hex
     shared = send(source, f"check-source-{token}")
     tasks = [
@@ -106,9 +104,7 @@ def _run(source: TileSource, kernels: npt.NDArray[np.int64], plan: Plan, n_bytes
     return found[0]
 
 
-def _repetitions(
-    source: TileSource, kernels: npt.NDArray[np.int64], portraits: Sequence[Portrait]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+def _repetitions(source: TileSource, kernels: Index, portraits: Sequence[Portrait]) -> tuple[Index, Float]:
     """For each kernel the first kernel that it repeats (itself if none) and the factor between them."""
     same, factor = np.arange(len(kernels)), np.ones(len(kernels))
     if hasattr(source, "tile_crc32c"):
@@ -132,8 +128,8 @@ def _repetitions(
 def _dataset(
     names: Sequence[str],
     portraits: Sequence[Portrait],
-    same: npt.NDArray[np.int64],
-    factor: npt.NDArray[np.float64],
+    same: Index,
+    factor: Float,
     findings: Sequence[Finding],
 ) -> xr.Dataset:
     def column(values: Sequence[Any] | Array, about: str) -> tuple[str, Array, dict[str, str]]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import google_crc32c
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import CorruptTileError
 from dmkl.numerics.chain import Fitted
 from dmkl.numerics.lanczos import Extremes, extreme_eigenvalues
@@ -17,10 +15,9 @@ from dmkl.numerics.likeness import centered_probes
 from dmkl.passes.sweep import Columns, sweep
 from dmkl.passes.units import Unit
 from dmkl.passes.view import Lens, TileKey, TileSource, View
+from dmkl.store.tiles import crc32c
 
 __all__ = ["PROBES", "Plan", "Portrait", "examine"]
-
-Array = npt.NDArray[Any]
 
 PROBES = 4
 """Random vectors by which kernels are compared: 10 different numbers a kernel."""
@@ -28,24 +25,12 @@ PROBES = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of an examination.
+    """Settings of an examination."""
 
-    Parameters
-    ----------
-    n_steps
-        Products for the ends of the spectrum.
-    seed
-        Of the random vectors: the same probes for every kernel, a start vector of its own for each.
-    hold
-        Whether a task may keep its kernel in memory, in float64, from its first reading.
-    tasks_per_machine
-        Tasks that run side by side (they share the cores).
-    """
-
-    n_steps: int
-    seed: int
-    hold: bool
-    tasks_per_machine: int
+    n_steps: int  # products for the ends of the spectrum
+    seed: int  # of the random vectors: the same probes for every kernel, a start vector of its own for each
+    hold: bool  # whether a task may keep its kernel in memory, in float64, from its first reading
+    tasks_per_machine: int  # tasks that run side by side (they share the cores)
 
 
 @dataclass
@@ -95,7 +80,7 @@ def _read_entries(source: TileSource, kernel: int, portrait: Portrait, held: dic
     above: tuple[int, int, Array] | None = None
     for (_, i, j), tile in _tiles(source, _keys(source, kernel), portrait):
         portrait.n_tiles += 1
-        if table is not None and (found := _crc32c(tile)) != int(table[i, j]):
+        if table is not None and (found := crc32c(tile)) != int(table[i, j]):
             portrait.damaged.append(
                 f"tile ({i}, {j}) is not what was written: its checksum is {found:08x}, and "
                 f"{int(table[i, j]):08x} is on record"
@@ -178,10 +163,6 @@ def _tiles(source: TileSource, keys: Sequence[TileKey], portrait: Portrait) -> I
                 alone = []
             done += 1
             yield from alone
-
-
-def _crc32c(tile: Array) -> int:
-    return int(google_crc32c.value(np.ascontiguousarray(tile).view(np.uint8).reshape(-1)))
 
 
 def _largest(difference: Array) -> float:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Float, Index
 from dmkl.health.examine import Portrait
 
 __all__ = [
@@ -54,64 +54,59 @@ def is_constant(portrait: Portrait, resolution: float) -> bool:
     return bool(abs(portrait.centered_trace) <= resolution * abs(portrait.trace))
 
 
-def findings_of_kernel(name: str, portrait: Portrait, resolution: float) -> Iterator[Finding]:
+def findings_of_kernel(name: str, portrait: Portrait, resolution: float) -> list[Finding]:
     """The problems that one kernel has by itself."""
+    return [Finding(severity, name, message) for severity, message in _problems(portrait, resolution)]
+
+
+def _problems(portrait: Portrait, resolution: float) -> Iterator[tuple[str, str]]:
+    """Severity and message of each problem."""
     if portrait.damaged:
-        yield Finding(
+        yield (
             "error",
-            name,
             f"{len(portrait.damaged)} of {portrait.n_tiles} tiles are damaged or missing, and any result "
             f"from this kernel is void: {portrait.damaged[0]}",
         )
     if portrait.not_finite:
-        yield Finding(
+        yield (
             "error",
-            name,
             f"{portrait.not_finite} entries are NaN or infinite; mend the matrix and import it again, or "
             "leave the kernel out with select()",
         )
     if portrait.asymmetry > 0:
-        yield Finding(
+        yield (
             "error",
-            name,
             f"mirrored entries differ by up to {portrait.asymmetry:.3g} (largest entry "
             f"{portrait.largest:.3g}), and a symmetric set must repeat them exactly: the program that wrote "
             "it broke the format. Import it again",
         )
-    yield from _stale_statistics(name, portrait, resolution)
+    limit = max(resolution, 1e-10)
+    for what, error in (("row sums", portrait.row_sum_error), ("diagonal", portrait.diagonal_error)):
+        if error > limit:
+            yield (
+                "error",
+                f"the stored {what} are off by {error:.3g} of their size, and centering and normalizing use "
+                "them: the program that wrote the set broke the format. Import it again",
+            )
     if portrait.extremes is None:
         return
-    yield from _spectral(name, portrait, resolution)
+    yield from _spectral(portrait, resolution)
     if is_constant(portrait, resolution):
-        yield Finding(
+        yield (
             "warning",
-            name,
             f"it is constant: of its trace, {portrait.trace:.3g}, centering leaves "
             f"{portrait.centered_trace:.3g}, no more than rounding. It tells no samples apart, and "
             "normalizing it after centering will fail; leave it out with select()",
         )
     if portrait.zero_diagonal:
-        yield Finding(
+        yield (
             "note",
-            name,
             f"{portrait.zero_diagonal} samples have k(x, x) = 0, such as samples without any feature: cosine "
             "normalization will refuse them, the others will not",
         )
 
 
-def _stale_statistics(name: str, portrait: Portrait, resolution: float) -> Iterator[Finding]:
-    limit = max(resolution, 1e-10)
-    for what, error in (("row sums", portrait.row_sum_error), ("diagonal", portrait.diagonal_error)):
-        if error > limit:
-            yield Finding(
-                "error",
-                name,
-                f"the stored {what} are off by {error:.3g} of their size, and centering and normalizing use "
-                "them: the program that wrote the set broke the format. Import it again",
-            )
-
-
-def _spectral(name: str, portrait: Portrait, resolution: float) -> Iterator[Finding]:
+def _spectral(portrait: Portrait, resolution: float) -> Iterator[tuple[str, str]]:
     part, extremes = negative_part(portrait), portrait.extremes
     if extremes is None or part <= resolution:
         return
@@ -119,11 +114,10 @@ def _spectral(name: str, portrait: Portrait, resolution: float) -> Iterator[Find
     figure = f"it has an eigenvalue of {lowest:.3g} or less, {_percent(part)} of its largest"
     if part <= 1e-6:
         message = f"{figure}: no more than a computation in single precision leaves behind; ignore it"
-        yield Finding("note", name, message)
+        yield "note", message
         return
-    yield Finding(
+    yield (
         "warning",
-        name,
         f"{figure}. Learners that need positive semidefinite kernels may refuse it; import it again with "
         "--repair clip, flip or shift (repair= in dmkl.create)",
     )
@@ -137,15 +131,12 @@ def findings_of_set(
     names: Sequence[str],
     portraits: Sequence[Portrait],
     resolution: float,
-    same: npt.NDArray[np.int64],
-    factor: npt.NDArray[np.float64],
+    same: Index,
+    factor: Float,
 ) -> Iterator[Finding]:
     """The problems that kernels have with one another.
 
-    Parameters
-    ----------
-    same, factor
-        For each kernel the first kernel that it repeats (its own position if none), and by which factor.
+    `same` has for each kernel the first one that it repeats (its own position if none), `factor` by which factor.
     """
     for j, first in enumerate(same.tolist()):
         if first == j:

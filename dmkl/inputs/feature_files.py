@@ -11,13 +11,13 @@ import numpy as np
 
 from dmkl.errors import InputError
 from dmkl.inputs.feature_matrices import LABEL_ROLES, SourceMatrix, UnalignedFeatures, array_matrix, sample_names
-from dmkl.inputs.file_source import KernelArray
+from dmkl.inputs.file_source import KernelArray, kernel_names
 from dmkl.inputs.folders import PathLike, find_files
 from dmkl.inputs.formats.file_arrays import FileArray, role_of, vector, where
 from dmkl.inputs.formats.registry import Format, arrays_in, format_of
 from dmkl.inputs.formats.tables import LastOpened
-from dmkl.inputs.kernel_arrays import kernel_names
-from dmkl.inputs.label_files import read_array, read_file
+from dmkl.inputs.formats.text import read_array
+from dmkl.inputs.label_files import read_file
 from dmkl.inputs.side_data import SideData
 
 __all__ = ["from_files"]
@@ -30,13 +30,7 @@ _REFUSED = {
 
 
 def from_files(paths: PathLike | Sequence[PathLike]) -> UnalignedFeatures:
-    """Find feature matrices in files, and labels, splits and names beside them; only headers are read.
-
-    Raises
-    ------
-    InputError
-        If a file is missing, damaged or of an unknown kind, or there are no features in them.
-    """
+    """Find feature matrices in files, and labels, splits and names beside them; only headers are read."""
     unaligned = UnalignedFeatures()
     last = LastOpened()
     files, beside = find_files(paths, Format.holds_features, {"samples", *LABEL_ROLES}, unaligned.notes)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import scipy.sparse
+from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
+from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError
 from dmkl.inputs.labels import as_text
 from dmkl.inputs.side_data import SideData
@@ -19,18 +22,22 @@ from dmkl.inputs.side_data import SideData
 __all__ = [
     "LABEL_ROLES",
     "FeatureMatrix",
+    "Numbers",
     "SourceMatrix",
     "UnalignedFeatures",
     "aligned",
     "array_matrix",
     "check_rows",
+    "dtype_of",
+    "frame_matrix",
+    "is_number",
     "missing_rows",
+    "only_counts",
+    "refuse_columns",
     "sample_names",
     "stored",
 ]
 
-Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 Rows = slice | npt.NDArray[np.intp]
 """Some rows in increasing order."""
 
@@ -60,24 +67,14 @@ class FeatureMatrix(Protocol):
 
 @dataclass(frozen=True)
 class SourceMatrix:
-    """A feature matrix with its rows in the order of the file or object that holds them.
-
-    Parameters
-    ----------
-    name, shape, dtype, columns
-        As in `FeatureMatrix`.
-    samples
-        Names of its rows, unique.
-    part
-        Gives some rows, as anything that `numpy.asarray` takes; masked entries are missing.
-    """
+    """A `FeatureMatrix` with its rows in the order of the file or object that holds them."""
 
     name: str
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     columns: tuple[str, ...] | None
-    samples: tuple[str, ...] | None
-    part: Callable[[Rows], Any]
+    samples: tuple[str, ...] | None  # names of its rows, unique
+    part: Callable[[Rows], Any]  # gives some rows, for `numpy.asarray`; masked entries are missing
 
     def read(self, rows: Rows) -> Array:
         """See `FeatureMatrix`."""
@@ -92,15 +89,7 @@ class SourceMatrix:
 
 
 def aligned(matrix: SourceMatrix, order: npt.NDArray[np.intp]) -> SourceMatrix:
-    """The matrix with its rows put in the order of the samples.
-
-    Parameters
-    ----------
-    matrix
-        In the order of its source.
-    order
-        The row of each sample in `matrix`, -1 where it has none.
-    """
+    """The matrix with its rows put in the order of the samples: `order` has the row of each, -1 where it has none."""
 
     def part(rows: Rows) -> Array:
         wanted = order[rows]
@@ -127,21 +116,7 @@ def array_matrix(
 ) -> SourceMatrix:
     """Take an array with a shape and a type, read in parts, as a feature matrix.
 
-    Parameters
-    ----------
-    name
-        What to call it.
-    values
-        What tells shape and type.
-    samples, columns
-        Names of its rows and columns.
-    open
-        Gives the array to read from, where that is not `values`.
-
-    Raises
-    ------
-    InputError
-        If it is no matrix of real numbers with at least one row and one column, or names of samples are not unique.
+    `values` tell shape and type; `open` gives the array to read from, where that is another.
     """
     if scipy.sparse.issparse(values):
         msg = f"features {name!r} are sparse, but kernels are computed from dense rows; give {name}.toarray()"
@@ -173,13 +148,7 @@ def _shape(name: str, found: Sequence[Any]) -> tuple[int, int]:
 
 
 def stored(name: str, dtype: Any) -> np.dtype[Any]:
-    """Stored type of entries: float32 where that loses nothing and they are narrow, else float64.
-
-    Raises
-    ------
-    InputError
-        If they are no real numbers.
-    """
+    """Stored type of entries: float32 where that loses nothing and they are narrow, else float64."""
     found = np.dtype(dtype)
     if found.kind not in "fiub":
         msg = f"features {name!r} hold {'Python objects' if found.kind == 'O' else found}, expected real numbers"
@@ -193,13 +162,7 @@ def stored(name: str, dtype: Any) -> np.dtype[Any]:
 
 
 def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> tuple[str, ...] | None:
-    """Names of samples as strings.
-
-    Raises
-    ------
-    InputError
-        If they are not unique, or not as many as the rows.
-    """
+    """Names of samples as strings, checked to be unique and as many as the rows."""
     if names is None:
         return None
     found = tuple(map(as_text, names))
@@ -224,28 +187,9 @@ def missing_rows(values: Array) -> Mask:
 def check_rows(
     name: str, values: Array, first_row: int, samples: Sequence[str] | None, columns: Sequence[str] | None
 ) -> Mask:
-    """Find the missing rows, and check that all others are finite.
+    """Find the rows that are NaN throughout, and check that all others are finite; returns a mask, (rows,).
 
-    Parameters
-    ----------
-    name
-        How messages name the matrix.
-    values
-        Some of its rows, (rows, columns).
-    first_row
-        The position of the first of them in the matrix.
-    samples, columns
-        Names of all its rows and columns, where there are any.
-
-    Returns
-    -------
-    numpy.ndarray
-        (rows,), true where the whole row is NaN.
-
-    Raises
-    ------
-    InputError
-        If a value is infinite, or NaN in a row that has other values.
+    `values` are the rows of the matrix from `first_row` on; `samples` and `columns` name all its rows and columns.
     """
     bad = ~np.isfinite(values)
     if not bad.any():
@@ -274,21 +218,59 @@ LABEL_ROLES = ("labels", "splits", "tasks")
 
 @dataclass
 class UnalignedFeatures:
-    """Feature matrices whose rows are not aligned yet, and what was found beside them.
+    """Feature matrices whose rows are not aligned yet, and what was found beside them."""
 
-    Parameters
-    ----------
-    matrices
-        Each in the order of its source.
-    found
-        Labels, splits and names of tasks.
-    samples
-        Names of the rows of all matrices that carry none.
-    notes
-        What was left out or taken for what.
-    """
+    matrices: list[SourceMatrix] = field(default_factory=list)  # each in the order of its source
+    found: list[SideData] = field(default_factory=list)  # labels, splits and names of tasks
+    samples: tuple[str, ...] | None = None  # names of the rows of all matrices that carry none
+    notes: list[str] = field(default_factory=list)  # what was left out or taken for what
 
-    matrices: list[SourceMatrix] = field(default_factory=list)
-    found: list[SideData] = field(default_factory=list)
-    samples: tuple[str, ...] | None = None
-    notes: list[str] = field(default_factory=list)
+
+# --- data frames ------------------------------------------------------------------------------------------------------
+
+
+def frame_matrix(name: str, frame: pd.DataFrame) -> SourceMatrix:
+    """Take a data frame as a feature matrix; its index names the samples unless it only counts."""
+    others = [str(column) for column, dtype in frame.dtypes.items() if not is_number(dtype)]
+    if others:
+        refuse_columns(f"features {name!r}", others, "; names of samples go into the index (set_index)")
+    index = None if only_counts(frame.index) else frame.index
+    values = Numbers(frame, dtype_of(name, frame.dtypes))
+    return array_matrix(name, values, samples=index, columns=frame.columns)
+
+
+def is_number(dtype: Any) -> bool:
+    """Whether a column of this type is numeric."""
+    return bool(is_numeric_dtype(dtype)) and not is_complex_dtype(dtype)
+
+
+def only_counts(index: pd.Index[Any]) -> bool:
+    """Whether an index is that of a data frame without names of rows."""
+    return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
+
+
+def refuse_columns(where: str, columns: Sequence[str], way_out: str = "") -> NoReturn:
+    """Refuse columns that are not numeric, by their names."""
+    more = f" … ({len(columns)} in all)" if len(columns) > 8 else ""
+    msg = (
+        f"{where}: not numeric {'is column' if len(columns) == 1 else 'are columns'} "
+        f"{', '.join(map(repr, columns[:8]))}{more}; encode as numbers (pandas.get_dummies) or drop{way_out}"
+    )
+    raise InputError(msg)
+
+
+def dtype_of(name: str, dtypes: pd.Series[Any]) -> np.dtype[Any]:
+    """The type that holds all columns."""
+    # Pandas's own types tell the NumPy type of their numbers.
+    found = {stored(name, getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype))) for dtype in dtypes}
+    return np.result_type(*found, np.float32)
+
+
+class Numbers:
+    """A data frame of numbers as an array."""
+
+    def __init__(self, frame: pd.DataFrame, dtype: np.dtype[Any]) -> None:
+        self._frame, self.shape, self.dtype = frame, frame.shape, dtype
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._frame.iloc[key].to_numpy(self.dtype, na_value=np.nan)

@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.data_frames import frame_matrix
-from dmkl.inputs.feature_matrices import LABEL_ROLES, SourceMatrix, UnalignedFeatures, array_matrix, sample_names
+from dmkl.inputs.feature_matrices import (
+    LABEL_ROLES,
+    SourceMatrix,
+    UnalignedFeatures,
+    array_matrix,
+    frame_matrix,
+    sample_names,
+)
 from dmkl.inputs.formats.file_arrays import FileArray, role_of, shape_text, vector
 from dmkl.inputs.formats.text import LabelTable
 from dmkl.inputs.side_data import SideData
@@ -24,13 +30,7 @@ __all__ = ["from_memory"]
 
 
 def from_memory(features: Any) -> UnalignedFeatures:
-    """Take an array, a data frame, an xarray Dataset, or a mapping from names to arrays and frames as features.
-
-    Raises
-    ------
-    InputError
-        If something is no matrix of real numbers.
-    """
+    """Take an array, a data frame, an xarray Dataset, or a mapping from names to arrays and frames as features."""
     if isinstance(features, xr.Dataset):
         return _dataset(features)
     if isinstance(features, Mapping):
@@ -74,7 +74,7 @@ class _Labeled:
         return self._array[key].to_numpy()
 
 
-def _coordinate(array: xr.DataArray, axis: int) -> npt.NDArray[Any] | None:
+def _coordinate(array: xr.DataArray, axis: int) -> Array | None:
     if axis >= array.ndim or array.dims[axis] not in array.coords:
         return None
     return np.asarray(array.coords[array.dims[axis]].to_numpy())

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError
 from dmkl.inputs.feature_files import from_files
 from dmkl.inputs.feature_matrices import FeatureMatrix, SourceMatrix, UnalignedFeatures, aligned, sample_names
@@ -22,33 +22,19 @@ from dmkl.inputs.side_data import KernelShape, SideData, gather
 
 __all__ = ["Features", "as_features"]
 
-Mask = npt.NDArray[np.bool_]
-
 
 @dataclass
 class Features:
-    """Feature matrices over the same samples.
+    """Feature matrices over the same samples."""
 
-    Parameters
-    ----------
-    blocks
-        By name; all have the same number of rows, row i being sample i.
-    samples
-        Names of the samples; None where nothing tells them.
-    labels
-        Names, labels, tasks and splits of the samples, as far as they were found beside the features.
-    notes
-        What was left out, or taken for what.
-    """
-
-    blocks: dict[str, FeatureMatrix]
-    samples: list[str] | None
-    labels: Labels
-    notes: list[str]
+    blocks: dict[str, FeatureMatrix]  # by name; all have the same number of rows, row i being sample i
+    samples: list[str] | None  # names of the samples; None where nothing tells them
+    labels: Labels  # names, labels, tasks and splits of the samples, as far as they were found beside the features
+    notes: list[str]  # what was left out, or taken for what
 
 
 def as_features(
-    features: Any, *, samples: Sequence[Any] | npt.NDArray[Any] | None = None, present: Mapping[str, Any] | None = None
+    features: Any, *, samples: Sequence[Any] | Array | None = None, present: Mapping[str, Any] | None = None
 ) -> Features:
     """Take features from files or memory and align their rows to one order of samples; no value is read yet.
 

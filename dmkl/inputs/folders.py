@@ -20,22 +20,9 @@ def find_files(
 ) -> tuple[list[Path], list[tuple[str, Path]]]:
     """Find the files with data, and those with labels and such by what they hold.
 
-    Parameters
-    ----------
-    paths
-        A file, a folder or several of them. A single file holds the data, whatever it is called; the files of a folder
-        come in natural order, K2 before K10.
-    takes
-        Says which formats hold the data.
-    roles
-        What is looked for beside the data: values of `ROLES`.
-    notes
-        Told what was left out.
-
-    Raises
-    ------
-    InputError
-        If a file is missing or of another format.
+    A single file holds the data, whatever it is called; the files of a folder come in natural order, K2 before K10.
+    `takes` says which formats hold the data, `roles` (of `ROLES`) what is looked for beside them; `notes` get what was
+    left out.
     """
     given = [Path(path).expanduser() for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if len(given) == 1 and not _is_plain_folder(given[0]):
@@ -59,13 +46,7 @@ def find_files(
 
 
 def check_file(path: Path, takes: Callable[[Format], bool]) -> Path:
-    """Check that a file is there and of a format that is taken; return it.
-
-    Raises
-    ------
-    InputError
-        If it is not.
-    """
+    """Check that a file is there and of a format that is taken; return it."""
     if not path.exists():
         msg = f"there is no file {path}"
         raise InputError(msg)

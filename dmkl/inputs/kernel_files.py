@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dmkl.errors import InputError
-from dmkl.inputs.file_source import FileSource, KernelArray
+from dmkl.inputs.file_source import FileSource, KernelArray, check_shapes, choose_arrays, kernel_array, kernel_names
 from dmkl.inputs.folders import PathLike, find_files
 from dmkl.inputs.formats.file_arrays import ROLES, role_of, where
 from dmkl.inputs.formats.registry import Format, arrays_in, expected_files
-from dmkl.inputs.kernel_arrays import arrays_named, as_kernel_array, check_shapes, find_kernels, kernel_names
-from dmkl.inputs.label_files import read_array, read_file
+from dmkl.inputs.formats.text import read_array
+from dmkl.inputs.label_files import read_file
 from dmkl.inputs.labels import Labels
 from dmkl.inputs.side_data import KernelShape, SideData, gather
 
@@ -88,10 +88,7 @@ def open_files(
     for path in files:
         held = arrays_in(path)
         roles = [role_of(variable) for variable in held]
-        if variables is None:
-            chosen = find_kernels(path, [v for v, role in zip(held, roles, strict=True) if role is None])
-        else:
-            chosen = arrays_named(path, held, variables)
+        chosen = choose_arrays(path, held, roles, variables)
         rest = [(v, role) for v, role in zip(held, roles, strict=True) if v not in chosen]
         for variable, role in rest:
             if role is not None and not variable.problem:
@@ -99,16 +96,10 @@ def open_files(
         left_out = [str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)]
         if left_out:
             notes.append(f"{path}: left out {', '.join(left_out)}")
-        parts += [as_kernel_array(variable, kernel_axis, notes) for variable in chosen]
+        parts += [kernel_array(variable, kernel_axis, notes) for variable in chosen]
     check_shapes(parts)
-    given = {
-        "labels": labels,
-        "samples": samples,
-        "train_samples": train_samples,
-        "splits": splits,
-        "diagonal": diagonal,
-    }
-    for role, file in given.items():
+    roles_asked = ("labels", "samples", "train_samples", "splits", "diagonal")
+    for role, file in zip(roles_asked, (labels, samples, train_samples, splits, diagonal), strict=True):
         if file is not None:
             found = [other for other in found if other.role != role]
             found.append(SideData(role, str(file), partial(read_file, Path(file))))

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import zarr
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 
 __all__ = [
@@ -56,13 +56,7 @@ class KernelSource(Protocol):
 
 
 def kernel_axis(shape: Sequence[int], where: str, *, last_when_cubic: bool = False) -> int:
-    """Which axis of a stack of square matrices counts the kernels: the one whose length differs.
-
-    Raises
-    ------
-    InputError
-        If no two of the three lengths agree.
-    """
+    """Which axis of a stack of square matrices counts the kernels: the one whose length differs."""
     a, b, c = shape
     if a == b == c:
         return 2 if last_when_cubic else 0
@@ -93,18 +87,15 @@ def fingerprint(matrix: Matrix) -> str:
 class _Layer:
     """One kernel of a three-dimensional array, read in blocks."""
 
-    def __init__(self, array: Any, axis: int, j: int, *, transposed: bool = False) -> None:
-        self._array, self._axis, self._j, self._transposed = array, axis, j, transposed
-        rest = [length for position, length in enumerate(array.shape) if position != axis]
-        self.shape: tuple[int, ...] = (rest[1], rest[0]) if transposed else (rest[0], rest[1])
+    def __init__(self, array: Any, axis: int, j: int) -> None:
+        self._array, self._axis, self._j = array, axis, j
+        self.shape = tuple(length for position, length in enumerate(array.shape) if position != axis)
         self.dtype = np.dtype(array.dtype)
 
-    def __getitem__(self, key: tuple[slice, slice]) -> npt.NDArray[Any]:
-        rows, cols = key[::-1] if self._transposed else key
-        index: list[Any] = [rows, cols]
+    def __getitem__(self, key: tuple[slice, slice]) -> Array:
+        index: list[Any] = list(key)
         index.insert(self._axis, self._j)
-        block = np.asarray(self._array[tuple(index)])
-        return block.T if self._transposed else block
+        return np.asarray(self._array[tuple(index)])
 
 
 class StripBuffer:
@@ -113,11 +104,11 @@ class StripBuffer:
     def __init__(self, matrix: Matrix) -> None:
         self._matrix = matrix
         self._rows: tuple[int, int] | None = None
-        self._strip: npt.NDArray[Any] = np.empty((0, 0))
+        self._strip: Array = np.empty((0, 0))
         self.shape = matrix.shape
         self.dtype = matrix.dtype
 
-    def __getitem__(self, key: tuple[slice, slice]) -> npt.NDArray[Any]:
+    def __getitem__(self, key: tuple[slice, slice]) -> Array:
         rows, cols = key
         if self._rows != (rows.start, rows.stop):
             self._strip = np.asarray(self._matrix[rows, slice(0, self.shape[1])])
@@ -126,53 +117,29 @@ class StripBuffer:
 
 
 class ArraySource:
-    """A three-dimensional array: NumPy, a memory map, Dask, Zarr, h5py.
+    """A three-dimensional array, of which `axis` counts the kernels: NumPy, a memory map, Dask, Zarr, h5py."""
 
-    Parameters
-    ----------
-    array
-        n kernels along `axis`.
-    axis
-        The axis that counts the kernels.
-    transposed
-        Whether the two other axes stand in the order (columns, rows).
-    identity
-        What identifies the array (a file and its modification time, say); NumPy and Dask arrays identify
-        themselves.
-    """
-
-    def __init__(
-        self,
-        array: Any,
-        *,
-        axis: int = 0,
-        transposed: bool = False,
-        names: Sequence[str] | None = None,
-        identity: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, array: Any, *, axis: int = 0, names: Sequence[str] | None = None) -> None:
         if len(array.shape) != 3:
             msg = (
                 f"kernels must be three-dimensional, (kernel, row, column), got an array of shape {tuple(array.shape)}"
             )
             raise InputError(msg)
-        self._array, self._axis, self._transposed, self._identity = array, axis, transposed, identity
-        self.names = names
+        self._array, self._axis, self.names = array, axis, names
         self.n_kernels: int | None = int(array.shape[axis])
 
     def matrices(self) -> Iterator[Matrix]:
         """See `KernelSource.matrices`."""
         assert self.n_kernels is not None
         for j in range(self.n_kernels):
-            layer = _Layer(self._array, self._axis, j, transposed=self._transposed)
+            layer = _Layer(self._array, self._axis, j)
             # A Dask block costs the chunks that it touches: whole strips touch each chunk fewest times.
             yield StripBuffer(layer) if isinstance(self._array, da.Array) else layer
 
     def identity(self, j: int) -> dict[str, Any] | None:
         """See `KernelSource.identity`."""
-        if self._identity is not None:
-            return {**self._identity, "index": j}
         if isinstance(self._array, np.ndarray):
-            return {"array": fingerprint(_Layer(self._array, self._axis, j, transposed=self._transposed))}
+            return {"array": fingerprint(_Layer(self._array, self._axis, j))}
         if isinstance(self._array, da.Array):
             return {"dask": self._array.name, "index": j}
         return None
@@ -210,13 +177,7 @@ class IterableSource:
 
 
 def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
-    """Turn what `dmkl.create` accepts into a source.
-
-    Raises
-    ------
-    InputError
-        If `kernels` is no array and not iterable, or has no kernels.
-    """
+    """Turn what `dmkl.create` accepts into a source."""
     if hasattr(kernels, "matrices") and hasattr(kernels, "identity"):
         return kernels  # type: ignore[no-any-return]
     source: KernelSource

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.folders import PathLike, check_file
-from dmkl.inputs.formats.file_arrays import FileArray, vector, where
 from dmkl.inputs.formats.registry import Format, arrays_in, format_of
-from dmkl.inputs.formats.text import LabelTable
+from dmkl.inputs.formats.text import LabelTable, read_array
 
-__all__ = ["read_array", "read_file", "read_vector"]
+__all__ = ["read_file", "read_vector"]
 
 
-def read_vector(path: PathLike, variable: str | None = None) -> npt.NDArray[Any]:
+def read_vector(path: PathLike, variable: str | None = None) -> Array:
     """Labels, names or splits from a file: text (a value a line, a line of values, a table), .npy, container.
 
     Parameters
@@ -42,13 +40,7 @@ def read_vector(path: PathLike, variable: str | None = None) -> npt.NDArray[Any]
 
 
 def read_file(path: Path, name: str | None = None) -> LabelTable:
-    """The values of a file of one array, with the names of its rows and columns where it is a table.
-
-    Raises
-    ------
-    InputError
-        As `read_vector`.
-    """
+    """The values of a file of one array, with the names of its rows and columns where it is a table."""
     path = check_file(path.expanduser(), Format.holds_kernels)
     found = format_of(path)
     if found is not None and found.labels is not None:
@@ -63,8 +55,3 @@ def read_file(path: Path, name: str | None = None) -> LabelTable:
         msg = f"{path} holds {len(held)} arrays, expected one: {', '.join(map(str, held))}"
         raise InputError(msg)
     return read_array(held[0])
-
-
-def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
-    """The values of an array of a file; `samples` are the names of its rows."""
-    return LabelTable(vector(variable.read(), where(variable)), samples)

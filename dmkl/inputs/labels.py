@@ -7,48 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 
 __all__ = ["Labels", "as_text", "unique_names"]
 
-Array = npt.NDArray[Any]
-
 
 @dataclass
 class Labels:
-    """Labels, splits and names of the samples of a set; every field may be missing.
+    """Labels, splits and names of the samples of a set; every field may be missing."""
 
-    Parameters
-    ----------
-    samples, train_samples
-        Names, unique; numbers from 0 where missing.
-    labels
-        (sample,) classes, or (sample, task) of 0 and 1.
-    tasks
-        Names of the tasks of multilabel labels.
-    splits
-        (split, sample): 0 train, 1 validation, 2 test, -1 in no part.
-    diagonal
-        (kernel, sample), k(x, x) of the samples of rectangular kernels; symmetric ones have their own.
-    """
-
-    samples: Sequence[Any] | Array | None = None
-    train_samples: Sequence[Any] | Array | None = None
-    labels: Sequence[Any] | Array | None = None
-    tasks: Sequence[Any] | Array | None = None
-    splits: Sequence[Any] | Array | None = None
+    samples: Sequence[Any] | Array | None = None  # names, unique; numbers from 0 where missing
+    train_samples: Sequence[Any] | Array | None = None  # names, unique; numbers from 0 where missing
+    labels: Sequence[Any] | Array | None = None  # (sample,) classes, or (sample, task) of 0 and 1
+    tasks: Sequence[Any] | Array | None = None  # names of the tasks of multilabel labels
+    splits: Sequence[Any] | Array | None = None  # (split, sample): 0 train, 1 validation, 2 test, -1 in no part
     diagonal: Array | None = None
+    """(kernel, sample), k(x, x) of the samples of rectangular kernels; symmetric ones have their own."""
 
     def checked(self, rows: int, cols: int, *, rectangular: bool) -> dict[str, Array | None]:
-        """Check the labels against the shape of the kernels; returns the arrays to write.
-
-        Raises
-        ------
-        InputError
-            If a length is wrong, a name occurs twice, or splits hold other numbers than -1, 0, 1, 2.
-        """
+        """Check the labels against the shape of the kernels; returns the arrays to write."""
         labels = None if self.labels is None else _checked_labels(np.asarray(self.labels), rows)
         tasks = None
         if labels is not None and labels.ndim == 2:
@@ -63,13 +42,7 @@ class Labels:
 
 
 def unique_names(values: Sequence[Any] | Array | None, length: int, what: str) -> Array:
-    """Names as an array of strings, numbers from 0 where there are none; `what` they are of, as messages say it.
-
-    Raises
-    ------
-    InputError
-        If their number is not `length`, or a name occurs twice.
-    """
+    """Names as an array of strings, numbers from 0 where there are none; `what` they are of, as messages say it."""
     if values is None:
         return np.array([str(i) for i in range(length)], dtype=object)
     given = np.asarray(values)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.text import LabelTable
 from dmkl.inputs.labels import Labels
 
 __all__ = ["KernelShape", "SideData", "gather"]
-
-Array = npt.NDArray[Any]
 
 _PARTS = {
     **dict.fromkeys(("train", "training", "0"), 0),
@@ -27,40 +24,22 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class SideData:
-    """Labels, names or splits, recognized by the name of their file or array.
+    """Labels, names or splits, recognized by the name of their file or array."""
 
-    Parameters
-    ----------
-    role
-        One of the values of `ROLES`.
-    where
-        How messages name it.
-    read
-        Reads it.
-    """
-
-    role: str
-    where: str
+    role: str  # one of the values of `ROLES`
+    where: str  # how messages name it
     read: Callable[[], LabelTable]
 
 
 @dataclass(frozen=True)
 class KernelShape:
-    """Number and shape of the kernels, and the names of rows and columns that their files hold.
-
-    Parameters
-    ----------
-    n_kernels, n_rows, n_cols
-        Their number and shape.
-    row_names, col_names
-        The names in a text file; None where it has none.
-    """
+    """Number and shape of the kernels, and the names of rows and columns that their files hold."""
 
     n_kernels: int
     n_rows: int
     n_cols: int
-    row_names: Sequence[str] | None = None
-    col_names: Sequence[str] | None = None
+    row_names: Sequence[str] | None = None  # the names in a text file; None where it has none
+    col_names: Sequence[str] | None = None  # the names in a text file; None where it has none
 
 
 def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> tuple[Labels, list[str] | None]:
@@ -70,11 +49,6 @@ def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> t
     -------
     tuple
         The labels, and the kernels' names where there are any.
-
-    Raises
-    ------
-    InputError
-        If lengths or names of samples do not fit the kernels.
     """
     held: dict[str, tuple[str, LabelTable]] = {}
     for role in dict.fromkeys(item.role for item in found):

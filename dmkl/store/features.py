@@ -18,11 +18,11 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import StoreError
 from dmkl.inputs.feature_matrices import FeatureMatrix, check_rows
 from dmkl.store.layout import create_strings
@@ -41,37 +41,21 @@ __all__ = [
 
 FEATURES = "features"
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
-
 _STRIP_BYTES = 32 * 2**20
 _CHUNK_COLUMNS = 1024
 
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """A feature table that was scanned, read in parts by tasks.
-
-    Parameters
-    ----------
-    name, shape, dtype, columns
-        As in `FeatureMatrix`.
-    content
-        A digest of the values.
-    center
-        The column means, (columns,), that distances are taken relative to.
-    n_missing
-        Samples without this source; of some rows of a table an upper bound.
-    """
+    """A feature table that was scanned, read in parts by tasks; fields as in `FeatureMatrix`, and some more."""
 
     name: str
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     columns: tuple[str, ...] | None
-    content: str
-    center: Float
-    n_missing: int
+    content: str  # a digest of the values
+    center: Float  # the column means, (columns,), that distances are taken relative to
+    n_missing: int  # samples without this source; of some rows of a table an upper bound
 
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """Some rows and columns; rows of NaN for samples without this source."""
@@ -108,13 +92,7 @@ class StoredTable(FeatureTable):
 
     @classmethod
     def open(cls, location: str | Store, path: str) -> Self:
-        """The table at a place.
-
-        Raises
-        ------
-        StoreError
-            If it is damaged.
-        """
+        """The table at a place; StoreError if it is damaged."""
         try:
             group: Any = zarr.open_group(location, mode="r", path=path, zarr_format=3)
             values, names = group["values"], group["column"][:] if "column" in group else None
@@ -193,34 +171,16 @@ class TableOfRows(FeatureTable):
 
 @dataclass(frozen=True)
 class Scan:
-    """Digest, column means and missing samples of a table, found by reading it once.
+    """Digest, column means and missing samples of a table, found by reading it once."""
 
-    Parameters
-    ----------
-    content
-        A digest of its values.
-    center
-        Column means over the samples that have this source.
-    absent
-        Samples that lack it, (samples,).
-    lowest
-        The smallest value, its row and its column.
-    """
-
-    content: str
-    center: Float
-    absent: npt.NDArray[np.bool_]
-    lowest: tuple[float, int, int]
+    content: str  # a digest of its values
+    center: Float  # column means over the samples that have this source
+    absent: Mask  # samples that lack it, (samples,)
+    lowest: tuple[float, int, int]  # the smallest value, its row and its column
 
 
 def scan(table: FeatureMatrix, samples: Sequence[str] | Array | None) -> Scan:
-    """Go once through a table, a strip of rows at a time, and check its values.
-
-    Raises
-    ------
-    InputError
-        If a value is infinite, or NaN in a row that has other values.
-    """
+    """Go once through a table, a strip of rows at a time; values must be finite, or NaN in a whole row."""
     rows, columns = table.shape
     names = None if samples is None else [str(sample) for sample in samples]
     digest = hashlib.blake2b(f"{table.dtype.str} {rows} {columns}".encode(), digest_size=16)
@@ -239,9 +199,9 @@ def scan(table: FeatureMatrix, samples: Sequence[str] | Array | None) -> Scan:
     return Scan(digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest)
 
 
-def _strips(table: FeatureMatrix) -> Iterator[slice]:
+def _strips(table: FeatureMatrix, multiple: int = 1) -> Iterator[slice]:
     rows, columns = table.shape
-    side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize))
+    side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize) // multiple) * multiple
     for start in range(0, rows, side):
         yield slice(start, min(start + side, rows))
 
@@ -249,18 +209,8 @@ def _strips(table: FeatureMatrix) -> Iterator[slice]:
 def write_table(root: Any, number: int, table: FeatureMatrix, found: Scan, chunk_rows: int) -> None:
     """Write a table into the group `features` of a kernel set or a model; not again where it stands already.
 
-    Parameters
-    ----------
-    root
-        The group of the set or model.
-    number
-        Of the table.
-    table
-        What to write, in the precision of its dtype.
-    found
-        What `scan` told of it.
-    chunk_rows
-        Rows of a chunk: what tasks read at a time.
+    It is written in the precision of its dtype, in chunks of `chunk_rows`, what tasks read at a time; `found` is what
+    `scan` told of it.
     """
     path = f"{FEATURES}/{number}"
     if path in root:
@@ -274,9 +224,7 @@ def write_table(root: Any, number: int, table: FeatureMatrix, found: Scan, chunk
     rows, columns = table.shape
     chunks = (min(rows, chunk_rows), min(columns, _CHUNK_COLUMNS))
     values = _array(group, "values", ("sample", "feature"), table.shape, chunks, table.dtype.name)
-    side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize) // chunks[0]) * chunks[0]
-    for start in range(0, rows, side):
-        strip = slice(start, min(start + side, rows))
+    for strip in _strips(table, chunks[0]):
         values[strip] = table.read(strip)
     center = _array(group, "center", ("feature",), (columns,), (columns,), "float64")
     center[:] = found.center

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from zarr.abc.store import Store
 
 from dmkl import progress, settings
+from dmkl.arrays import Array
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.inputs.kernel_sources import KernelSource, Matrix, fingerprint
 from dmkl.inputs.labels import Labels, as_text, unique_names
@@ -20,8 +21,6 @@ from dmkl.store.reader import Location
 from dmkl.store.writer import StoreWriter
 
 __all__ = ["ingest"]
-
-Array = npt.NDArray[Any]
 
 
 def ingest(
@@ -69,7 +68,7 @@ def ingest(
     if diagonal is not None:
         diagonal = _checked_diagonal(diagonal, source.n_kernels, rows)
     writer = StoreWriter(location, header, source.n_kernels, overwrite=overwrite)
-    intake = _Intake(writer, repair, _symmetry_tolerance(symmetry_tol, header), asked_dtype=dtype is not None)
+    intake = _Intake(writer, repair, symmetry_tol, asked_dtype=dtype is not None)
     watch = progress.current()
     kernel_bytes = sum(1 for _ in writer.tiling.pairs()) * header.tile**2 * np.dtype(header.dtype).itemsize
     watch.begin("import", kernel_bytes * (source.n_kernels or 0))
@@ -139,13 +138,6 @@ def _narrowest(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize <= 4 else np.float64)
 
 
-def _symmetry_tolerance(asked: float | None, header: Header) -> float:
-    """Relative to the largest entry: what different orders of summation leave in two halves of one kernel."""
-    if asked is not None:
-        return asked
-    return 1e-5 if header.dtype == "float32" else 1e-8
-
-
 def _checked_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Array:
     diagonal = np.asarray(diagonal, dtype=np.float64)
     if diagonal.ndim != 2 or diagonal.shape[1] != rows or (n_kernels is not None and diagonal.shape[0] != n_kernels):
@@ -163,9 +155,13 @@ def _checked_diagonal(diagonal: Array, n_kernels: int | None, rows: int) -> Arra
 class _Intake:
     """Checks and writes one matrix after another."""
 
-    def __init__(self, writer: StoreWriter, repair: Repair | None, symmetry_tol: float, *, asked_dtype: bool) -> None:
-        self.writer, self.repair, self.symmetry_tol, self.asked_dtype = (writer, repair, symmetry_tol, asked_dtype)
-        self.header = writer.header
+    def __init__(
+        self, writer: StoreWriter, repair: Repair | None, symmetry_tol: float | None, *, asked_dtype: bool
+    ) -> None:
+        self.writer, self.header, self.repair, self.asked_dtype = writer, writer.header, repair, asked_dtype
+        # Relative to the largest entry: what different orders of summation leave in two halves of one kernel.
+        rounding = 1e-5 if self.header.dtype == "float32" else 1e-8
+        self.symmetry_tol = rounding if symmetry_tol is None else symmetry_tol
 
     def take(self, j: int, name: str, matrix: Matrix, provenance: dict[str, Any], diagonal: Array | None) -> None:
         """Check matrix j and write it, a tile at a time."""
@@ -194,7 +190,7 @@ class _Intake:
                 raise InputError(msg)
             matrix, lowest = self._repaired(name, matrix)
             provenance = {**provenance, "repair": {"method": self.repair, "lowest_eigenvalue": lowest}}
-        self.writer.begin_kernel(j, provenance)
+        self.writer.begin_kernels({j: provenance})
         if header.symmetric:
             row_sum, diagonal = self._symmetric(j, name, matrix)
         else:
@@ -245,7 +241,7 @@ class _Intake:
                 block = self._block(name, matrix, rows, cols)
                 largest = max(largest, float(np.abs(block).max()))
                 if col < row:
-                    above = self.writer.read_tile(j, col, row)
+                    above = self.writer.tiles.read(j, col, row)
                     apart = max(apart, _furthest_apart(block, above.T, rows, cols))
                     if self.header.full:
                         self.writer.write_tile(j, row, col, above.T)

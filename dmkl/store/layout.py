@@ -9,18 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec
 
+from dmkl.arrays import Array
 from dmkl.errors import DiskFullError
 from dmkl.numerics.tiling import Tiling
-from dmkl.store.reader import describe
 from dmkl.store.schema import NODES
 
 __all__ = ["Header", "create_array", "create_strings", "full_disk", "header_of", "is_recoverable", "provenance_of"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ def full_disk(location: str | Store) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         msg = (
-            f"no space left while writing {describe(location)}. What was written is kept: free some space "
+            f"no space left while writing {location}. What was written is kept: free some space "
             "and run the same command again, and it goes on from there"
         )
         raise DiskFullError(msg) from error

@@ -18,6 +18,7 @@ import zarr
 from zarr.abc.store import Store
 
 from dmkl import settings
+from dmkl.arrays import Array, Index
 from dmkl.errors import CorruptTileError, FormatVersionError, IncompleteStoreError, StoreError, StoreNotFoundError
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.schema import FORMAT, FORMAT_VERSION
@@ -26,7 +27,6 @@ from dmkl.store.tiles import crc32c, plain_folder
 __all__ = ["Location", "StoreReader", "partial_path"]
 
 Location = str | os.PathLike[str] | Store
-Array = npt.NDArray[Any]
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""
 
@@ -42,11 +42,6 @@ def as_location(location: Location) -> str | Store:
         return location
     text = os.fspath(location)
     return text if "://" in text else str(Path(text).expanduser().absolute())
-
-
-def describe(location: str | Store) -> str:
-    """The location as it is named in messages."""
-    return location if isinstance(location, str) else str(location)
 
 
 class StoreReader:
@@ -69,22 +64,22 @@ class StoreReader:
         If it is not a kernel set.
     """
 
+    reads_per_tile = 1  # stored tiles that one tile costs to read
+    scratch_bytes = 0  # memory that reading a tile takes beside the tile
+
     def __init__(self, location: Location) -> None:
         self.location = as_location(location)
         self._group = _open_group(self.location)
         attrs = dict(self._group.attrs)
-        _check_root(attrs, describe(self.location))
+        _check_root(attrs, str(self.location))
         self.attrs: dict[str, Any] = attrs
         try:
             self._open()
         except KeyError as error:
-            msg = f"{describe(self.location)} is damaged: it has no {error.args[0]!r}; import or build it again"
+            msg = f"{self.location} is damaged: it has no {error.args[0]!r}; import or build it again"
             raise StoreError(msg) from error
         except ValueError as error:  # what zarr's codecs raise for damaged names or labels
-            msg = (
-                f"{describe(self.location)} is damaged: its names or labels cannot be read ({error}); import "
-                "or build it again"
-            )
+            msg = f"{self.location} is damaged: its names or labels cannot be read ({error}); import or build it again"
             raise StoreError(msg) from error
 
     def _open(self) -> None:
@@ -116,7 +111,7 @@ class StoreReader:
         return _reopen, (self.location, self.content_id)
 
     def __dask_tokenize__(self) -> tuple[str, str, str]:
-        return type(self).__name__, describe(self.location), self.content_id
+        return type(self).__name__, str(self.location), self.content_id
 
     def _optional(self, name: str) -> Array | None:
         if name not in self._group:
@@ -129,34 +124,18 @@ class StoreReader:
         """How each kernel was made, one mapping a kernel."""
         return list(self.attrs.get("kernels", []))
 
-    @property
-    def reads_per_tile(self) -> int:
-        """Stored tiles that one tile costs to read."""
-        return 1
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Memory that reading a tile takes beside the tile."""
-        return 0
-
-    @property
-    def bytes_stored(self) -> int:
-        """Bytes of the stored tiles, padding included, before any compression."""
-        n_tiles = sum(1 for _ in self.tiling.pairs())
-        return int(self.shape[0] * n_tiles * self.tiling.tile**2 * self.dtype.itemsize)
-
-    def diagonal(self, kernels: npt.NDArray[np.int64]) -> Array | None:
+    def diagonal(self, kernels: Index) -> Array | None:
         """k(x, x) of every sample, (kernel, sample) in float64; None where a rectangular set has none."""
         if "diagonal" not in self._group:
             return None
         return self._statistic("diagonal", kernels)
 
-    def row_sum(self, kernels: npt.NDArray[np.int64]) -> Array:
+    def row_sum(self, kernels: Index) -> Array:
         """Sum of every row over all columns, (kernel, sample) in float64."""
         return self._statistic("row_sum", kernels)
 
-    def _statistic(self, name: str, kernels: npt.NDArray[np.int64]) -> Array:
-        where = f"{name!r} of {describe(self.location)}"
+    def _statistic(self, name: str, kernels: Index) -> Array:
+        where = f"{name!r} of {self.location}"
         try:
             values = np.asarray(self._group[name].oindex[kernels, slice(None)], dtype=np.float64)
         except (KeyError, ValueError, RuntimeError) as error:
@@ -174,7 +153,7 @@ class StoreReader:
             try:
                 self._table = np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
             except (KeyError, ValueError, RuntimeError) as error:
-                msg = f"'tile_crc32c' of {describe(self.location)} is damaged: {error}; import or build the set again"
+                msg = f"'tile_crc32c' of {self.location} is damaged: {error}; import or build the set again"
                 raise StoreError(msg) from error
         return self._table
 
@@ -281,7 +260,7 @@ class StoreReader:
         return tile
 
     def _name(self, key: TileKey) -> str:
-        return f"tile ({key[1]}, {key[2]}) of kernel {self.names[key[0]]!r} in {describe(self.location)}"
+        return f"tile ({key[1]}, {key[2]}) of kernel {self.names[key[0]]!r} in {self.location}"
 
 
 _OPENED: OrderedDict[tuple[str, str], StoreReader] = OrderedDict()
@@ -322,10 +301,10 @@ def _open_group(location: str | Store) -> Any:
                 f"{partial_path(Path(location))}. Run the same command again and it goes on from there"
             )
             raise IncompleteStoreError(msg) from error
-        msg = f"there is no kernel set at {describe(location)}; make one with dmkl.create or `dmkl import`"
+        msg = f"there is no kernel set at {location}; make one with dmkl.create or `dmkl import`"
         raise StoreNotFoundError(msg) from error
     except (ValueError, TypeError) as error:  # a Zarr array, or metadata that cannot be read
-        msg = f"{describe(location)} is no Zarr group, so no kernel set: {error}"
+        msg = f"{location} is no Zarr group, so no kernel set: {error}"
         raise StoreError(msg) from error
 
 

@@ -11,17 +11,15 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
 from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
+from dmkl.arrays import Array
 from dmkl.numerics.tiling import Tiling
 
 __all__ = ["TileWriter", "crc32c", "plain_folder"]
-
-Array = npt.NDArray[Any]
 
 
 def crc32c(block: Array) -> int:
@@ -45,17 +43,7 @@ def plain_folder(gram: Any) -> str | None:
 
 
 class TileWriter:
-    """The tiles of an unfinished kernel set. Cheap to pickle: a copy opens the set again where it arrives.
-
-    Parameters
-    ----------
-    target
-        Where the set is written.
-    node
-        The array of its matrices.
-    tiling
-        The tiles of one kernel.
-    """
+    """The tiles of an unfinished kernel set. Cheap to pickle: a copy opens the set again where it arrives."""
 
     def __init__(self, target: str | Store, node: str, tiling: Tiling) -> None:
         self.target, self.node, self.tiling = target, node, tiling

@@ -28,17 +28,17 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
 from dmkl._version import __version__
+from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.inputs.feature_matrices import FeatureMatrix
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
 from dmkl.store.layout import Header, create_array, create_strings, full_disk, header_of, is_recoverable, provenance_of
-from dmkl.store.reader import Location, as_location, describe, partial_path
+from dmkl.store.reader import Location, as_location, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
 from dmkl.store.tiles import TileWriter, plain_folder
 
 __all__ = ["StoreWriter"]
 
-Array = npt.NDArray[Any]
 
 # The tiles last: room for a kernel there means room in the others.
 _PER_KERNEL = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
@@ -143,7 +143,7 @@ class StoreWriter:
                     f"{key} {there[key]!r} there, {here[key]!r} here" for key in here if there[key] != here[key]
                 )
                 msg = (
-                    f"an unfinished set of another make stands at {describe(self._target)} ({differ}); run "
+                    f"an unfinished set of another make stands at {self._target} ({differ}); run "
                     "the command that began it, or ask for it to be replaced (overwrite=True, --overwrite)"
                 )
                 raise InputError(msg)
@@ -180,7 +180,7 @@ class StoreWriter:
                 )
             except (FileExistsError, NotADirectoryError) as error:
                 way_out = "move it away" if self._local else "ask for it to be replaced (overwrite=True, --overwrite)"
-                msg = f"{describe(self._target)} holds something already; choose another path, or {way_out}"
+                msg = f"{self._target} holds something already; choose another path, or {way_out}"
                 raise StoreExistsError(msg) from error
             node = gram_node(symmetric=header.symmetric, full=header.full)
             create_array(
@@ -212,15 +212,11 @@ class StoreWriter:
         recorded = dict(self._provenance[j] or {}).get("identity")
         return recorded == identity and not np.isnan(self._group["row_sum"][j, 0])
 
-    def begin_kernel(self, j: int, provenance: dict[str, Any]) -> None:
-        """Make room for kernel j and note where it comes from; what stood there no longer counts as done."""
-        self.begin_kernels({j: provenance})
-
     def begin_kernels(self, provenances: Mapping[int, dict[str, Any]]) -> None:
-        """`begin_kernel` for several, with one write of the root.
+        """Make room for some kernels and note where they come from, with one write of the root.
 
-        Tiles of a kernel that was begun from the same content stay, for a task to find (`TileWriter.standing`); those
-        of any other content are removed before the record says otherwise.
+        What stood there no longer counts as done. Tiles of a kernel that was begun from the same content stay, for a
+        task to find (`TileWriter.standing`); those of other content are removed before the record says otherwise.
         """
         with full_disk(self.location):
             most = max(provenances) + 1
@@ -245,10 +241,6 @@ class StoreWriter:
         """Write one tile of kernel j."""
         with full_disk(self.location):
             self._crc[row, col] = self.tiles.write(j, row, col, block)
-
-    def read_tile(self, j: int, row: int, col: int) -> Array:
-        """Read back a tile that was written."""
-        return self.tiles.read(j, row, col)
 
     def end_kernel(
         self, j: int, row_sum: Array, diagonal: Array | None, checksums: npt.NDArray[np.uint32] | None = None

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.kernel_sources import Matrix
 from dmkl.inputs.labels import as_text
 
-__all__ = ["ROLES", "FileArray", "role_of", "shape_text", "stamp", "vector", "where"]
-
-Array = npt.NDArray[Any]
+__all__ = ["ROLES", "FileArray", "damaged_as", "role_of", "shape_text", "stamp", "vector", "where"]
 
 ROLES: Final = {
     name: role
@@ -37,40 +36,19 @@ ROLES: Final = {
 
 @dataclass(frozen=True)
 class FileArray:
-    """One array of a file; nothing of it is read yet.
-
-    Parameters
-    ----------
-    path
-        The file.
-    name
-        Its name in the file; empty where the file holds one array alone.
-    shape
-        Its axes in the order in which the software that wrote the file shows them; -1 for a length that is
-        costly to find out.
-    dtype
-        Type of its entries; "U" for strings.
-    open
-        Gives the array to read parts of. What it holds in memory goes with it.
-    read
-        Gives the whole array, for vectors.
-    problem
-        Why it cannot be a kernel, whatever its shape.
-    matlab
-        Whether its axes are in MATLAB's order, the kernels along the last one.
-    cell
-        Whether it is a cell array of matrices, which `open` shows with the kernels along axis 0.
-    """
+    """One array of a file; nothing of it is read yet."""
 
     path: Path
-    name: str
+    name: str  # its name in the file; empty where the file holds one array alone
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    open: Callable[[], Matrix]
-    read: Callable[[], Any]
-    problem: str = ""
-    matlab: bool = False
-    cell: bool = False
+    """Its axes in the order in which the software that wrote the file shows them; -1 for a length that is costly to
+    find out."""
+    dtype: np.dtype[Any]  # type of its entries; "U" for strings
+    open: Callable[[], Matrix]  # gives the array to read parts of. What it holds in memory goes with it
+    read: Callable[[], Any]  # gives the whole array, for vectors
+    problem: str = ""  # why it cannot be a kernel, whatever its shape
+    matlab: bool = False  # whether its axes are in MATLAB's order, the kernels along the last one
+    cell: bool = False  # whether it is a cell array of matrices, which `open` shows with the kernels along axis 0
 
     @property
     def is_text(self) -> bool:
@@ -88,6 +66,18 @@ class FileArray:
         kind = "strings" if self.is_text else str(self.dtype)
         lengths = f"{shape_text(self.shape)} " if self.shape else "one "
         return f"{self.name or self.path.name} ({lengths}{kind}{f', {self.problem}' if self.problem else ''})"
+
+
+@contextmanager
+def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise what a library raises for a damaged file as an InputError that says `what` first."""
+    try:
+        yield
+    except InputError:
+        raise
+    except errors as error:
+        msg = f"{what}: {error}"
+        raise InputError(msg) from error
 
 
 def where(variable: FileArray) -> str:
@@ -121,13 +111,7 @@ def stamp(path: Path) -> dict[str, Any]:
 
 
 def vector(values: Any, source: str) -> Array:
-    """Values as labels and names need them: vectors with one dimension, whole numbers as integers.
-
-    Raises
-    ------
-    InputError
-        If they are neither real numbers nor strings.
-    """
+    """Values as labels and names need them: vectors with one dimension, whole numbers as integers."""
     array = np.asarray(values)
     if array.dtype.kind in "OST":
         array = np.array([as_text(value) for value in array.ravel().tolist()], dtype=object).reshape(array.shape)

@@ -9,14 +9,11 @@ from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
-from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import FileArray
+from dmkl.arrays import Array
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 
 __all__ = ["H5Array", "hdf5_arrays", "opened"]
-
-Array = npt.NDArray[Any]
 
 _CACHE_BYTES = 32 * 2**20
 """Decoded chunks that HDF5 keeps: neighboring tiles share those on their border."""
@@ -25,12 +22,9 @@ _CACHE_BYTES = 32 * 2**20
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file, closed at the end."""
-    try:
+    with damaged_as(f"{path} is not a whole HDF5 file", OSError):
         # A lock that a parallel file system does not grant is no reason not to read.
         file = h5py.File(path, "r", locking="best-effort")
-    except OSError as error:
-        msg = f"{path} is not a whole HDF5 file: {error}"
-        raise InputError(msg) from error
     with file:
         yield file
 
@@ -61,12 +55,7 @@ def hdf5_arrays(path: Path) -> list[FileArray]:
 class H5Array:
     """A data set that is opened when something of it is read.
 
-    Parameters
-    ----------
-    path, name
-        The file, and the data set in it.
-    reverse
-        Show the axes in reverse order: MATLAB writes an array of shape (a, b, c) as (c, b, a).
+    `reverse` shows the axes in reverse order: MATLAB writes an array of shape (a, b, c) as (c, b, a).
     """
 
     def __init__(self, path: Path, name: str, *, reverse: bool = False) -> None:
@@ -85,17 +74,11 @@ class H5Array:
         return H5Array(self._path, self._name, reverse=self._reverse)
 
     def __getitem__(self, key: Any) -> Array:
-        try:
+        with damaged_as(f"variable {self._name!r} of {self._path} is damaged", OSError, KeyError, RuntimeError):
             if self._node is None:
                 self._file = h5py.File(self._path, "r", locking="best-effort", rdcc_nbytes=_CACHE_BYTES)
                 self._node = self._file[self._name]
-            if not self._reverse or key is Ellipsis:
-                found = np.asarray(self._node[key])
-            else:
-                found = np.asarray(self._node[key[::-1]])
-        except (OSError, KeyError, RuntimeError) as error:
-            msg = f"variable {self._name!r} of {self._path} is damaged: {error}"
-            raise InputError(msg) from error
+            found = np.asarray(self._node[key if not self._reverse or key is Ellipsis else key[::-1]])
         # Reversing what is left of the axes puts them in their order, whichever an integer has taken away.
         return found.T if self._reverse else found
 

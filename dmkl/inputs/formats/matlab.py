@@ -8,18 +8,16 @@ from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 import scipy.io
 import scipy.sparse
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import FileArray
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.hdf5 import H5Array, opened
 from dmkl.inputs.kernel_sources import Matrix
 
 __all__ = ["matlab_arrays"]
-
-Array = npt.NDArray[Any]
 
 _NUMBERS = {
     "double": "f8",
@@ -32,13 +30,9 @@ _TEXT, _OBJECT = np.dtype("U1"), np.dtype(object)
 
 def matlab_arrays(path: Path) -> list[FileArray]:
     """The variables of a MATLAB file of version 7.3 (HDF5) or earlier."""
-    try:
+    # SciPy lets through whatever its parts meet in a damaged file.
+    with damaged_as(f"{path} is not a whole MATLAB file", Exception):
         return _v73(path) if h5py.is_hdf5(path) else _v5(path)
-    except InputError:
-        raise
-    except Exception as error:  # SciPy lets through whatever its parts meet in a damaged file
-        msg = f"{path} is not a whole MATLAB file: {error}"
-        raise InputError(msg) from error
 
 
 # --- version 5 (and 4) --------------------------------------------------------------------------------------
@@ -79,9 +73,7 @@ def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> FileArray:
         return FileArray(path, name, shape, _OBJECT, lazy.fresh, lazy.values, "a cell array of unlike parts")
 
     def again() -> Matrix:
-        held = _stack([np.asarray(part) for part in lazy.fresh().values().ravel(order="F")])
-        assert held is not None
-        return held
+        return _Stack([np.asarray(part) for part in lazy.fresh().values().ravel(order="F")])
 
     return FileArray(path, name, stack.shape, stack.dtype, again, lazy.values, cell=True)
 
@@ -105,11 +97,8 @@ class _V5Array:
 
     def values(self) -> Array:
         """All of the variable."""
-        try:
+        with damaged_as(f"variable {self._name!r} of {self._path} is damaged", Exception):  # as above
             found = scipy.io.loadmat(str(self._path), variable_names=[self._name])[self._name]
-        except Exception as error:  # as above
-            msg = f"variable {self._name!r} of {self._path} is damaged: {error}"
-            raise InputError(msg) from error
         if scipy.sparse.issparse(found):  # logical ones are told from dense ones only here
             msg = (
                 f"variable {self._name!r} of {self._path} is sparse, but kernels are stored dense; save "
@@ -204,9 +193,7 @@ def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> FileArray:
         return FileArray(path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, "a cell array of unlike parts")
 
     def again() -> Matrix:
-        held = _stack([array.fresh() for array in arrays])
-        assert held is not None
-        return held
+        return _Stack([array.fresh() for array in arrays])
 
     return FileArray(path, name, stack.shape, stack.dtype, again, strings, cell=True)
 

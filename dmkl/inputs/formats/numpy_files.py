@@ -7,34 +7,28 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import FileArray
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 
 __all__ = ["npy_arrays", "npz_arrays"]
 
-Array = npt.NDArray[Any]
+_DAMAGED = (zipfile.BadZipFile, ValueError, EOFError, OSError)
 
 
 def npy_arrays(path: Path) -> list[FileArray]:
     """The array of an .npy file."""
-    try:
-        with path.open("rb") as file:
-            shape, _, dtype = _header(file)
-    except (ValueError, EOFError, OSError) as error:
-        msg = f"{path} is not a whole .npy file: {error}"
-        raise InputError(msg) from error
+    problem = f"{path} is not a whole .npy file"
+    with damaged_as(problem, ValueError, EOFError, OSError), path.open("rb") as file:
+        shape, _, dtype = _header(file)
 
     def mapped() -> Array:
         if dtype.hasobject:
             _refuse_objects(str(path))
-        try:
+        with damaged_as(problem, ValueError, OSError):
             # An empty array cannot be mapped.
             return np.load(path, mmap_mode="r" if np.prod(shape) else None, allow_pickle=False)  # type: ignore[no-any-return]
-        except (ValueError, OSError) as error:
-            msg = f"{path} is not a whole .npy file: {error}"
-            raise InputError(msg) from error
 
     return [FileArray(path, "", shape, dtype, mapped, mapped, _problem(dtype))]
 
@@ -42,17 +36,13 @@ def npy_arrays(path: Path) -> list[FileArray]:
 def npz_arrays(path: Path) -> list[FileArray]:
     """The arrays of an .npz file, in the order in which they were saved."""
     found = []
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
-                if member.endswith(".npy"):
-                    with archive.open(member) as file:
-                        shape, fortran, dtype = _header(file)
-                    array = _Member(path, member, shape, dtype, fortran=fortran)
-                    found.append(FileArray(path, member[:-4], shape, dtype, array.fresh, array.whole, _problem(dtype)))
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
-        msg = f"{path} is not a whole .npz file: {error}"
-        raise InputError(msg) from error
+    with damaged_as(f"{path} is not a whole .npz file", *_DAMAGED), zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            if member.endswith(".npy"):
+                with archive.open(member) as file:
+                    shape, fortran, dtype = _header(file)
+                array = _Member(path, member, shape, dtype, fortran=fortran)
+                found.append(FileArray(path, member[:-4], shape, dtype, array.fresh, array.whole, _problem(dtype)))
     return found
 
 
@@ -93,6 +83,7 @@ class _Member:
     def __init__(self, path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool) -> None:
         self._path, self._member, self._fortran = path, member, fortran
         self.shape, self.dtype = shape, dtype
+        self._damaged = f"variable {member[:-4]!r} of {path} is damaged"
         self._slowest = len(shape) - 1 if fortran else 0
         self._held: tuple[int | None, Array] | None = None
         self._file: IO[bytes] | None = None
@@ -120,16 +111,14 @@ class _Member:
         """All of the array."""
         if self.dtype.hasobject:
             _refuse_objects(f"variable {self._member[:-4]!r} of {self._path}")
-        try:
-            with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as file:
-                return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
-            raise InputError(self._damaged(error)) from error
+        opened = damaged_as(self._damaged, *_DAMAGED)
+        with opened, zipfile.ZipFile(self._path) as archive, archive.open(self._member) as file:
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
     def _slab(self, position: int) -> Array:
         rest = tuple(length for axis, length in enumerate(self.shape) if axis != self._slowest)
         size = int(np.prod(rest)) * self.dtype.itemsize
-        try:
+        with damaged_as(self._damaged, *_DAMAGED):
             if self._file is None:
                 self._file = zipfile.ZipFile(self._path).open(self._member)
                 _header(self._file)
@@ -137,11 +126,7 @@ class _Member:
             # Forward is reading on; back is from the beginning again, which only a second pass asks for.
             self._file.seek(self._start + position * size)
             data = self._file.read(size)
-        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
-            raise InputError(self._damaged(error)) from error
-        if len(data) < size:
-            raise InputError(self._damaged("it ends too early"))
+            if len(data) < size:
+                msg = "it ends too early"
+                raise EOFError(msg)
         return np.frombuffer(data, dtype=self.dtype).reshape(rest, order="F" if self._fortran else "C")
-
-    def _damaged(self, error: Any) -> str:
-        return f"variable {self._member[:-4]!r} of {self._path} is damaged: {error}"

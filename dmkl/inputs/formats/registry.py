@@ -22,33 +22,18 @@ __all__ = ["FORMATS", "Format", "arrays_in", "expected_files", "format_of", "nat
 
 @dataclass(frozen=True)
 class Format:
-    """How the files of one format are told and read.
+    """How the files of one format are told and read."""
 
-    Parameters
-    ----------
-    suffixes
-        The extensions of its files, in lower case; none where it is a folder.
-    arrays
-        Lists the arrays of a file, of which nothing but headers is read; None where its files hold no kernels.
-    array_features
-        Whether these arrays may be feature matrices too.
-    table
-        Reads a file as one feature matrix, with the side data among its columns; notes go into the last argument.
-    labels
-        Reads a file of labels, names or splits; by default it is the one array of the file.
-    sorted_by_name
-        Whether arrays are taken by their names, since the file keeps no order of them.
-    is_folder
-        Tells whether a folder is of this format.
-    """
-
-    suffixes: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()  # the extensions of its files, in lower case; none where it is a folder
     arrays: Callable[[Path], list[FileArray]] | None = None
-    array_features: bool = True
+    """Lists the arrays of a file, of which nothing but headers is read; None where its files hold no kernels."""
+    array_features: bool = True  # whether these arrays may be feature matrices too
     table: Callable[[Path, LastOpened, list[str]], tuple[SourceMatrix, list[SideData]]] | None = None
+    """Reads a file as one feature matrix, with the side data among its columns; notes go into the last argument."""
     labels: Callable[[Path], LabelTable] | None = None
-    sorted_by_name: bool = False
-    is_folder: Callable[[Path], bool] | None = None
+    """Reads a file of labels, names or splits; by default it is the one array of the file."""
+    sorted_by_name: bool = False  # whether arrays are taken by their names, since the file keeps no order of them
+    is_folder: Callable[[Path], bool] | None = None  # tells whether a folder is of this format
 
     def holds_kernels(self) -> bool:
         """Whether its files may hold kernels."""

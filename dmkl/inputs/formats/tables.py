@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,10 +17,18 @@ import numpy as np
 import pandas as pd
 
 from dmkl.errors import InputError
-from dmkl.inputs.data_frames import Numbers, dtype_of, is_number, only_counts, refuse_columns
-from dmkl.inputs.feature_matrices import SourceMatrix, array_matrix, sample_names
-from dmkl.inputs.formats.file_arrays import ROLES, FileArray, role_of, vector, where
-from dmkl.inputs.formats.text import LabelTable
+from dmkl.inputs.feature_matrices import (
+    Numbers,
+    SourceMatrix,
+    array_matrix,
+    dtype_of,
+    is_number,
+    only_counts,
+    refuse_columns,
+    sample_names,
+)
+from dmkl.inputs.formats.file_arrays import ROLES, FileArray, damaged_as, role_of, where
+from dmkl.inputs.formats.text import read_array
 from dmkl.inputs.side_data import SideData
 
 __all__ = ["LastOpened", "csv_table", "parquet_table"]
@@ -48,36 +56,17 @@ class LastOpened:
 
 @dataclass(frozen=True)
 class _File:
-    """Columns and rows of a table file, known before its values are read.
-
-    Parameters
-    ----------
-    path
-        The file.
-    n_rows
-        Its rows.
-    columns
-        The types of its columns, by name.
-    titled
-        Whether these names stand in the file.
-    index
-        The names of its rows, where they are in no column.
-    corner
-        Whether the first column holds names of rows because its title is empty.
-    column
-        Reads one column, by position; if asked for, a text file's as it is written.
-    load
-        Reads the whole file.
-    """
+    """Columns and rows of a table file, known before its values are read."""
 
     path: Path
     n_rows: int
-    columns: pd.Series[Any]
-    titled: bool
-    index: Sequence[Any] | None
-    corner: bool
+    columns: pd.Series[Any]  # the types of its columns, by name
+    titled: bool  # whether these names stand in the file
+    index: Sequence[Any] | None  # the names of its rows, where they are in no column
+    corner: bool  # whether the first column holds names of rows because its title is empty
     column: Callable[[int, bool], pd.Series[Any]]
-    load: Callable[[], pd.DataFrame]
+    """Reads one column, by position; if asked for, a text file's as it is written."""
+    load: Callable[[], pd.DataFrame]  # reads the whole file
 
     def variable(self, at: int) -> FileArray:
         """A column as a variable, for what its name says."""
@@ -88,24 +77,12 @@ class _File:
 
 
 def csv_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[SourceMatrix, list[SideData]]:
-    """The feature matrix in a CSV file, and the labels and splits among its columns.
-
-    Raises
-    ------
-    InputError
-        If the file is damaged, a column is not numeric, or names of samples are not unique.
-    """
+    """The feature matrix in a CSV file, and the labels and splits among its columns."""
     return _matrix(_text(path, notes), last, notes)
 
 
 def parquet_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[SourceMatrix, list[SideData]]:
-    """The feature matrix in a Parquet file, and the labels and splits among its columns; raises as `csv_table`.
-
-    Raises
-    ------
-    InputError
-        If pyarrow is missing, too.
-    """
+    """The feature matrix in a Parquet file, and the labels and splits among its columns; needs pyarrow."""
     return _matrix(_parquet(path), last, notes)
 
 
@@ -135,7 +112,7 @@ def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[SourceMatr
     for at, role in found:
         variable = file.variable(at)
         notes.append(f"{where(variable)} was taken for {role}, not for a feature")
-        beside.append(SideData(role, where(variable), partial(_values, variable, samples)))
+        beside.append(SideData(role, where(variable), partial(read_array, variable, samples)))
     matrix = array_matrix(
         path.stem,
         SimpleNamespace(shape=(file.n_rows, len(features)), dtype=dtype),
@@ -144,10 +121,6 @@ def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[SourceMatr
         open=lambda: last.get(path, opened),
     )
     return matrix, beside
-
-
-def _values(variable: FileArray, samples: tuple[str, ...] | None) -> LabelTable:
-    return LabelTable(vector(variable.read(), where(variable)), samples)
 
 
 def _sorted_columns(file: _File) -> tuple[list[int], list[tuple[int, str]], Sequence[Any] | None]:
@@ -174,16 +147,9 @@ def _sorted_columns(file: _File) -> tuple[list[int], list[tuple[int, str]], Sequ
     return features, found, names
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> AbstractContextManager[None]:
     """Tell the file in what pandas and pyarrow raise."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (ValueError, OSError) as error:
-        msg = f"{path} cannot be read as a table: {error}"
-        raise InputError(msg) from error
+    return damaged_as(f"{path} cannot be read as a table", ValueError, OSError)
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -236,13 +202,7 @@ def _common(kinds: list[pd.Series[Any]]) -> pd.Series[Any]:
 
 
 def _are_titles(path: Path, cells: Sequence[str]) -> bool:
-    """Whether the first line of a file names its columns.
-
-    Raises
-    ------
-    InputError
-        If that cannot be told: nobody would miss a sample that was taken for a header.
-    """
+    """Whether the first line names the columns; refused where that is unclear, for nobody would miss a sample."""
     numeric = [_is_numeral(cell) for cell in cells]
     if not any(numeric) or not cells[0] or ROLES.get(cells[0].casefold()) == "samples":
         return True

@@ -5,20 +5,17 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import ROLES, FileArray, vector
+from dmkl.inputs.formats.file_arrays import ROLES, FileArray, vector, where
 
-__all__ = ["TEXT_SUFFIXES", "LabelTable", "TextMatrix", "read_table", "text_arrays"]
-
-Array = npt.NDArray[Any]
-
-TEXT_SUFFIXES = (".txt", ".csv", ".tsv", ".dat")
+__all__ = ["LabelTable", "TextMatrix", "read_array", "read_table", "text_arrays"]
 
 _COMMENTS = ("#", "%")
 _CORNERS = {"", *(name for name, role in ROLES.items() if role == "samples")}
@@ -43,30 +40,14 @@ def text_arrays(path: Path) -> list[FileArray]:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the first lines tell.
+    """What the first lines tell."""
 
-    Parameters
-    ----------
-    delimiter
-        None for any white space.
-    decimal_comma
-        Whether numbers are written 0,5.
-    header
-        The cells of the header without its corner; None where there is no header.
-    row_names
-        Whether the first column holds names.
-    told
-        Whether the header says so; the names may then be numbers.
-    n_cols
-        Columns of numbers.
-    """
-
-    delimiter: str | None
-    decimal_comma: bool
-    header: tuple[str, ...] | None
-    row_names: bool
-    told: bool
-    n_cols: int
+    delimiter: str | None  # None for any white space
+    decimal_comma: bool  # whether numbers are written 0,5
+    header: tuple[str, ...] | None  # the cells of the header without its corner; None where there is no header
+    row_names: bool  # whether the first column holds names
+    told: bool  # whether the header says so; the names may then be numbers
+    n_cols: int  # columns of numbers
 
     def cells(self, line: str) -> list[str]:
         """The cells of a line, without quotes and surrounding blanks."""
@@ -78,7 +59,7 @@ class Layout:
 
 
 def _layout(path: Path) -> Layout:
-    lines = _first_lines(path, 2)
+    lines = list(islice(_lines(path), 2))
     if not lines:
         msg = f"{path} holds no lines, expected a matrix"
         raise InputError(msg)
@@ -106,15 +87,6 @@ def _layout(path: Path) -> Layout:
         )
         raise InputError(msg)
     return Layout(delimiter, comma, tuple(header), row_names, no_corner or has_corner, n_cols)
-
-
-def _first_lines(path: Path, count: int) -> list[tuple[int, int, str]]:
-    found = []
-    for entry in _lines(path):
-        found.append(entry)
-        if len(found) == count:
-            break
-    return found
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
@@ -171,15 +143,7 @@ def _is_number(cell: str, decimal_comma: bool) -> bool:
 
 
 class TextMatrix:
-    """A matrix in a text file: one pass finds where its lines begin, then strips of rows are read.
-
-    Parameters
-    ----------
-    path
-        The file.
-    layout
-        How it is laid out.
-    """
+    """A matrix in a text file: one pass finds where its lines begin, then strips of rows are read."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self.path, self.layout = path, layout
@@ -222,7 +186,7 @@ class TextMatrix:
         """1 where the first line counts the columns of a square matrix (0, 1, 2 …), as in pandas, else 0."""
         if self.layout.row_names or len(starts) != self.layout.n_cols + 1:
             return 0
-        first = self.layout.cells(_first_lines(self.path, 1)[0][2])
+        first = self.layout.cells(next(_lines(self.path))[2])
         return int(first == [str(position) for position in range(len(first))])
 
     def __getitem__(self, key: tuple[slice, slice]) -> Array:
@@ -303,32 +267,22 @@ def _after_first_cell(line: str, delimiter: str | None) -> str:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """A small file of labels, names or splits.
+    """A small file of labels, names or splits."""
 
-    Parameters
-    ----------
-    values
-        (rows,) or (rows, columns).
-    row_names
-        The names beside the values, where the first column holds names.
-    columns
-        The names above the values, where there is a header.
-    """
+    values: Array  # (rows,) or (rows, columns)
+    row_names: tuple[str, ...] | None = None  # the names beside the values, where the first column holds names
+    columns: tuple[str, ...] | None = None  # the names above the values, where there is a header
 
-    values: Array
-    row_names: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
+
+def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
+    """The values of an array of a file; `samples` are the names of its rows."""
+    return LabelTable(vector(variable.read(), where(variable)), samples)
 
 
 def read_table(path: Path) -> LabelTable:
     """A text file of labels, names or splits: one value a line, or a line of values, or a table.
 
     The first column of a table holds the samples' names where it holds words, or where the header says so.
-
-    Raises
-    ------
-    InputError
-        If its lines differ in length.
     """
     lines = list(_lines(path))
     if not lines:

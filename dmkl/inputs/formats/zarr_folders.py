@@ -9,7 +9,7 @@ import numpy as np
 import zarr
 
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import FileArray
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 
 __all__ = ["KERNEL_SET", "is_zarr", "zarr_arrays"]
 
@@ -24,7 +24,8 @@ def is_zarr(path: Path) -> bool:
 
 def zarr_arrays(path: Path) -> list[FileArray]:
     """The arrays of a Zarr folder, those in groups included."""
-    try:
+    # Among what Zarr raises is its refusal to read the pickled objects of format 2.
+    with damaged_as(f"{path} cannot be read as Zarr", ValueError, KeyError, OSError):
         root: Any = zarr.open(str(path), mode="r")
         if isinstance(root, zarr.Array):
             return [_variable(path, "", root)]
@@ -32,12 +33,6 @@ def zarr_arrays(path: Path) -> list[FileArray]:
             msg = f"{path} is a kernel set already; open it with dmkl.open"
             raise InputError(msg)
         arrays = [(name, node) for name, node in root.members(max_depth=None) if isinstance(node, zarr.Array)]
-    except (ValueError, KeyError, OSError) as error:
-        if isinstance(error, InputError):
-            raise
-        # Among them the refusal to read the pickled objects of Zarr format 2.
-        msg = f"{path} cannot be read as Zarr: {error}"
-        raise InputError(msg) from error
     return [_variable(path, name, array) for name, array in arrays]
 
 
@@ -62,8 +57,6 @@ class _ZarrArray:
         self.chunks: tuple[int, ...] | None = tuple(array.chunks)
 
     def __getitem__(self, key: Any) -> Any:
-        try:
+        what = f"array {self._name or '/'!r} of {self._path} is damaged"
+        with damaged_as(what, ValueError, RuntimeError, OSError):
             return np.asarray(self._array[key])
-        except (ValueError, RuntimeError, OSError) as error:
-            msg = f"array {self._name or '/'!r} of {self._path} is damaged: {error}"
-            raise InputError(msg) from error
