@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import typer
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +14,7 @@ from rich.text import Text
 import dmkl
 from dmkl.analysis.result import Analysis
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import Cluster, Every, Json, Kernels, Memory, Overwrite, Split, Store, Train, Workers
+from dmkl.cli.options import Cluster, Every, Json, Kernels, Memory, Overwrite, Split, Store, Train, Workers, option
 from dmkl.cli.output import bar, console, count, number, print_json, refuse_existing, say, table
 from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.progress import ConsoleWatch
@@ -32,34 +31,25 @@ _MOST_PAIRS = 15
 
 def analyze(
     store: Store,
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help=f"Save {_DATA} (NetCDF) and pictures (PNG) in this folder.")
-    ] = None,
+    output: Annotated[Path | None, option(f"Save {_DATA} (NetCDF) and pictures (PNG) in this folder.", "DIR")] = None,
     kernels: Kernels = None,
     centered: Annotated[
-        bool, typer.Option("--centered/--raw", help="Center the kernels in feature space, or leave them as they are.")
+        bool, option("Center the kernels in feature space, or leave them as they are.", None, "--centered/--raw")
     ] = True,
     normalize: Annotated[
         Literal["none", "trace", "cosine", "multiplicative"],
-        typer.Option(
-            metavar="NAME",
-            help="Scale of the kernels: none, trace, cosine or multiplicative; cosine alone changes alignments.",
-        ),
+        option("Scale of the kernels: none, trace, cosine or multiplicative; cosine alone changes alignments.", "NAME"),
     ] = "none",
     targets: Annotated[
-        bool, typer.Option("--targets/--no-targets", help="Align with the stored labels, if there are some.")
+        bool, option("Align with the stored labels, if there are some.", None, "--targets/--no-targets")
     ] = True,
-    eigenvalues: Annotated[int, typer.Option(min=1, metavar="N", help="Number of eigenvalues of each kernel.")] = 20,
-    threshold: Annotated[
-        float, typer.Option(metavar="A", help="Alignment from which kernels belong to one group.")
-    ] = 0.95,
+    eigenvalues: Annotated[int, option("Number of eigenvalues of each kernel.", "N", min=1)] = 20,
+    threshold: Annotated[float, option("Alignment from which kernels belong to one group.", "A")] = 0.95,
     probes: Annotated[
         int | None,
-        typer.Option(
-            min=3, metavar="N", help="Estimate alignments from N random vectors, with standard errors, in one pass."
-        ),
+        option("Estimate alignments from N random vectors, with standard errors, in one pass.", "N", min=3),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random vectors.")] = 0,
+    seed: Annotated[int, option("Seed of the random vectors.", min=0)] = 0,
     split: Split = None,
     train: Train = None,
     every: Every = False,

@@ -16,21 +16,9 @@ import numpy.typing as npt
 import typer
 
 import dmkl
+from dmkl.cli import options
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import (
-    SAMPLES,
-    Cluster,
-    Dtype,
-    Labels,
-    Memory,
-    Missing,
-    NewStore,
-    Overwrite,
-    SampleNames,
-    Splits,
-    Tile,
-    Workers,
-)
+from dmkl.cli.options import SAMPLES, option
 from dmkl.cli.output import count, refuse_existing, say, say_note, size
 from dmkl.cli.parsing import parse_numbers
 from dmkl.cli.samples import positions
@@ -53,7 +41,7 @@ _KERNELS = "Kernels"
 
 
 def build(
-    out: NewStore,
+    out: options.NewStore,
     features: Annotated[
         list[Path],
         typer.Argument(
@@ -61,70 +49,58 @@ def build(
         ),
     ],
     specs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.toml", help="Kernels to compute, a table [[kernel]] for each.", rich_help_panel=_KERNELS
-        ),
+        Path | None, option("Kernels to compute, a table [[kernel]] for each.", "FILE.toml", panel=_KERNELS)
     ] = None,
     function: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help=f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", rich_help_panel=_KERNELS
-        ),
+        list[str] | None, option(f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", "NAME", panel=_KERNELS)
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(
-            metavar="B,B,…",
-            help="Bandwidths as multiples of the mean distance, a kernel for each. [default: 1]",
-            rich_help_panel=_KERNELS,
+        option(
+            "Bandwidths as multiples of the mean distance, a kernel for each. [default: 1]", "B,B,…", panel=_KERNELS
         ),
     ] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Feature tables to use, by name or pattern; repeatable. [default: all]",
-            rich_help_panel=_KERNELS,
-        ),
+        option("Feature tables to use, by name or pattern; repeatable. [default: all]", "NAME", panel=_KERNELS),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="STORE",
-            help="Compute the kernels of this set, which dmkl build made, between new samples and its own.",
-            rich_help_panel=_KERNELS,
+        option(
+            "Compute the kernels of this set, which dmkl build made, between new samples and its own.",
+            "STORE",
+            panel=_KERNELS,
         ),
     ] = None,
     train: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Average distances between the samples named in this file, one a line (positions, if samples have no "
+        option(
+            "Average distances between the samples named in this file, one a line (positions, if samples have no "
             "names).",
-            rich_help_panel=SAMPLES,
+            "FILE",
+            panel=SAMPLES,
         ),
     ] = None,
     split: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Average distances in the training part of this split. [default: 0, or all samples without splits]",
+            "K",
             min=0,
-            metavar="K",
-            help="Average distances in the training part of this split. [default: 0, or all samples without splits]",
-            rich_help_panel=SAMPLES,
+            panel=SAMPLES,
         ),
     ] = None,
-    labels: Labels = None,
-    samples: SampleNames = None,
-    splits: Splits = None,
-    missing: Missing = "refuse",
-    tile: Tile = None,
-    dtype: Dtype = None,
-    overwrite: Overwrite = False,
+    labels: options.Labels = None,
+    samples: options.SampleNames = None,
+    splits: options.Splits = None,
+    missing: options.Missing = "refuse",
+    tile: options.Tile = None,
+    dtype: options.Dtype = None,
+    overwrite: options.Overwrite = False,
     # What a build does lets go of the interpreter: threads save the start of processes, and copies between them.
-    cluster: Cluster = "threads",
-    workers: Workers = None,
-    memory: Memory = None,
+    cluster: options.Cluster = "threads",
+    workers: options.Workers = None,
+    memory: options.Memory = None,
 ) -> None:
     """Compute kernels from feature tables, and keep the features beside them.
 

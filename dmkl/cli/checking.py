@@ -13,7 +13,7 @@ from rich.text import Text
 
 import dmkl.health
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import Cluster, Json, Kernels, Memory, Store, Workers
+from dmkl.cli.options import Cluster, Json, Kernels, Memory, Store, Workers, option
 from dmkl.cli.output import console, count, number, print_json, say, table
 from dmkl.cli.samples import open_kernels
 from dmkl.health import SEVERITIES
@@ -28,11 +28,9 @@ _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 def check(
     store: Store,
     kernels: Kernels = None,
-    steps: Annotated[
-        int, typer.Option(min=1, help="Number of products with each kernel to find negative eigenvalues.")
-    ] = 30,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random start vectors.")] = 0,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings too.")] = False,
+    steps: Annotated[int, option("Number of products with each kernel to find negative eigenvalues.", min=1)] = 30,
+    seed: Annotated[int, option("Seed of the random start vectors.", min=0)] = 0,
+    strict: Annotated[bool, option("Fail on warnings too.", None, "--strict")] = False,
     as_json: Json = False,
     cluster: Cluster = "local",
     workers: Workers = None,

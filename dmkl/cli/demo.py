@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from rich.console import Console
 
 import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.digits import digits
-from dmkl.cli.options import Cluster, Memory, Workers
+from dmkl.cli.options import Cluster, Memory, Workers, option
 from dmkl.cli.output import console, count, say, size
 from dmkl.cli.picture import draw_weights
 from dmkl.cli.tables import summary_table, weights_table
@@ -29,9 +28,7 @@ _SAVED = "MK-FDA, p = 1"
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the kernels, the model and the picture.")
-    ] = Path("dmkl-demo"),
+    output: Annotated[Path, option("Folder for the kernels, the model and the picture.", "DIR")] = Path("dmkl-demo"),
     cluster: Cluster = "local",
     workers: Workers = None,
     memory: Memory = None,

@@ -13,7 +13,7 @@ import xarray as xr
 
 import dmkl
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers
+from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers, option
 from dmkl.cli.output import count, print_json, refuse_existing, say, say_note
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
@@ -32,24 +32,18 @@ def predict(
     store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set: a folder or a URL.")] = None,
     features: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Features of new samples instead of STORE, for models of kernels that dmkl build made; repeatable.",
-            rich_help_panel=SAMPLES,
+        option(
+            "Features of new samples instead of STORE, for models of kernels that dmkl build made; repeatable.",
+            "FILE",
+            panel=SAMPLES,
         ),
     ] = None,
     missing: Missing = "refuse",
-    split: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="K", help="Predict a part of this stored split.", rich_help_panel=SAMPLES),
-    ] = None,
+    split: Annotated[int | None, option("Predict a part of this stored split.", "K", min=0, panel=SAMPLES)] = None,
     part: Annotated[
-        Literal["test", "validation", "train"],
-        typer.Option(help="Part of the split to predict.", rich_help_panel=SAMPLES),
+        Literal["test", "validation", "train"], option("Part of the split to predict.", panel=SAMPLES)
     ] = "test",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV file for the predicted labels and scores.")
-    ] = None,
+    out: Annotated[Path | None, option("CSV file for the predicted labels and scores.", "FILE")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = "local",

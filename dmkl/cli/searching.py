@@ -15,7 +15,7 @@ import zarr
 import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.learners import DEFAULT, make_learner
-from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers
+from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers, option
 from dmkl.cli.output import console, count, print_json, refuse_existing, say
 from dmkl.cli.parsing import parse_cv, parse_grid
 from dmkl.cli.resuming import resuming
@@ -41,77 +41,57 @@ def search(
     model: str = DEFAULT,
     p: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Norms of the weights, such as 1,4/3,1+2^-6,inf. [default: 12 from 1 to inf]",
+            "P,P,…",
             "--p",
             "-p",
-            metavar="P,P,…",
-            help="Norms of the weights, such as 1,4/3,1+2^-6,inf. [default: 12 from 1 to inf]",
-            rich_help_panel=_GRID,
+            panel=_GRID,
         ),
     ] = None,
-    lam: Annotated[
-        str | None, typer.Option(metavar="λ,λ,…", help="Ridges. [default: 10 powers of 10 or 4]", rich_help_panel=_GRID)
-    ] = None,
+    lam: Annotated[str | None, option("Ridges. [default: 10 powers of 10 or 4]", "λ,λ,…", panel=_GRID)] = None,
     C: Annotated[
         str | None,
-        typer.Option(
-            "--C",
-            "-C",
-            metavar="C,C,…",
-            help="SVM penalties on margin violations. [default: 2^-2 to 2^7]",
-            rich_help_panel=_GRID,
-        ),
+        option("SVM penalties on margin violations. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID),
     ] = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=V,V,…",
-            help="Values of another parameter, such as normalize=trace,cosine; repeatable.",
-            rich_help_panel=_GRID,
-        ),
+        option("Values of another parameter, such as normalize=trace,cosine; repeatable.", "NAME=V,V,…", panel=_GRID),
     ] = None,
     cv: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDS",
-            help='Number of folds, "splits" (the stored ones), or a splitter of scikit-learn such as '
+        option(
+            'Number of folds, "splits" (the stored ones), or a splitter of scikit-learn such as '
             '"StratifiedKFold(5, shuffle=True)". [default: splits with validation samples, or else 5]',
-            rich_help_panel=_FOLDS,
+            "FOLDS",
+            panel=_FOLDS,
         ),
     ] = None,
     groups: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Group of each sample, for splitters that need it: one a line, or sample,group.",
-            rich_help_panel=_FOLDS,
-        ),
+        option("Group of each sample, for splitters that need it: one a line, or sample,group.", "FILE", panel=_FOLDS),
     ] = None,
     scoring: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Score to choose by, such as balanced_accuracy; further ones are only computed.",
-            rich_help_panel=_FOLDS,
-        ),
+        option("Score to choose by, such as balanced_accuracy; further ones are only computed.", "NAME", panel=_FOLDS),
     ] = None,
     rule: Annotated[
         Literal["best", "one-standard-error"],
-        typer.Option(
-            metavar="RULE",
-            help='Choose the "best" point, or the simplest one within "one-standard-error" of it. [default: best]',
+        option(
+            'Choose the "best" point, or the simplest one within "one-standard-error" of it. [default: best]',
+            "RULE",
             show_default=False,
-            rich_help_panel=_FOLDS,
+            panel=_FOLDS,
         ),
     ] = "best",
     refit: Annotated[
-        bool, typer.Option("--refit/--no-refit", help="Train a model at the chosen point.", rich_help_panel=_FOLDS)
+        bool, option("Train a model at the chosen point.", None, "--refit/--no-refit", panel=_FOLDS)
     ] = True,
     split: Split = None,
     train: Train = None,
     every: Every = False,
-    plot: Annotated[Path | None, typer.Option(metavar="DIR", help=f"Draw {' and '.join(_PICTURES)} here.")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Discard what an interrupted search has kept.")] = False,
+    plot: Annotated[Path | None, option(f"Draw {' and '.join(_PICTURES)} here.", "DIR")] = None,
+    restart: Annotated[bool, option("Discard what an interrupted search has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = "local",

@@ -14,7 +14,8 @@ import zarr
 from rich.console import Console
 from rich.text import Text
 
-from dmkl.cli.options import LABELS, STORAGE, Dtype, Json, Labels, NewStore, Overwrite, SampleNames, Splits, Store, Tile
+from dmkl.cli import options
+from dmkl.cli.options import LABELS, STORAGE, option
 from dmkl.cli.output import console, count, number, print_json, say, say_note, size, table
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import IncompleteStoreError
@@ -33,48 +34,39 @@ _BOOKKEEPING = {"name", "bytes", "mtime_ns"}
 
 
 def import_(
-    out: NewStore,
+    out: options.NewStore,
     inputs: Annotated[
         list[Path], typer.Argument(metavar="INPUTS…", help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .csv …")
     ],
-    labels: Labels = None,
-    samples: SampleNames = None,
+    labels: options.Labels = None,
+    samples: options.SampleNames = None,
     train_samples: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Name of each training sample (column) of rectangular kernels.", rich_help_panel=LABELS
-        ),
+        Path | None, option("Name of each training sample (column) of rectangular kernels.", "FILE", panel=LABELS)
     ] = None,
-    splits: Splits = None,
+    splits: options.Splits = None,
     diagonal: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="k(x, x) of each new sample, which cosine normalization of rectangular kernels needs.",
-            rich_help_panel=LABELS,
+        option(
+            "k(x, x) of each new sample, which cosine normalization of rectangular kernels needs.", "FILE", panel=LABELS
         ),
     ] = None,
-    names: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="Names of the kernels, in the order in which they are read.")
-    ] = None,
+    names: Annotated[str | None, option("Names of the kernels, in the order in which they are read.", "A,B,…")] = None,
     variable: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Variable of the files that holds the kernels; repeatable.")
+        list[str] | None, option("Variable of the files that holds the kernels; repeatable.", "NAME")
     ] = None,
     kernel_axis: Annotated[
-        int | None, typer.Option(min=0, max=2, help="Axis that counts the kernels in three-dimensional arrays.")
+        int | None, option("Axis that counts the kernels in three-dimensional arrays.", min=0, max=2)
     ] = None,
     rectangular: Annotated[
-        bool, typer.Option("--rectangular", help="Take square kernels too as new samples against training samples.")
+        bool, option("Take square kernels too as new samples against training samples.", None, "--rectangular")
     ] = False,
-    tile: Tile = None,
-    dtype: Dtype = None,
+    tile: options.Tile = None,
+    dtype: options.Dtype = None,
     repair: Annotated[
         Literal["clip", "flip", "shift"] | None,
-        typer.Option(
-            help="Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.", rich_help_panel=STORAGE
-        ),
+        option("Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.", panel=STORAGE),
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Import kernel matrices from files into a kernel set.
 
@@ -118,7 +110,7 @@ def import_(
     say(f"Look at it with dmkl info {shlex.quote(out)}, for problems with dmkl check {shlex.quote(out)}.")
 
 
-def info(store: Store, as_json: Json = False) -> None:
+def info(store: options.Store, as_json: options.Json = False) -> None:
     """Show what a kernel set holds: kernels, samples, classes, splits, size on disk.
 
     Examples
