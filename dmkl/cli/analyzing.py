@@ -15,7 +15,7 @@ import dmkl
 from dmkl.analysis.result import Analysis
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Every, Json, Kernels, Memory, Overwrite, Split, Store, Train, Workers, option
-from dmkl.cli.output import bar, console, count, number, print_json, refuse_existing, say, table
+from dmkl.cli.output import bar, count, number, print_json, refuse_existing, say, show, table
 from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.progress import ConsoleWatch
 
@@ -91,13 +91,8 @@ def analyze(
     if as_json:
         print_json(_as_mapping(analysis, seconds))
         return
-    screen = console()
-    screen.print(_kernels_table(analysis))
-    screen.print()
-    screen.print(_alignments_table(analysis))
-    say()
-    for line in analysis.summary().split("\n"):
-        say(line)
+    show(_kernels_table(analysis), _alignments_table(analysis))
+    say(f"\n{analysis.summary()}")
     say(f"Analyzed {count(len(chosen), 'sample')} ({on}) in {seconds:.2f} s.")
     if written:
         say(f"Written to {output}: {', '.join(written)}.")

@@ -19,7 +19,7 @@ import dmkl
 from dmkl.cli import options
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import SAMPLES, option
-from dmkl.cli.output import count, refuse_existing, say, say_note, size
+from dmkl.cli.output import count, refuse_existing, say, say_aside, size
 from dmkl.cli.parsing import parse_numbers
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
@@ -131,7 +131,7 @@ def build(
         found, known = _open(features, labels=labels, samples=samples)
         compute = partial(dmkl.build_cross, dmkl.open(against), found, out)
     for note in found.notes:
-        say_note(note)
+        say_aside("note", note)
     with _interrupt_told(out), computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         K = compute(samples=known.samples, labels=known.labels, tasks=known.tasks, missing=missing, overwrite=overwrite)
     n, n_rows, n_cols = K.shape
@@ -161,7 +161,7 @@ def _interrupt_told(out: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if "://" not in out and partial_path(Path(out).expanduser()).exists():
-            say_note(f"what was done is kept beside {out}; the same command goes on from there")
+            say_aside("note", f"what was done is kept beside {out}; the same command goes on from there")
         raise
 
 

@@ -14,15 +14,13 @@ from rich.text import Text
 import dmkl.health
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Json, Kernels, Memory, Store, Workers, option
-from dmkl.cli.output import console, count, number, print_json, say, table
+from dmkl.cli.output import STYLES, console, count, number, print_json, say, table
 from dmkl.cli.samples import open_kernels
 from dmkl.health import SEVERITIES
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
 
 __all__ = ["check"]
-
-_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
 def check(
@@ -94,12 +92,12 @@ def _print(out: Console, K: KernelSet, report: xr.Dataset) -> None:
             Text(name),
             f"{damaged:,} of {tiles:,} damaged" if damaged else f"{tiles:,}",
             *(number(float(row[key])) for key in shown),
-            Text(verdict, style=_STYLES.get(verdict, "green")),
+            Text(verdict, style=STYLES.get(verdict, "green")),
         )
     out.print(figures)
     out.print()
     for severity, subject, message in _findings(report):
-        say((severity, _STYLES[severity]), " ", (subject or "the set", "bold"))
+        say((severity, STYLES[severity]), " ", (subject or "the set", "bold"))
         out.print(Padding(Text(message), (0, 0, 0, 2)))
     found = [count(int(np.count_nonzero(report.severity.values == kind)), kind) for kind in SEVERITIES]
     say(f"{count(len(K), 'kernel')} checked: {', '.join(found)}.", style="bold")

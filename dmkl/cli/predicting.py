@@ -14,7 +14,7 @@ import xarray as xr
 import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers, option
-from dmkl.cli.output import count, print_json, refuse_existing, say, say_note
+from dmkl.cli.output import count, print_json, refuse_existing, say, say_aside
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
 from dmkl.inputs.features import as_features
@@ -126,7 +126,7 @@ def _of_features(files: list[Path], missing: str) -> tuple[dict[str, Any], Array
     """As `_of_store`."""
     found = as_features(files)
     for note in found.notes:
-        say_note(note)
+        say_aside("note", note)
     n_samples = next(iter(found.blocks.values())).shape[0]
     labels = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
     return {"features": found, "missing": missing}, labels

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from dmkl.cli import options
 from dmkl.cli.options import LABELS, STORAGE, option
-from dmkl.cli.output import console, count, number, print_json, say, say_note, size, table
+from dmkl.cli.output import console, count, number, print_json, say, say_aside, size, table
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import IncompleteStoreError
 from dmkl.inputs import open_files
@@ -91,7 +91,7 @@ def import_(
         diagonal=diagonal,
     )
     for note in source.notes:
-        say_note(note)
+        say_aside("note", note)
     with ConsoleWatch():
         ingest(
             out,
