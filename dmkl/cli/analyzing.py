@@ -121,6 +121,7 @@ def _kernels_table(analysis: Analysis) -> Table:
     if "target_alignment" in data:
         fit = data["target_alignment"]
         fit = fit.mean("task") if "task" in fit.dims else fit
+    with_error = "target_alignment_error" in data and "task" not in data.dims
     told = "fit to labels, mean of tasks" if "task" in data.dims else "fit to labels"
     numbers = ("trace", "effective rank", "first eigenvalue", "90 % of trace in", "99 % in")
     found = table("kernel", *([] if fit is None else [told]), numbers=numbers)
@@ -128,7 +129,7 @@ def _kernels_table(analysis: Analysis) -> Table:
     found.add_column("", overflow="fold")
     for j, name in enumerate(analysis.names):
         row = frame.iloc[j]
-        error = data["target_alignment_error"].values[j] if _single_error(data) else None
+        error = data["target_alignment_error"].values[j] if with_error else None
         found.add_row(
             Text(name),
             *([] if fit is None else [_with_bar(float(fit.values[j]), error)]),
@@ -139,10 +140,6 @@ def _kernels_table(analysis: Analysis) -> Table:
             Text(f"a multiple of {row['repeats']}" if row["repeats"] else "", style="yellow"),
         )
     return found
-
-
-def _single_error(data: Any) -> bool:
-    return "target_alignment_error" in data and "task" not in data.dims
 
 
 def _with_bar(value: float, error: float | None) -> Text:

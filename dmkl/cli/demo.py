@@ -126,22 +126,14 @@ def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, fl
 
 @dataclass(frozen=True)
 class Digits:
-    """1,797 digits of 8 × 8 pixels, and how their kernels are made.
-
-    Parameters
-    ----------
-    views
-        For each kernel: features (samples, features), and "linear", "polynomial" or the width of an RBF
-        kernel as a multiple of the features' median distance.
-    labels
-        The digits, 0 to 9.
-    split
-        0 train, 2 test, stratified.
-    """
+    """1,797 digits of 8 × 8 pixels, and how their kernels are made."""
 
     views: dict[str, tuple[Array, str | float]]
+    """For each kernel: features (samples, features), and "linear", "polynomial" or the width of an RBF kernel as a
+    multiple of the features' median distance."""
     labels: Array
     split: Array
+    """0 train, 2 test, stratified."""
 
     def kernels(self) -> Iterator[Array]:
         """The matrices, one at a time."""

@@ -66,10 +66,6 @@ _READERS = {
     ),
 }
 """By the name of the parameter."""
-_READ_WITH_OTHERS = {"b"}
-"""Parameters without an option: those of others set them."""
-
-
 _WIDEST = 16
 """Of choices that help shows in the column of types."""
 
@@ -157,7 +153,7 @@ def parameters_of(learner: Any) -> dict[str, Parameter]:
     return {
         item.name: Parameter(item.name, annotations.get(item.name, Any), item.default, _description(learner, item.name))
         for item in found
-        if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD) and item.name not in _READ_WITH_OTHERS
+        if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD) and item.name != "b"  # which the option of A sets
     }
 
 

@@ -74,20 +74,16 @@ def predict(
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         scores = estimator.decision_function(**given)
     labels = estimator.labels_of(scores.values)
-    accuracy = None if truth is None else _accuracy(truth, labels)
+    accuracy = None
+    if truth is not None:  # the share of samples with the right label, or with all tasks right
+        same = truth.astype(str) == labels.astype(str)
+        accuracy = float(np.mean(same.reshape(len(same), -1).all(axis=1)))
     if out is not None:
         _write(out, scores, labels, estimator)
     if as_json:
-        print_json(
-            {
-                "model": str(model),
-                "store": store,
-                "features": None if features is None else [str(file) for file in features],
-                "samples": len(labels),
-                "accuracy": accuracy,
-                "out": out and str(out),
-            }
-        )
+        files = None if features is None else [str(file) for file in features]
+        told = {"model": str(model), "store": store, "features": files}
+        print_json({**told, "samples": len(labels), "accuracy": accuracy, "out": out and str(out)})
         return
     what = f"{count(len(labels), 'sample')} of {store or ', '.join(map(str, features or []))}"
     if accuracy is None:
@@ -146,12 +142,6 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:
         msg = "the model was trained on all samples of this set; give a set of new samples, or --split K --part train"
         raise InputError(msg)
     return rows
-
-
-def _accuracy(truth: Array, labels: Array) -> float:
-    """Share of samples with the right label, or with all tasks right."""
-    same = truth.astype(str) == labels.astype(str)
-    return float(np.mean(same if same.ndim == 1 else same.all(axis=1)))
 
 
 def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any) -> None:

@@ -194,22 +194,15 @@ def _drawn(result: Searched) -> list[str]:
 
 
 def _axis(values: xr.DataArray) -> _Axis:
-    numbers = values.dtype.kind in "iuf"
-    order = np.argsort(values.values, kind="stable") if numbers else np.arange(values.size)
-    ordered = values.values[order]
     name = str(values.name)
-    return _Axis(
-        name, order, _number_labels(name, ordered) if numbers else [shortened(str(v), LONGEST_NAME) for v in ordered]
-    )
-
-
-def _number_labels(name: str, values: npt.NDArray[Any]) -> list[str]:
-    """As short as they can be and still differ."""
-    for digits in (3, 6, 17):
-        labels = [_number(name, float(value), digits) for value in values]
+    if values.dtype.kind not in "iuf":
+        return _Axis(name, np.arange(values.size), [shortened(str(value), LONGEST_NAME) for value in values.values])
+    order = np.argsort(values.values, kind="stable")
+    for digits in (3, 6, 17):  # as short as they can be and still differ
+        labels = [_number(name, float(value), digits) for value in values.values[order]]
         if len(set(labels)) == len(labels):
             break
-    return labels
+    return _Axis(name, order, labels)
 
 
 def _number(name: str, value: float, digits: int) -> str:
@@ -258,10 +251,8 @@ def _draw_curve(ax: Axes, surface: _Surface, measure: str) -> None:
         ax.axhline(surface.threshold, color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
         legend += ["bars: one standard error", "dotted: one below the best"]
     # A single choice at its own score; those of many tasks, whose scores are not drawn, on the curve.
-    if surface.chosen.total() == 1:
-        rings = {place[0]: surface.mean[place] for place in surface.chosen}
-    else:
-        rings = {place[0]: mean[place[0]] for place in surface.chosen}
+    single = surface.chosen.total() == 1
+    rings = {place[0]: surface.mean[place] if single else mean[place[0]] for place in surface.chosen}
     for column, score in rings.items():
         _ring(ax, column, float(score), sum(n for place, n in surface.chosen.items() if place[0] == column), zorder=1)
     ax.set_xticks(where, surface.x.labels)
@@ -346,7 +337,16 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.grid(axis="x", color="#e4e4e4", linewidth=0.7)
     ax.set_axisbelow(True)
-    ax.set_title(_weights_title(result, task, at or {}, mean, shown), fontsize=10, loc="left")
+    if result.tasks is None or task is not None:
+        params = {**(result.best_params_ if task is None else result.best_params_[task]), **(at or {})}
+        told = ", ".join(_setting(name, value) for name, value in params.items())
+        title = told if task is None else f"{shortened(task, LONGEST_NAME)}: {told}"
+    else:
+        title = f"mean of {len(result.tasks)} tasks, each at its own choice"
+    if n_shown < len(mean):
+        rest = 100 * (1 - mean[shown].sum() / mean.sum())
+        title += f"\nthe {n_shown} largest of {len(mean)} kernels; the others have {rest:.0f} % of the weight"
+    ax.set_title(title, fontsize=10, loc="left")
     return figure
 
 
@@ -363,21 +363,3 @@ def _weights(result: Searched, task: str | None, at: Mapping[str, Any]) -> Float
             raise InputError(msg)
         index[name] = result.grid[name].index(value)
     return np.asarray(scores["weight"].isel(index).transpose("fold", "kernel").values, dtype=np.float64)
-
-
-def _weights_title(
-    result: Searched, task: str | None, at: Mapping[str, Any], mean: Float, shown: npt.NDArray[np.int64]
-) -> str:
-    lines = []
-    if result.tasks is None or task is not None:
-        params = {**(result.best_params_ if task is None else result.best_params_[task]), **at}
-        told = ", ".join(_setting(name, value) for name, value in params.items())
-        lines.append(told if task is None else f"{shortened(task, LONGEST_NAME)}: {told}")
-    else:
-        lines.append(f"mean of {len(result.tasks)} tasks, each at its own choice")
-    if len(shown) < len(mean):
-        rest = 1 - mean[shown].sum() / mean.sum()
-        lines.append(
-            f"the {len(shown)} largest of {len(mean)} kernels; the others have {100 * rest:.0f} % of the weight"
-        )
-    return "\n".join(lines)
