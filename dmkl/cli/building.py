@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -132,19 +131,20 @@ def build(
         compute = partial(dmkl.build_cross, dmkl.open(against), found, out)
     for note in found.notes:
         say_aside("note", note)
-    with _interrupt_told(out), computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
-        K = compute(samples=known.samples, labels=known.labels, tasks=known.tasks, missing=missing, overwrite=overwrite)
+    told = {"samples": known.samples, "labels": known.labels, "tasks": known.tasks}
+    try:
+        with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+            K = compute(**told, missing=missing, overwrite=overwrite)
+    except KeyboardInterrupt:
+        if "://" not in out and partial_path(Path(out).expanduser()).exists():
+            say_aside("note", f"what was done is kept beside {out}; the same command goes on from there")
+        raise
     n, n_rows, n_cols = K.shape
     what = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
     say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
-    say(f"Look at it with dmkl info {shlex.quote(out)}{_next(K, out)}.")
-
-
-def _next(K: KernelSet, out: str) -> str:
-    """What to do with the set after a look at it."""
-    if not K.is_square:
-        return f", use it with dmkl predict MODEL {shlex.quote(out)}"
-    return "" if K.labels is None else f", learn with dmkl fit {shlex.quote(out)} MODEL"
+    place = shlex.quote(out)
+    learn = "" if K.labels is None else f", learn with dmkl fit {place} MODEL"
+    say(f"Look at it with dmkl info {place}{learn if K.is_square else f', use it with dmkl predict MODEL {place}'}.")
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
@@ -152,17 +152,6 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
     if given:
         msg = f"{why}; leave out {' and '.join(given)}"
         raise InputError(msg)
-
-
-@contextmanager
-def _interrupt_told(out: str) -> Iterator[None]:
-    """Say that nothing is lost where somebody breaks off."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if "://" not in out and partial_path(Path(out).expanduser()).exists():
-            say_aside("note", f"what was done is kept beside {out}; the same command goes on from there")
-        raise
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
@@ -200,18 +189,16 @@ def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None
 
 def _open(features: list[Path], *, samples: Path | None, **files: Path | None) -> tuple[Features, Known]:
     """The features, and what the other files say of the samples; what these do not say, the features may."""
-    names = None if samples is None else _names(samples)
+    names = None
+    if samples is not None:
+        table = read_file(samples)
+        # A table has the names in its first column; what else it says of the samples is no name.
+        names = [str(name) for name in (np.ravel(table.values) if table.row_names is None else table.row_names)]
     found = as_features(features, samples=names)
     n_samples = next(iter(found.blocks.values())).shape[0]
     given = [SideData(role, str(path), partial(read_file, path)) for role, path in files.items() if path is not None]
     known, _ = gather(given, KernelShape(0, n_samples, n_samples, found.samples), found.notes)
     return found, known
-
-
-def _names(path: Path) -> list[str]:
-    table = read_file(path)
-    # A table has the names in its first column; what else it says of the samples is no name.
-    return [str(name) for name in (np.ravel(table.values) if table.row_names is None else table.row_names)]
 
 
 def _training_rows(found: Features, known: Known, train: Path | None, split: int | None) -> Index | None:

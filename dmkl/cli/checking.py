@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 import xarray as xr
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
@@ -50,7 +49,7 @@ def check(
     if as_json:
         print_json(_as_mapping(K, report))
     else:
-        _print(console(), K, report)
+        _print(K, report)
     failing = SEVERITIES[: 2 if strict else 1]
     if np.isin(report.severity.values, failing).any():
         raise typer.Exit(1)
@@ -76,7 +75,7 @@ def _findings(report: xr.Dataset) -> list[tuple[str, str, str]]:
     return list(zip(*columns, strict=True))
 
 
-def _print(out: Console, K: KernelSet, report: xr.Dataset) -> None:
+def _print(K: KernelSet, report: xr.Dataset) -> None:
     worst: dict[str, str] = {}
     for severity, subject, _ in _findings(report):
         worst.setdefault(subject, severity)  # the gravest come first
@@ -94,6 +93,7 @@ def _print(out: Console, K: KernelSet, report: xr.Dataset) -> None:
             *(number(float(row[key])) for key in shown),
             Text(verdict, style=STYLES.get(verdict, "green")),
         )
+    out = console()
     out.print(figures)
     out.print()
     for severity, subject, message in _findings(report):

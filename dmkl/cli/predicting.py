@@ -67,10 +67,19 @@ def predict(
     _check_source(store, features, split, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
+    given: dict[str, Any]
     if store is not None:
-        given, truth = _of_store(store, model, estimator, split, part)
+        K = dmkl.open(store)
+        rows = _rows(K, estimator, split, part)
+        given = {"K": K[rows, positions(K.train_samples, estimator.train_samples_, f"the model {model}")]}
+        truth = None if K.labels is None else K.labels[rows]
     else:
-        given, truth = _of_features(features or [], missing)
+        found = as_features(features or [])
+        for note in found.notes:
+            say_aside("note", note)
+        n_samples = next(iter(found.blocks.values())).shape[0]
+        given = {"features": found, "missing": missing}
+        truth = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         scores = estimator.decision_function(**given)
     labels = estimator.labels_of(scores.values)
@@ -106,26 +115,6 @@ def _check_source(store: str | None, features: list[Path] | None, split: int | N
     if store and missing != "refuse":
         msg = f"--missing is for --features; leave it out with {store}"
         raise InputError(msg)
-
-
-def _of_store(
-    store: str, model: Path, estimator: Any, split: int | None, part: str
-) -> tuple[dict[str, Any], Array | None]:
-    """Arguments of `decision_function`, and the true labels where they are known."""
-    K = dmkl.open(store)
-    rows = _rows(K, estimator, split, part)
-    cols = positions(K.train_samples, estimator.train_samples_, f"the model {model}")
-    return {"K": K[rows, cols]}, None if K.labels is None else K.labels[rows]
-
-
-def _of_features(files: list[Path], missing: str) -> tuple[dict[str, Any], Array | None]:
-    """As `_of_store`."""
-    found = as_features(files)
-    for note in found.notes:
-        say_aside("note", note)
-    n_samples = next(iter(found.blocks.values())).shape[0]
-    labels = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
-    return {"features": found, "missing": missing}, labels
 
 
 def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:

@@ -11,12 +11,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 import zarr
-from rich.console import Console
 from rich.text import Text
 
 from dmkl.cli import options
 from dmkl.cli.options import LABELS, STORAGE, option
-from dmkl.cli.output import console, count, number, print_json, say, say_aside, size, table
+from dmkl.cli.output import count, number, print_json, say, say_aside, show, size, table
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import IncompleteStoreError
 from dmkl.inputs import open_files
@@ -127,7 +126,7 @@ def info(store: options.Store, as_json: options.Json = False) -> None:
     if as_json:
         print_json(described)
     else:
-        _print(console(), described)
+        _print(described)
 
 
 def _progress_of(store: str) -> str:
@@ -146,6 +145,7 @@ def _progress_of(store: str) -> str:
 def _describe(K: KernelSet, store: str) -> dict[str, Any]:
     source = K.view.source
     assert isinstance(source, StoreReader)
+    files = Path(store).expanduser().rglob("*")
     return {
         "path": store,
         "kernels": [
@@ -167,7 +167,7 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
         "symmetric": source.symmetric,
         "stored": "full" if source.full else "upper tiles",
         "bytes_per_pass": K.bytes_per_pass,
-        "bytes_on_disk": _bytes_on_disk(store),
+        "bytes_on_disk": None if "://" in store else sum(file.stat().st_size for file in files if file.is_file()),
         "labels": _classes(K),
         "splits": [
             {
@@ -180,13 +180,6 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
         "created_by": source.attrs.get("created_by"),
         "format_version": source.attrs.get("format_version"),
     }
-
-
-def _bytes_on_disk(store: str) -> int | None:
-    """What the files of a local set take; None for others."""
-    if "://" in store:
-        return None
-    return sum(file.stat().st_size for file in Path(store).expanduser().rglob("*") if file.is_file())
 
 
 def _classes(K: KernelSet) -> dict[str, int] | None:
@@ -222,7 +215,7 @@ def _recipe(made: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _print(out: Console, described: dict[str, Any]) -> None:
+def _print(described: dict[str, Any]) -> None:
     n, rows, cols = described["shape"]
     kind = "symmetric" if described["symmetric"] else "new samples × training samples"
     facts = {
@@ -244,19 +237,14 @@ def _print(out: Console, described: dict[str, Any]) -> None:
     for fact, value in facts.items():
         about.add_row(fact, Text(value or "none"))
     say(described["path"], style="bold")
-    out.print(about)
-    out.print()
     kernels = table("kernel", "how it was made")
     for kernel in described["kernels"]:
         recipe = _in_words(kernel["made_by"])
         kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"))
-    out.print(kernels)
-    if described["features"]:
-        kept = table("feature kept", numbers=("columns", "samples missing"))
-        for feature in described["features"]:
-            kept.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")
-        out.print()
-        out.print(kept)
+    kept = table("feature kept", numbers=("columns", "samples missing"))
+    for feature in described["features"]:
+        kept.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")
+    show(about, kernels, *([kept] if described["features"] else []))
 
 
 def _in_words(made: dict[str, Any]) -> str:

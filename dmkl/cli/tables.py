@@ -14,7 +14,6 @@ from rich.text import Text
 
 from dmkl.cli.output import bar, table
 from dmkl.errors import InputError
-from dmkl.estimators.groups import GSMKL
 from dmkl.searching.result import SearchResult
 from dmkl.solvers.outcome import WORDS
 
@@ -86,12 +85,10 @@ def summary_table(
     columns = ("accuracy", "proven gap", "passes", "solver", "seconds")
     found = table("model", numbers=[name for name in columns if optional.get(name, True)])
     for name, model in models.items():
-        # Nothing is proven where the problem is not convex.
-        gap = np.nan if isinstance(model, GSMKL) else float(np.max(np.asarray(model.gap_)))
         found.add_row(
             Text(name),
             *([f"{100 * accuracy[name]:.2f} %"] if accuracy else []),
-            _gap(gap),
+            _gap(float(np.max(model.gap_))),
             f"{model.n_passes_:.4g}",
             *([getattr(model, "solver_", "")] if solvers else []),
             f"{seconds[name]:.2f}",

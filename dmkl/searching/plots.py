@@ -111,8 +111,11 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
     surface = _surface(result, task)
     needed = 1 if surface.y is None else 2
     if ax is None:
-        figure = picture(*_size(surface))
-        ratios = [1.0] if surface.y is None else [0.95, 1.0]
+        side, ratios = max(4.2, 1.6 + 0.34 * len(surface.x.order)), [0.95, 1.0][-needed:]
+        if surface.y is None:
+            figure = picture(side + 0.8, 3.6)
+        else:
+            figure = picture(2 * side + 1.6, max(3.6, 1.2 + 0.3 * len(surface.y.order)))
         axes = list(figure.subplots(1, needed, squeeze=False, width_ratios=ratios)[0])
     else:
         axes = list(np.ravel(np.asarray(ax, dtype=object)))
@@ -120,25 +123,14 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
             msg = f"ax must hold {needed} axes, {'map and curve' if needed == 2 else 'the curve'}, got {len(axes)}"
             raise InputError(msg)
         figure = axes[0].figure
-    measure = _measure(result, task)
+    measure = shortened(str(result.scores.attrs["scoring"]).replace("_", " "), LONGEST_NAME)
+    if result.tasks is not None:
+        of = f"mean of {len(result.tasks)} tasks" if task is None else shortened(task, LONGEST_NAME)
+        measure = f"{measure}, {of}"
     if surface.y is not None:
         _draw_map(axes[0], surface, surface.y, measure)
     _draw_curve(axes[-1], surface, measure)
     return figure
-
-
-def _size(surface: _Surface) -> tuple[float, float]:
-    side = max(4.2, 1.6 + 0.34 * len(surface.x.order))
-    if surface.y is None:
-        return side + 0.8, 3.6
-    return 2 * side + 1.6, max(3.6, 1.2 + 0.3 * len(surface.y.order))
-
-
-def _measure(result: Searched, task: str | None) -> str:
-    scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "), LONGEST_NAME)
-    if result.tasks is None:
-        return scoring
-    return f"{scoring}, {f'mean of {len(result.tasks)} tasks' if task is None else shortened(task, LONGEST_NAME)}"
 
 
 def _surface(result: Searched, task: str | None) -> _Surface:
@@ -148,7 +140,9 @@ def _surface(result: Searched, task: str | None) -> _Surface:
         picks = [result.best_index_]
     else:
         picks = list(result.best_index_.values()) if task is None else [result.best_index_[task]]
-        scores = _mean_over_tasks(scores) if task is None else scores
+        if task is None:
+            mean, error = mean_and_error(scores["score"].mean("task"))
+            scores = scores[["status"]].max("task").assign(mean_score=mean, standard_error=error)
     points = grid_points(scores, result.parameters)
     best = choose(**points)
     names = _drawn(result)
@@ -170,11 +164,6 @@ def _surface(result: Searched, task: str | None) -> _Surface:
         chosen=Counter((*(axis.place(pick[axis.name]) for axis in axes), 0)[:2] for pick in picks),
         fixed=tuple(_setting(name, result.grid[name][place]) for name, place in common.items()),
     )
-
-
-def _mean_over_tasks(scores: xr.Dataset) -> xr.Dataset:
-    mean, error = mean_and_error(scores["score"].mean("task"))
-    return scores[["status"]].max("task").assign(mean_score=mean, standard_error=error)
 
 
 def _check_task(result: Searched, task: str | None) -> None:
