@@ -46,8 +46,7 @@ def analyze(
     eigenvalues: Annotated[int, option("Number of eigenvalues of each kernel.", "N", min=1)] = 20,
     threshold: Annotated[float, option("Alignment from which kernels belong to one group.", "A")] = 0.95,
     probes: Annotated[
-        int | None,
-        option("Estimate alignments from N random vectors, with standard errors, in one pass.", "N", min=3),
+        int | None, option("Estimate alignments from N random vectors, with standard errors, in one pass.", "N", min=3)
     ] = None,
     seed: Annotated[int, option("Seed of the random vectors.", min=0)] = 0,
     split: Split = None,

@@ -75,9 +75,7 @@ Dtype = Annotated[
 Cluster = Annotated[
     str,
     option(
-        '"local" (processes on this machine), "threads", or the address of a Dask scheduler.',
-        "PLACE",
-        panel=_RESOURCES,
+        '"local" (processes on this machine), "threads", or the address of a Dask scheduler.', "PLACE", panel=_RESOURCES
     ),
 ]
 Workers = Annotated[int | None, option("Number of processes or threads. [default: all cores]", "N", panel=_RESOURCES)]

@@ -21,12 +21,7 @@ _ROUNDING = 1e-12
 
 
 def choose(
-    mean: Float,
-    standard_error: Float,
-    rule: Rule = "best",
-    *,
-    lam: npt.ArrayLike = 0.0,
-    p: npt.ArrayLike = 0.0,
+    mean: Float, standard_error: Float, rule: Rule = "best", *, lam: npt.ArrayLike = 0.0, p: npt.ArrayLike = 0.0
 ) -> tuple[int, ...]:
     """Position of the chosen point of a grid.
 

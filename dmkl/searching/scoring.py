@@ -12,13 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import (
-    average_precision_score,
-    get_scorer,
-    matthews_corrcoef,
-    precision_recall_curve,
-    recall_score,
-)
+from sklearn.metrics import average_precision_score, get_scorer, matthews_corrcoef, precision_recall_curve, recall_score
 
 from dmkl.errors import InputError
 
