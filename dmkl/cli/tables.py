@@ -85,10 +85,11 @@ def summary_table(
     columns = ("accuracy", "proven gap", "passes", "solver", "seconds")
     found = table("model", numbers=[name for name in columns if optional.get(name, True)])
     for name, model in models.items():
+        gap = float(np.max(np.asarray(model.gap_)))
         found.add_row(
             Text(name),
             *([f"{100 * accuracy[name]:.2f} %"] if accuracy else []),
-            _gap(float(np.max(model.gap_))),
+            _gap(gap),
             f"{model.n_passes_:.4g}",
             *([getattr(model, "solver_", "")] if solvers else []),
             f"{seconds[name]:.2f}",
