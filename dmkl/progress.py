@@ -97,12 +97,16 @@ class ConsoleWatch(Watch):
     def __init__(self, console: Console | None = None, delay_seconds: float = 2.0) -> None:
         self.console = Console(stderr=True) if console is None else console
         self.delay_seconds = delay_seconds
-        self._started = time.monotonic()
-        self._note = ""
-        self._progress: _Lines | None = None
-        self._told = self._started
+        self._started = self._told = time.monotonic()
         self._task: TaskID | None = None
-        self._stage: tuple[str, int, int] | None = None
+        self._progress = _Lines(
+            TextColumn("{task.description}"),
+            *map(_OfBytes, (BarColumn(20), DownloadColumn(binary_units=True), TransferSpeedColumn())),
+            _OfBytes(TimeRemainingColumn()),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
 
     def __enter__(self) -> Self:
         self._token = _CURRENT.set(self)
@@ -113,53 +117,35 @@ class ConsoleWatch(Watch):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _CURRENT.reset(self._token)
-        if self._progress is not None:
+        if self._progress.live.is_started:
             self._progress.stop()
 
     def begin(self, what: str, total_bytes: int) -> None:
         """See `Watch.begin`."""
-        self._stage = (what, total_bytes, 0)
-        self._draw()
+        self.end()
+        self._task = self._progress.add_task(what, total=total_bytes)
+        self._show_late()
 
     def advance(self, n_bytes: int) -> None:
         """See `Watch.advance`."""
-        if self._stage is not None:
-            what, total, done = self._stage
-            self._stage = (what, total, done + n_bytes)
-            self._draw()
+        if self._task is not None:
+            self._progress.advance(self._task, n_bytes)
+            self._show_late()
 
     def end(self) -> None:
         """See `Watch.end`."""
-        if self._progress is not None and self._task is not None:
+        if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
-        self._stage = None
 
     def note(self, text: str) -> None:
         """See `Watch.note`."""
-        self._note = text
-        if self._progress is not None:
-            self._progress.note = text
+        self._progress.note = text
         # A terminal redraws its line; a log file gets notes one under another instead.
         if not self.console.is_terminal and time.monotonic() - self._told > self.delay_seconds:
             self._told = time.monotonic()
             self.console.print(text, highlight=False, soft_wrap=True)
 
-    def _draw(self) -> None:
-        if self._stage is None or time.monotonic() - self._started < self.delay_seconds:
-            return
-        if self._progress is None:
-            self._progress = _Lines(
-                TextColumn("{task.description}"),
-                *map(_OfBytes, (BarColumn(20), DownloadColumn(binary_units=True), TransferSpeedColumn())),
-                _OfBytes(TimeRemainingColumn()),
-                console=self.console,
-                transient=True,
-                disable=not self.console.is_terminal,
-            )
-            self._progress.note = self._note
+    def _show_late(self) -> None:
+        if time.monotonic() - self._started >= self.delay_seconds:
             self._progress.start()
-        what, total, done = self._stage
-        if self._task is None:
-            self._task = self._progress.add_task(what, total=total)
-        self._progress.update(self._task, description=what, total=total, completed=done)

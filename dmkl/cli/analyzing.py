@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import typer
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -15,8 +14,8 @@ from rich.text import Text
 import dmkl
 from dmkl.analysis.result import Analysis
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import Cluster, Every, Json, Kernels, Memory, Overwrite, Split, Store, Train, Workers
-from dmkl.cli.output import bar, console, count, number, print_json, refuse_existing, say, table
+from dmkl.cli.options import Cluster, Every, Json, Kernels, Memory, Overwrite, Split, Store, Train, Workers, option
+from dmkl.cli.output import bar, count, number, print_json, refuse_existing, say, show, table
 from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.progress import ConsoleWatch
 
@@ -32,34 +31,24 @@ _MOST_PAIRS = 15
 
 def analyze(
     store: Store,
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help=f"Save {_DATA} (NetCDF) and pictures (PNG) in this folder.")
-    ] = None,
+    output: Annotated[Path | None, option(f"Save {_DATA} (NetCDF) and pictures (PNG) in this folder.", "DIR")] = None,
     kernels: Kernels = None,
     centered: Annotated[
-        bool, typer.Option("--centered/--raw", help="Center the kernels in feature space, or leave them as they are.")
+        bool, option("Center the kernels in feature space, or leave them as they are.", None, "--centered/--raw")
     ] = True,
     normalize: Annotated[
         Literal["none", "trace", "cosine", "multiplicative"],
-        typer.Option(
-            metavar="NAME",
-            help="Scale of the kernels: none, trace, cosine or multiplicative; cosine alone changes alignments.",
-        ),
+        option("Scale of the kernels: none, trace, cosine or multiplicative; cosine alone changes alignments.", "NAME"),
     ] = "none",
     targets: Annotated[
-        bool, typer.Option("--targets/--no-targets", help="Align with the stored labels, if there are some.")
+        bool, option("Align with the stored labels, if there are some.", None, "--targets/--no-targets")
     ] = True,
-    eigenvalues: Annotated[int, typer.Option(min=1, metavar="N", help="Number of eigenvalues of each kernel.")] = 20,
-    threshold: Annotated[
-        float, typer.Option(metavar="A", help="Alignment from which kernels belong to one group.")
-    ] = 0.95,
+    eigenvalues: Annotated[int, option("Number of eigenvalues of each kernel.", "N", min=1)] = 20,
+    threshold: Annotated[float, option("Alignment from which kernels belong to one group.", "A")] = 0.95,
     probes: Annotated[
-        int | None,
-        typer.Option(
-            min=3, metavar="N", help="Estimate alignments from N random vectors, with standard errors, in one pass."
-        ),
+        int | None, option("Estimate alignments from N random vectors, with standard errors, in one pass.", "N", min=3)
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random vectors.")] = 0,
+    seed: Annotated[int, option("Seed of the random vectors.", min=0)] = 0,
     split: Split = None,
     train: Train = None,
     every: Every = False,
@@ -101,13 +90,8 @@ def analyze(
     if as_json:
         print_json(_as_mapping(analysis, seconds))
         return
-    screen = console()
-    screen.print(_kernels_table(analysis))
-    screen.print()
-    screen.print(_alignments_table(analysis))
-    say()
-    for line in analysis.summary().split("\n"):
-        say(line)
+    show(_kernels_table(analysis), _alignments_table(analysis))
+    say(f"\n{analysis.summary()}")
     say(f"Analyzed {count(len(chosen), 'sample')} ({on}) in {seconds:.2f} s.")
     if written:
         say(f"Written to {output}: {', '.join(written)}.")
@@ -136,6 +120,7 @@ def _kernels_table(analysis: Analysis) -> Table:
     if "target_alignment" in data:
         fit = data["target_alignment"]
         fit = fit.mean("task") if "task" in fit.dims else fit
+    with_error = "target_alignment_error" in data and "task" not in data.dims
     told = "fit to labels, mean of tasks" if "task" in data.dims else "fit to labels"
     numbers = ("trace", "effective rank", "first eigenvalue", "90 % of trace in", "99 % in")
     found = table("kernel", *([] if fit is None else [told]), numbers=numbers)
@@ -143,7 +128,7 @@ def _kernels_table(analysis: Analysis) -> Table:
     found.add_column("", overflow="fold")
     for j, name in enumerate(analysis.names):
         row = frame.iloc[j]
-        error = data["target_alignment_error"].values[j] if _single_error(data) else None
+        error = data["target_alignment_error"].values[j] if with_error else None
         found.add_row(
             Text(name),
             *([] if fit is None else [_with_bar(float(fit.values[j]), error)]),
@@ -154,10 +139,6 @@ def _kernels_table(analysis: Analysis) -> Table:
             Text(f"a multiple of {row['repeats']}" if row["repeats"] else "", style="yellow"),
         )
     return found
-
-
-def _single_error(data: Any) -> bool:
-    return "target_alignment_error" in data and "task" not in data.dims
 
 
 def _with_bar(value: float, error: float | None) -> Text:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,22 +15,10 @@ import numpy.typing as npt
 import typer
 
 import dmkl
+from dmkl.cli import options
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import (
-    SAMPLES,
-    Cluster,
-    Dtype,
-    Labels,
-    Memory,
-    Missing,
-    NewStore,
-    Overwrite,
-    SampleNames,
-    Splits,
-    Tile,
-    Workers,
-)
-from dmkl.cli.output import count, refuse_existing, say, say_note, size
+from dmkl.cli.options import SAMPLES, option
+from dmkl.cli.output import count, refuse_existing, say, say_aside, size
 from dmkl.cli.parsing import parse_numbers
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
@@ -53,7 +40,7 @@ _KERNELS = "Kernels"
 
 
 def build(
-    out: NewStore,
+    out: options.NewStore,
     features: Annotated[
         list[Path],
         typer.Argument(
@@ -61,70 +48,58 @@ def build(
         ),
     ],
     specs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.toml", help="Kernels to compute, a table [[kernel]] for each.", rich_help_panel=_KERNELS
-        ),
+        Path | None, option("Kernels to compute, a table [[kernel]] for each.", "FILE.toml", panel=_KERNELS)
     ] = None,
     function: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help=f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", rich_help_panel=_KERNELS
-        ),
+        list[str] | None, option(f"Instead of a file: {', '.join(FUNCTIONS)}; repeatable.", "NAME", panel=_KERNELS)
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(
-            metavar="B,B,…",
-            help="Bandwidths as multiples of the mean distance, a kernel for each. [default: 1]",
-            rich_help_panel=_KERNELS,
+        option(
+            "Bandwidths as multiples of the mean distance, a kernel for each. [default: 1]", "B,B,…", panel=_KERNELS
         ),
     ] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Feature tables to use, by name or pattern; repeatable. [default: all]",
-            rich_help_panel=_KERNELS,
-        ),
+        option("Feature tables to use, by name or pattern; repeatable. [default: all]", "NAME", panel=_KERNELS),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="STORE",
-            help="Compute the kernels of this set, which dmkl build made, between new samples and its own.",
-            rich_help_panel=_KERNELS,
+        option(
+            "Compute the kernels of this set, which dmkl build made, between new samples and its own.",
+            "STORE",
+            panel=_KERNELS,
         ),
     ] = None,
     train: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Average distances between the samples named in this file, one a line (positions, if samples have no "
+        option(
+            "Average distances between the samples named in this file, one a line (positions, if samples have no "
             "names).",
-            rich_help_panel=SAMPLES,
+            "FILE",
+            panel=SAMPLES,
         ),
     ] = None,
     split: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Average distances in the training part of this split. [default: 0, or all samples without splits]",
+            "K",
             min=0,
-            metavar="K",
-            help="Average distances in the training part of this split. [default: 0, or all samples without splits]",
-            rich_help_panel=SAMPLES,
+            panel=SAMPLES,
         ),
     ] = None,
-    labels: Labels = None,
-    samples: SampleNames = None,
-    splits: Splits = None,
-    missing: Missing = "refuse",
-    tile: Tile = None,
-    dtype: Dtype = None,
-    overwrite: Overwrite = False,
+    labels: options.Labels = None,
+    samples: options.SampleNames = None,
+    splits: options.Splits = None,
+    missing: options.Missing = "refuse",
+    tile: options.Tile = None,
+    dtype: options.Dtype = None,
+    overwrite: options.Overwrite = False,
     # What a build does lets go of the interpreter: threads save the start of processes, and copies between them.
-    cluster: Cluster = "threads",
-    workers: Workers = None,
-    memory: Memory = None,
+    cluster: options.Cluster = "threads",
+    workers: options.Workers = None,
+    memory: options.Memory = None,
 ) -> None:
     """Compute kernels from feature tables, and keep the features beside them.
 
@@ -155,20 +130,21 @@ def build(
         found, known = _open(features, labels=labels, samples=samples)
         compute = partial(dmkl.build_cross, dmkl.open(against), found, out)
     for note in found.notes:
-        say_note(note)
-    with _interrupt_told(out), computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
-        K = compute(samples=known.samples, labels=known.labels, tasks=known.tasks, missing=missing, overwrite=overwrite)
+        say_aside("note", note)
+    told = {"samples": known.samples, "labels": known.labels, "tasks": known.tasks}
+    try:
+        with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+            K = compute(**told, missing=missing, overwrite=overwrite)
+    except KeyboardInterrupt:
+        if "://" not in out and partial_path(Path(out).expanduser()).exists():
+            say_aside("note", f"what was done is kept beside {out}; the same command goes on from there")
+        raise
     n, n_rows, n_cols = K.shape
     what = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
     say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
-    say(f"Look at it with dmkl info {shlex.quote(out)}{_next(K, out)}.")
-
-
-def _next(K: KernelSet, out: str) -> str:
-    """What to do with the set after a look at it."""
-    if not K.is_square:
-        return f", use it with dmkl predict MODEL {shlex.quote(out)}"
-    return "" if K.labels is None else f", learn with dmkl fit {shlex.quote(out)} MODEL"
+    place = shlex.quote(out)
+    learn = "" if K.labels is None else f", learn with dmkl fit {place} MODEL"
+    say(f"Look at it with dmkl info {place}{learn if K.is_square else f', use it with dmkl predict MODEL {place}'}.")
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
@@ -176,17 +152,6 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
     if given:
         msg = f"{why}; leave out {' and '.join(given)}"
         raise InputError(msg)
-
-
-@contextmanager
-def _interrupt_told(out: str) -> Iterator[None]:
-    """Say that nothing is lost where somebody breaks off."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if "://" not in out and partial_path(Path(out).expanduser()).exists():
-            say_note(f"what was done is kept beside {out}; the same command goes on from there")
-        raise
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
@@ -224,18 +189,16 @@ def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None
 
 def _open(features: list[Path], *, samples: Path | None, **files: Path | None) -> tuple[Features, Known]:
     """The features, and what the other files say of the samples; what these do not say, the features may."""
-    names = None if samples is None else _names(samples)
+    names = None
+    if samples is not None:
+        table = read_file(samples)
+        # A table has the names in its first column; what else it says of the samples is no name.
+        names = [str(name) for name in (np.ravel(table.values) if table.row_names is None else table.row_names)]
     found = as_features(features, samples=names)
     n_samples = next(iter(found.blocks.values())).shape[0]
     given = [SideData(role, str(path), partial(read_file, path)) for role, path in files.items() if path is not None]
     known, _ = gather(given, KernelShape(0, n_samples, n_samples, found.samples), found.notes)
     return found, known
-
-
-def _names(path: Path) -> list[str]:
-    table = read_file(path)
-    # A table has the names in its first column; what else it says of the samples is no name.
-    return [str(name) for name in (np.ravel(table.values) if table.row_names is None else table.row_names)]
 
 
 def _training_rows(found: Features, known: Known, train: Path | None, split: int | None) -> Index | None:

@@ -7,14 +7,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 import xarray as xr
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 import dmkl.health
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import Cluster, Json, Kernels, Memory, Store, Workers
-from dmkl.cli.output import console, count, number, print_json, say, table
+from dmkl.cli.options import Cluster, Json, Kernels, Memory, Store, Workers, option
+from dmkl.cli.output import STYLES, console, count, number, print_json, say, table
 from dmkl.cli.samples import open_kernels
 from dmkl.health import SEVERITIES
 from dmkl.kernelset import KernelSet
@@ -22,17 +21,13 @@ from dmkl.progress import ConsoleWatch
 
 __all__ = ["check"]
 
-_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
-
 
 def check(
     store: Store,
     kernels: Kernels = None,
-    steps: Annotated[
-        int, typer.Option(min=1, help="Number of products with each kernel to find negative eigenvalues.")
-    ] = 30,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random start vectors.")] = 0,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings too.")] = False,
+    steps: Annotated[int, option("Number of products with each kernel to find negative eigenvalues.", min=1)] = 30,
+    seed: Annotated[int, option("Seed of the random start vectors.", min=0)] = 0,
+    strict: Annotated[bool, option("Fail on warnings too.", None, "--strict")] = False,
     as_json: Json = False,
     cluster: Cluster = "local",
     workers: Workers = None,
@@ -54,7 +49,7 @@ def check(
     if as_json:
         print_json(_as_mapping(K, report))
     else:
-        _print(console(), K, report)
+        _print(K, report)
     failing = SEVERITIES[: 2 if strict else 1]
     if np.isin(report.severity.values, failing).any():
         raise typer.Exit(1)
@@ -80,7 +75,7 @@ def _findings(report: xr.Dataset) -> list[tuple[str, str, str]]:
     return list(zip(*columns, strict=True))
 
 
-def _print(out: Console, K: KernelSet, report: xr.Dataset) -> None:
+def _print(K: KernelSet, report: xr.Dataset) -> None:
     worst: dict[str, str] = {}
     for severity, subject, _ in _findings(report):
         worst.setdefault(subject, severity)  # the gravest come first
@@ -96,12 +91,13 @@ def _print(out: Console, K: KernelSet, report: xr.Dataset) -> None:
             Text(name),
             f"{damaged:,} of {tiles:,} damaged" if damaged else f"{tiles:,}",
             *(number(float(row[key])) for key in shown),
-            Text(verdict, style=_STYLES.get(verdict, "green")),
+            Text(verdict, style=STYLES.get(verdict, "green")),
         )
+    out = console()
     out.print(figures)
     out.print()
     for severity, subject, message in _findings(report):
-        say((severity, _STYLES[severity]), " ", (subject or "the set", "bold"))
+        say((severity, STYLES[severity]), " ", (subject or "the set", "bold"))
         out.print(Padding(Text(message), (0, 0, 0, 2)))
     found = [count(int(np.count_nonzero(report.severity.values == kind)), kind) for kind in SEVERITIES]
     say(f"{count(len(K), 'kernel')} checked: {', '.join(found)}.", style="bold")

@@ -27,34 +27,14 @@ _CONNECT_SECONDS = 10
 
 @contextmanager
 def computing_on(
-    where: str = "local", *, workers: int | None = None, memory: str | None = None, quiet: bool = True
+    where: str = "local", *, workers: int | None = None, memory: str | None = None
 ) -> Iterator[Client | None]:
-    """Let computations inside this context run at `where`.
+    """Let computations inside this context run at `where`, and yield the client, None for threads.
 
-    Parameters
-    ----------
-    where
-        "local": worker processes on this machine, which can be reached from this machine alone. "threads":
-        threads of this process. Otherwise the address of a running scheduler ("tcp://host:8786",
-        "host:8786"), or the file that it wrote (``dask scheduler --scheduler-file``).
-    workers
-        Processes or threads; one for each core that this process may use by default.
-    memory
-        Bytes that the arrays may take on one machine, such as "2GiB"; the setting ``dmkl.memory`` by default.
-    quiet
-        Leave the logs of a local cluster out.
-
-    Yields
-    ------
-    distributed.Client or None
-        The client; None for threads.
-
-    Raises
-    ------
-    InputError
-        If an argument is not as above.
-    NoWorkersError
-        If nothing answers at an address.
+    `where` is "local" (worker processes on this machine, which can be reached from this machine alone), "threads" of
+    this process, the address of a running scheduler ("tcp://host:8786", "host:8786"), or the file that it wrote
+    (``dask scheduler --scheduler-file``). `workers` is the number of processes or threads, one for each core that this
+    process may use by default; `memory` what arrays may take on one machine, the setting ``dmkl.memory`` by default.
     """
     if workers is not None and workers < 1:
         msg = f"--workers must be at least 1, got {workers}"
@@ -67,7 +47,7 @@ def computing_on(
                 yield None
         elif where == "local":
             # Fixed here, so that all processes mean the same bytes by "auto".
-            with dask.config.set({"dmkl.memory": budget}), _local(n_workers, budget, quiet=quiet) as client:
+            with dask.config.set({"dmkl.memory": budget}), _local(n_workers, budget) as client:
                 yield client
         else:
             if workers is not None:
@@ -80,7 +60,7 @@ def computing_on(
 
 
 @contextmanager
-def _local(n_workers: int, budget: int, *, quiet: bool) -> Iterator[Client]:
+def _local(n_workers: int, budget: int) -> Iterator[Client]:
     with _interrupts_held_back():
         cluster = LocalCluster(
             n_workers=n_workers,
@@ -89,12 +69,11 @@ def _local(n_workers: int, budget: int, *, quiet: bool) -> Iterator[Client]:
             host="127.0.0.1",  # scheduler and workers run whatever they are sent: never on another interface
             dashboard_address="127.0.0.1:0",  # any free port: a second command must not fail for want of 8787
             memory_limit=budget // n_workers + _PROCESS_BYTES,
-            silence_logs=logging.CRITICAL if quiet else False,
+            silence_logs=logging.CRITICAL,
         )
     tasks = logging.getLogger("asyncio")
     before = tasks.level
-    if quiet:  # an interrupt leaves it with exceptions of tasks that nobody waits for any more
-        tasks.setLevel(logging.CRITICAL)
+    tasks.setLevel(logging.CRITICAL)  # an interrupt leaves it with exceptions of tasks that nobody waits for any more
     try:
         with cluster, Client(cluster) as client:
             yield client

@@ -5,33 +5,37 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
-from rich.console import Console
+import numpy.typing as npt
+import xarray as xr
+from sklearn.datasets import load_digits
+from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, polynomial_kernel
+from sklearn.model_selection import train_test_split
 
 import dmkl
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.digits import digits
-from dmkl.cli.options import Cluster, Memory, Workers
-from dmkl.cli.output import console, count, say, size
-from dmkl.cli.picture import draw_weights
+from dmkl.cli.options import Cluster, Memory, Workers, option
+from dmkl.cli.output import console, count, say, show, size
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.kernelset import KernelSet
+from dmkl.pictures import picture
 from dmkl.progress import ConsoleWatch
 
-__all__ = ["demo"]
+__all__ = ["Digits", "demo", "digits"]
+
+Array = npt.NDArray[Any]
 
 _LAM = 1e-3
 _SAVED = "MK-FDA, p = 1"
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the kernels, the model and the picture.")
-    ] = Path("dmkl-demo"),
+    output: Annotated[Path, option("Folder for the kernels, the model and the picture.", "DIR")] = Path("dmkl-demo"),
     cluster: Cluster = "local",
     workers: Workers = None,
     memory: Memory = None,
@@ -48,7 +52,7 @@ def demo(
         dmkl demo --output /tmp/demo --cluster threads
     """
     out = console()
-    store, saved, picture = output / "digits.zarr", output / "model", output / "weights.png"
+    store, saved, drawn = output / "digits.zarr", output / "model", output / "weights.png"
     data = digits()
     K = dmkl.create(
         store, data.kernels(), names=list(data.views), labels=data.labels, splits=data.split, tile=450, overwrite=True
@@ -62,26 +66,27 @@ def demo(
     with computing_on(cluster, workers=workers, memory=memory) as client, _Watch():
         say("Learning on " + ("threads of this process." if client is None else _place(client)))
         models, seconds, accuracy = _learn(K)
-    out.print()
     prefix = "MK-FDA, "
     weights = {name.removeprefix(prefix): m.weights_ for name, m in models.items() if name.startswith(prefix)}
-    out.print(weights_table(weights))
     out.print()
-    out.print(summary_table(models, seconds, accuracy))
+    show(weights_table(weights), summary_table(models, seconds, accuracy))
     say(
         "The proven gap bounds how far a result is from the best weights there are, relative to the "
         f"objective. Cross-validation finds {models['single best'].best_!r} to be the best single kernel.",
         style="dim",
     )
     models[_SAVED].save(saved, overwrite=True)
-    draw_weights(
-        picture,
-        list(K.names),
-        weights,
-        "Which kernels tell handwritten digits apart: ℓp MK-FDA for four norms p",
-        muted=[name for name in K.names if name.startswith("noise")],
-    )
-    _say_where(out, store, saved, picture)
+    _draw_weights(drawn, weights)
+    out.print()
+    for what, path in (("kernels", store), ("model", saved), ("picture", drawn)):
+        say((f"{what:8}", "bold"), f" {path}", *([f" ({_SAVED})"] if path == saved else []))
+    out.print()
+    say("Next:")
+    predictions = saved.parent / "predictions.csv"
+    # As this program was called, so that the commands work as they are printed.
+    program = sys.argv[0] if sys.argv and Path(sys.argv[0]).name == "dmkl" else "dmkl"
+    for command in (("info", store), ("check", store), ("predict", saved, store, "--split", "0", "--out", predictions)):
+        say(f"  {shlex.join([program, *map(str, command)])}")
 
 
 class _Watch(ConsoleWatch):
@@ -116,18 +121,90 @@ def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, fl
     return models, seconds, accuracy
 
 
-def _say_where(out: Console, store: Path, saved: Path, picture: Path) -> None:
-    out.print()
-    for what, path in (("kernels", store), ("model", saved), ("picture", picture)):
-        say((f"{what:8}", "bold"), f" {path}", *([f" ({_SAVED})"] if path == saved else []))
-    out.print()
-    say("Next:")
-    predictions = saved.parent / "predictions.csv"
-    for command in (("info", store), ("check", store), ("predict", saved, store, "--split", "0", "--out", predictions)):
-        say(f"  {shlex.join([_program(), *map(str, command)])}")
+# --- kernels ---------------------------------------------------------------------------------------------------------
 
 
-def _program() -> str:
-    """How this program was called, so that the commands to run next work as they are printed."""
-    called = sys.argv[0] if sys.argv else "dmkl"
-    return called if Path(called).name == "dmkl" else "dmkl"
+@dataclass(frozen=True)
+class Digits:
+    """1,797 digits of 8 × 8 pixels, and how their kernels are made."""
+
+    views: dict[str, tuple[Array, str | float]]
+    """For each kernel: features (samples, features), and "linear", "polynomial" or the width of an RBF kernel as a
+    multiple of the features' median distance."""
+    labels: Array
+    split: Array
+    """0 train, 2 test, stratified."""
+
+    def kernels(self) -> Iterator[Array]:
+        """The matrices, one at a time."""
+        for features, function in self.views.values():
+            if function == "linear":
+                kernel = linear_kernel(features)
+            elif function == "polynomial":
+                kernel = polynomial_kernel(features, degree=3)
+            else:
+                squared = euclidean_distances(features, squared=True)
+                kernel = np.exp(squared / (-2 * float(function) ** 2 * np.median(squared)))
+            yield kernel.astype(np.float32)
+
+
+def digits(seed: int = 0) -> Digits:
+    """The data set that scikit-learn carries, so that the demo needs no network."""
+    images, labels = load_digits(return_X_y=True)
+    pixels = images.reshape(-1, 8, 8) / 16.0
+    flat = pixels.reshape(-1, 64)
+    noise = np.random.default_rng(seed).standard_normal((4, len(flat), 64))
+    views: dict[str, tuple[Array, str | float]] = {
+        "pixels, wide": (flat, 1.0),
+        "pixels, medium": (flat, 0.5),
+        "pixels, narrow": (flat, 0.25),
+        "pixels, linear": (flat, "linear"),
+        "pixels, cubic": (flat, "polynomial"),
+        "upper left": (pixels[:, :4, :4].reshape(-1, 16), 0.5),
+        "upper right": (pixels[:, :4, 4:].reshape(-1, 16), 0.5),
+        "lower left": (pixels[:, 4:, :4].reshape(-1, 16), 0.5),
+        "lower right": (pixels[:, 4:, 4:].reshape(-1, 16), 0.5),
+        "row profile": (pixels.sum(axis=2), 0.5),
+        "column profile": (pixels.sum(axis=1), 0.5),
+        **{f"noise {number}": (features, 1.0) for number, features in enumerate(noise, 1)},
+    }
+    train, _ = train_test_split(np.arange(len(flat)), train_size=0.25, random_state=seed, stratify=labels)
+    split = np.full(len(flat), 2, dtype=np.int8)
+    split[train] = 0
+    return Digits(views, labels, split)
+
+
+# --- picture ---------------------------------------------------------------------------------------------------------
+
+
+def _draw_weights(path: Path, weights: Mapping[str, xr.DataArray]) -> None:
+    """A panel of bars for each model, kernels from top to bottom, noise in gray.
+
+    Weights are drawn as shares of their sum, since models of different norms have weights of different size.
+    """
+    names = next(iter(weights.values())).kernel.values.tolist()
+    noise = [name.startswith("noise") for name in names]
+    figure = picture(2.2 + 2.1 * len(weights), 1.4 + 0.26 * len(names))
+    panels = figure.subplots(1, len(weights), sharey=True, sharex=True, squeeze=False)[0]
+    rows = np.arange(len(names))
+    colors = ["#a9a9a9" if muted else "#2f6f9f" for muted in noise]
+    for panel, (label, values) in zip(panels, weights.items(), strict=True):
+        shares = 100 * values.values / values.values.sum()
+        panel.barh(rows, shares, height=0.72, color=colors)
+        for row, share in zip(rows, shares, strict=True):
+            told = f" {share:.0f}" if share >= 0.5 else " <1" if share >= 0.05 else " 0"
+            panel.text(share, row, told, va="center", fontsize=8, color="#444444")
+        panel.set_title(label, fontsize=10)
+        panel.set_xlabel("share of the weights, %", fontsize=8)
+        panel.tick_params(axis="both", length=0, labelsize=8)
+        panel.spines[["top", "right", "bottom"]].set_visible(False)
+        panel.grid(axis="x", color="#e4e4e4", linewidth=0.7)
+        panel.set_axisbelow(True)
+        panel.margins(x=0.18)
+    panels[0].set_yticks(rows, names, fontsize=9)
+    for label, muted in zip(panels[0].get_yticklabels(), noise, strict=True):
+        label.set_color("#777777" if muted else "black")
+    panels[0].set_ylim(len(names) - 0.4, -0.6)
+    title = "Which kernels tell handwritten digits apart: ℓp MK-FDA for four norms p"
+    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.008, ha="left")
+    figure.savefig(path, dpi=150)

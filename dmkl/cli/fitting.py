@@ -13,7 +13,7 @@ import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers
-from dmkl.cli.output import console, count, print_json, refuse_existing, say
+from dmkl.cli.output import count, print_json, refuse_existing, say, show
 from dmkl.cli.samples import training_samples
 from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
 from dmkl.progress import ConsoleWatch
@@ -60,9 +60,6 @@ def fit(
     if as_json:
         print_json(model_as_mapping(estimator, model_out, len(chosen), seconds))
         return
-    screen = console()
-    screen.print(weights_table({str(estimator): estimator.weights_}))
-    screen.print()
-    screen.print(summary_table({model: estimator}, {model: seconds}))
+    show(weights_table({str(estimator): estimator.weights_}), summary_table({model: estimator}, {model: seconds}))
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     say(f"Saved in {model_out}; use it with: {shlex.join(['dmkl', 'predict', str(model_out), store])}")

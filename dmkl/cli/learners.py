@@ -28,21 +28,9 @@ def learners() -> dict[str, Any]:
 
 
 def make_learner(name: str, given: Mapping[str, Any], kernels: Sequence[str]) -> Any:
-    """Make an estimator.
+    """Make one of `learners` from what the options of `command_for` say, by parameter: None is the learner's default.
 
-    Parameters
-    ----------
-    name
-        One of `learners`.
-    given
-        What the options of `command_for` say, by parameter; where it is None, the estimator has a value of its own.
-    kernels
-        Their names, for files that name them.
-
-    Raises
-    ------
-    InputError
-        If an option is for other learners, or cannot be read.
+    Files among the options may name `kernels`. An option of another learner is an InputError.
     """
     values: dict[str, Any] = {}
     own = parameters_of(learners()[name])
@@ -69,15 +57,10 @@ def learner_in(arguments: Sequence[str]) -> str | None:
 
 
 def command_for(learner: str | None, command: Callable[..., None]) -> Callable[..., None]:
-    """A command with options for the parameters of a learner.
+    """A command with options for the parameters of a learner, which its help shows; None: help lists all learners.
 
-    Parameters
-    ----------
-    learner
-        Help shows its options. None: those of `DEFAULT`, and help shows a list of all learners instead.
-    command
-        Has a parameter `model`, and takes the parameters that are not its own by ``**parameters``. Options of
-        learners other than the one named are taken too, for `make_learner` to say whose they are.
+    The command has a parameter `model`, and takes the parameters that are not its own by ``**parameters``. Options of
+    learners other than the one named are taken too, for `make_learner` to say whose they are.
     """
     signature = inspect.signature(command, eval_str=True)
     own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]

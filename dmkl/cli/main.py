@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -16,7 +16,7 @@ from dmkl.cli.checking import check
 from dmkl.cli.demo import demo
 from dmkl.cli.fitting import fit
 from dmkl.cli.learners import command_for, learner_in
-from dmkl.cli.output import plain_warnings, say_error
+from dmkl.cli.output import plain_warnings, say_aside
 from dmkl.cli.predicting import predict
 from dmkl.cli.searching import search
 from dmkl.cli.stores import import_, info
@@ -56,34 +56,16 @@ def _app(learner: str | None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    commands: dict[str, Callable[..., None]] = {
-        "demo": demo,
-        "import": import_,
-        "build": build,
-        "info": info,
-        "check": check,
-        "analyze": analyze,
-        "fit": command_for(learner, fit),
-        "search": command_for(learner, search),
-        "predict": predict,
-    }
-    for name, command in commands.items():
-        app.command(name)(command)
+    for command in (demo, import_, build, info, check, analyze, fit, search, predict):
+        of_learner = command in (fit, search)
+        app.command(command.__name__.rstrip("_"))(command_for(learner, command) if of_learner else command)
     return app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line.
+    """Run a command line, by default that of the process, without the program's name.
 
-    Parameters
-    ----------
-    arguments
-        Without the program's name; those of the process by default.
-
-    Returns
-    -------
-    int
-        The exit status: 0 well, 1 an error or a failed check, 2 a wrong command line, 130 interrupted.
+    Returns the exit status: 0 well, 1 an error or a failed check, 2 a wrong command line, 130 interrupted.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
@@ -95,16 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:
         return 130
-    except (DmklError, OSError) as error:
+    except Exception as error:
         if debug:
             traceback.print_exc()
-        say_error(str(error) or type(error).__name__)
-        return 1
-    except Exception as error:  # a bug: said in a line as well, the traceback is for those who ask
-        if debug:
-            traceback.print_exc()
-        more = "" if debug else ". This should not happen; run it again with --debug to see where it arose"
-        say_error(f"{type(error).__name__}: {error}{more}")
+        told = str(error) or type(error).__name__
+        if not isinstance(error, DmklError | OSError):  # a bug: the traceback is for those who ask
+            more = "" if debug else ". This should not happen; run it again with --debug to see where it arose"
+            told = f"{type(error).__name__}: {error}{more}"
+        say_aside("error", told)
         return 1
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,6 +28,7 @@ __all__ = [
     "Tile",
     "Train",
     "Workers",
+    "option",
 ]
 
 SAMPLES = "Samples"
@@ -35,67 +36,50 @@ LABELS = "Labels and names"
 STORAGE = "Storage"
 _RESOURCES = "Compute resources"
 
+
+def option(text: str, metavar: str | None = None, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """An option with its help, what stands there for its value, its names, and the panel of help that shows it."""
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Kernel set: a folder or a URL.")]
 NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to write: a folder or a URL.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of tables.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing output.")]
-Kernels = Annotated[str | None, typer.Option(metavar="A,B,…", help="Only these kernels, by name.")]
+Json = Annotated[bool, option("Print the result as JSON instead of tables.", None, "--json")]
+Overwrite = Annotated[bool, option("Overwrite existing output.", None, "--overwrite")]
+Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…")]
 
 # --- samples and labels ----------------------------------------------------------------------------------------------
 
-Split = Annotated[
-    int | None,
-    typer.Option(min=0, metavar="K", help="Use the training part of this stored split.", rich_help_panel=SAMPLES),
-]
-Train = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Use the samples named in this file, one a line.", rich_help_panel=SAMPLES),
-]
-Every = Annotated[bool, typer.Option("--all", help="Use all samples.", rich_help_panel=SAMPLES)]
-Labels = Annotated[Path | None, typer.Option(metavar="FILE", help="Class of each sample.", rich_help_panel=LABELS)]
-SampleNames = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Name of each sample (row).", rich_help_panel=LABELS)
-]
+Split = Annotated[int | None, option("Use the training part of this stored split.", "K", min=0, panel=SAMPLES)]
+Train = Annotated[Path | None, option("Use the samples named in this file, one a line.", "FILE", panel=SAMPLES)]
+Every = Annotated[bool, option("Use all samples.", None, "--all", panel=SAMPLES)]
+Labels = Annotated[Path | None, option("Class of each sample.", "FILE", panel=LABELS)]
+SampleNames = Annotated[Path | None, option("Name of each sample (row).", "FILE", panel=LABELS)]
 Splits = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Part of each sample: 0 training, 1 validation, 2 test, -1 none.", rich_help_panel=LABELS
-    ),
+    Path | None, option("Part of each sample: 0 training, 1 validation, 2 test, -1 none.", "FILE", panel=LABELS)
 ]
 Missing = Annotated[
     Literal["refuse", "zero"],
-    typer.Option(
-        help="Samples that lack a feature table: refuse them, or give them zeros in its centered kernels.",
-        rich_help_panel=SAMPLES,
+    option(
+        "Samples that lack a feature table: refuse them, or give them zeros in its centered kernels.", panel=SAMPLES
     ),
 ]
 
 # --- storage and resources -------------------------------------------------------------------------------------------
 
-Tile = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Side of a tile in samples.", rich_help_panel=STORAGE)
-]
+Tile = Annotated[int | None, option("Side of a tile in samples.", "N", min=1, panel=STORAGE)]
 Dtype = Annotated[
     Literal["float32", "float64"] | None,
-    typer.Option(help="Precision of the stored kernels; that of the files by default.", rich_help_panel=STORAGE),
+    option("Precision of the stored kernels; that of the files by default.", panel=STORAGE),
 ]
 Cluster = Annotated[
     str,
-    typer.Option(
-        metavar="PLACE",
-        help='"local" (processes on this machine), "threads", or the address of a Dask scheduler.',
-        rich_help_panel=_RESOURCES,
+    option(
+        '"local" (processes on this machine), "threads", or the address of a Dask scheduler.', "PLACE", panel=_RESOURCES
     ),
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Number of processes or threads. [default: all cores]", rich_help_panel=_RESOURCES),
-]
+Workers = Annotated[int | None, option("Number of processes or threads. [default: all cores]", "N", panel=_RESOURCES)]
 Memory = Annotated[
     str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Memory for arrays on one machine, such as 2GiB. [default: 60 % of what is free]",
-        rich_help_panel=_RESOURCES,
-    ),
+    option("Memory for arrays on one machine, such as 2GiB. [default: 60 % of what is free]", "SIZE", panel=_RESOURCES),
 ]

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
@@ -19,6 +19,7 @@ from rich.text import Text
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, StoreExistsError
 
 __all__ = [
+    "STYLES",
     "bar",
     "console",
     "count",
@@ -27,11 +28,13 @@ __all__ = [
     "print_json",
     "refuse_existing",
     "say",
-    "say_error",
-    "say_note",
+    "say_aside",
+    "show",
     "size",
     "table",
 ]
+
+STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
 def console() -> Console:
@@ -52,25 +55,24 @@ def table(*texts: str, numbers: Sequence[str] = (), title: str | None = None) ->
     return found
 
 
+def show(*tables: Table) -> None:
+    """Tables on standard output, an empty line between them."""
+    out = console()
+    for number, each in enumerate(tables):
+        if number:
+            out.print()
+        out.print(each)
+
+
 def say(*parts: Any, style: str = "") -> None:
     """A sentence on standard output, in one line however long; parts as `rich.text.Text.assemble` takes them."""
     console().print(Text.assemble(*parts, style=style), soft_wrap=True)
 
 
-def say_error(text: str) -> None:
+def say_aside(what: Literal["error", "warning", "note"], text: str) -> None:
     """One message on standard error, whatever characters it has."""
-    _say("error", "bold red", text)
-
-
-def say_note(text: str) -> None:
-    """Something to know on standard error."""
-    _say("note", "bold cyan", text)
-
-
-def _say(what: str, style: str, text: str) -> None:
-    message = Text.assemble(("dmkl: ", "bold"), (f"{what}: ", style), text)
-    err = Console(stderr=True, soft_wrap=True, highlight=False)
-    err.print(message)
+    message = Text.assemble(("dmkl: ", "bold"), (f"{what}: ", STYLES[what]), text)
+    Console(stderr=True, soft_wrap=True, highlight=False).print(message)
 
 
 @contextmanager
@@ -78,19 +80,12 @@ def plain_warnings() -> Iterator[None]:
     """Show dmkl's own warnings as one plain line, each once; those of others as Python does."""
     shown: set[str] = set()
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if not issubclass(category, ConvergenceWarning | IndefiniteKernelWarning):
-            before(message, category, filename, lineno, file, line)
+            before(message, category, *place, **more)
         elif str(message) not in shown:
             shown.add(str(message))
-            _say("warning", "bold yellow", str(message))
+            say_aside("warning", str(message))
 
     with warnings.catch_warnings():
         before, warnings.showwarning = warnings.showwarning, show
@@ -98,13 +93,7 @@ def plain_warnings() -> Iterator[None]:
 
 
 def refuse_existing(path: Path, *, overwrite: bool, what: str = "path") -> None:
-    """Refuse to write where something is, before anything is computed.
-
-    Raises
-    ------
-    StoreExistsError
-        If something is at `path`, and it was not said that it may be overwritten.
-    """
+    """Refuse with StoreExistsError to write where something is, before anything is computed."""
     if path.exists() and not overwrite:
         msg = f"{path} exists already; choose another {what}, or replace it with --overwrite"
         raise StoreExistsError(msg)
@@ -129,11 +118,10 @@ def _jsonable(value: Any) -> Any:
 
 def size(n_bytes: float) -> str:
     """Bytes as people read them."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if n_bytes < 1024 or unit == "TiB":
-            return f"{n_bytes:.0f} {unit}" if unit == "B" or n_bytes >= 100 else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1024
-    raise AssertionError
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while n_bytes >= 1024 and len(units) > 1:
+        n_bytes, units = n_bytes / 1024, units[1:]
+    return f"{n_bytes:.{0 if units[0] == 'B' or n_bytes >= 100 else 1}f} {units[0]}"
 
 
 def number(value: float) -> str:

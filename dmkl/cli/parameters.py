@@ -10,47 +10,27 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-import typer
-
+from dmkl.cli.options import option
 from dmkl.cli.parsing import parse_cv, parse_p, parse_value
 from dmkl.cli.priors import CONSTRAINTS_FORM, read_constraints, read_prices
 from dmkl.estimators.saving import MODELS
-from dmkl.solvers.fisher.registry import AUTO
-from dmkl.solvers.fisher.registry import SOLVERS as REGISTERED
+from dmkl.solvers.fisher.registry import AUTO, SOLVERS
 
 __all__ = ["Parameter", "parameters_of"]
-
-SOLVERS: tuple[str, ...] = (AUTO, *REGISTERED)
-"""Choices of --solver."""
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """How an option is read where the signature does not say it.
-
-    Parameters
-    ----------
-    read
-        Parameters of the constructor, from the text that was given and the names of the kernels. By default the
-        parameter itself, as its annotation says.
-    help
-        Instead of what the documentation says of the parameter.
-    metavar
-        Stands for the text in help.
-    choices
-        The texts that there are.
-    options
-        Names of the option instead of that of the parameter.
-    form
-        What a file looks like, for help.
-    """
+    """How an option is read where the signature and the documentation of the parameter do not say it."""
 
     read: Callable[[str, Sequence[str]], dict[str, Any]] | None = None
+    """Parameters of the constructor, from the text that was given and the names of the kernels."""
     help: str = ""
     metavar: str | None = None
     choices: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     form: str = ""
+    """What a file looks like, for help."""
 
 
 _READERS = {
@@ -64,7 +44,7 @@ _READERS = {
         "Scale of the kernels: unit trace, unit norm (cosine), unit variance (multiplicative), or none to leave it.",
         choices=("trace", "cosine", "multiplicative", "none"),
     ),
-    "solver": _Reader(choices=SOLVERS),
+    "solver": _Reader(choices=(AUTO, *SOLVERS)),
     "sigma": _Reader(
         lambda text, kernels: {"sigma": read_prices(text, kernels)},
         "Price of a unit of weight: a number, or a CSV file with kernel,price in each line.",
@@ -86,10 +66,6 @@ _READERS = {
     ),
 }
 """By the name of the parameter."""
-_READ_WITH_OTHERS = {"b"}
-"""Parameters without an option: those of others set them."""
-
-
 _WIDEST = 16
 """Of choices that help shows in the column of types."""
 
@@ -132,41 +108,25 @@ class Parameter:
         return str
 
     def read(self, given: Any, kernels: Sequence[str]) -> dict[str, Any]:
-        """Parameters of the constructor from what an option was given.
-
-        Raises
-        ------
-        InputError
-            If it cannot be read.
-        """
+        """Parameters of the constructor from what an option was given."""
         if self.reader.read is not None:
             return self.reader.read(given, kernels)
         known = self.kind is not str or str in (self.annotation, *get_args(self.annotation))
         return {self.name: given if known else parse_value(given)}
 
     def as_option(self, panel: str | None, taken: Collection[str] = ()) -> inspect.Parameter:
-        """The option, for a signature that Typer reads.
+        """The option, for a signature that Typer reads; help shows it in `panel`, None hides it.
 
-        Parameters
-        ----------
-        panel
-            Where help shows it; None hides it.
-        taken
-            Parameters of the command itself, whose options keep their names.
+        Parameters of the command itself, `taken`, keep the names of their options.
         """
         names = [name for name in self.options if name.lstrip("-").replace("-", "_") not in taken]
         if self.kind is bool:
             names = [f"{name}/--no-{name.lstrip('-')}" for name in names]
         told = "|".join(self.choices)
-        info = typer.Option(
-            *names,
-            metavar=self.reader.metavar or ("NAME" if len(told) > _WIDEST else None),
-            help=self._help(),
-            hidden=panel is None,
-            rich_help_panel=panel,
-        )
-        option: Any = Annotated[self.kind | None, info]
-        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+        metavar = self.reader.metavar or ("NAME" if len(told) > _WIDEST else None)
+        info = option(self._help(), metavar, *names, panel=panel, hidden=panel is None)
+        annotation: Any = Annotated[self.kind | None, info]
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
     def _help(self) -> str:
         """The first sentences of the description, as many as it takes to name every choice; and the default."""
@@ -193,7 +153,7 @@ def parameters_of(learner: Any) -> dict[str, Parameter]:
     return {
         item.name: Parameter(item.name, annotations.get(item.name, Any), item.default, _description(learner, item.name))
         for item in found
-        if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD) and item.name not in _READ_WITH_OTHERS
+        if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD) and item.name != "b"  # which the option of A sets
     }
 
 

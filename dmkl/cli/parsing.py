@@ -17,13 +17,7 @@ __all__ = ["parse_cv", "parse_grid", "parse_names", "parse_numbers", "parse_p", 
 
 
 def parse_p(text: str) -> float:
-    """A norm: 1, 1.5, 4/3, 1+2^-6, inf.
-
-    Raises
-    ------
-    InputError
-        If it is none of these, or below 1.
-    """
+    """A norm, 1 at least: 1, 1.5, 4/3, 1+2^-6, inf."""
     plain = text.strip().lower().replace("**", "^").replace(" ", "")
     if plain in ("inf", "infinity", "∞"):
         return float("inf")
@@ -46,13 +40,7 @@ def parse_names(text: str | None) -> list[str] | None:
 
 
 def parse_numbers(option: str, such_as: str, text: str) -> list[float]:
-    """Numbers with commas between them.
-
-    Raises
-    ------
-    InputError
-        If one is no number; the option and an example are named.
-    """
+    """Numbers with commas between them; the error of what is none names the option and an example."""
     try:
         return [float(number) for number in text.split(",")]
     except ValueError as error:
@@ -77,11 +65,6 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     """Values by parameter from texts such as "p=1,4/3,inf", "lam=1e-3,0.1", "normalize=trace,none".
 
     Norms are read by `parse_p`, λ and C as numbers, all other parameters by `parse_value`.
-
-    Raises
-    ------
-    InputError
-        If a text is none of these, or names a parameter that another has named.
     """
     parsers: dict[str, Callable[[str], Any]] = {
         "p": parse_p,
@@ -109,11 +92,6 @@ def parse_cv(text: str) -> Any:
 
     The text is parsed, never evaluated: a name of ``sklearn.model_selection`` with literal arguments. A splitter that
     shuffles without a random_state gets 0, so that the same text always means the same folds.
-
-    Raises
-    ------
-    InputError
-        If it is none of these, or the splitter refuses its arguments.
     """
     word = text.strip()
     if word == "splits":

@@ -13,8 +13,8 @@ import xarray as xr
 
 import dmkl
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers
-from dmkl.cli.output import count, print_json, refuse_existing, say, say_note
+from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers, option
+from dmkl.cli.output import count, print_json, refuse_existing, say, say_aside
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
 from dmkl.inputs.features import as_features
@@ -32,24 +32,18 @@ def predict(
     store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set: a folder or a URL.")] = None,
     features: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Features of new samples instead of STORE, for models of kernels that dmkl build made; repeatable.",
-            rich_help_panel=SAMPLES,
+        option(
+            "Features of new samples instead of STORE, for models of kernels that dmkl build made; repeatable.",
+            "FILE",
+            panel=SAMPLES,
         ),
     ] = None,
     missing: Missing = "refuse",
-    split: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="K", help="Predict a part of this stored split.", rich_help_panel=SAMPLES),
-    ] = None,
+    split: Annotated[int | None, option("Predict a part of this stored split.", "K", min=0, panel=SAMPLES)] = None,
     part: Annotated[
-        Literal["test", "validation", "train"],
-        typer.Option(help="Part of the split to predict.", rich_help_panel=SAMPLES),
+        Literal["test", "validation", "train"], option("Part of the split to predict.", panel=SAMPLES)
     ] = "test",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV file for the predicted labels and scores.")
-    ] = None,
+    out: Annotated[Path | None, option("CSV file for the predicted labels and scores.", "FILE")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = "local",
@@ -73,27 +67,32 @@ def predict(
     _check_source(store, features, split, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
+    given: dict[str, Any]
     if store is not None:
-        given, truth = _of_store(store, model, estimator, split, part)
+        K = dmkl.open(store)
+        rows = _rows(K, estimator, split, part)
+        given = {"K": K[rows, positions(K.train_samples, estimator.train_samples_, f"the model {model}")]}
+        truth = None if K.labels is None else K.labels[rows]
     else:
-        given, truth = _of_features(features or [], missing)
+        found = as_features(features or [])
+        for note in found.notes:
+            say_aside("note", note)
+        n_samples = next(iter(found.blocks.values())).shape[0]
+        given = {"features": found, "missing": missing}
+        truth = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         scores = estimator.decision_function(**given)
     labels = estimator.labels_of(scores.values)
-    accuracy = None if truth is None else _accuracy(truth, labels)
+    accuracy = None
+    if truth is not None:  # the share of samples with the right label, or with all tasks right
+        same = truth.astype(str) == labels.astype(str)
+        accuracy = float(np.mean(same.reshape(len(same), -1).all(axis=1)))
     if out is not None:
         _write(out, scores, labels, estimator)
     if as_json:
-        print_json(
-            {
-                "model": str(model),
-                "store": store,
-                "features": None if features is None else [str(file) for file in features],
-                "samples": len(labels),
-                "accuracy": accuracy,
-                "out": out and str(out),
-            }
-        )
+        files = None if features is None else [str(file) for file in features]
+        told = {"model": str(model), "store": store, "features": files}
+        print_json({**told, "samples": len(labels), "accuracy": accuracy, "out": out and str(out)})
         return
     what = f"{count(len(labels), 'sample')} of {store or ', '.join(map(str, features or []))}"
     if accuracy is None:
@@ -118,26 +117,6 @@ def _check_source(store: str | None, features: list[Path] | None, split: int | N
         raise InputError(msg)
 
 
-def _of_store(
-    store: str, model: Path, estimator: Any, split: int | None, part: str
-) -> tuple[dict[str, Any], Array | None]:
-    """Arguments of `decision_function`, and the true labels where they are known."""
-    K = dmkl.open(store)
-    rows = _rows(K, estimator, split, part)
-    cols = positions(K.train_samples, estimator.train_samples_, f"the model {model}")
-    return {"K": K[rows, cols]}, None if K.labels is None else K.labels[rows]
-
-
-def _of_features(files: list[Path], missing: str) -> tuple[dict[str, Any], Array | None]:
-    """As `_of_store`."""
-    found = as_features(files)
-    for note in found.notes:
-        say_note(note)
-    n_samples = next(iter(found.blocks.values())).shape[0]
-    labels = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
-    return {"features": found, "missing": missing}, labels
-
-
 def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:
     if split is not None:
         rows: Index = getattr(K.split(split), part)
@@ -152,12 +131,6 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:
         msg = "the model was trained on all samples of this set; give a set of new samples, or --split K --part train"
         raise InputError(msg)
     return rows
-
-
-def _accuracy(truth: Array, labels: Array) -> float:
-    """Share of samples with the right label, or with all tasks right."""
-    same = truth.astype(str) == labels.astype(str)
-    return float(np.mean(same if same.ndim == 1 else same.all(axis=1)))
 
 
 def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any) -> None:

@@ -20,19 +20,9 @@ Float = npt.NDArray[np.float64]
 
 
 def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
-    """One price for all kernels, or that of each from a table of kernel and price.
+    """One price for all kernels from a number, or that of each, in the order of `kernels`, from a CSV file.
 
-    Parameters
-    ----------
-    text
-        A number, or the path of a CSV file with a kernel and its price a line, which may have a header.
-    kernels
-        Names, in the order of the prices.
-
-    Raises
-    ------
-    InputError
-        If the file is no such table, a kernel has no price or two, or a name is no kernel's.
+    The file has a kernel and its price a line, and may have a header.
     """
     if _is_number(text):
         return float(text)
@@ -106,22 +96,7 @@ File of constraints: a TOML table for each. Σ coefficient × weight is at least
 def read_constraints(file: str | Path, kernels: Sequence[str]) -> tuple[Float, Float]:
     """A and b of A d ≥ b from a TOML file with a table for each row, as in `CONSTRAINTS_FORM`.
 
-    Parameters
-    ----------
-    file
-        Its path.
-    kernels
-        Names, in the order of the columns of A.
-
-    Returns
-    -------
-    tuple
-        A (rows, kernels) and b (rows,), a row for each table in their order; "most" is the row of the negatives.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or breaks a rule, or a name is no kernel's.
+    A is (rows, kernels), its columns in the order of `kernels`; "most" is the row of the negatives.
     """
     path = Path(file).expanduser()
     try:

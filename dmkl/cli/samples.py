@@ -28,13 +28,7 @@ def open_kernels(store: str, names: str | None) -> KernelSet:
 
 
 def positions(samples: Array, names: Array, where: str) -> Index:
-    """Where `names` stand among `samples`.
-
-    Raises
-    ------
-    InputError
-        If one does not, or is there twice; `where` names their origin.
-    """
+    """Where `names`, which come from `where`, stand among `samples`: each has to be there, and only once."""
     place = {str(name): position for position, name in enumerate(samples)}
     wanted = [str(name) for name in np.ravel(names)]
     missing = [name for name in wanted if name not in place]
@@ -52,13 +46,7 @@ def positions(samples: Array, names: Array, where: str) -> Index:
 
 
 def training_samples(K: KernelSet, split: int | None, train: Path | None, every: bool) -> tuple[Index, str]:
-    """Positions of the samples that --split, --train or --all choose, and in words which.
-
-    Raises
-    ------
-    InputError
-        If more than one of the options is given, or they choose no samples.
-    """
+    """Positions of the samples that --split, --train or --all choose, and in words which."""
     if sum((split is not None, train is not None, every)) > 1:
         msg = "--split, --train and --all exclude one another; give one of them"
         raise InputError(msg)
@@ -74,13 +62,7 @@ def training_samples(K: KernelSet, split: int | None, train: Path | None, every:
 
 
 def read_groups(file: Path, samples: Array, chosen: Index) -> Array:
-    """The group of each chosen sample, from a vector in the order of the set or a table with sample names.
-
-    Raises
-    ------
-    InputError
-        If the file is neither, or has no group for one of them.
-    """
+    """The group of each chosen sample, from a vector in the order of the set or a table with sample names."""
     table = read_file(file)
     values: Array = table.values
     names = table.row_names

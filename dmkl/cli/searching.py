@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,17 +17,17 @@ import zarr
 import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.learners import DEFAULT, make_learner
-from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers
-from dmkl.cli.output import console, count, print_json, refuse_existing, say
+from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers, option
+from dmkl.cli.output import console, count, print_json, refuse_existing, say, say_aside
 from dmkl.cli.parsing import parse_cv, parse_grid
-from dmkl.cli.resuming import resuming
 from dmkl.cli.samples import read_groups, training_samples
 from dmkl.cli.tables import model_as_mapping, points_table, search_as_mapping, weights_table
-from dmkl.errors import StoreExistsError
+from dmkl.errors import InputError, StoreExistsError
 from dmkl.kernelset import KernelSet
+from dmkl.progress import ConsoleWatch
 from dmkl.searching.grid import as_grid
 from dmkl.searching.result import BEST, FORMAT, SearchResult
-from dmkl.searching.state import remove_state
+from dmkl.searching.state import is_empty, read_state, remove_state
 
 __all__ = ["search"]
 
@@ -41,77 +43,57 @@ def search(
     model: str = DEFAULT,
     p: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Norms of the weights, such as 1,4/3,1+2^-6,inf. [default: 12 from 1 to inf]",
+            "P,P,…",
             "--p",
             "-p",
-            metavar="P,P,…",
-            help="Norms of the weights, such as 1,4/3,1+2^-6,inf. [default: 12 from 1 to inf]",
-            rich_help_panel=_GRID,
+            panel=_GRID,
         ),
     ] = None,
-    lam: Annotated[
-        str | None, typer.Option(metavar="λ,λ,…", help="Ridges. [default: 10 powers of 10 or 4]", rich_help_panel=_GRID)
-    ] = None,
+    lam: Annotated[str | None, option("Ridges. [default: 10 powers of 10 or 4]", "λ,λ,…", panel=_GRID)] = None,
     C: Annotated[
         str | None,
-        typer.Option(
-            "--C",
-            "-C",
-            metavar="C,C,…",
-            help="SVM penalties on margin violations. [default: 2^-2 to 2^7]",
-            rich_help_panel=_GRID,
-        ),
+        option("SVM penalties on margin violations. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID),
     ] = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=V,V,…",
-            help="Values of another parameter, such as normalize=trace,cosine; repeatable.",
-            rich_help_panel=_GRID,
-        ),
+        option("Values of another parameter, such as normalize=trace,cosine; repeatable.", "NAME=V,V,…", panel=_GRID),
     ] = None,
     cv: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDS",
-            help='Number of folds, "splits" (the stored ones), or a splitter of scikit-learn such as '
+        option(
+            'Number of folds, "splits" (the stored ones), or a splitter of scikit-learn such as '
             '"StratifiedKFold(5, shuffle=True)". [default: splits with validation samples, or else 5]',
-            rich_help_panel=_FOLDS,
+            "FOLDS",
+            panel=_FOLDS,
         ),
     ] = None,
     groups: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Group of each sample, for splitters that need it: one a line, or sample,group.",
-            rich_help_panel=_FOLDS,
-        ),
+        option("Group of each sample, for splitters that need it: one a line, or sample,group.", "FILE", panel=_FOLDS),
     ] = None,
     scoring: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Score to choose by, such as balanced_accuracy; further ones are only computed.",
-            rich_help_panel=_FOLDS,
-        ),
+        option("Score to choose by, such as balanced_accuracy; further ones are only computed.", "NAME", panel=_FOLDS),
     ] = None,
     rule: Annotated[
         Literal["best", "one-standard-error"],
-        typer.Option(
-            metavar="RULE",
-            help='Choose the "best" point, or the simplest one within "one-standard-error" of it. [default: best]',
+        option(
+            'Choose the "best" point, or the simplest one within "one-standard-error" of it. [default: best]',
+            "RULE",
             show_default=False,
-            rich_help_panel=_FOLDS,
+            panel=_FOLDS,
         ),
     ] = "best",
     refit: Annotated[
-        bool, typer.Option("--refit/--no-refit", help="Train a model at the chosen point.", rich_help_panel=_FOLDS)
+        bool, option("Train a model at the chosen point.", None, "--refit/--no-refit", panel=_FOLDS)
     ] = True,
     split: Split = None,
     train: Train = None,
     every: Every = False,
-    plot: Annotated[Path | None, typer.Option(metavar="DIR", help=f"Draw {' and '.join(_PICTURES)} here.")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Discard what an interrupted search has kept.")] = False,
+    plot: Annotated[Path | None, option(f"Draw {' and '.join(_PICTURES)} here.", "DIR")] = None,
+    restart: Annotated[bool, option("Discard what an interrupted search has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = "local",
@@ -145,7 +127,7 @@ def search(
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
         remove_state(state)
-    with resuming(state), computing_on(cluster, workers=workers, memory=memory):
+    with _resuming(state), computing_on(cluster, workers=workers, memory=memory):
         started = time.monotonic()
         result = dmkl.search(
             estimator,
@@ -163,16 +145,15 @@ def search(
         result.save(out, overwrite=overwrite)
     remove_state(state)
     if plot is not None:
-        _draw(result, plot)
+        plot.mkdir(parents=True, exist_ok=True)
+        for name, figure in zip(_PICTURES, (result.plot_scores(), result.plot_weights()), strict=True):
+            figure.savefig(plot / name, dpi=150)
     if as_json:
         model_seconds = seconds - result.scores.attrs["seconds"]
-        best = getattr(result, "best_", None)
-        saved = (
-            {}
-            if best is None
-            else {"model": model_as_mapping(best, out / BEST, len(best.train_samples_), model_seconds)}
-        )
-        print_json({"path": str(out), "samples": len(chosen), **search_as_mapping(result), **saved})
+        told = {"path": str(out), "samples": len(chosen), **search_as_mapping(result)}
+        if best := getattr(result, "best_", None):
+            told["model"] = model_as_mapping(best, out / BEST, len(best.train_samples_), model_seconds)
+        print_json(told)
         return
     _print(result, K, store, out, f"{count(len(chosen), 'sample')} ({on})")
     if plot is not None:
@@ -209,12 +190,6 @@ def _samples(
     return chosen, on, folds
 
 
-def _draw(result: SearchResult, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in zip(_PICTURES, (result.plot_scores(), result.plot_weights()), strict=True):
-        figure.savefig(folder / name, dpi=150)
-
-
 def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str) -> None:
     screen = console()
     first, *more = result.summary().splitlines()
@@ -237,3 +212,45 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str) -
     others = set(K.samples.astype(str)) - set(model.train_samples_)
     command = shlex.join(["dmkl", "predict", str(out), store if others else "NEW_SAMPLES"])
     say(f"Saved in {out}; use it with: {command}")
+
+
+# --- going on with a search that broke off ----------------------------------------------------------------------------
+
+
+class _Watch(ConsoleWatch):
+    """Progress that says first from where the search goes on."""
+
+    def __init__(self, n_passes: int) -> None:
+        super().__init__()
+        self._n_passes = n_passes
+
+    def begin(self, what: str, total_bytes: int) -> None:
+        """See `dmkl.progress.Watch.begin`; by now the state is known to be that of this search."""
+        if self._n_passes:
+            say_aside("note", f"going on after pass {self._n_passes}")
+            self._n_passes = 0
+        super().begin(what, total_bytes)
+
+
+@contextmanager
+def _resuming(folder: Path) -> Iterator[None]:
+    """Show the progress of a search that keeps its state in `folder`.
+
+    Where it breaks off, it is said what is kept; where the state belongs to another search, what to do about it.
+    """
+    before = read_state(folder)
+    try:
+        with _Watch(before.n_passes):
+            yield
+    except BaseException as error:
+        wrong, after = isinstance(error, InputError), read_state(folder)
+        if wrong and before and str(folder) in str(error):
+            msg = f"{error}; --restart throws it away"
+            raise InputError(msg) from error
+        if is_empty(folder) or (wrong and not before and after and not after.has_solutions):
+            remove_state(folder)  # an argument is to be changed, and that makes it another search
+        elif after and (after != before or not wrong):
+            say_aside(
+                "note", f"what was done is kept in {folder}; the same command goes on after pass {after.n_passes}"
+            )
+        raise

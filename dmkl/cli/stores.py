@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 import zarr
-from rich.console import Console
 from rich.text import Text
 
-from dmkl.cli.options import LABELS, STORAGE, Dtype, Json, Labels, NewStore, Overwrite, SampleNames, Splits, Store, Tile
-from dmkl.cli.output import console, count, number, print_json, say, say_note, size, table
+from dmkl.cli import options
+from dmkl.cli.options import LABELS, STORAGE, option
+from dmkl.cli.output import count, number, print_json, say, say_aside, show, size, table
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import IncompleteStoreError
 from dmkl.inputs import open_files
@@ -33,48 +33,39 @@ _BOOKKEEPING = {"name", "bytes", "mtime_ns"}
 
 
 def import_(
-    out: NewStore,
+    out: options.NewStore,
     inputs: Annotated[
         list[Path], typer.Argument(metavar="INPUTS…", help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .csv …")
     ],
-    labels: Labels = None,
-    samples: SampleNames = None,
+    labels: options.Labels = None,
+    samples: options.SampleNames = None,
     train_samples: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Name of each training sample (column) of rectangular kernels.", rich_help_panel=LABELS
-        ),
+        Path | None, option("Name of each training sample (column) of rectangular kernels.", "FILE", panel=LABELS)
     ] = None,
-    splits: Splits = None,
+    splits: options.Splits = None,
     diagonal: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="k(x, x) of each new sample, which cosine normalization of rectangular kernels needs.",
-            rich_help_panel=LABELS,
+        option(
+            "k(x, x) of each new sample, which cosine normalization of rectangular kernels needs.", "FILE", panel=LABELS
         ),
     ] = None,
-    names: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="Names of the kernels, in the order in which they are read.")
-    ] = None,
+    names: Annotated[str | None, option("Names of the kernels, in the order in which they are read.", "A,B,…")] = None,
     variable: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Variable of the files that holds the kernels; repeatable.")
+        list[str] | None, option("Variable of the files that holds the kernels; repeatable.", "NAME")
     ] = None,
     kernel_axis: Annotated[
-        int | None, typer.Option(min=0, max=2, help="Axis that counts the kernels in three-dimensional arrays.")
+        int | None, option("Axis that counts the kernels in three-dimensional arrays.", min=0, max=2)
     ] = None,
     rectangular: Annotated[
-        bool, typer.Option("--rectangular", help="Take square kernels too as new samples against training samples.")
+        bool, option("Take square kernels too as new samples against training samples.", None, "--rectangular")
     ] = False,
-    tile: Tile = None,
-    dtype: Dtype = None,
+    tile: options.Tile = None,
+    dtype: options.Dtype = None,
     repair: Annotated[
         Literal["clip", "flip", "shift"] | None,
-        typer.Option(
-            help="Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.", rich_help_panel=STORAGE
-        ),
+        option("Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.", panel=STORAGE),
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Import kernel matrices from files into a kernel set.
 
@@ -99,7 +90,7 @@ def import_(
         diagonal=diagonal,
     )
     for note in source.notes:
-        say_note(note)
+        say_aside("note", note)
     with ConsoleWatch():
         ingest(
             out,
@@ -118,7 +109,7 @@ def import_(
     say(f"Look at it with dmkl info {shlex.quote(out)}, for problems with dmkl check {shlex.quote(out)}.")
 
 
-def info(store: Store, as_json: Json = False) -> None:
+def info(store: options.Store, as_json: options.Json = False) -> None:
     """Show what a kernel set holds: kernels, samples, classes, splits, size on disk.
 
     Examples
@@ -135,7 +126,7 @@ def info(store: Store, as_json: Json = False) -> None:
     if as_json:
         print_json(described)
     else:
-        _print(console(), described)
+        _print(described)
 
 
 def _progress_of(store: str) -> str:
@@ -154,6 +145,7 @@ def _progress_of(store: str) -> str:
 def _describe(K: KernelSet, store: str) -> dict[str, Any]:
     source = K.view.source
     assert isinstance(source, StoreReader)
+    files = Path(store).expanduser().rglob("*")
     return {
         "path": store,
         "kernels": [
@@ -175,7 +167,7 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
         "symmetric": source.symmetric,
         "stored": "full" if source.full else "upper tiles",
         "bytes_per_pass": K.bytes_per_pass,
-        "bytes_on_disk": _bytes_on_disk(store),
+        "bytes_on_disk": None if "://" in store else sum(file.stat().st_size for file in files if file.is_file()),
         "labels": _classes(K),
         "splits": [
             {
@@ -188,13 +180,6 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
         "created_by": source.attrs.get("created_by"),
         "format_version": source.attrs.get("format_version"),
     }
-
-
-def _bytes_on_disk(store: str) -> int | None:
-    """What the files of a local set take; None for others."""
-    if "://" in store:
-        return None
-    return sum(file.stat().st_size for file in Path(store).expanduser().rglob("*") if file.is_file())
 
 
 def _classes(K: KernelSet) -> dict[str, int] | None:
@@ -230,7 +215,7 @@ def _recipe(made: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _print(out: Console, described: dict[str, Any]) -> None:
+def _print(described: dict[str, Any]) -> None:
     n, rows, cols = described["shape"]
     kind = "symmetric" if described["symmetric"] else "new samples × training samples"
     facts = {
@@ -252,19 +237,14 @@ def _print(out: Console, described: dict[str, Any]) -> None:
     for fact, value in facts.items():
         about.add_row(fact, Text(value or "none"))
     say(described["path"], style="bold")
-    out.print(about)
-    out.print()
     kernels = table("kernel", "how it was made")
     for kernel in described["kernels"]:
         recipe = _in_words(kernel["made_by"])
         kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"))
-    out.print(kernels)
-    if described["features"]:
-        kept = table("feature kept", numbers=("columns", "samples missing"))
-        for feature in described["features"]:
-            kept.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")
-        out.print()
-        out.print(kept)
+    kept = table("feature kept", numbers=("columns", "samples missing"))
+    for feature in described["features"]:
+        kept.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")
+    show(about, kernels, *([kept] if described["features"] else []))
 
 
 def _in_words(made: dict[str, Any]) -> str:

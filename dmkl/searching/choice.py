@@ -21,12 +21,7 @@ _ROUNDING = 1e-12
 
 
 def choose(
-    mean: Float,
-    standard_error: Float,
-    rule: Rule = "best",
-    *,
-    lam: npt.ArrayLike = 0.0,
-    p: npt.ArrayLike = 0.0,
+    mean: Float, standard_error: Float, rule: Rule = "best", *, lam: npt.ArrayLike = 0.0, p: npt.ArrayLike = 0.0
 ) -> tuple[int, ...]:
     """Position of the chosen point of a grid.
 
@@ -55,18 +50,13 @@ def choose(
     Friedman: The elements of statistical learning, 2nd ed., 2009, Section 7.10.
     """
     check_rule(rule)
-    found = _best(mean, lam, p)
     if rule == "best":
-        return found
+        return _best(mean, lam, p)
     return _simplest(within_one_standard_error(mean, standard_error, lam=lam, p=p), lam, p)
 
 
 def within_one_standard_error(
-    mean: Float,
-    standard_error: Float,
-    *,
-    lam: npt.ArrayLike = 0.0,
-    p: npt.ArrayLike = 0.0,
+    mean: Float, standard_error: Float, *, lam: npt.ArrayLike = 0.0, p: npt.ArrayLike = 0.0
 ) -> Bool:
     """Which points have a mean within one standard error, that of the best point, of the best mean.
 

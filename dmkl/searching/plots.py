@@ -111,8 +111,11 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
     surface = _surface(result, task)
     needed = 1 if surface.y is None else 2
     if ax is None:
-        figure = picture(*_size(surface))
-        ratios = [1.0] if surface.y is None else [0.95, 1.0]
+        side, ratios = max(4.2, 1.6 + 0.34 * len(surface.x.order)), [0.95, 1.0][-needed:]
+        if surface.y is None:
+            figure = picture(side + 0.8, 3.6)
+        else:
+            figure = picture(2 * side + 1.6, max(3.6, 1.2 + 0.3 * len(surface.y.order)))
         axes = list(figure.subplots(1, needed, squeeze=False, width_ratios=ratios)[0])
     else:
         axes = list(np.ravel(np.asarray(ax, dtype=object)))
@@ -120,25 +123,14 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
             msg = f"ax must hold {needed} axes, {'map and curve' if needed == 2 else 'the curve'}, got {len(axes)}"
             raise InputError(msg)
         figure = axes[0].figure
-    measure = _measure(result, task)
+    measure = shortened(str(result.scores.attrs["scoring"]).replace("_", " "), LONGEST_NAME)
+    if result.tasks is not None:
+        of = f"mean of {len(result.tasks)} tasks" if task is None else shortened(task, LONGEST_NAME)
+        measure = f"{measure}, {of}"
     if surface.y is not None:
         _draw_map(axes[0], surface, surface.y, measure)
     _draw_curve(axes[-1], surface, measure)
     return figure
-
-
-def _size(surface: _Surface) -> tuple[float, float]:
-    side = max(4.2, 1.6 + 0.34 * len(surface.x.order))
-    if surface.y is None:
-        return side + 0.8, 3.6
-    return 2 * side + 1.6, max(3.6, 1.2 + 0.3 * len(surface.y.order))
-
-
-def _measure(result: Searched, task: str | None) -> str:
-    scoring = shortened(str(result.scores.attrs["scoring"]).replace("_", " "), LONGEST_NAME)
-    if result.tasks is None:
-        return scoring
-    return f"{scoring}, {f'mean of {len(result.tasks)} tasks' if task is None else shortened(task, LONGEST_NAME)}"
 
 
 def _surface(result: Searched, task: str | None) -> _Surface:
@@ -148,7 +140,9 @@ def _surface(result: Searched, task: str | None) -> _Surface:
         picks = [result.best_index_]
     else:
         picks = list(result.best_index_.values()) if task is None else [result.best_index_[task]]
-        scores = _mean_over_tasks(scores) if task is None else scores
+        if task is None:
+            mean, error = mean_and_error(scores["score"].mean("task"))
+            scores = scores[["status"]].max("task").assign(mean_score=mean, standard_error=error)
     points = grid_points(scores, result.parameters)
     best = choose(**points)
     names = _drawn(result)
@@ -172,11 +166,6 @@ def _surface(result: Searched, task: str | None) -> _Surface:
     )
 
 
-def _mean_over_tasks(scores: xr.Dataset) -> xr.Dataset:
-    mean, error = mean_and_error(scores["score"].mean("task"))
-    return scores[["status"]].max("task").assign(mean_score=mean, standard_error=error)
-
-
 def _check_task(result: Searched, task: str | None) -> None:
     if task is not None and (result.tasks is None or task not in result.tasks):
         found = "has no tasks" if result.tasks is None else f"has the tasks {', '.join(result.tasks[:10])}"
@@ -194,22 +183,15 @@ def _drawn(result: Searched) -> list[str]:
 
 
 def _axis(values: xr.DataArray) -> _Axis:
-    numbers = values.dtype.kind in "iuf"
-    order = np.argsort(values.values, kind="stable") if numbers else np.arange(values.size)
-    ordered = values.values[order]
     name = str(values.name)
-    return _Axis(
-        name, order, _number_labels(name, ordered) if numbers else [shortened(str(v), LONGEST_NAME) for v in ordered]
-    )
-
-
-def _number_labels(name: str, values: npt.NDArray[Any]) -> list[str]:
-    """As short as they can be and still differ."""
-    for digits in (3, 6, 17):
-        labels = [_number(name, float(value), digits) for value in values]
+    if values.dtype.kind not in "iuf":
+        return _Axis(name, np.arange(values.size), [shortened(str(value), LONGEST_NAME) for value in values.values])
+    order = np.argsort(values.values, kind="stable")
+    for digits in (3, 6, 17):  # as short as they can be and still differ
+        labels = [_number(name, float(value), digits) for value in values.values[order]]
         if len(set(labels)) == len(labels):
             break
-    return labels
+    return _Axis(name, order, labels)
 
 
 def _number(name: str, value: float, digits: int) -> str:
@@ -258,10 +240,8 @@ def _draw_curve(ax: Axes, surface: _Surface, measure: str) -> None:
         ax.axhline(surface.threshold, color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
         legend += ["bars: one standard error", "dotted: one below the best"]
     # A single choice at its own score; those of many tasks, whose scores are not drawn, on the curve.
-    if surface.chosen.total() == 1:
-        rings = {place[0]: surface.mean[place] for place in surface.chosen}
-    else:
-        rings = {place[0]: mean[place[0]] for place in surface.chosen}
+    single = surface.chosen.total() == 1
+    rings = {place[0]: surface.mean[place] if single else mean[place[0]] for place in surface.chosen}
     for column, score in rings.items():
         _ring(ax, column, float(score), sum(n for place, n in surface.chosen.items() if place[0] == column), zorder=1)
     ax.set_xticks(where, surface.x.labels)
@@ -346,7 +326,16 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.grid(axis="x", color="#e4e4e4", linewidth=0.7)
     ax.set_axisbelow(True)
-    ax.set_title(_weights_title(result, task, at or {}, mean, shown), fontsize=10, loc="left")
+    if result.tasks is None or task is not None:
+        params = {**(result.best_params_ if task is None else result.best_params_[task]), **(at or {})}
+        told = ", ".join(_setting(name, value) for name, value in params.items())
+        title = told if task is None else f"{shortened(task, LONGEST_NAME)}: {told}"
+    else:
+        title = f"mean of {len(result.tasks)} tasks, each at its own choice"
+    if n_shown < len(mean):
+        rest = 100 * (1 - mean[shown].sum() / mean.sum())
+        title += f"\nthe {n_shown} largest of {len(mean)} kernels; the others have {rest:.0f} % of the weight"
+    ax.set_title(title, fontsize=10, loc="left")
     return figure
 
 
@@ -363,21 +352,3 @@ def _weights(result: Searched, task: str | None, at: Mapping[str, Any]) -> Float
             raise InputError(msg)
         index[name] = result.grid[name].index(value)
     return np.asarray(scores["weight"].isel(index).transpose("fold", "kernel").values, dtype=np.float64)
-
-
-def _weights_title(
-    result: Searched, task: str | None, at: Mapping[str, Any], mean: Float, shown: npt.NDArray[np.int64]
-) -> str:
-    lines = []
-    if result.tasks is None or task is not None:
-        params = {**(result.best_params_ if task is None else result.best_params_[task]), **at}
-        told = ", ".join(_setting(name, value) for name, value in params.items())
-        lines.append(told if task is None else f"{shortened(task, LONGEST_NAME)}: {told}")
-    else:
-        lines.append(f"mean of {len(result.tasks)} tasks, each at its own choice")
-    if len(shown) < len(mean):
-        rest = 1 - mean[shown].sum() / mean.sum()
-        lines.append(
-            f"the {len(shown)} largest of {len(mean)} kernels; the others have {100 * rest:.0f} % of the weight"
-        )
-    return "\n".join(lines)

@@ -12,13 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import (
-    average_precision_score,
-    get_scorer,
-    matthews_corrcoef,
-    precision_recall_curve,
-    recall_score,
-)
+from sklearn.metrics import average_precision_score, get_scorer, matthews_corrcoef, precision_recall_curve, recall_score
 
 from dmkl.errors import InputError
 
@@ -127,10 +121,6 @@ def matthews(truth: Array, decision: Array, classes: Array) -> float:
     return _one_vs_rest(_correlation)(truth, found, classes)
 
 
-def _negative_matthews_loss(truth: Array, decision: Array, classes: Array) -> float:
-    return matthews(truth, decision, classes) - 1.0
-
-
 def mean_class_accuracy(truth: Array, decision: Array, classes: Array) -> float:
     """Mean over the classes that the truth has of the share of their rows that are predicted: Σ_k recall_k / c.
 
@@ -164,7 +154,7 @@ OWN_METRICS: dict[str, Metric] = {
     "average_precision_voc": _one_vs_rest(average_precision_voc),
     "average_precision_voc07": _one_vs_rest(average_precision_voc07),
     "matthews": matthews,
-    "neg_matthews_loss": _negative_matthews_loss,
+    "neg_matthews_loss": lambda truth, decision, classes: matthews(truth, decision, classes) - 1.0,
 }
 OWN_METRICS |= {f"mean_{name}": metric for name, metric in OWN_METRICS.items() if name.startswith("average_precision")}
 """The measures of `as_metrics` that are not looked up in scikit-learn, by name."""

@@ -18,7 +18,7 @@ from dmkl.cli import cluster as cluster_module
 from dmkl.cli import demo as demo_module
 from dmkl.cli import stores as stores_module
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.digits import Digits
+from dmkl.cli.demo import Digits
 from dmkl.cli.output import bar, size
 from dmkl.errors import NoWorkersError
 from dmkl.store.writer import StoreWriter
