@@ -214,7 +214,7 @@ def holds(found: dmkl.SearchResult, run: Run, reference: dmkl.SearchResult, pass
         "the same point": found.best_params_ == reference.best_params_,
         f"{scores:,} of {objective.size:,} scores differ": not scores,
         f"objectives differ by {different:.1e} at most": different <= MOST_DIFFERENT,
-        f"{more:+d} passes begun, {found.n_passes_ - reference.n_passes_:+d} in the result": (
+        f"{more:+d} passes begun, {found.n_passes_ - reference.n_passes_:+.0f} in the result": (
             max(more, found.n_passes_ - reference.n_passes_) <= 1
         ),
     }

@@ -58,7 +58,7 @@ def main() -> None:
         fit = ["fit", str(store), str(model), "--model", "mksvm", "-p", options.p, "--C", options.C, "--all"]
         measured([*dmkl, *fit, "--overwrite", *where])
         root = json.loads((model / "zarr.json").read_text())["attributes"]["state"]
-        print(f"{root['n_passes_']} passes, {root['n_iter_']} weightings, proven gap {root['gap_']:.1e}")
+        print(f"{root['n_passes_']:g} passes, {root['n_iter_']} weightings, proven gap {root['gap_']:.1e}")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def main() -> None:
         measured([sys.executable, "-m", "dmkl", *search])
         result = dmkl.load(out)
         stored = dmkl.open(store).bytes_per_pass
-        print(f"{result.n_passes_} passes over {stored / 1e9:.1f} GB in {result.scores.attrs['seconds']:.0f} s")
+        print(f"{result.n_passes_:g} passes over {stored / 1e9:.1f} GB in {result.scores.attrs['seconds']:.0f} s")
 
 
 if __name__ == "__main__":

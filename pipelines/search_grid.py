@@ -141,7 +141,7 @@ def compare(shared: dmkl.SearchResult, wrapper: dmkl.SearchResult, splits: np.nd
     rows["its mean validation score"] = [f"{r.best_score_:.4f}" for r in both]
     if "test_score" in shared.scores:
         rows["its mean test score"] = [f"{float(r.scores['test_score'].isel(r.best_index_).mean()):.4f}" for r in both]
-    for number, status in enumerate(("certified", "finished", "open")):
+    for number, status in enumerate(shared.scores["status"].attrs["flag_meanings"].split()):
         rows[status] = [f"{int((r.scores['status'] == number).sum()):,}" for r in both]
     rows["largest gap"] = [f"{float(r.scores['gap'].max()):.1e}" for r in both]
     for title, (first, second) in rows.items():

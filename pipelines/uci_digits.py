@@ -49,7 +49,7 @@ def main() -> None:
         used = int(np.count_nonzero(model.weights_ > 1e-4))
         note = model.best_ if isinstance(model, dmkl.SingleBest) else ""
         print(
-            f"{title:<24}{model.score(K[test, train]):8.4f}{model.gap_:10.1e}{model.n_passes_:8d}{seconds:9.1f} "
+            f"{title:<24}{model.score(K[test, train]):8.4f}{model.gap_:10.1e}{model.n_passes_:8.0f}{seconds:9.1f} "
             f"  {used} {note}"
         )
 

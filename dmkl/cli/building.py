@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import typer
 
 import dmkl
+from dmkl.arrays import Index
 from dmkl.cli import options
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import SAMPLES, option
@@ -35,7 +35,6 @@ from dmkl.store.reader import partial_path
 
 __all__ = ["build"]
 
-Index = npt.NDArray[np.int64]
 _KERNELS = "Kernels"
 
 

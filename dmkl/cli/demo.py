@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, polynomial_kernel
 from sklearn.model_selection import train_test_split
 
 import dmkl
+from dmkl.arrays import Array
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Memory, Workers, option
 from dmkl.cli.output import console, count, say, show, size
@@ -28,7 +28,6 @@ from dmkl.progress import ConsoleWatch
 
 __all__ = ["Digits", "demo", "digits"]
 
-Array = npt.NDArray[Any]
 
 _LAM = 1e-3
 _SAVED = "MK-FDA, p = 1"

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import typer
 import xarray as xr
 
 import dmkl
+from dmkl.arrays import Array, Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers, option
 from dmkl.cli.output import count, print_json, refuse_existing, say, say_aside
@@ -22,9 +22,6 @@ from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
 
 __all__ = ["predict"]
-
-Index = npt.NDArray[np.int64]
-Array = npt.NDArray[Any]
 
 
 def predict(

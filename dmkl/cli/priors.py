@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dmkl.arrays import Float
 from dmkl.errors import InputError
 
 __all__ = ["CONSTRAINTS_FORM", "read_constraints", "read_prices"]
-
-Float = npt.NDArray[np.float64]
 
 
 def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array, Index
 from dmkl.cli.output import count
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import InputError
@@ -16,9 +15,6 @@ from dmkl.kernelset import KernelSet
 from dmkl.stores import open as open_set
 
 __all__ = ["open_kernels", "positions", "read_groups", "training_samples"]
-
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 
 def open_kernels(store: str, names: str | None) -> KernelSet:

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import typer
 import zarr
 
 import dmkl
+from dmkl.arrays import Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers, option
@@ -31,7 +30,6 @@ from dmkl.searching.state import is_empty, read_state, remove_state
 
 __all__ = ["search"]
 
-Index = npt.NDArray[np.int64]
 _GRID = "Grid"
 _FOLDS = "Folds and choice"
 _PICTURES = ("scores.png", "weights.png")

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import check_cv
 
+from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.estimators.fisher import MKFDA, FisherClassifier, Uniform
 from dmkl.estimators.learner import predicted_labels
@@ -20,10 +20,6 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import encode_targets
 
 __all__ = ["Product", "SingleBest"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 class SingleBest(FisherClassifier):

@@ -21,9 +21,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import settings
+from dmkl.arrays import Float, Index
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, TrainingSet, decision_rule
 from dmkl.estimators.problems import Problems
 from dmkl.kernelset import KernelSet, measure
@@ -35,9 +35,6 @@ from dmkl.solvers.requests import Solver
 from dmkl.solvers.workspace import Workspace
 
 __all__ = ["run"]
-
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 def run(plan: Plan, workspace: Workspace | None = None) -> Answers:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dask.utils import parse_bytes
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_positive, one_for_each
 from dmkl.estimators.learner import KernelClassifier
@@ -20,8 +20,6 @@ from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver
 from dmkl.solvers.jobs import Job
 
 __all__ = ["MKFDA", "FisherClassifier", "Uniform"]
-
-Array = npt.NDArray[Any]
 
 
 class FisherClassifier(KernelClassifier, abstract=True):

@@ -18,6 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dmkl import settings
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.estimators.fisher import MKFDA
 from dmkl.estimators.learner import KernelClassifier
@@ -30,7 +31,6 @@ from dmkl.passes.execute import Machine, active_client, check_memory, computing_
 
 __all__ = ["MKLClassifier"]
 
-Array = npt.NDArray[Any]
 
 DEFAULT_KERNELS: dict[str, Any] = {"function": "rbf", "bandwidth": [0.1, 0.3, 1, 3, 10]}
 """What `MKLClassifier` makes of every block where it is not told otherwise."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_positive
 from dmkl.estimators.learner import KernelClassifier, features_of
@@ -35,8 +36,6 @@ from dmkl.solvers.requests import CombinedProduct, EachProduct, Solver
 
 __all__ = ["GSMKL", "Grouping"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 Grouping = Literal["kernel", "kmeans", "plsa"]
 

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet
@@ -29,10 +30,6 @@ from dmkl.solvers.jobs import Job, Method, SideBySide
 from dmkl.solvers.requests import CombinedProduct, Solver
 
 __all__ = ["KernelClassifier", "check_kernel_set", "features_of", "fitted", "labeled_targets", "predicted_labels"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_positive, one_for_each
 from dmkl.estimators.learner import KernelClassifier
@@ -24,9 +25,6 @@ from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.requests import Solver
 
 __all__ = ["GMKL", "MKSVM", "MarginClassifier", "votes"]
-
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 class MarginClassifier(KernelClassifier, abstract=True):

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from dmkl import progress
+from dmkl.arrays import Float
 from dmkl.errors import ConvergenceWarning, InputError, warn
 from dmkl.estimators.checks import check_choice, check_positive, one_for_each
 from dmkl.estimators.margin import MarginClassifier
@@ -28,8 +29,6 @@ from dmkl.solvers.requests import SVM, GroupClassifier, Projection, Solver, Task
 
 __all__ = ["NCuts", "Sharing"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 Sharing = Literal["mean", "own", "joint"]
 

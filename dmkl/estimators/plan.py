@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.estimators.problems import DecisionRule, Multiclass, Problems
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
@@ -23,10 +23,6 @@ from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import Solver
 
 __all__ = ["Answers", "Fit", "FitOutcome", "Learner", "Plan", "Preparation", "TrainingSet", "decision_rule"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.fisher import Targets
 
 __all__ = ["DecisionRule", "Loss", "Multiclass", "Problems"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 Multiclass = Literal["ovr", "ovo"]
 Loss = Literal["hinge", "square"]
 

@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
+from dmkl.arrays import Array
 from dmkl.errors import ConvergenceWarning, warn
 from dmkl.estimators.plan import FitOutcome
 from dmkl.estimators.problems import Problems
 from dmkl.solvers.outcome import Outcome, worst
 
 __all__ = ["set_results", "warn_if_open"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 def set_results(model: Any, found: FitOutcome) -> None:

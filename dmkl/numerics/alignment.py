@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Array, Float
 
 __all__ = ["alignments", "estimated", "inner_products", "sign_probes"]
 

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
+from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Array, Index
 
 __all__ = ["ChainState", "Fitted", "FittedStep", "KernelSum", "Step", "restricted"]
 

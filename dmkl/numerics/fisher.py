@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Array, Float
 
 __all__ = [
     "Certificate",

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.special
 
-from dmkl.numerics.arrays import Array, Float
+from dmkl.arrays import Array, Float
 
 __all__ = [
     "BANDED",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
-from dmkl.numerics.arrays import Array
+from dmkl.arrays import Array
 
 __all__ = ["Extremes", "extreme_eigenvalues"]
 

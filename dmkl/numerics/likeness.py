@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmkl.numerics.arrays import Array
+from dmkl.arrays import Array
 
 __all__ = ["centered_probes", "proportional_groups"]
 

@@ -18,8 +18,8 @@ import numba
 import numpy as np
 from sklearn.model_selection import StratifiedKFold
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Array, Float, Index
 
 __all__ = [
     "class_columns",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numba
 
-from dmkl.numerics.arrays import Array
+from dmkl.arrays import Array
 
 __all__ = ["add_chi2", "add_l1", "add_minimum"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dmkl.arrays import Index
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Index
 
 __all__ = ["named_positions", "positions"]
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import scipy.linalg
 
-from dmkl.numerics.arrays import Array, Float
+from dmkl.arrays import Array, Float
 
 __all__ = ["Repair", "repair_psd", "worst_minor"]
 

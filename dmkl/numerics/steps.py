@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dmkl.numerics.arrays import Array, Index
+from dmkl.arrays import Array, Index
 from dmkl.numerics.chain import ChainState, FittedStep, KernelSum, Step
 
 __all__ = ["NORMALIZATIONS", "STEPS", "Take", "load_step"]

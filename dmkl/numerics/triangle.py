@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import IndefiniteKernelError
-from dmkl.numerics.arrays import Array, Float, Index
 
 __all__ = ["Factor", "LowerTriangle"]
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from dask.delayed import delayed
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.numerics.alignment import alignments, estimated
-from dmkl.numerics.arrays import Array, Float, Index
 from dmkl.numerics.chain import Fitted
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, send_all

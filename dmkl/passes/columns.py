@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmkl.numerics.arrays import Float, Index
+from dmkl.arrays import Float, Index
 from dmkl.passes.combine import StoredSum
 from dmkl.passes.sums import sum_order
 

@@ -16,7 +16,7 @@ import numpy as np
 from dask.delayed import delayed
 
 from dmkl import settings
-from dmkl.numerics.arrays import Float, Index
+from dmkl.arrays import Float, Index
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import active_client, again, execute

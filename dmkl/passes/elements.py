@@ -8,7 +8,7 @@ import dask.array as da
 import numpy as np
 from dask.delayed import Delayed, delayed
 
-from dmkl.numerics.arrays import Array, Index
+from dmkl.arrays import Array, Index
 from dmkl.numerics.chain import ChainState, Fitted
 from dmkl.passes.execute import graph_token, machine, send
 from dmkl.passes.view import View

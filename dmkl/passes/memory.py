@@ -12,7 +12,7 @@ from dask.delayed import Delayed, delayed
 from distributed import Future
 from distributed.protocol.pickle import dumps, loads
 
-from dmkl.numerics.arrays import Array, Index
+from dmkl.arrays import Array, Index
 from dmkl.passes.execute import active_client, check_memory, execute, machine
 from dmkl.passes.units import Unit, units_of
 from dmkl.passes.view import TileKey, TileSource, View

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dmkl.numerics.arrays import Index
+from dmkl.arrays import Index
 
 __all__ = ["StoreOrder"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Array, Index
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.view import TileKey, TileSource
 

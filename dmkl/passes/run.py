@@ -14,8 +14,8 @@ import numpy as np
 from dask.delayed import Delayed, delayed
 
 from dmkl import settings
+from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Array
 from dmkl.numerics.chain import Fitted
 from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send_all
 from dmkl.passes.memory import HeldTiles

@@ -14,8 +14,8 @@ import numpy as np
 from dask.base import tokenize
 from dask.delayed import Delayed, delayed
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Array
 from dmkl.numerics.chain import ChainState, Fitted, FittedStep
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.sweep import Columns

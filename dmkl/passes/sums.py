@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from dask.delayed import Delayed, delayed
 
-from dmkl.numerics.arrays import Array, Float
+from dmkl.arrays import Array, Float
 from dmkl.numerics.triangle import LowerTriangle
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import machine, send_all

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dmkl.numerics.arrays import Array, Index
+from dmkl.arrays import Array, Index
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.ordering import StoreOrder

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dmkl.numerics.arrays import Array, Index
+from dmkl.arrays import Array, Index
 from dmkl.numerics.chain import Fitted, Step, restricted
 from dmkl.numerics.steps import Take
 from dmkl.numerics.tiling import Tiling

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Float
 from dmkl.errors import InputError
 
 __all__ = ["Rule", "check_rule", "choose", "within_one_standard_error"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 Rule = Literal["best", "one_standard_error"]
 

@@ -8,10 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from dmkl._version import __version__
+from dmkl.arrays import Array, Float
 from dmkl.searching.fits import GridFits, Question
 from dmkl.searching.grid import points, shape
 from dmkl.searching.result import as_coordinate
@@ -19,9 +19,6 @@ from dmkl.searching.scoring import evaluate
 from dmkl.solvers.outcome import Round
 
 __all__ = ["as_dataset"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 def as_dataset(question: Question, found: GridFits, seconds: float) -> xr.Dataset:

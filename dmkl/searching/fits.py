@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sklearn.base import clone
 
 from dmkl._version import __version__
+from dmkl.arrays import Array, Float, Index
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
@@ -26,10 +27,6 @@ from dmkl.solvers.outcome import Round, worst
 from dmkl.solvers.workspace import Workspace
 
 __all__ = ["GridFits", "Question", "fit_grid"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

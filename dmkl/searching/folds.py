@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import check_cv
 
+from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.numerics.positions import positions
 
 __all__ = ["Fold", "make_folds"]
 
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 
 DEFAULT_FOLDS = 5
 TRAIN, VALIDATION, TEST = 0, 1, 2

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, Stroke
 
+from dmkl.arrays import Float
 from dmkl.errors import InputError
 from dmkl.pictures import picture, shortened
 from dmkl.searching.choice import choose, within_one_standard_error
@@ -21,7 +22,6 @@ from dmkl.searching.means import grid_points, mean_and_error
 
 __all__ = ["plot_scores", "plot_weights"]
 
-Float = npt.NDArray[np.float64]
 
 # Wong: Points of view: color blindness, Nature Methods 8 (2011); the map's colors are viridis.
 BLUE, SKY, RED, GRAY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import clone
 
+from dmkl.arrays import Float
 from dmkl.errors import InputError
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import fitted
@@ -19,7 +19,6 @@ from dmkl.searching.scoring import evaluate
 
 __all__ = ["OF_TASKS", "refitted"]
 
-Float = npt.NDArray[np.float64]
 
 OF_TASKS = ("p", "lam", "C")
 """Parameters of which each task of one model may have its own."""

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import average_precision_score, get_scorer, matthews_corrcoef, precision_recall_curve, recall_score
 
+from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 
 __all__ = [
@@ -27,8 +28,6 @@ __all__ = [
     "mean_class_accuracy",
 ]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 Kind = Literal["binary", "multiclass", "multilabel"]
 Metric = Callable[[Array, Array, Array], float]
 """(truth, decision, classes) ↦ a number: labels (rows,), scores (rows,) for two classes or (rows, classes) for more,

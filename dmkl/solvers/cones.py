@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from dmkl.arrays import Float
 from dmkl.errors import DmklError
-from dmkl.numerics.arrays import Float
 
 __all__ = ["ConicError", "ConicProgram"]
 

@@ -25,8 +25,8 @@ from typing import Literal
 import numpy as np
 import scipy.linalg
 
+from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Float
 from dmkl.numerics.ncuts import cut_matrix, descend, is_positive_block, rounded, smallest_ratio, starts
 from dmkl.passes.blas import pinned_blas
 from dmkl.solvers.outcome import Step

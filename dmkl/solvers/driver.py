@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl.passes.combine import factor_pass
 from dmkl.passes.run import run_pass
@@ -37,7 +36,6 @@ from dmkl.solvers.running import run_tasks
 
 __all__ = ["ANSWERS", "Tally", "drive"]
 
-Float = npt.NDArray[np.float64]
 Result = TypeVar("Result")
 Asked = Sequence[tuple[Lens, Any]]
 """Requests of one kind, each with what its solver sees the kernels through."""

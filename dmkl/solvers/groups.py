@@ -53,8 +53,8 @@ import numpy as np
 from scipy.special import softmax
 
 from dmkl import progress
+from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Float, Index
 from dmkl.numerics.grouping import one_hot
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.outcome import Outcome, Status, Step

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import progress, settings
+from dmkl.arrays import Float, Index
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import Tally, drive
 from dmkl.solvers.outcome import Outcome
@@ -33,8 +33,6 @@ from dmkl.solvers.workspace import Workspace
 
 __all__ = ["Context", "Job", "Method", "SideBySide", "Training", "best_of", "on_kernels", "on_rows"]
 
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 Running = Generator[Request | tuple[Request, ...], Any, Outcome]
 Item = TypeVar("Item")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dmkl.numerics.arrays import Float
+from dmkl.arrays import Float
 
 __all__ = ["LineSearch", "rises_enough"]
 

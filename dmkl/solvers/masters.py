@@ -23,7 +23,7 @@ import clarabel
 import numpy as np
 import scipy.sparse as sp
 
-from dmkl.numerics.arrays import Float
+from dmkl.arrays import Float
 from dmkl.numerics.fisher import onto_sphere, steepest
 from dmkl.solvers.cones import ConicProgram
 

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError
 
 __all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_slopes", "relative_gap", "worst"]
 
-Float = npt.NDArray[np.float64]
 
 WORDS = ("certified", "finished", "converged", "open")
 """How a fit can end, from the best to the worst; what tables, pictures and files say."""

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Float
+
 __all__ = [
     "SVM",
     "CombinedEntries",
@@ -27,7 +29,6 @@ __all__ = [
     "Task",
 ]
 
-Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 Result = TypeVar("Result", covariant=True)
 

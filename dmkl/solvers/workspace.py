@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreError
 from dmkl.numerics.chain import Fitted
 from dmkl.numerics.steps import load_step
@@ -36,7 +36,6 @@ from dmkl.solvers.outcome import Outcome, Status, Step
 
 __all__ = ["Workspace", "save_array"]
 
-Array = npt.NDArray[Any]
 
 FORMAT, FORMAT_VERSION = "dmkl-search-state", 2
 

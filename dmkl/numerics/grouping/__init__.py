@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dmkl.numerics.arrays import Array
+from dmkl.arrays import Array
 from dmkl.numerics.grouping.groups import FeatureGroups as FeatureGroups
 from dmkl.numerics.grouping.groups import SampleGroups as SampleGroups
 from dmkl.numerics.grouping.groups import one_hot as one_hot

@@ -30,8 +30,8 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Array, Float, Index
 
 __all__ = ["FeatureGroups", "SampleGroups", "as_table", "one_hot", "samples_by_class", "united"]
 

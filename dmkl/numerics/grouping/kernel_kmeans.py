@@ -13,8 +13,8 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Float, Index
 from dmkl.numerics.grouping.groups import SampleGroups, one_hot, samples_by_class, united
 
 __all__ = ["KernelGroups", "group_by_kernel"]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.cluster import KMeans
 
-from dmkl.numerics.arrays import Float
+from dmkl.arrays import Float
 from dmkl.numerics.grouping.groups import FeatureGroups, as_table, samples_by_class, united
 
 __all__ = ["KMeansGroups", "group_by_kmeans"]

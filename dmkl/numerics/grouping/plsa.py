@@ -25,8 +25,8 @@ import numpy.typing as npt
 from sklearn.decomposition import NMF, non_negative_factorization
 from sklearn.exceptions import ConvergenceWarning
 
+from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Float
 from dmkl.numerics.grouping.groups import FeatureGroups, as_table, samples_by_class, united
 
 __all__ = ["PLSAGroups", "group_by_plsa"]

@@ -28,15 +28,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
+from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
 
 __all__ = ["InverseModel", "block_cg", "side_by_side"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 @dataclass

@@ -6,9 +6,9 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import settings
+from dmkl.arrays import Array, Float
 from dmkl.solvers.fisher.block_cg import InverseModel, block_cg, side_by_side
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.solver import FisherSolver
@@ -19,8 +19,6 @@ from dmkl.solvers.requests import CombinedProduct, Request, Solver
 
 __all__ = ["SOLVER", "CGStep"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 _COMPANIONS = 54
 

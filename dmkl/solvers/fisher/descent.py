@@ -33,9 +33,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import progress
+from dmkl.arrays import Float
 from dmkl.numerics.fisher import Certificate, certify, uniform_weights
 from dmkl.passes.execute import check_memory, machine
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificate_step, certified_outcome
@@ -46,8 +46,6 @@ from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes
 from dmkl.solvers.requests import Request
 
 __all__ = ["DirectionSource", "Place", "descend", "descend_jobs", "least_columns"]
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

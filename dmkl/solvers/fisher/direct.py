@@ -6,8 +6,8 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array, Float
 from dmkl.errors import MemoryBudgetError
 from dmkl.passes.combine import FactorHandle, direct_bytes
 from dmkl.passes.execute import machine
@@ -20,9 +20,6 @@ from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedFactor, Request, Solver
 
 __all__ = ["SOLVER", "DirectStep", "allowed_bytes", "fits", "needed_bytes"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 class DirectStep:

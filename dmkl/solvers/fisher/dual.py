@@ -18,9 +18,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from dmkl.arrays import Float
 from dmkl.errors import InputError
 from dmkl.solvers.fisher.descent import Place, descend_jobs
 from dmkl.solvers.fisher.problem import FisherOptions
@@ -30,8 +28,6 @@ from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import EachProduct, Request
 
 __all__ = ["SOLVER", "GradientSource"]
-
-Float = npt.NDArray[np.float64]
 
 
 class GradientSource:

@@ -18,8 +18,8 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Float
 from dmkl.numerics.triangle import Factor
 from dmkl.solvers.fisher.block_cg import InverseModel, side_by_side
 from dmkl.solvers.fisher.descent import Place, descend_jobs
@@ -32,7 +32,6 @@ from dmkl.solvers.requests import CombinedEntries, EachProduct, Request
 
 __all__ = ["COMPANIONS", "SOLVER", "WorkingSetSource"]
 
-Float = npt.NDArray[np.float64]
 
 COMPANIONS = 2
 """Directions that ride along with the step: how it would change with the weights, which saves a sixth of the passes."""

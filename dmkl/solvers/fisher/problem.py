@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
+from dmkl.arrays import Float
 from dmkl.numerics.fisher import Certificate
 from dmkl.solvers.outcome import Outcome, Status, Step
 
 __all__ = ["Finish", "FisherOptions", "FisherProblem", "Master", "certificate_step", "certified_outcome"]
 
-Float = npt.NDArray[np.float64]
 Master = Literal["newton", "taylor", "exact"]
 Finish = Literal["auto", "direct", "cg", "report"]
 

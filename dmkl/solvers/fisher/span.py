@@ -13,18 +13,14 @@ orthonormal.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
+from dmkl.arrays import Array, Float
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem
 
 __all__ = ["Span"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 _DEPENDENT = 1e-7
 """Share of a direction that must be new: below it, rounding in the products would be blown up by more than 1e7."""

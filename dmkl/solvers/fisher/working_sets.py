@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Float
 from dmkl.passes.elements import entries, raw_block
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.view import Lens, View
@@ -18,8 +18,6 @@ from dmkl.solvers.running import run_tasks
 
 __all__ = ["WorkingSet", "add_blocks", "fraction_of_tiles", "working_sets"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 
 

@@ -11,9 +11,9 @@ from collections.abc import Generator
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import progress
+from dmkl.arrays import Array, Float
 from dmkl.numerics.fisher import Certificate, certify, uniform_weights
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificate_step, certified_outcome
 from dmkl.solvers.line_search import LineSearch
@@ -22,9 +22,6 @@ from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes
 from dmkl.solvers.requests import EachProduct, Request
 
 __all__ = ["AlphaStep", "wrapper"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 class AlphaStep(Protocol):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Float, Index
 from dmkl.errors import InputError, MemoryBudgetError
-from dmkl.numerics.arrays import Float, Index
 from dmkl.solvers.margin.dense import FIRST_EPS, optimize, rounding_error
 from dmkl.solvers.margin.machine import SVMSolution, as_signs, box, certify, feasible
 

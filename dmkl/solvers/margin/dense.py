@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Float
 from dmkl.solvers.margin.machine import SVMSolution, as_signs, box, certify, feasible, solve_among_free
 from dmkl.solvers.margin.smo import ascend
 

@@ -32,8 +32,8 @@ from typing import Any, Literal
 import numpy as np
 
 from dmkl import progress
+from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Float
 from dmkl.solvers.cones import ConicError, ConicProgram
 from dmkl.solvers.line_search import rises_enough
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, row_lengths

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.optimize import linprog
 
+from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Float
 
 __all__ = ["GeneralizedProblem", "largest_sum", "row_lengths"]
 

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
+from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Array, Float
 from dmkl.solvers.outcome import relative_gap
 
 __all__ = ["SVMSolution", "as_signs", "best_bias", "box", "certify", "feasible", "hinge", "solve_among_free"]

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from dmkl import progress
+from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
-from dmkl.numerics.arrays import Array, Float
 from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, uniform_weights
 from dmkl.solvers.cones import ConicError
 from dmkl.solvers.line_search import LineSearch

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from dmkl.numerics.arrays import Array
+from dmkl.arrays import Array
 
 __all__ = ["ascend"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
+from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError
-from dmkl.numerics.arrays import Float
 
 __all__ = ["SquareSolution", "fit_square"]
 

@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from dmkl.arrays import Float
 
 __all__ = ["Closeness", "choose_anchors", "closeness", "grid_step", "ridge"]
 
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 _FAR = 1e9
 _USEFUL = 30.0

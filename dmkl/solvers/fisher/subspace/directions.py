@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
+
+from dmkl.arrays import Array
 
 __all__ = ["dominant_block", "orthonormal_to"]
 
-Array = npt.NDArray[Any]
 
 _SKETCH = 4
 """Blocks with more than this many times the wanted columns are sketched first: an SVD of all would cost more than a

@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dmkl import progress
+from dmkl.arrays import Float
 from dmkl.passes.execute import machine
 from dmkl.passes.view import covering
 from dmkl.solvers.fisher.subspace.anchors import choose_anchors, grid_step
@@ -44,7 +44,6 @@ from dmkl.solvers.workspace import Workspace
 
 __all__ = ["SubspaceSolver"]
 
-Float = npt.NDArray[np.float64]
 
 _ROUGH = 1e-2
 """Weights gap to which points are solved that are far from certified: their residual is as good a direction."""

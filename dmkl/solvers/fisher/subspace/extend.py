@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
+from dmkl.arrays import Float
 from dmkl.passes.execute import again, execute, machine
 from dmkl.passes.run import pass_bytes, pass_graph
 from dmkl.passes.sweep import Columns
@@ -20,8 +20,6 @@ from dmkl.solvers.fisher.subspace.tasks import group_file, keep_products
 from dmkl.solvers.workspace import save_array
 
 __all__ = ["extend"]
-
-Float = npt.NDArray[np.float64]
 
 
 def extend(spaces: Sequence[Subspace], blocks: Sequence[Float], number: int) -> Iterator[None]:

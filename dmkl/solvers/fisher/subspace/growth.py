@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Float
 from dmkl.numerics.fisher import uniform_weights
 from dmkl.solvers.fisher.subspace.anchors import ridge
 from dmkl.solvers.fisher.subspace.directions import dominant_block
@@ -18,7 +18,6 @@ from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anch
 
 __all__ = ["Growth"]
 
-Float = npt.NDArray[np.float64]
 
 _FILLED = 6
 """Points of a space whose sensitivities fill up a block: each costs a factorization."""

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Float, Index
 from dmkl.solvers.jobs import Training
 from dmkl.solvers.outcome import Outcome, Status, Step
 
 __all__ = ["Point", "Progress", "SubspaceOptions", "TargetSet", "of_space"]
 
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 Item = TypeVar("Item")
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
+from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.fisher import dual_norm
 from dmkl.solvers.line_search import LineSearch
@@ -24,9 +24,6 @@ from dmkl.solvers.masters import ascent_direction, newton_master
 from dmkl.solvers.outcome import check_slopes
 
 __all__ = ["ReducedProblem", "ReducedSolution", "solve_reduced"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Float
 from dmkl.solvers.fisher.subspace.anchors import Closeness, ridge
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
 from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
@@ -20,8 +20,6 @@ from dmkl.solvers.fisher.subspace.tasks import SolveJob, solve_points
 from dmkl.solvers.running import run_tasks
 
 __all__ = ["OpenPoint", "residuals", "sharpen", "solve_reduced_problems", "unsolved"]
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-import numpy as np
-import numpy.typing as npt
-
+from dmkl.arrays import Float
 from dmkl.errors import MemoryBudgetError
 from dmkl.solvers.fisher import cg, direct
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem
@@ -20,7 +18,6 @@ from dmkl.solvers.outcome import Outcome, Status
 
 __all__ = ["SOLVER", "finish_open", "points_of"]
 
-Float = npt.NDArray[np.float64]
 _FINISHERS = {module.SOLVER.name: module.SOLVER for module in (direct, cg)}
 
 

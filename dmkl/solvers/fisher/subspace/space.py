@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Float
 from dmkl.passes.combine import StoredSum, combine_pass
 from dmkl.passes.execute import machine
 from dmkl.passes.sums import Combination, for_sums
@@ -23,7 +23,6 @@ from dmkl.solvers.workspace import save_array
 
 __all__ = ["Anchor", "Subspace", "Unsolved", "add_anchors", "solve_by_anchors"]
 
-Float = npt.NDArray[np.float64]
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.fisher import onto_sphere, uniform_weights
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import blas_threads, pinned_blas
@@ -17,10 +16,6 @@ from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution
 from dmkl.solvers.workspace import save_array
 
 __all__ = ["ProductFiles", "SolveJob", "combined_products", "keep_products", "settle", "solve_points"]
-
-Array = npt.NDArray[Any]
-Float = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 
 def keep_products(products: Array, path: str, basis: str, tasks_per_machine: int) -> Float:
