@@ -13,6 +13,7 @@ from helpers.references import psd
 from hypothesis import HealthCheck, settings
 
 import dmkl
+from dmkl.estimators.saving import MODELS
 
 # What a shell starts in the background ignores Ctrl-C, and so would all programs that tests start and interrupt.
 if threading.current_thread() is threading.main_thread():
@@ -84,3 +85,12 @@ def stored(tmp_path_factory, dense):
         splits=rng.integers(-1, 3, (2, 23)),
         tile=5,
     )
+
+
+@pytest.fixture
+def models():
+    """The learners that there are by name; those that a test makes are gone after it."""
+    before = dict(MODELS)
+    yield MODELS
+    MODELS.clear()
+    MODELS.update(before)

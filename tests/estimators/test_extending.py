@@ -51,36 +51,42 @@ def lazy(monkeypatch):
 # --- a learner: what its file would hold ----------------------------------------------------------------------------
 
 
-class Centroid(KernelClassifier):
-    """Nearest class mean under the mean kernel.
+@pytest.fixture
+def centroid(models):
+    """The one line would be an import: the class enters itself where it is made."""
 
-    Parameters
-    ----------
-    share
-        Share of the weight that the first kernel gets; the others have the rest.
-    center, normalize
-        As in `MKFDA`.
-    """
+    class Centroid(KernelClassifier):
+        """Nearest class mean under the mean kernel.
 
-    def __init__(self, share=0.5, *, center=True, normalize="trace"):
-        self.share = share
-        self.center = center
-        self.normalize = normalize
+        Parameters
+        ----------
+        share
+            Share of the weight that the first kernel gets; the others have the rest.
+        center, normalize
+            As in `MKFDA`.
+        """
 
-    def _check_parameters(self):
-        super()._check_parameters()
-        if not 0 <= self.share <= 1:
-            msg = f"share must lie between 0 and 1, got {self.share!r}"
-            raise InputError(msg)
+        def __init__(self, share=0.5, *, center=True, normalize="trace"):
+            self.share = share
+            self.center = center
+            self.normalize = normalize
 
-    def _jobs(self, data, prepared):
-        return data.jobs(lambda k: partial(self._means, data.problems.h[k], data.n_kernels))
+        def _check_parameters(self):
+            super()._check_parameters()
+            if not 0 <= self.share <= 1:
+                msg = f"share must lie between 0 and 1, got {self.share!r}"
+                raise InputError(msg)
 
-    def _means(self, signs, n):
-        yield from ()
-        weights = np.array([self.share, *[(1 - self.share) / max(1, n - 1)] * (n - 1)])
-        dual = np.where(signs > 0, 1 / np.sum(signs > 0), -1 / np.sum(signs < 0))[:, None]
-        return Outcome(Status.CONVERGED, weights, dual, float("nan"), steps=[Step(weights, {"share": self.share})])
+        def _jobs(self, data, prepared):
+            return data.jobs(lambda k: partial(self._means, data.problems.h[k], data.n_kernels))
+
+        def _means(self, signs, n):
+            yield from ()
+            weights = np.array([self.share, *[(1 - self.share) / max(1, n - 1)] * (n - 1)])
+            dual = np.where(signs > 0, 1 / np.sum(signs > 0), -1 / np.sum(signs < 0))[:, None]
+            return Outcome(Status.CONVERGED, weights, dual, float("nan"), steps=[Step(weights, {"share": self.share})])
+
+    return Centroid
 
 
 # --- both of them, everywhere ---------------------------------------------------------------------------------------
@@ -111,20 +117,20 @@ def test_a_solver_works_everywhere(lazy, tmp_path):
         dmkl.MKFDA(solver="laziest").fit(K[TRAIN, TRAIN], y[TRAIN])
 
 
-def test_a_learner_works_everywhere(tmp_path):
+def test_a_learner_works_everywhere(centroid, tmp_path):
     K, y = kernels()
-    model = Centroid(share=0.2).fit(K[TRAIN, TRAIN], y[TRAIN])
+    model = centroid(share=0.2).fit(K[TRAIN, TRAIN], y[TRAIN])
     assert model.weights_.dims == ("kernel", "class")
     assert np.isnan(model.gap_).all()
     assert model.score(K[TEST, TRAIN], y[TEST]) > 0.7
     model.save(tmp_path / "model")
     loaded = dmkl.load(tmp_path / "model")
-    assert isinstance(loaded, Centroid)
+    assert isinstance(loaded, centroid)
     assert loaded.get_params() == model.get_params()
     np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN]))
-    found = dmkl.search(Centroid(), K, y, {"share": [0.0, 0.5, 1.0]}, cv=3, state=tmp_path / "state")
+    found = dmkl.search(centroid(), K, y, {"share": [0.0, 0.5, 1.0]}, cv=3, state=tmp_path / "state")
     assert set(found.table()["status"]) == {"converged"}
     found.save(tmp_path / "found")
     assert dmkl.load(tmp_path / "found").best_params_ == found.best_params_
     with pytest.raises(InputError, match="share must lie"):
-        Centroid(share=2).fit(K[TRAIN, TRAIN], y[TRAIN])
+        centroid(share=2).fit(K[TRAIN, TRAIN], y[TRAIN])

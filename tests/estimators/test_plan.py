@@ -161,11 +161,11 @@ def test_the_cap_on_passes_binds_in_a_search():
     assert set(many.table()["status"]) == {"certified"}
 
 
-class Renamed(dmkl.MKFDA):
-    """A learner of a user's own."""
+def test_a_subclass_keeps_the_shared_subspace(models):
+    class Renamed(dmkl.MKFDA):
+        """A learner of a user's own."""
 
-
-def test_a_subclass_keeps_the_shared_subspace():
+    assert models["Renamed"] is Renamed
     K, y = kernels()
     grid = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
     own, plain = (dmkl.search(kind(), K, y, grid, cv=2, refit=False) for kind in (Renamed, dmkl.MKFDA))
