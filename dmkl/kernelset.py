@@ -61,9 +61,8 @@ class KernelSet:
         provenance: Sequence[dict[str, Any]] = (),
         fitted: Fitted | None = None,
     ) -> None:
-        self._view = view
+        self._view, self._fitted = view, fitted
         self._labels, self._tasks, self._splits, self._provenance = labels, tasks, splits, provenance
-        self._fitted = fitted
 
     # --- what it is ----------------------------------------------------------------------------------------------
 
