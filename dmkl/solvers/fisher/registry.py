@@ -90,11 +90,12 @@ _ROOM = 100
 def choose(jobs: Sequence[Job]) -> str:
     """The solver for some jobs, as `pipelines/compare_solvers.py` has measured them.
 
-    The subspace solver where a target has several points (p, λ), whose subspace is one; the direct one where combined
-    kernels fit in memory; otherwise descent for a single problem of ample λ, and the subspace solver.
+    The subspace solver where a target has several points (p, λ) with weights to learn, whose subspace is one; the
+    direct one where combined kernels fit in memory; otherwise descent for a single problem of ample λ, and the subspace
+    solver.
     """
-    points = Counter((id(job.training), id(job.problem.h)) for job in jobs)
-    if max(points.values()) > 1:
+    points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
+    if max(points.values(), default=0) > 1:
         return subspace.SOLVER.name
     if direct.fits(jobs):
         return direct.SOLVER.name
