@@ -169,15 +169,16 @@ class _Parts(OnColumns):
 
     def derived(self, n_columns: int, where: str) -> dict[str, Any]:
         _, count, weights = self._told()
+        widths = self._widths(n_columns, where)  # before anything is made of their number, which may be absurd
         if not weights:
             weights = tuple(1.0 if self._growth == 1 else 2.0 ** (max(part, 1) - count) for part in range(count))
-        return {"widths": self._widths(n_columns, where), "weights": weights}
+        return {"widths": widths, "weights": weights}
 
     def _widths(self, n_columns: int, where: str) -> tuple[int, ...]:
         """Numbers of columns of the parts: as listed, or each `_growth` times as many as the part before."""
         (parts, _, _), key, growth = self._told(), self._key, self._growth
         if isinstance(parts, int):
-            total = sum(growth**part for part in range(parts))
+            total = parts if growth == 1 else (growth**parts - 1) // (growth - 1)
             share, rest = divmod(n_columns, total)
             if share and not rest:
                 return tuple(share * growth**part for part in range(parts))

@@ -152,6 +152,10 @@ class FittedStep(Step):
         """Without the statistics that products do not need."""
         return self
 
+    def right_alone(self) -> Self:
+        """What the step does to V, where that differs by kernel, and a `left` that leaves products as they are."""
+        return self
+
     def select(self, kernels: Index) -> Self:
         """The same step for some of the kernels."""
         return self._with({name: value[kernels] for name, value in self.arrays().items()})
@@ -195,6 +199,10 @@ class Fitted:
     def for_products(self) -> Fitted:
         """Without the statistics that products do not need: a square centering needs none at all."""
         return Fitted(tuple(step.for_products() for step in self.steps))
+
+    def right_alone(self) -> Fitted:
+        """Of a chain for some columns what it does to V, and a `left` that leaves products as they are."""
+        return Fitted(tuple(step.right_alone() for step in self.steps if not step.same_for_all))
 
     # --- products ------------------------------------------------------------------------------------------------
 

@@ -239,6 +239,9 @@ class CosineScaling(FittedStep):
     def for_columns(self, cols: Index) -> tuple[CosineScaling, Index]:
         return replace(self, col_scale=self.col_scale[:, cols]), cols
 
+    def right_alone(self) -> CosineScaling:
+        return replace(self, row_scale=np.ones((len(self.col_scale), 1)))
+
     def right(self, j: int, v: Array) -> Array:
         return np.asarray(v * self.col_scale[j][:, None])
 

@@ -17,7 +17,7 @@ from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination
 from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, covering
-from dmkl.solvers.fisher.working_sets import add_blocks, fraction_of_tiles
+from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, fraction_of_tiles
 from dmkl.solvers.margin.training import train_together
 from dmkl.solvers.outcome import Round
 from dmkl.solvers.requests import (
@@ -181,9 +181,13 @@ def _products(asked: Asked) -> tuple[list[Any], float]:
     columns = []
     for (lens, request), part in zip(asked, parts, strict=True):
         if part is not None:
-            seen.append(lens.columns(part))
+            seen.append(columns_lens(lens, part))
         columns.append(_columns(lens, _place(lens, lenses) if part is None else len(seen) - 1, request))
-    answers, passes = run_pass(seen, columns, _verb([request for _, request in asked]))
+    found, passes = run_pass(seen, columns, _verb([request for _, request in asked]))
+    answers = [
+        answer if part is None else finish_columns(lens, part, request.block, answer)
+        for (lens, request), part, answer in zip(asked, parts, found, strict=True)
+    ]
     covered = [covering([lens.view for lens in some]) for some in (seen, lenses)]
     return answers, passes * (fraction_of_tiles(*covered) if in_parts else 1.0)
 

@@ -29,7 +29,7 @@ def psd(n, m, seed=0, rank=None):
 def dense_view(K, rows=None, cols=None, steps=()):
     """K[rows, cols] after `steps` (names, or pairs of positions to take), by the definitions.
 
-    Every statistic is that of the column samples, as `dmkl.numerics.chain` defines it.
+    Every statistic is that of the column samples, as `dmkl.numerics.steps` defines it.
     """
     K = np.asarray(K, dtype=np.float64)
     every = np.arange(K.shape[1])

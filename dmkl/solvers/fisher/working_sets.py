@@ -16,7 +16,7 @@ from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.view import Lens, View
 from dmkl.solvers.running import run_tasks
 
-__all__ = ["WorkingSet", "add_blocks", "fraction_of_tiles", "working_sets"]
+__all__ = ["WorkingSet", "add_blocks", "columns_lens", "finish_columns", "fraction_of_tiles", "working_sets"]
 
 Index = npt.NDArray[np.intp]
 
@@ -65,6 +65,25 @@ def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
 def fraction_of_tiles(part: View, whole: View) -> float:
     """Tiles of a view as a fraction of those of another."""
     return len(part.tile_tasks()) / len(whole.tile_tasks())
+
+
+def columns_lens(lens: Lens, index: Index) -> Lens:
+    """What a pass goes through for products with some columns of a square view; see `finish_columns`.
+
+    Finished after the pass, they are the same to the last bit however it was cut into tasks, and no means travel.
+    """
+    part = lens.columns(index)
+    return Lens(replace(part.view, steps=()), part.fitted.right_alone())
+
+
+def finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float:
+    """K_j[:, B]V of the view, (n, m, k), from V (b, k) and the products through `columns_lens`, which are used up."""
+    chain, (n, m, _) = lens.columns(index).fitted, lens.view.shape
+    found = raw if m == raw.shape[1] else np.empty((n, m, raw.shape[2]))
+    for j in range(n):
+        _, carried = chain.right(j, block)
+        found[j] = chain.left(j, raw[j], carried)
+    return found
 
 
 def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float], float]:
