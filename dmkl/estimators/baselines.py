@@ -58,12 +58,7 @@ class SingleBest(FisherClassifier):
         max_iter: int = 200,
         cv: Any = 3,
     ) -> None:
-        self.lam = lam
-        self.center = center
-        self.normalize = normalize
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
+        super().__init__(lam, center=center, normalize=normalize, solver=solver, tol=tol, max_iter=max_iter)
         self.cv = cv
 
     def _exponents(self) -> list[float]:
@@ -150,23 +145,6 @@ class Product(FisherClassifier):
     """
 
     _STATE = (*FisherClassifier._STATE, "factors_")
-
-    def __init__(
-        self,
-        lam: float | Sequence[float] = 1e-2,
-        *,
-        center: bool = True,
-        normalize: str | None = "trace",
-        solver: str = "auto",
-        tol: float = 1e-4,
-        max_iter: int = 200,
-    ) -> None:
-        self.lam = lam
-        self.center = center
-        self.normalize = normalize
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
 
     def _source(self, K: KernelSet) -> KernelSet:
         return K.product()

@@ -34,6 +34,23 @@ class FisherClassifier(KernelClassifier, abstract=True):
     basis: int | str | None = None
     mu: float | None = None
 
+    def __init__(
+        self,
+        lam: float | Sequence[float] = 1e-2,
+        *,
+        center: bool = True,
+        normalize: str | None = "trace",
+        solver: str = "auto",
+        tol: float = 1e-4,
+        max_iter: int = 200,
+    ) -> None:
+        self.lam = lam
+        self.center = center
+        self.normalize = normalize
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+
     def _exponents(self) -> list[float]:
         """The norm, or one for each task."""
         return [float(np.inf)]
@@ -179,13 +196,8 @@ class MKFDA(FisherClassifier):
         basis: int | str | None = None,
         mu: float | None = None,
     ) -> None:
+        super().__init__(lam, center=center, normalize=normalize, solver=solver, tol=tol, max_iter=max_iter)
         self.p = p
-        self.lam = lam
-        self.center = center
-        self.normalize = normalize
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
         self.master = master
         self.finish = finish
         self.basis = basis
@@ -211,23 +223,6 @@ class Uniform(FisherClassifier):
     lam, center, normalize, solver, tol, max_iter
         As in `MKFDA`.
     """
-
-    def __init__(
-        self,
-        lam: float | Sequence[float] = 1e-2,
-        *,
-        center: bool = True,
-        normalize: str | None = "trace",
-        solver: str = "auto",
-        tol: float = 1e-4,
-        max_iter: int = 200,
-    ) -> None:
-        self.lam = lam
-        self.center = center
-        self.normalize = normalize
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
 
 
 def _basis_bytes(value: int | str | None) -> int | None:
