@@ -19,11 +19,11 @@ from dmkl import settings
 from dmkl.arrays import Float, Index
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import pinned_blas
-from dmkl.passes.execute import active_client, again, execute
+from dmkl.passes.execute import active_client, again, execute, send_all
 from dmkl.passes.sums import Combination, SumPlan, SumTile, add_tiles, put_together, sum_order
 from dmkl.passes.view import Lens, TileTask, View
 
-__all__ = ["FactorHandle", "StoredSum", "combine_pass", "direct_bytes", "factor_pass"]
+__all__ = ["FactorHandle", "StoredSum", "combine_pass", "direct_bytes", "factor_pass", "solve_by_factors"]
 
 
 # --- factors in memory -------------------------------------------------------------------------------------------
@@ -39,20 +39,24 @@ def direct_bytes(view: View, n_systems: int) -> int:
     return int(8 * n_systems * (tiles + base * base + taking))
 
 
+@dataclass(frozen=True, eq=False)
 class FactorHandle:
-    """A factor where it lies: in this process, or on the worker that made it."""
+    """A factor where it lies: in this process, or, as a future, on the worker that made it."""
 
-    def __init__(self, held: Any) -> None:
-        self._held = held
+    held: Any
 
-    def solve(self, b: Float) -> Float:
-        """A⁻¹B for B (m, c)."""
-        client = active_client()
-        if client is None or isinstance(self._held, Factor):
-            return np.asarray(self._held.solve(b))
-        sent = client.scatter([b], hash=False)[0]
-        solved = client.submit(_solve, self._held, sent, pure=False, key=f"alpha-solve-{uuid.uuid4().hex}")
-        return np.asarray(solved.result())
+
+def solve_by_factors(factors: Sequence[FactorHandle], blocks: Sequence[Float]) -> list[Float]:
+    """A⁻¹B of each factor for its B (m, c): on a cluster where the factors lie, all at once."""
+    client = active_client()
+    if client is None:
+        return [np.asarray(factor.held.solve(b)) for factor, b in zip(factors, blocks, strict=True)]
+    sent = send_all({f"alpha-{number}": b for number, b in enumerate(blocks)}, broadcast=False)
+    solved = [
+        client.submit(_solve, factor.held, b, pure=False, key=f"alpha-solve-{uuid.uuid4().hex}")
+        for factor, b in zip(factors, sent, strict=True)
+    ]
+    return [np.asarray(alpha) for alpha in client.gather(solved)]
 
 
 def _solve(factor: Factor, b: Float) -> Float:

@@ -220,7 +220,7 @@ def graph_token(where: Machine, *content: Any) -> str:
 def again(run: Callable[[], Result], what: str) -> Result:
     """Call `run`, which builds and executes a graph, and call it again where a cluster lost what it had been sent.
 
-    A lost task is computed again elsewhere, but what was sent is lost when all workers that hold it die at once.
+    A lost task is computed again elsewhere, but what was sent is lost when all workers that hold it die.
     WorkerLostError is raised if that happens as often as Dask lets workers die under one task, SchedulerLostError if
     the cluster itself is gone.
     """
@@ -237,8 +237,8 @@ def again(run: Callable[[], Result], what: str) -> Result:
                 raise
             lost = error
     msg = (
-        f"all workers died at once, {attempts} times during {what}: most often for want of memory. Give the workers "
-        "more memory, or set dmkl.memory or dmkl.block-width lower"
+        f"workers died {attempts} times during {what}, each time with data that no other worker had: most often for "
+        "want of memory. Give the workers more memory, or set dmkl.memory or dmkl.block-width lower"
     )
     raise WorkerLostError(msg) from lost
 

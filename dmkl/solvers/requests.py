@@ -22,6 +22,7 @@ __all__ = [
     "CombinedFactor",
     "CombinedProduct",
     "EachProduct",
+    "FactorSolve",
     "GroupClassifier",
     "Projection",
     "Request",
@@ -72,10 +73,19 @@ class CombinedEntries:
 
 @dataclass(frozen=True, eq=False)
 class CombinedFactor:
-    """A Cholesky factor of ½(I + K(β)/λ); answered by a `FactorHandle`."""
+    """A Cholesky factor of ½(I + K(β)/λ); answered by the factor where it lies, for `FactorSolve`."""
 
     weights: Float
     lam: float
+
+
+@dataclass(frozen=True, eq=False)
+class FactorSolve:
+    """A⁻¹B by a factor of A; answered by (m, c) for a block B (m, c)."""
+
+    factor: Any
+    """As `CombinedFactor` was answered."""
+    block: Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +135,16 @@ class Task:
     arguments: tuple[Any, ...]
 
 
-Request = EachProduct | CombinedProduct | Projection | CombinedEntries | CombinedFactor | SVM | GroupClassifier | Task
+Request = (
+    EachProduct
+    | CombinedProduct
+    | Projection
+    | CombinedEntries
+    | CombinedFactor
+    | FactorSolve
+    | SVM
+    | GroupClassifier
+    | Task
+)
 Solver = Generator[Request | tuple[Request, ...], Any, Result]
 """Yields a request and is sent its answer; or yields a tuple of them, which are answered together by a list."""

@@ -16,7 +16,7 @@ from dmkl.solvers.fisher.problem import certificate_step, certified_outcome
 from dmkl.solvers.fisher.registry import SOLVERS
 from dmkl.solvers.fisher.solver import FisherSolver
 from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import CombinedFactor, EachProduct
+from dmkl.solvers.requests import CombinedFactor, EachProduct, FactorSolve
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
@@ -29,7 +29,7 @@ def at_uniform_weights(problem, n_kernels, names):
     """The exact α for uniform weights, with its gap: no search for weights at all."""
     beta = uniform_weights(n_kernels, problem.p)
     factor = yield CombinedFactor(beta, problem.lam)
-    alpha = factor.solve(problem.h)
+    alpha = yield FactorSolve(factor, problem.h)
     products = yield EachProduct(alpha)
     certificate, _ = certify(alpha, products, beta, problem.h, problem.lam, problem.p)
     return certified_outcome(alpha, beta, certificate, Status.STALLED, [certificate_step(certificate, beta)])

@@ -14,9 +14,9 @@ from hypothesis.extra.numpy import arrays
 from dmkl.errors import InputError
 from dmkl.numerics import fisher
 from dmkl.numerics.triangle import Factor
-from dmkl.passes.combine import FactorHandle
 from dmkl.solvers.fisher.direct import DirectStep
 from dmkl.solvers.fisher.problem import FisherProblem
+from dmkl.solvers.requests import FactorSolve
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.25, 1.5, 2.0, 3.0, 8.0, np.inf]
 
@@ -239,13 +239,15 @@ def test_derivatives_of_j(lam, classes):
         return solve(kernels, beta + offset, h, lam)[1]
 
     step = DirectStep(FisherProblem(h, lam, 2.0))
-    factor = FactorHandle(Factor(np.tensordot(beta, kernels, axes=1), lam))
-    alpha = finish(step.begin(beta), lambda request: factor)
+    factor = Factor(np.tensordot(beta, kernels, axes=1), lam)
+
+    def answer(request):
+        return request.factor.solve(request.block) if isinstance(request, FactorSolve) else factor
+
+    alpha = finish(step.begin(beta), answer)
     np.testing.assert_allclose(alpha, solve(kernels, beta, h, lam)[0], rtol=1e-9, atol=1e-12 * np.abs(alpha).max())
     certificate, _ = fisher.certify(alpha, kernels @ alpha, beta, h, lam, 2.0)
-    with pytest.raises(StopIteration) as stop:
-        next(step.curvature(beta, kernels @ alpha))
-    hessian = -stop.value.value / (4 * lam**2)
+    hessian = -finish(step.curvature(beta, kernels @ alpha), answer) / (4 * lam**2)
 
     t, unit = 1e-3, np.eye(4)
     gradient = [(j(t * e) - j(-t * e)) / (2 * t) for e in unit]

@@ -642,12 +642,15 @@ def test_a_cluster_that_dies_whole_costs_one_pass(stored, dense, fragile, tmp_pa
     assert not list(tmp_path.iterdir())
 
     always, _ = over(stored, Killing, (2, 1, 3))
-    with pytest.raises(WorkerLostError, match=r"all workers died at once, 2 times during apply-pass-\d+.*dmkl\.memory"):
+    with pytest.raises(WorkerLostError, match=r"workers died 2 times during apply-pass-\d+.*dmkl\.memory"):
         run_pass([always.lens()], [Columns(block(2), "each", None, DOUBLE)])
 
 
 @pytest.mark.parametrize("fragile", [(2, 0)], indirect=True)
 def test_a_task_that_kills_its_worker_is_named(stored, fragile):
     K, _ = over(stored.select([2]), Killing, (2, 1, 3))
-    with pytest.raises(WorkerLostError, match=r"died 1 times while running .*apply-pass.*Give the workers more memory"):
+    # Its worker may have been the only one with some of what was sent; which of the two is told first is up to Dask.
+    with pytest.raises(
+        WorkerLostError, match=r"died 1 times (while running|during) .*apply-pass.*Give the workers more"
+    ):
         run_pass([K.lens()], [Columns(block(2), "each", None, DOUBLE)])

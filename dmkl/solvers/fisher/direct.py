@@ -17,7 +17,7 @@ from dmkl.solvers.fisher.solver import FisherSolver
 from dmkl.solvers.fisher.wrapper import wrapper
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.requests import CombinedFactor, Request, Solver
+from dmkl.solvers.requests import CombinedFactor, FactorSolve, Request, Solver
 
 __all__ = ["SOLVER", "DirectStep", "allowed_bytes", "fits", "needed_bytes"]
 
@@ -35,23 +35,22 @@ class DirectStep:
         self._factor = None  # the old factor's memory is free before the new one is asked for
         self._factor = yield CombinedFactor(beta, self._problem.lam)
         self.products += 1
-        return self._solve(self._problem.h)
+        alpha: Float = yield self._solve(self._problem.h)
+        return alpha
 
     def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
-        """See `AlphaStep.refine`: one step of iterative refinement, which asks for nothing."""
-        yield from ()
-        return alpha + self._solve(residual)
+        """See `AlphaStep.refine`: one step of iterative refinement, without a pass."""
+        step: Float = yield self._solve(residual)
+        return alpha + step
 
     def curvature(self, beta: Float, products: Array) -> Generator[Request, Any, Float]:
         """See `AlphaStep.curvature`."""
         n, m, c = products.shape
-        yield from ()
-        solved = self._solve(side_by_side(products)).reshape(m, n, c)
-        return np.tensordot(products, solved, axes=((1, 2), (0, 2)))
+        solved: Float = yield self._solve(side_by_side(products))
+        return np.tensordot(products, solved.reshape(m, n, c), axes=((1, 2), (0, 2)))
 
-    def _solve(self, b: Float) -> Float:
-        assert self._factor is not None
-        return self._factor.solve(b)
+    def _solve(self, b: Float) -> FactorSolve:
+        return FactorSolve(self._factor, b)
 
 
 def fits(jobs: Sequence[Job]) -> bool:
