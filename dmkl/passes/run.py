@@ -195,18 +195,18 @@ def run_pass(lenses: Sequence[Lens], columns: Sequence[Columns], verb: str = "ap
     Columns beyond the setting ``dmkl.block-width`` ride further passes. Results are (kernels, rows, b), (rows, b) or
     (kernels, b, b), as `Columns.want` says.
     """
-    results: list[list[Array]] = [[] for _ in columns]
-    loads = _loads(columns)
+    wide, places = _joined(columns)
+    results: list[list[Array]] = [[] for _ in wide]
+    loads = _loads(wide)
     for load in loads:
         name = f"{verb}-pass-{next(_COUNTER)}"
-        found = again(partial(_run, lenses, [c for _, c in load], name), name)
-        for (owner, _), result in zip(load, found, strict=True):
+        run = again(partial(_run, lenses, [c for _, c in load], name), name)
+        for (owner, _), result in zip(load, run, strict=True):
             results[owner].append(result)
     axis = {"each": 2, "sum": 1, "project": 0}
-    joined = [
-        np.concatenate(r, axis=axis[c.want]) if len(r) > 1 else r[0] for r, c in zip(results, columns, strict=True)
-    ]
-    return joined, len(loads)
+    whole = [np.concatenate(r, axis=axis[c.want]) if len(r) > 1 else r[0] for r, c in zip(results, wide, strict=True)]
+    found = [whole[k] if part is None else np.ascontiguousarray(whole[k][:, part]) for k, part in places]
+    return found, len(loads)
 
 
 def _run(lenses: Sequence[Lens], columns: Sequence[Columns], name: str) -> list[Array]:
@@ -218,22 +218,47 @@ def _run(lenses: Sequence[Lens], columns: Sequence[Columns], name: str) -> list[
     return [p[0] if c.want == "sum" else np.concatenate(p) for c, p in zip(columns, pieces, strict=True)]
 
 
-def _loads(columns: Sequence[Columns]) -> list[list[tuple[int, Columns]]]:
-    """Distribute the columns over as few passes as the block width allows."""
-    width = settings.block_width()
-    pieces: list[tuple[int, Columns]] = []
-    for owner, c in enumerate(columns):
-        if c.want == "project" or c.width <= width:
-            pieces.append((owner, c))
+def _joined(columns: Sequence[Columns]) -> tuple[list[Columns], list[tuple[int, slice | None]]]:
+    """The columns with sums of one precision through one lens side by side, and where each of those given is there.
+
+    A graph has tasks for each of the columns: for many narrow sums these would cost more than the products.
+    """
+    alike: dict[Any, list[int]] = {}
+    for k, c in enumerate(columns):
+        alike.setdefault((c.lens, c.dtype) if c.want == "sum" else k, []).append(k)
+    wide: list[Columns] = []
+    places: list[tuple[int, slice | None]] = [(0, None)] * len(columns)
+    for members in alike.values():
+        some = [columns[k] for k in members]
+        if len(some) == 1:
+            places[members[0]] = (len(wide), None)
+            wide += some
             continue
-        for start in range(0, c.width, width):
-            chosen = slice(start, start + width)
-            weights = None if c.weights is None else c.weights[:, chosen]
-            pieces.append((owner, replace(c, block=c.block[:, chosen], weights=weights)))
+        ends = np.cumsum([c.width for c in some]).tolist()
+        for k, c, end in zip(members, some, ends, strict=True):
+            places[k] = (len(wide), slice(end - c.width, end))
+        weights = np.concatenate([c.weights for c in some if c.weights is not None], axis=1)
+        wide.append(replace(some[0], block=np.concatenate([c.block for c in some], axis=1), weights=weights))
+    return wide, places
+
+
+def _loads(columns: Sequence[Columns]) -> list[list[tuple[int, Columns]]]:
+    """Distribute the columns over as few passes as the block width allows, each with its place among those given."""
+    width = settings.block_width()
     loads: list[list[tuple[int, Columns]]] = []
-    for piece in pieces:
-        if loads and sum(c.width for _, c in loads[-1]) + piece[1].width <= width:
-            loads[-1].append(piece)
-        else:
-            loads.append([piece])
+    room = 0
+    for owner, c in enumerate(columns):
+        start, end = 0, -1
+        while end < c.width:
+            if room == 0 or (c.want == "project" and c.width > room):
+                loads.append([])
+                room = width
+            end = c.width if c.want == "project" else min(c.width, start + room)
+            loads[-1].append((owner, c if end - start == c.width else _part(c, slice(start, end))))
+            room = max(0, room - (end - start))
+            start = end
     return loads
+
+
+def _part(c: Columns, chosen: slice) -> Columns:
+    return replace(c, block=c.block[:, chosen], weights=None if c.weights is None else c.weights[:, chosen])

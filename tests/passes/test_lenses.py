@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
-from dmkl.passes.combine import combine_pass, factor_pass
+from dmkl.passes.combine import combine_pass, factor_pass, solve_by_factors
 from dmkl.passes.execute import Machine, active_client, computing_here, machine
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.statistics import measure, measure_new
@@ -156,6 +156,25 @@ def test_precisions_side_by_side(kernels):
     found, _ = run_pass(lenses, columns)
     for c, result in zip(columns, found, strict=True):
         assert result.dtype == c.dtype
+        reference = expected(dense(kernels.astype(np.float32), list(LENSES)[c.lens]), c)
+        assert error(batched(result, c), reference) < (1e-5 if c.dtype == SINGLE else 1e-12)
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("width", [512, 25, 4])
+def test_many_narrow_sums_fill_their_passes(kernels, width):
+    """They are put side by side, with other columns between them, and cut where a pass is full."""
+    K = in_memory(kernels.astype(np.float32), 9)
+    lenses = [lens(K, name) for name in LENSES]
+    rng = np.random.default_rng(8)
+    columns = []
+    for _ in range(4):
+        columns += [replace(c, block=rng.standard_normal(c.block.shape)) for c in riders(lenses) if c.want != "project"]
+        columns += [replace(c, dtype=SINGLE) for c in columns[-2:]]
+    with dask.config.set({"dmkl.block-width": width}):
+        found, passes = run_pass(lenses, columns)
+    assert passes == -(-sum(c.width for c in columns) // width)
+    for c, result in zip(columns, found, strict=True):
         reference = expected(dense(kernels.astype(np.float32), list(LENSES)[c.lens]), c)
         assert error(batched(result, c), reference) < (1e-5 if c.dtype == SINGLE else 1e-12)
 
@@ -451,11 +470,12 @@ def test_factors_through_several_lenses(kernels, scheduler):
     combinations = weightings(len(lenses))
     lams = np.geomspace(1e-3, 10, len(combinations))
     rng = np.random.default_rng(9)
-    for c, lam, factor in zip(combinations, lams, factor_pass(lenses, combinations, lams), strict=True):
+    blocks = [rng.standard_normal((len(dense(kernels, SQUARE[c.lens])[0]), 2)) for c in combinations]
+    solved = solve_by_factors(factor_pass(lenses, combinations, lams), blocks)
+    for c, lam, b, x in zip(combinations, lams, blocks, solved, strict=True):
         combined = np.tensordot(c.weights, dense(kernels, SQUARE[c.lens]), axes=1)
         system = 0.5 * (np.eye(len(combined)) + combined / lam)
-        b = rng.standard_normal((len(combined), 2))
-        assert error((system @ factor.solve(b))[None], b[None]) < 1e-10 * np.linalg.cond(system)
+        assert error((system @ x)[None], b[None]) < 1e-10 * np.linalg.cond(system)
 
 
 # --- passes inside tasks ------------------------------------------------------------------------------------
