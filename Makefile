@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test test-slow lint clean
 
 setup: $(VENV)/.ready
 
@@ -18,6 +18,9 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n auto
+
+test-slow: setup
+	$(BIN)/python -m pytest -n auto -m slow
 
 lint: setup
 	$(BIN)/ruff check .

@@ -57,7 +57,7 @@ def save_arrays(path: Path, arrays: dict[str, Array]) -> None:
 
 
 class Workspace:
-    """The folder of one search.
+    """The folder where a plan of fits keeps its state.
 
     Parameters
     ----------

@@ -88,6 +88,7 @@ def misleading(seed, m=300):
     return views, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["hinge", "square"])
 @pytest.mark.parametrize("grouping", ["kmeans", "plsa"])
 def test_it_finds_hidden_categories(loss, grouping):

@@ -138,6 +138,7 @@ def test_bandwidths_do_not_tell_how_many_tasks_there_were(tile):
     assert all(found == recipes[0] for found in recipes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tile", [4, 16])
 def test_means_of_missing_samples_do_not_tell_how_many_tasks_there_were(tmp_path, tile):
     tables, found = lacking(a=[3, 4, 20, 36], b=[9]), []
@@ -332,6 +333,7 @@ def tiles_in(folder):
     }
 
 
+@pytest.mark.slow
 def test_a_killed_build_goes_on_and_ends_as_if_nothing_had_been(tmp_path):
     np.savez(tmp_path / "features.npz", **some("a", "b"))
     target, whole = tmp_path / "set.zarr", tmp_path / "whole.zarr"

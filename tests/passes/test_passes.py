@@ -610,6 +610,7 @@ def fragile(request):
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragile", [(2, 3)], indirect=True)
 def test_a_worker_that_dies_costs_its_share(stored, dense, fragile, tmp_path):
     (tmp_path / "one death").touch()
@@ -633,6 +634,7 @@ def test_a_worker_that_dies_costs_its_share(stored, dense, fragile, tmp_path):
     assert error(held.apply(block(2)), dense @ block(2)) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fragile", [(1, 1)], indirect=True)
 def test_a_cluster_that_dies_whole_costs_one_pass(stored, dense, fragile, tmp_path):
     (tmp_path / "one death").touch()

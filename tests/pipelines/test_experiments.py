@@ -41,6 +41,7 @@ def simulated(tmp_path_factory):
     return run("simulation.py", *options, output=tmp_path_factory.mktemp("simulation"))
 
 
+@pytest.mark.slow
 def test_more_kernels_favor_the_second_norm(simulated):
     """With few kernels the norms are alike; with many ℓ2 is ahead, where λ is the same and where it is chosen."""
     _, found = simulated
@@ -52,6 +53,7 @@ def test_more_kernels_favor_the_second_norm(simulated):
         assert surely_larger(many, few)
 
 
+@pytest.mark.slow
 def test_many_weak_kernels_are_strong(simulated):
     """One errs as often as the paper says; both norms err less the more there are."""
     _, found = simulated
@@ -61,6 +63,7 @@ def test_many_weak_kernels_are_strong(simulated):
         assert surely_larger(error.sel(p=p, kernels=5).values, error.sel(p=p, kernels=30).values)
 
 
+@pytest.mark.slow
 def test_the_first_norm_drops_kernels(simulated):
     """With five kernels all have weight under both norms, with thirty under ℓ2 alone."""
     _, found = simulated
@@ -70,6 +73,7 @@ def test_the_first_norm_drops_kernels(simulated):
     assert float(weighted.sel(kernels=30, p=2)) == 30
 
 
+@pytest.mark.slow
 def test_one_kernel_has_no_norm(simulated):
     """The same draws and the same weight: no difference at all, and the table says so."""
     printed, found = simulated
@@ -79,6 +83,7 @@ def test_one_kernel_has_no_norm(simulated):
     assert set(found.dims) == {"kernels", "repetition", "p", "lam"}
 
 
+@pytest.mark.slow
 def test_sparse_weights_bear_noise(tmp_path):
     """Thirty kernels of noise cost the uniform sum accuracy, ℓ1 weights and normalized cuts next to none."""
     options = ["--samples", 400, "--noise", 0, 30, "--ps", 1, "inf", "--lams", 1e-2, "--costs", 10]

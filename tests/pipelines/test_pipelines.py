@@ -33,7 +33,7 @@ def views(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("job", ["flower17.py", "uci_digits.py"])
+@pytest.mark.parametrize("job", [pytest.param("flower17.py", marks=pytest.mark.slow), "uci_digits.py"])
 def test_real_data(job, views, tmp_path):
     printed = run(job, views, "--output", tmp_path / "out", cwd=tmp_path)
     kernels = 2 if job == "flower17.py" else 10
@@ -54,6 +54,7 @@ def test_noise_kernels(views, tmp_path):
     assert (tmp_path / "out" / "noise_kernels.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_large_build(tmp_path):
     printed = run("large_build.py", "-n", 2, "-m", 300, "-d", 5, "--cluster", "threads", cwd=tmp_path)
     assert "floor / measured" in printed

@@ -434,6 +434,7 @@ def begin_import(source, target):
     )
 
 
+@pytest.mark.slow
 def test_a_killed_import_goes_on_and_ends_as_if_nothing_had_been(tmp_path):
     np.savez(tmp_path / "k.npz", K=psd(8, 15), y=np.arange(15) % 3)
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))

@@ -912,6 +912,7 @@ def test_files_are_whole_or_not_there(tmp_path):
     np.testing.assert_array_equal(np.load(path), np.arange(4))
 
 
+@pytest.mark.slow
 def test_workers_that_die_lose_nothing(tmp_path):
     """One while anchors are added up, another while the basis is extended, in a cluster of two processes."""
     markers = tmp_path / "deaths"
