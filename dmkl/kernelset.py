@@ -18,7 +18,7 @@ from dmkl.errors import InputError
 from dmkl.numerics.alignment import sign_probes
 from dmkl.numerics.chain import ChainState, Fitted
 from dmkl.numerics.positions import named_positions, positions
-from dmkl.numerics.steps import NORMALIZATIONS, STEPS
+from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_steps
 from dmkl.passes import statistics
 from dmkl.passes.alignment import align, check_alignable
 from dmkl.passes.elements import view_blocks
@@ -218,6 +218,26 @@ class KernelSet:
             msg = f"normalize takes 'trace', 'cosine' or 'multiplicative', got {how!r}"
             raise InputError(msg)
         return self._step(how)
+
+    def with_steps(self, steps: str | Iterable[str] | None) -> KernelSet:
+        """The set after some steps, in the order given.
+
+        Parameters
+        ----------
+        steps
+            Of "center" (see `center`), "trace", "cosine" and "multiplicative" (see `normalize`): a sequence of names,
+            as ("cosine", "center"), or a text with commas between them. Learners, `dmkl.search` and `dmkl.analyze`
+            take steps in the same form.
+
+        Raises
+        ------
+        InputError
+            If a name is none of these.
+        """
+        found = self
+        for name in as_steps(steps):
+            found = found._step(name)
+        return found
 
     def _step(self, name: str) -> KernelSet:
         return self._with(replace(self._view, steps=(*self._view.steps, STEPS[name])))

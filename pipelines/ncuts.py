@@ -35,7 +35,7 @@ def models(n: int) -> dict[str, Any]:
         "ncuts, own weights": dmkl.NCuts(sharing="own"),
         "ncuts, joint": dmkl.NCuts(sharing="joint"),
         "ncuts, square loss": dmkl.NCuts(loss="square"),
-        "uniform machine": dmkl.MKSVM(np.inf, 10.0 / n, center=False, normalize="cosine"),
+        "uniform machine": dmkl.MKSVM(np.inf, 10.0 / n, steps=("cosine",)),
         "uniform Fisher": dmkl.Uniform(1e-3),
         "MK-FDA p = 1": dmkl.MKFDA(1.0, 1e-3),
         "MK-FDA p = 1.5": dmkl.MKFDA(1.5, 1e-3),

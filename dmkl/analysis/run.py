@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
+from dmkl.numerics.steps import as_steps
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.view import Lens
 
@@ -35,7 +37,7 @@ def analyze(
     K: KernelSet,
     y: npt.ArrayLike | None = None,
     *,
-    centered: bool = True,
+    steps: str | Sequence[str] = ("center",),
     targets: bool = True,
     n_eigenvalues: int = 20,
     threshold: float = 0.95,
@@ -55,8 +57,9 @@ def analyze(
         A square set; kernels are analyzed as this view shows them.
     y
         Labels, (m,) classes or (m, tasks) of 0 and 1; by default those of the set, where it has any.
-    centered
-        Analyze the kernels centered in feature space.
+    steps
+        What is done to the kernels before, as in `MKFDA`: those of a learner show what it learns from. Scales alone do
+        not change alignments; "cosine" and "center" do.
     targets
         False leaves the labels out.
     n_eigenvalues
@@ -92,6 +95,8 @@ def analyze(
     if not 0 < threshold <= 1:
         msg = f"threshold is an alignment above 0 and up to 1, got {threshold}"
         raise InputError(msg)
+    chain = as_steps(steps)
+    centered = "center" in chain
     check_alignable(K.view)
     m = K.shape[1]
     labels = K.labels if y is None else y
@@ -103,7 +108,7 @@ def analyze(
         Z = np.linalg.qr(np.random.default_rng(seed).standard_normal((m, width)))[0]
     else:
         Z = sign_probes(m, probes, seed)
-    seen, n_passes = (K.center() if centered else K).measured()
+    seen, n_passes = K.with_steps(chain).measured()
     lens = seen.lens()
     floor = m * rounding(lens)
     gram = gram_pass(lens) if probes is None else None
@@ -114,6 +119,7 @@ def analyze(
     return Analysis(
         data.assign_attrs(
             centered=int(centered),
+            steps=", ".join(chain),
             method=method,
             threshold=float(threshold),
             n_samples=m,

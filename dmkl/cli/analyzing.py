@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from rich.markup import escape
@@ -14,7 +14,20 @@ from rich.text import Text
 import dmkl
 from dmkl.analysis.result import Analysis
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import Cluster, Every, Json, Kernels, Memory, Overwrite, Split, Store, Train, Workers, option
+from dmkl.cli.options import (
+    STEPS_HELP,
+    Cluster,
+    Every,
+    Json,
+    Kernels,
+    Memory,
+    Overwrite,
+    Split,
+    Store,
+    Train,
+    Workers,
+    option,
+)
 from dmkl.cli.output import bar, count, number, print_json, refuse_existing, say, show, table
 from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.progress import ConsoleWatch
@@ -33,13 +46,7 @@ def analyze(
     store: Store,
     output: Annotated[Path | None, option(f"Save {_DATA} (NetCDF) and pictures (PNG) in this folder.", "DIR")] = None,
     kernels: Kernels = None,
-    centered: Annotated[
-        bool, option("Center the kernels in feature space, or leave them as they are.", None, "--centered/--raw")
-    ] = True,
-    normalize: Annotated[
-        Literal["none", "trace", "cosine", "multiplicative"],
-        option("Scale of the kernels: none, trace, cosine or multiplicative; cosine alone changes alignments.", "NAME"),
-    ] = "none",
+    steps: Annotated[str, option(STEPS_HELP, "STEP,…")] = "center",
     targets: Annotated[
         bool, option("Align with the stored labels, if there are some.", None, "--targets/--no-targets")
     ] = True,
@@ -66,8 +73,8 @@ def analyze(
     Examples
     --------
         dmkl analyze kernels.zarr
-        dmkl analyze kernels.zarr --normalize cosine --output pictures
-        dmkl analyze kernels.zarr --raw --probes 100 --json > analysis.json
+        dmkl analyze kernels.zarr --steps cosine,center --output pictures
+        dmkl analyze kernels.zarr --steps none --probes 100 --json > analysis.json
     """
     K = open_kernels(store, kernels)
     for file in [] if output is None else [output / name for name in (_DATA, *_PICTURES, _TARGETS)]:
@@ -77,8 +84,8 @@ def analyze(
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()
         analysis = dmkl.analyze(
-            seen if normalize == "none" else seen.normalize(normalize),
-            centered=centered,
+            seen,
+            steps=steps,
             targets=targets,
             n_eigenvalues=eigenvalues,
             threshold=threshold,

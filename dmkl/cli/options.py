@@ -10,6 +10,7 @@ import typer
 __all__ = [
     "LABELS",
     "SAMPLES",
+    "STEPS_HELP",
     "STORAGE",
     "Cluster",
     "Dtype",
@@ -35,6 +36,10 @@ SAMPLES = "Samples"
 LABELS = "Labels and names"
 STORAGE = "Storage"
 _RESOURCES = "Compute resources"
+STEPS_HELP = (
+    "What is done to the kernels, in order: center, trace (unit trace), cosine (unit norm of each sample), "
+    "multiplicative (unit variance); none leaves them as they are."
+)
 
 
 def option(text: str, metavar: str | None = None, *names: str, panel: str | None = None, **more: Any) -> Any:

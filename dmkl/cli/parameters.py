@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from dmkl.cli.options import option
+from dmkl.cli.options import STEPS_HELP, option
 from dmkl.cli.parsing import parse_cv, parse_p, parse_value
 from dmkl.cli.priors import CONSTRAINTS_FORM, read_constraints, read_prices
 from dmkl.estimators.saving import MODELS
+from dmkl.numerics.steps import as_steps
 from dmkl.solvers.fisher.registry import AUTO, SOLVERS
 
 __all__ = ["Parameter", "parameters_of"]
@@ -39,10 +40,10 @@ _READERS = {
         "Norm of the weights, from 1 (few kernels) to inf (all alike); 4/3 and 1+2^-6 are understood.",
         "P",
     ),
-    "normalize": _Reader(
-        lambda text, _: {"normalize": None if text == "none" else text},
-        "Scale of the kernels: unit trace, unit norm (cosine), unit variance (multiplicative), or none to leave it.",
-        choices=("trace", "cosine", "multiplicative", "none"),
+    "steps": _Reader(
+        lambda text, _: {"steps": as_steps(text)},
+        STEPS_HELP,
+        "STEP,…",
     ),
     "solver": _Reader(choices=(AUTO, *SOLVERS)),
     "sigma": _Reader(

@@ -12,6 +12,7 @@ import sklearn.model_selection
 
 from dmkl.errors import InputError
 from dmkl.numerics.fisher import as_exponent
+from dmkl.numerics.steps import as_steps
 
 __all__ = ["parse_cv", "parse_grid", "parse_names", "parse_numbers", "parse_p", "parse_value"]
 
@@ -62,20 +63,21 @@ def parse_value(text: str) -> Any:
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Values by parameter from texts such as "p=1,4/3,inf", "lam=1e-3,0.1", "normalize=trace,none".
+    """Values by parameter from texts such as "p=1,4/3,inf", "lam=1e-3,0.1", "steps=center+trace,none".
 
-    Norms are read by `parse_p`, λ and C as numbers, all other parameters by `parse_value`.
+    Norms are read by `parse_p`, λ and C as numbers, steps with + between them, all other parameters by `parse_value`.
     """
     parsers: dict[str, Callable[[str], Any]] = {
         "p": parse_p,
         "lam": lambda text: parse_numbers("lam", "positive numbers such as 1e-3,0.1", text)[0],
         "C": lambda text: parse_numbers("C", "positive numbers such as 0.25,4", text)[0],
+        "steps": as_steps,
     }
     found: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))
         if not (name and equals and values):
-            msg = f"--grid takes a parameter and its values, such as normalize=trace,cosine, got {text!r}"
+            msg = f"--grid takes a parameter and its values, such as steps=center+trace,cosine+center, got {text!r}"
             raise InputError(msg)
         if name in found:
             msg = f"the values of {name} are given twice; give all of them at once, parted by commas"

@@ -56,7 +56,7 @@ def search(
     ] = None,
     grid: Annotated[
         list[str] | None,
-        option("Values of another parameter, such as normalize=trace,cosine; repeatable.", "NAME=V,V,…", panel=_GRID),
+        option("Values of another parameter, such as steps=center+trace,none; repeatable.", "NAME=V,V,…", panel=_GRID),
     ] = None,
     cv: Annotated[
         str | None,
@@ -111,7 +111,7 @@ def search(
         dmkl search kernels.zarr found
         dmkl search kernels.zarr found -p 1,4/3,2 --lam 1e-3,0.1 --rule one-standard-error
         dmkl search kernels.zarr found --cv "GroupKFold(5)" --groups subjects.txt
-        dmkl search kernels.zarr found --model uniform --grid normalize=trace,cosine
+        dmkl search kernels.zarr found --model uniform --grid steps=center+trace,cosine+center
         dmkl search kernels.zarr found --model mksvm -p 1,2 -C 0.25,1,4 --multiclass ovo
     """
     out = out.expanduser()

@@ -29,7 +29,7 @@ class SingleBest(FisherClassifier):
     ----------
     lam
         Ridge λ > 0.
-    center, normalize, solver, tol, max_iter
+    steps, solver, tol, max_iter
         As in `MKFDA`.
     cv
         Number of folds (stratified where the labels are classes), or a scikit-learn splitter.
@@ -51,14 +51,13 @@ class SingleBest(FisherClassifier):
         self,
         lam: float = 1e-2,
         *,
-        center: bool = True,
-        normalize: str | None = "trace",
+        steps: str | Sequence[str] = ("center", "trace"),
         solver: str = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
         cv: Any = 3,
     ) -> None:
-        super().__init__(lam, center=center, normalize=normalize, solver=solver, tol=tol, max_iter=max_iter)
+        super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
         self.cv = cv
 
     def _exponents(self) -> list[float]:
@@ -133,7 +132,7 @@ class Product(FisherClassifier):
     ----------
     lam
         Ridge λ > 0.
-    center, normalize, solver, tol, max_iter
+    steps, solver, tol, max_iter
         As in `MKFDA`, applied to the product.
 
     Attributes

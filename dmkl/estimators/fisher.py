@@ -38,15 +38,13 @@ class FisherClassifier(KernelClassifier, abstract=True):
         self,
         lam: float | Sequence[float] = 1e-2,
         *,
-        center: bool = True,
-        normalize: str | None = "trace",
+        steps: str | Sequence[str] = ("center", "trace"),
         solver: str = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
     ) -> None:
         self.lam = lam
-        self.center = center
-        self.normalize = normalize
+        self.steps = steps
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
@@ -105,11 +103,11 @@ class MKFDA(FisherClassifier):
         problem also one for each task.
     lam
         Ridge λ > 0, in units of the normalized kernels' eigenvalues. For a multilabel problem also one for each task.
-    center
-        Center the kernels in feature space; the method assumes it.
-    normalize
-        "trace" (unit trace), "cosine" (unit norm), "multiplicative" (unit variance), or None to leave scales as
-        they are.
+    steps
+        What is done to the kernels, in this order, by statistics of the training samples: "center" (in feature space;
+        the method assumes it), "trace" (unit trace), "cosine" (unit norm of each sample), "multiplicative" (unit
+        variance). The papers have two chains: ("center", "trace"), for λ of 1e-8 to 10 (CVPR Section 4), and
+        ("cosine", "center"), for λ of 4⁻⁵ to 4⁴ (JMLR Section 3). () leaves the kernels as they are.
     solver
         Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "subspace" where several points
         of a search share a training set, "direct" where the combined kernel fits the memory budget, and otherwise
@@ -186,8 +184,7 @@ class MKFDA(FisherClassifier):
         p: float | Sequence[float] = 2.0,
         lam: float | Sequence[float] = 1e-2,
         *,
-        center: bool = True,
-        normalize: str | None = "trace",
+        steps: str | Sequence[str] = ("center", "trace"),
         solver: str = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
@@ -196,7 +193,7 @@ class MKFDA(FisherClassifier):
         basis: int | str | None = None,
         mu: float | None = None,
     ) -> None:
-        super().__init__(lam, center=center, normalize=normalize, solver=solver, tol=tol, max_iter=max_iter)
+        super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
         self.p = p
         self.master = master
         self.finish = finish
@@ -220,7 +217,7 @@ class Uniform(FisherClassifier):
 
     Parameters
     ----------
-    lam, center, normalize, solver, tol, max_iter
+    lam, steps, solver, tol, max_iter
         As in `MKFDA`.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -81,7 +81,7 @@ class GSMKL(KernelClassifier):
         Descents from different weights, the first equal ones; the one with the lowest objective is kept.
     random_state
         Fixes groups and restarts.
-    center, normalize, tol, max_iter
+    steps, tol, max_iter
         As in `MKSVM`; `tol` is the relative decrease over five steps at which a descent ends.
 
     Attributes
@@ -130,8 +130,7 @@ class GSMKL(KernelClassifier):
         feature: str | None = None,
         restarts: int = 1,
         random_state: int = 0,
-        center: bool = True,
-        normalize: str | None = "multiplicative",
+        steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-4,
         max_iter: int = 100,
     ) -> None:
@@ -146,8 +145,7 @@ class GSMKL(KernelClassifier):
         self.feature = feature
         self.restarts = restarts
         self.random_state = random_state
-        self.center = center
-        self.normalize = normalize
+        self.steps = steps
         self.tol = tol
         self.max_iter = max_iter
 

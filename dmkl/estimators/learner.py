@@ -23,6 +23,7 @@ from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, encode_targets
+from dmkl.numerics.steps import as_steps
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.view import View
 from dmkl.solvers.driver import drive
@@ -43,8 +44,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     rest is here: it can then be fitted, searched, saved and loaded.
     """
 
-    center: bool
-    normalize: str | None
+    steps: str | Sequence[str]
     multiclass: Multiclass = "ovr"
     weights_: xr.DataArray
     history_: xr.Dataset
@@ -156,17 +156,11 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         warn_if_open(self, found)
 
     def _steps(self) -> tuple[str, ...]:
-        how = self.normalize
-        if how not in (None, "trace", "cosine", "multiplicative"):
-            msg = f"normalize must be 'trace', 'cosine', 'multiplicative' or None, got {how!r}"
-            raise InputError(msg)
-        return (*(("center",) if self.center else ()), *((how,) if how is not None else ()))
+        return as_steps(self.steps)
 
     def _stepped(self, K: KernelSet) -> KernelSet:
         """The kernels with the learner's steps, not measured."""
-        for step in self._steps():
-            K = K.center() if step == "center" else K.normalize(step)
-        return K
+        return K.with_steps(self.steps)
 
     # --- predicting ----------------------------------------------------------------------------------------------
 

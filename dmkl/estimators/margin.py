@@ -76,8 +76,8 @@ class MKSVM(MarginClassifier):
     multiclass
         More than two classes: "ovr", one against the rest, the largest score wins; "ovo", one against one, by votes.
         Each binary problem has weights of its own.
-    center, normalize
-        As in `MKFDA`; unit variance by default, for which the papers' values of C are meant.
+    steps
+        As in `MKFDA`; ("center", "multiplicative") by default, so that C counts in units of the kernels' variance.
     tol
         The relative gap to prove.
     max_iter
@@ -119,16 +119,14 @@ class MKSVM(MarginClassifier):
         C: float | Sequence[float] = 1.0,
         *,
         multiclass: Multiclass = "ovr",
-        center: bool = True,
-        normalize: str | None = "multiplicative",
+        steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-3,
         max_iter: int = 100,
     ) -> None:
         self.p = p
         self.C = C
         self.multiclass = multiclass
-        self.center = center
-        self.normalize = normalize
+        self.steps = steps
         self.tol = tol
         self.max_iter = max_iter
 
@@ -171,7 +169,7 @@ class GMKL(MarginClassifier):
         the largest distance. Each binary problem has weights of its own.
     method
         "newton", or the paper's projected "gradient" with Armijo's rule, which takes many more passes.
-    center, normalize, tol, max_iter
+    steps, tol, max_iter
         As in `MKSVM`.
 
     Attributes
@@ -199,8 +197,7 @@ class GMKL(MarginClassifier):
         multiclass: Multiclass = "ovr",
         *,
         method: Method = "newton",
-        center: bool = True,
-        normalize: str | None = "multiplicative",
+        steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-3,
         max_iter: int = 100,
     ) -> None:
@@ -210,8 +207,7 @@ class GMKL(MarginClassifier):
         self.b = b
         self.multiclass = multiclass
         self.method = method
-        self.center = center
-        self.normalize = normalize
+        self.steps = steps
         self.tol = tol
         self.max_iter = max_iter
 

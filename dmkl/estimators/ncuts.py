@@ -65,7 +65,7 @@ class NCuts(MarginClassifier):
         With several classes each binary problem is a cut. "mean": weights are learnt for each, and their mean serves
         all; "own": each problem has weights of its own, as in the paper's one-vs-all scheme; "joint": one program over
         the ratios of all. Each task of a multilabel problem has weights of its own.
-    center, normalize
+    steps
         As in `MKFDA`. Ratios compare similarities, which centering would make negative; they depend on the kernels'
         scale, so k(x, x) = 1 by default.
     tol
@@ -124,8 +124,7 @@ class NCuts(MarginClassifier):
         lam: float | Sequence[float] = 1.0,
         multiclass: Multiclass = "ovr",
         sharing: Sharing = "mean",
-        center: bool = False,
-        normalize: str | None = "cosine",
+        steps: str | Sequence[str] = ("cosine",),
         tol: float = 1e-4,
         max_iter: int = 5000,
         random_state: int = 0,
@@ -136,8 +135,7 @@ class NCuts(MarginClassifier):
         self.lam = lam
         self.multiclass = multiclass
         self.sharing = sharing
-        self.center = center
-        self.normalize = normalize
+        self.steps = steps
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state

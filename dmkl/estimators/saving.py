@@ -32,7 +32,7 @@ __all__ = [
     "write_model",
 ]
 
-FORMAT, FORMAT_VERSION = "dmkl-model", 1
+FORMAT, FORMAT_VERSION = "dmkl-model", 2
 MODELS: dict[str, type[Any]] = {}
 """The kinds of models by name; each enters itself where its class is made."""
 READERS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {}
@@ -236,7 +236,11 @@ READERS[FORMAT] = _read_model
 def _read(path: Path, attrs: dict[str, Any]) -> Any:
     dataset = xr.open_zarr(path, chunks=None, consolidated=False).load()
     history = xr.open_zarr(path, group="history", chunks=None, consolidated=False).load()
-    model = MODELS[attrs["model"]](**{name: decode(value) for name, value in attrs["parameters"].items()})
+    parameters = {name: decode(value) for name, value in attrs["parameters"].items()}
+    if attrs["format_version"] == 1:  # one parameter for centering and one for the scale, in this order
+        chain = ("center" if parameters.pop("center") else None, parameters.pop("normalize"))
+        parameters["steps"] = tuple(step for step in chain if step is not None)
+    model = MODELS[attrs["model"]](**parameters)
     model.kind_ = attrs["kind"]
     model.classes_ = np.array(attrs["classes"])
     model.kernel_names_ = tuple(attrs["kernel_names"])

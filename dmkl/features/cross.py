@@ -84,7 +84,7 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     if K.view.is_transformed:
         msg = (
             "kernels of new samples are computed as they were stored, but this set was centered or normalized itself; "
-            "let the model do that (center=, normalize=)"
+            "let the model do that (steps=)"
         )
         raise InputError(msg)
     if isinstance(source, FeatureTiles):

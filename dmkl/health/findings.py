@@ -160,6 +160,6 @@ def findings_of_set(
             "",
             f"the kernels are of very different scales: once centered, the trace of {names[high]!r} "
             f"({scales[high]:.3g}) is {scales[high] / scales[low]:.2g} times that of {names[low]!r} "
-            f"({scales[low]:.3g}). Learn with normalize='trace' (the default) or 'multiplicative', or the "
+            f"({scales[low]:.3g}). Learn with a step that normalizes ('trace', 'multiplicative'), or the "
             "weights mirror the scales",
         )

@@ -112,7 +112,7 @@ def smallest_ratio(u: Float, v: Float) -> tuple[Float, float]:
     if not np.isfinite(found[best]):
         msg = (
             "a cut's ratio needs kernels by which samples of one side are similar, and every mean similarity within "
-            f"the sides is negative or zero (at most {v.max():.3g}); take center=False, and kernels that are "
+            f"the sides is negative or zero (at most {v.max():.3g}); take steps without 'center', and kernels that are "
             "similarities"
         )
         raise InputError(msg)

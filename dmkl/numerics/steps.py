@@ -12,16 +12,18 @@ is a `FittedStep` with an entry in `_FITTED`, which reads it back from files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from dmkl.arrays import Array, Index
+from dmkl.errors import InputError
 from dmkl.numerics.chain import ChainState, FittedStep, KernelSum, Step
 
-__all__ = ["NORMALIZATIONS", "STEPS", "Take", "load_step"]
+__all__ = ["NORMALIZATIONS", "STEPS", "Take", "as_steps", "load_step"]
 
 
 # --- as they are asked for ---------------------------------------------------------------------------------------
@@ -85,6 +87,32 @@ STEPS: dict[str, Step] = {step.name: step for step in (Center(), Trace(), Multip
 """The steps that can be asked for by name."""
 NORMALIZATIONS = ("trace", "cosine", "multiplicative")
 """Those that bring kernels to one scale."""
+
+
+def as_steps(steps: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The names of steps in the order in which they are applied.
+
+    Parameters
+    ----------
+    steps
+        Names of `STEPS`, or a text with commas or + between them, as "cosine,center"; no step for None, () and "none".
+
+    Raises
+    ------
+    InputError
+        If a name is none of theirs.
+    """
+    if isinstance(steps, str):
+        steps = [] if steps.strip() in ("", "none") else [name.strip() for name in re.split("[,+]", steps)]
+    found = () if steps is None else tuple(steps)
+    for name in found:
+        if name not in STEPS:
+            msg = (
+                f"steps takes names of steps in the order in which they are applied, of {', '.join(STEPS)}, such as "
+                f"('center', 'trace'); got {name!r}"
+            )
+            raise InputError(msg)
+    return found
 
 
 # --- with their statistics ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 
 from dmkl.errors import InputError
 from dmkl.numerics.fisher import as_exponent
+from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_steps
 
 __all__ = ["C_VALUES", "LAM_COSINE", "LAM_TRACE", "P_VALUES", "as_grid", "points", "shape"]
 
@@ -35,8 +36,8 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     ----------
     grid
         Values of each parameter, in the order in which they are to be told; a single value stands for a list of one.
-        None: of what the estimator has, `P_VALUES` for p, `C_VALUES` for C, and for lam `LAM_COSINE` if it normalises
-        by "cosine", `LAM_TRACE` otherwise.
+        None: of what the estimator has, `P_VALUES` for p, `C_VALUES` for C, and for lam `LAM_COSINE` if its steps
+        leave k(x, x) near one ("cosine" or "multiplicative" is the last that normalizes), `LAM_TRACE` otherwise.
     estimator
         Names the parameters there are, by its ``get_params()``.
 
@@ -60,7 +61,7 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     known, what = estimator.get_params(), type(estimator).__name__
     chosen: Any = grid
     if grid is None:
-        lam = LAM_COSINE if known.get("normalize") == "cosine" else LAM_TRACE
+        lam = _lams(known.get("steps"))
         papers = (("p", P_VALUES), ("lam", lam), ("C", C_VALUES))
         # Of two losses, each has a price of its own.
         idle = {"hinge": "lam", "square": "C"}.get(str(known.get("loss")))
@@ -74,11 +75,24 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     return {name: _values(name, values, known, what) for name, values in chosen.items()}
 
 
+def _lams(steps: Any) -> tuple[float, ...]:
+    scales = [step for step in as_steps(steps) if step in NORMALIZATIONS]
+    return LAM_COSINE if scales and scales[-1] != "trace" else LAM_TRACE
+
+
 def _values(name: str, given: Any, known: Mapping[str, Any], what: str) -> tuple[Any, ...]:
     if name not in known:
         msg = f"{name!r} is no parameter of {what}; its parameters are {', '.join(sorted(known))}"
         raise InputError(msg)
     several = isinstance(given, Iterable) and not isinstance(given, str) and getattr(given, "ndim", 1) > 0
+    if several:
+        given = list(given)
+        if name == "steps" and given and all(step in STEPS for step in given):
+            msg = (
+                f"steps={given!r} in a grid may be one chain of steps or several of one step each; write "
+                f"{[tuple(given)]!r} or {[(step,) for step in given]!r}"
+            )
+            raise InputError(msg)
     values = tuple(_value(name, value) for value in (given if several else [given]))
     if not values:
         msg = f"the grid has no values for {name}; give one at least, or leave {name} out"
@@ -95,6 +109,8 @@ def _value(name: str, value: Any) -> Any:
     """As a plain Python value, checked where the rule is known."""
     if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0:
         value = value.item()
+    if name == "steps":
+        return as_steps(value)
     if name not in ("p", "lam", "C"):
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

@@ -332,10 +332,16 @@ def as_coordinate(name: str, values: Sequence[Any]) -> xr.Variable:
     numbers = np.array(values) if all(isinstance(value, int | float | np.number) for value in values) else None
     if numbers is not None and numbers.dtype.kind in "iuf" and not any(isinstance(value, bool) for value in values):
         return xr.Variable((name,), numbers)
-    texts = np.array([value if isinstance(value, str) else repr(value) for value in values])
+    texts = np.array([_text(value) for value in values])
     if all(isinstance(value, str) for value in values):
         return xr.Variable((name,), texts)
     return xr.Variable((name,), texts, {"values": json.dumps([encode(value) for value in values])})
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
+        return "+".join(value) or "none"  # steps, as a command line takes them
+    return value if isinstance(value, str) else repr(value)
 
 
 def _values(coordinate: xr.DataArray) -> list[Any]:

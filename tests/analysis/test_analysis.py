@@ -53,7 +53,7 @@ def K(tmp_path, kernels):
 def test_alignments_with_the_labels_are_those_with_ideal_kernels(K, kernels, kind, centered):
     dense, y = kernels
     labels = {"binary": np.where(y > 4, "high", "low"), "multiclass": y}.get(kind, np.stack([y > 4, y % 2], axis=1))
-    analysis = dmkl.analyze(K, labels, centered=centered)
+    analysis = dmkl.analyze(K, labels, steps=("center",) if centered else ())
     if kind == "multiclass":
         ideals = [(y[:, None] == y[None, :]).astype(float)]
     else:
@@ -156,14 +156,13 @@ def test_captured_counts_eigenvalues():
 
 @pytest.mark.usefixtures("synchronous")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("centered", [True, False])
-def test_figures_of_each_kernel(tmp_path, kernels, dtype, centered):
+@pytest.mark.parametrize("steps", [("cosine", "center"), ("center", "cosine"), ("cosine",)])
+def test_figures_of_each_kernel(tmp_path, kernels, dtype, steps):
     dense = kernels[0].astype(dtype)
     K = dmkl.create(tmp_path / "set.zarr", dense, tile=32)
     rows = np.arange(0, M, 2)
-    seen = K[rows, rows].normalize("cosine")
-    expected = dense_view(dense, rows, rows, ("cosine", "center") if centered else ("cosine",))
-    data = dmkl.analyze(seen, centered=centered, n_eigenvalues=12).data
+    expected = dense_view(dense, rows, rows, steps)
+    data = dmkl.analyze(K[rows, rows], steps=steps, n_eigenvalues=12).data
     spectra = np.linalg.eigvalsh(expected)[:, ::-1][:, :12]
     scale = spectra[:, :1]
     np.testing.assert_allclose(data.trace, np.trace(expected, axis1=1, axis2=2), rtol=1e-6)
@@ -178,7 +177,7 @@ def test_figures_of_each_kernel(tmp_path, kernels, dtype, centered):
 @pytest.mark.usefixtures("synchronous")
 def test_the_whole_spectrum_of_few_samples():
     dense = psd(3, 12)
-    data = dmkl.analyze(in_memory(dense, 5), centered=False, n_eigenvalues=12).data
+    data = dmkl.analyze(in_memory(dense, 5), steps=(), n_eigenvalues=12).data
     np.testing.assert_allclose(data.eigenvalue, np.linalg.eigvalsh(dense)[:, ::-1], rtol=1e-9)
     np.testing.assert_allclose(data.eigenvalue_upper, data.eigenvalue, rtol=1e-6)
     exact = np.cumsum(data.eigenvalue.values, axis=1) / data.trace.values[:, None]
@@ -192,7 +191,7 @@ def test_the_whole_spectrum_of_few_samples():
 def test_few_samples_with_as_many_probes_of_signs(m):
     """Some of the vectors repeat others: what is left of them spans less."""
     dense = psd(2, m)
-    data = dmkl.analyze(in_memory(dense, 5), centered=False, probes=3 * m, n_eigenvalues=m).data
+    data = dmkl.analyze(in_memory(dense, 5), steps=(), probes=3 * m, n_eigenvalues=m).data
     assert (data.eigenvalue.values <= np.linalg.eigvalsh(dense)[:, ::-1] * (1 + 1e-9)).all()
     assert (data.eigenvalue.values[:, 0] > 0).all()
 
@@ -227,7 +226,7 @@ def test_rounding_is_no_negative_eigenvalue(dtype, offset):
 @pytest.mark.parametrize("probes", [None, 64])
 @pytest.mark.parametrize("centered", [True, False])
 def test_duplicates_are_told_from_near_ones(K, probes, centered):
-    analysis = dmkl.analyze(K, probes=probes, centered=centered, threshold=0.999)
+    analysis = dmkl.analyze(K, probes=probes, steps=("center",) if centered else (), threshold=0.999)
     assert analysis.data.repeats.values.tolist() == ["", "", "", "", "", "wide", ""]
     assert analysis.groups() == [["wide", "thrice", "nearly"]]
     pairs = analysis.pairs()

@@ -62,11 +62,11 @@ def test_json_and_options(analyze, store):
     assert [kernel["name"] for kernel in found["kernels"]] == ["clear", "fair", "poor", "noise"]
     np.testing.assert_allclose([k["eigenvalue"] for k in found["kernels"]], expected.data.eigenvalue, atol=1e-9)
 
-    options = ("--raw", "--normalize", "cosine", "--kernels", "noise,clear", "--probes", "40", "--seed", "3", "--all")
+    options = ("--steps", "cosine", "--kernels", "noise,clear", "--probes", "40", "--seed", "3", "--all")
     status, out, _ = analyze("--json", *options, "--eigenvalues", "5", "--no-targets")
     found = json.loads(out)
     seen = K.select(["noise", "clear"]).normalize("cosine")
-    expected = dmkl.analyze(seen, centered=False, probes=40, seed=3, n_eigenvalues=5, targets=False)
+    expected = dmkl.analyze(seen, steps=(), probes=40, seed=3, n_eigenvalues=5, targets=False)
     np.testing.assert_allclose(found["alignment"], expected.data.alignment, atol=1e-12)
     np.testing.assert_allclose(found["alignment_error"], expected.data.alignment_error, atol=1e-12)
     assert found["n_passes"] == expected.n_passes_
@@ -98,12 +98,12 @@ def test_files_are_replaced_only_when_asked(analyze, tmp_path):
     folder = tmp_path / "out"
     assert analyze("--output", folder)[0] == 0
     before = (folder / "analysis.nc").read_bytes()
-    status, out, err = analyze("--output", folder, "--raw", "--no-targets")
+    status, out, err = analyze("--output", folder, "--steps", "none", "--no-targets")
     assert (status, out) == (1, "")
     assert "analysis.nc exists already; choose another folder, or replace it with --overwrite" in err
     assert (folder / "analysis.nc").read_bytes() == before
     (folder / "notes.txt").write_text("mine")
-    assert analyze("--output", folder, "--raw", "--no-targets", "--overwrite")[0] == 0
+    assert analyze("--output", folder, "--steps", "none", "--no-targets", "--overwrite")[0] == 0
     assert (folder / "analysis.nc").read_bytes() != before
     # Pictures of the analysis that was replaced are gone, what is somebody's own is not.
     assert {file.name for file in folder.iterdir()} == FILES - {"targets.png"} | {"notes.txt"}

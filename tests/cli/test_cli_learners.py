@@ -125,7 +125,7 @@ def test_a_search_has_the_options_that_its_grid_has_not(run):
 def test_references_between_docstrings_are_followed():
     mkfda, gsmkl, uniform = (parameters_of(made) for made in (dmkl.MKFDA, dmkl.GSMKL, dmkl.Uniform))
     assert uniform["lam"].description == mkfda["lam"].description
-    assert gsmkl["center"].description == mkfda["center"].description
+    assert gsmkl["steps"].description == mkfda["steps"].description
     assert "decrease" in gsmkl["tol"].description
     assert all(item.description for name in OWN for item in parameters_of(learners()[name]).values())
 

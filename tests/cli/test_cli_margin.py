@@ -83,7 +83,19 @@ def test_a_machine_for_every_class_or_pair(run, tmp_path, store, multiclass):
 
 def test_prices_and_constraints(run, tmp_path, store, prices, rules):
     path = tmp_path / "model"
-    arguments = ["--model", "gmkl", "-C", 10, "--sigma", prices, "--constraints", rules, "--no-center", *THREADS]
+    arguments = [
+        "--model",
+        "gmkl",
+        "-C",
+        10,
+        "--sigma",
+        prices,
+        "--constraints",
+        rules,
+        "--steps",
+        "multiplicative",
+        *THREADS,
+    ]
     status, out, err = run("fit", store, path, *arguments, "--json")
     assert status == 0, err
     told, found = json.loads(out), dmkl.load(path)
@@ -91,7 +103,7 @@ def test_prices_and_constraints(run, tmp_path, store, prices, rules):
     assert told["parameters"]["sigma"] == [1, 1, 0.5, 2e3]
     assert told["parameters"]["A"] == [[-2, 1, 0, 0], [0, 0, -1, 0]]
     assert told["parameters"]["b"] == [0, -0.1]
-    assert not told["parameters"]["center"]
+    assert told["parameters"]["steps"] == ["multiplicative"]
     assert told["parameters"]["tol"] == 1e-3
     assert told["solver"] is None
     assert len(told["gap"]) == 3
@@ -112,11 +124,12 @@ def test_what_is_not_given_is_the_models_own(run, tmp_path, store, model):
     status, out, err = run("fit", store, tmp_path / "model", "--model", model, "--json", *THREADS)
     assert status == 0, err
     own = MODELS[model]().get_params()
+    own["steps"] = list(own["steps"])
     assert json.loads(out)["parameters"] == own
-    given = ["--normalize", "none", "--no-center", "--tol", "0.01", "--max-iter", "7", "--overwrite"]
+    given = ["--steps", "none", "--tol", "0.01", "--max-iter", "7", "--overwrite"]
     status, out, err = run("fit", store, tmp_path / "model", "--model", model, "--json", *given, *THREADS)
     assert status == 0, err
-    expected = own | {"normalize": None, "center": False, "tol": 0.01, "max_iter": 7}
+    expected = own | {"steps": [], "tol": 0.01, "max_iter": 7}
     assert json.loads(out)["parameters"] == expected
 
 

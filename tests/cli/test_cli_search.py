@@ -193,21 +193,22 @@ def test_baselines(run, tmp_path, plain, kind):
 
 def test_options_reach_the_estimator_and_the_grid(run, tmp_path, plain):
     out = tmp_path / "found"
-    arguments = ["--solver", "subspace", "--finish", "report", "--basis", "1GiB", "--tol", "1e-3", "--no-center"]
-    _, text, _ = run("search", plain, out, *SMALL, *arguments, "--grid", "normalize=cosine,none", "--cv", 2, "--json")
+    arguments = ["--solver", "subspace", "--finish", "report", "--basis", "1GiB", "--tol", "1e-3"]
+    _, text, _ = run(
+        "search", plain, out, *SMALL, *arguments, "--grid", "steps=cosine+center,none", "--cv", 2, "--json"
+    )
     parameters = json.loads(text)["model"]["parameters"]
     for name, value in {
         "solver": "subspace",
         "finish": "report",
         "basis": "1GiB",
         "tol": 1e-3,
-        "center": False,
     }.items():
         assert parameters[name] == value
     found = dmkl.load(out)
-    assert found.grid == {**GRID, "normalize": ["cosine", None]}
-    expected = dmkl.search(dmkl.MKFDA(center=False, normalize=None, tol=1e-3), dmkl.open(plain), grid=GRID, cv=2)
-    np.testing.assert_allclose(found.scores["score"].isel(normalize=1), expected.scores["score"])
+    assert found.grid == {**GRID, "steps": [("cosine", "center"), ()]}
+    expected = dmkl.search(dmkl.MKFDA(steps=(), tol=1e-3), dmkl.open(plain), grid=GRID, cv=2)
+    np.testing.assert_allclose(found.scores["score"].isel(steps=1), expected.scores["score"])
     assert not (tmp_path / "found.partial").exists()
 
 
@@ -216,7 +217,7 @@ def test_the_papers_grid_by_default(run, tmp_path, plain):
     for arguments, sizes, lam in (
         (["--lam", "1"], (12, 1), 1.0),
         (["--p", "2"], (1, 10), 1e-8),
-        (["--p", "2", "--normalize", "cosine"], (1, 10), 4.0**-5),
+        (["--p", "2", "--steps", "cosine,center"], (1, 10), 4.0**-5),
     ):
         assert run(*base, *arguments)[0] == 0
         grid = dmkl.load(tmp_path / "found").grid
@@ -358,15 +359,15 @@ def test_texts_that_are_no_folds(text):
 
 
 def test_values_as_text():
-    texts = ["p=1, 4/3,inf", "lam=1e-3,2", "normalize=trace,none", "max_iter=5,10", "tol=1e-2", "center=true,False"]
+    texts = ["p=1, 4/3,inf", "lam=1e-3,2", "steps=center+trace,none", "max_iter=5,10", "tol=1e-2", "b=true,False"]
     found = parse_grid(texts)
     assert found["p"] == [1.0, 4 / 3, np.inf]
     assert found["lam"] == [1e-3, 2.0]
-    assert found["normalize"] == ["trace", None]
+    assert found["steps"] == [("center", "trace"), ()]
     assert found["max_iter"] == [5, 10]
     assert all(type(value) is int for value in found["max_iter"])
     assert found["tol"] == [1e-2]
-    assert found["center"] == [True, False]
+    assert found["b"] == [True, False]
 
 
 @pytest.mark.parametrize("texts", [["p"], ["=1"], ["p="], ["p=1", "p=2"], ["p=1,,2"], ["lam=one"], ["p=0.5"]])
@@ -513,7 +514,7 @@ def test_an_interrupt_says_what_is_kept(run, tmp_path, plain, stopped):
 
 def test_several_subspaces_go_on(run, tmp_path, plain, stopped):
     """Each value of another parameter has a state of its own."""
-    arguments = ["search", plain, tmp_path / "found", *SMALL, "--grid", "normalize=trace,none", "--cv", "3"]
+    arguments = ["search", plain, tmp_path / "found", *SMALL, "--grid", "steps=center+trace,none", "--cv", "3"]
     undo = stopped(4, KilledError())
     assert run(*arguments)[0] == 1
     undo()

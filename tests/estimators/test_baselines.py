@@ -117,7 +117,7 @@ def test_single_best_has_stratified_folds_by_default():
     [
         ({"lam": -1}, LABELS["binary"], "lam must be positive"),
         ({"lam": 1e-11}, LABELS["binary"], "below what the stored precision resolves"),
-        ({"normalize": "frobenius"}, LABELS["binary"], "normalize must be"),
+        ({"steps": "frobenius"}, LABELS["binary"], "steps takes names of steps"),
         ({}, LABELS["binary"][:9], "y has shape"),
         ({"cv": PredefinedSplit(np.where(np.arange(M) % 2, -1, 0))}, np.arange(M) % 2, r"fold 0 .*class .*fewer"),
         (

@@ -62,14 +62,13 @@ def centroid(models):
         ----------
         share
             Share of the weight that the first kernel gets; the others have the rest.
-        center, normalize
+        steps
             As in `MKFDA`.
         """
 
-        def __init__(self, share=0.5, *, center=True, normalize="trace"):
+        def __init__(self, share=0.5, *, steps=("center", "trace")):
             self.share = share
-            self.center = center
-            self.normalize = normalize
+            self.steps = steps
 
         def _check_parameters(self):
             super()._check_parameters()

@@ -61,12 +61,10 @@ def test_scores_are_those_of_the_composite_kernel(built, grouping, weighting, cl
 @pytest.mark.parametrize("multilabel", [False, True])
 def test_one_group_is_a_machine_on_the_sum_of_squared_weights(built, multilabel):
     K, y = built
-    model = dmkl.GSMKL(2.0, 1, weighting="softmax", center=False, normalize=None, tol=1e-6).fit(
-        K[TRAIN, TRAIN], y[TRAIN]
-    )
+    model = dmkl.GSMKL(2.0, 1, weighting="softmax", steps=(), tol=1e-6).fit(K[TRAIN, TRAIN], y[TRAIN])
     assert set(model.groups_.values) <= {0, 1}  # one for each class
     labels = np.stack([y, y], 1) if multilabel else y
-    across = dmkl.GSMKL(2.0, 1, across=True, center=False, normalize=None).fit(K[TRAIN, TRAIN], labels[TRAIN])
+    across = dmkl.GSMKL(2.0, 1, across=True, steps=()).fit(K[TRAIN, TRAIN], labels[TRAIN])
     assert set(across.groups_.values) == {0}
     weights = across.weights_.values[:, 0, 0]
     total = np.tensordot(weights**2, np.asarray(K), axes=1)

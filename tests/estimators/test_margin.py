@@ -137,11 +137,10 @@ def test_the_optimum_is_cvxpys(kernels, scheduler, p, C):
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize(("center", "normalize"), [(False, None), (True, "trace"), (True, "cosine"), (False, "trace")])
-def test_every_chain_of_steps(kernels, center, normalize):
-    steps = (*(["center"] if center else []), *([normalize] if normalize else []))
-    C = 64.0 if normalize == "trace" else 4.0  # kernels of trace one are small
-    model = dmkl.MKSVM(1.5, C, center=center, normalize=normalize).fit(kernels)
+@pytest.mark.parametrize("steps", [(), ("center", "trace"), ("center", "cosine"), ("cosine", "center"), ("trace",)])
+def test_every_chain_of_steps(kernels, steps):
+    C = 64.0 if "trace" in steps else 4.0  # kernels of trace one are small
+    model = dmkl.MKSVM(1.5, C, steps=steps).fit(kernels)
     K = dense_view(dense(), steps=steps)
     assert model.objective_ == pytest.approx(optimum(K, np.where(binary() == "yes", 1.0, -1.0), C, 1.5), rel=1e-3)
     check_machines(model, K, binary())
@@ -189,8 +188,8 @@ def test_in_memory_and_out_of_core_agree(kernels, monkeypatch, synchronous):
     by_columns = training.solve_by_columns
     monkeypatch.setattr(training, "solve_by_columns", counted)
     # Sums are stored before centring where all kernels have the same steps, and after it where they have not.
-    for normalize in (None, "multiplicative"):
-        model = dmkl.MKSVM(1.5, 1.0, normalize=normalize, tol=TIGHT)
+    for steps in (("center",), ("center", "multiplicative")):
+        model = dmkl.MKSVM(1.5, 1.0, steps=steps, tol=TIGHT)
         with dask.config.set({"dmkl.memory": 36_000}):
             outside = clone(model).fit(kernels)
         assert len(asked) == outside.n_iter_
@@ -292,8 +291,8 @@ def test_saved_and_loaded(kernels, tmp_path):
         [
             (dmkl.MKSVM(np.inf, 4.0), binary()),
             (dmkl.MKSVM(1.0, 4.0, multiclass="ovo"), three()),
-            (dmkl.MKSVM((1, 2), (0.5, 4.0), normalize="cosine"), tasks),
-            (dmkl.GMKL(4.0, [1.0, 2.0, 3.0, 4.0], A=np.eye(4)[:2], b=[0.1, 0.2], center=False), three()),
+            (dmkl.MKSVM((1, 2), (0.5, 4.0), steps=("center", "cosine")), tasks),
+            (dmkl.GMKL(4.0, [1.0, 2.0, 3.0, 4.0], A=np.eye(4)[:2], b=[0.1, 0.2], steps=("multiplicative",)), three()),
         ]
     ):
         model.fit(kernels[train, train], y[train])
@@ -364,7 +363,7 @@ def test_what_a_fit_refuses(kernels):
         (dmkl.MKSVM(multiclass="one"), "multiclass must be 'ovr'"),
         (dmkl.MKSVM(tol=0), "tol must be positive"),
         (dmkl.MKSVM(max_iter=0), "max_iter must be at least 1"),
-        (dmkl.MKSVM(normalize="unit"), "normalize must be"),
+        (dmkl.MKSVM(steps=("center", "unit")), "steps takes names of steps"),
         (dmkl.GMKL(-1), "C must be"),
         (dmkl.GMKL(C=[1, 2]), "C has 2 values and there are 1 problems"),
         (dmkl.GMKL(sigma=[1, 2]), r"sigma has shape \(2,\), expected one number, or a price for each of the 4 kernels"),
@@ -527,11 +526,11 @@ def test_tasks_choose_each_for_themselves(tmp_path, model, grid):
 
 @pytest.mark.usefixtures("synchronous")
 def test_a_search_over_steps_of_the_kernels(kernels):
-    grid = {"normalize": ["multiplicative", "cosine"], "C": [0.5, 4.0]}
+    grid = {"steps": ["center+multiplicative", "center+cosine"], "C": [0.5, 4.0]}
     result = dmkl.search(dmkl.MKSVM(1.5), kernels, None, grid, 2)
-    for normalize in grid["normalize"]:
-        part = dmkl.search(dmkl.MKSVM(1.5, normalize=normalize), kernels, None, {"C": [0.5, 4.0]}, 2)
-        np.testing.assert_allclose(result.scores["score"].sel(normalize=normalize), part.scores["score"])
+    for steps in grid["steps"]:
+        part = dmkl.search(dmkl.MKSVM(1.5, steps=steps), kernels, None, {"C": [0.5, 4.0]}, 2)
+        np.testing.assert_allclose(result.scores["score"].sel(steps=steps), part.scores["score"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert result.best_.gap_ <= 1e-3

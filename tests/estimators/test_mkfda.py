@@ -479,17 +479,16 @@ def test_processes_give_the_same(solver, client):
 
 # --- scores -------------------------------------------------------------------------------------------------
 
-NORMALIZE = [None, "trace", "cosine", "multiplicative"]
+SCALES = [(), ("trace",), ("cosine",), ("multiplicative",)]
+CENTERED = [("center", *scale) for scale in SCALES]
 
 
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("normalize", NORMALIZE)
+@pytest.mark.parametrize("steps", [*SCALES, *CENTERED, ("cosine", "center")])
 @pytest.mark.parametrize("name", CASES)
-def test_scores_are_the_dense_formula(name, normalize, center):
+def test_scores_are_the_dense_formula(name, steps):
     """Σ_j β_j K_j[test, train] α, test rows centred and normalised by the statistics of the training samples."""
     case = CASES[name]()
-    steps = (*(("center",) if center else ()), *((normalize,) if normalize else ()))
-    model = dmkl.MKFDA(1.5, 1.0, center=center, normalize=normalize).fit(*case.training)
+    model = dmkl.MKFDA(1.5, 1.0, steps=steps).fit(*case.training)
     assert model.gap_ <= 1e-4
     assert model.gap_ == pytest.approx(proven(model, case, steps=steps), abs=1e-9)
     for part in ("test", "train"):
@@ -505,11 +504,11 @@ def test_scores_are_the_dense_formula(name, normalize, center):
         assert model.score(view, case.y[rows]) == np.mean(labels == case.y[rows])
 
 
-@pytest.mark.parametrize("normalize", NORMALIZE)
-def test_new_samples_in_a_store_of_their_own(tmp_path, normalize):
+@pytest.mark.parametrize("steps", CENTERED)
+def test_new_samples_in_a_store_of_their_own(tmp_path, steps):
     case = digits()
     K, y = case.training
-    model = dmkl.MKFDA(normalize=normalize, lam=1.0).fit(K, y)
+    model = dmkl.MKFDA(steps=steps, lam=1.0).fit(K, y)
     expected = model.decision_function(case.testing)
     rectangle = case.kernels[:, case.test][:, :, case.train]
     options = {"names": K.names, "samples": [f"new {i}" for i in case.test], "train_samples": K.samples}
@@ -520,7 +519,7 @@ def test_new_samples_in_a_store_of_their_own(tmp_path, normalize):
     np.testing.assert_allclose(scores, expected, atol=1e-9 * np.abs(expected).max())
     assert list(scores.sample.values) == options["samples"]
     bare = dmkl.create(tmp_path / "bare.zarr", rectangle, **options)
-    if normalize == "cosine":
+    if "cosine" in steps:
         with pytest.raises(InputError, match=r"lacks the diagonal.*diagonal="):
             model.decision_function(bare)
     else:
@@ -589,7 +588,7 @@ def test_the_scale_of_a_normalised_kernel_does_not_matter(case):
 def test_the_scale_of_all_kernels_is_that_of_the_ridge(case):
     """S depends on K/λ alone: c·K with c·λ is the same problem."""
     kernels, y, p, lam, _ = case
-    model, other = learnt(kernels, y, p, lam, normalize=None), learnt(7 * kernels, y, p, 7 * lam, normalize=None)
+    model, other = learnt(kernels, y, p, lam, steps=("center",)), learnt(7 * kernels, y, p, 7 * lam, steps=("center",))
     np.testing.assert_allclose(other.weights_.values, model.weights_.values, atol=1e-2)
     assert other.objective_ == pytest.approx(model.objective_, rel=2e-6)
 
@@ -650,8 +649,8 @@ def refused(words, action, kind=InputError):
         ),
         ({"master": "silp"}, ["master must be 'newton', 'taylor' or 'exact'", "got 'silp'"]),
         (
-            {"normalize": "frobenius"},
-            ["normalize must be 'trace', 'cosine', 'multiplicative' or None", "got 'frobenius'"],
+            {"steps": ("center", "frobenius")},
+            ["steps takes names of steps", "center, trace, multiplicative, cosine", "got 'frobenius'"],
         ),
     ],
 )
@@ -740,7 +739,7 @@ def test_an_indefinite_kernel_that_the_sum_hides_is_named(solver):
     together = (case.y[:, None] == case.y).astype(float)
     kernels[0], kernels[3] = 10 * together, np.eye(100) - together
     K, y = case._replace(kernels=kernels).training
-    fit = dmkl.MKFDA(solver=solver, lam=1e3, center=False, normalize=None).fit
+    fit = dmkl.MKFDA(solver=solver, lam=1e3, steps=()).fit
     refused(["kernel 'kernel_3' is not positive semidefinite", "dmkl check"], lambda: fit(K, y), IndefiniteKernelError)
 
 
@@ -751,20 +750,20 @@ def test_a_constant_kernel():
     K, y = case._replace(kernels=kernels).training
     for normalize in ("trace", "multiplicative"):
         words = ["kernel 'kernel_2' cannot be normalized", "constant", "select()"]
-        refused(words, lambda normalize=normalize: dmkl.MKFDA(normalize=normalize).fit(K, y))
-    refused(["kernel 'kernel_2'", "cosine", "select()"], lambda: dmkl.MKFDA(normalize="cosine").fit(K, y))
-    model = dmkl.MKFDA(1.0, 1.0, normalize=None).fit(K, y)
+        refused(words, lambda normalize=normalize: dmkl.MKFDA(steps=("center", normalize)).fit(K, y))
+    refused(["kernel 'kernel_2'", "cosine", "select()"], lambda: dmkl.MKFDA(steps=("center", "cosine")).fit(K, y))
+    model = dmkl.MKFDA(1.0, 1.0, steps=("center",)).fit(K, y)
     assert model.gap_ <= 1e-4
     assert model.weights_[2] == 0
 
 
-@pytest.mark.parametrize("normalize", NORMALIZE)
-def test_a_ridge_below_the_precision(normalize):
+@pytest.mark.parametrize("steps", CENTERED)
+def test_a_ridge_below_the_precision(steps):
     case = digits()
     K, y = case._replace(kernels=case.kernels.astype(np.float32)).training
     words = ["lam=1e-11 is below what the stored precision resolves", "float32", "larger lam", "float64"]
-    refused(words, lambda: dmkl.MKFDA(lam=1e-11, normalize=normalize).fit(K, y))
-    assert dmkl.MKFDA(lam=1e-11, normalize=normalize, p=np.inf).fit(*case.training).gap_ <= 1e-4
+    refused(words, lambda: dmkl.MKFDA(lam=1e-11, steps=steps).fit(K, y))
+    assert dmkl.MKFDA(lam=1e-11, steps=steps, p=np.inf).fit(*case.training).gap_ <= 1e-4
 
 
 def test_the_direct_solver_keeps_the_budget():

@@ -105,7 +105,7 @@ def test_one_pass_whatever_the_number_of_examples(n_examples):
     K, labels = psd(4, 60).astype(np.float32), np.arange(60) % 2
     S, source = over(in_memory(K, 20), Counting)
     with dask.config.set({"dmkl.block-width": 8}):
-        found = dmkl.NCuts(n_examples, normalize=None).fit(S, labels)
+        found = dmkl.NCuts(n_examples, steps=()).fit(S, labels)
     # One pass for the ratios and one for the combined kernel.
     assert (found.n_cut_passes_, found.n_passes_) == (1, 2)
     assert max(source.reads.values()) == 2
@@ -160,7 +160,7 @@ def test_the_square_loss_is_the_fisher_discriminant(several):
     scale = np.diagonal(K, axis1=1, axis2=2) ** -0.5
     cosine = K * scale[:, :, None] * scale[:, None, :]
     combined = in_memory(np.tensordot(found.weights_.values, cosine, axes=1)[None], 32)
-    other = dmkl.MKFDA(np.inf, 0.5, normalize=None, tol=1e-10).fit(combined[TRAIN, TRAIN], labels[TRAIN])
+    other = dmkl.MKFDA(np.inf, 0.5, steps=("center",), tol=1e-10).fit(combined[TRAIN, TRAIN], labels[TRAIN])
     # α of the discriminant is 2λ times the coefficients of least squares, which minimise the same.
     np.testing.assert_allclose(other.dual_coef_.values, 2 * 0.5 * found.dual_coef_.values, atol=1e-9)
     scores, others = found.decision_function(S[TEST, TRAIN]), other.decision_function(combined[TEST, TRAIN])
@@ -198,7 +198,7 @@ def test_noise_costs_the_uniform_sum_more(kind):
         scores = []
         for n in (10, 40):
             chosen, combined = S.select(range(n)), K[:n].mean(axis=0)
-            model = dmkl.NCuts(normalize=None).fit(chosen[train, train], y[train])
+            model = dmkl.NCuts(steps=()).fit(chosen[train, train], y[train])
             machine = SVC(kernel="precomputed", C=10.0).fit(combined[np.ix_(train, train)], y[train])
             uniform = machine.score(combined[np.ix_(test, train)], y[test])
             scores.append([model.score(chosen[test, train], y[test]), uniform])
@@ -216,11 +216,11 @@ def test_indefinite_kernels_get_weights_and_machines():
     noise = rng.standard_normal((3, 40, 40))
     K = noise + noise.transpose(0, 2, 1) + 3.0 * (y[:, None] == y[None, :])
     S = in_memory(K, 16)
-    model = dmkl.NCuts(2, normalize=None).fit(S, y)
+    model = dmkl.NCuts(2, steps=()).fit(S, y)
     assert model.weights_.sum() == pytest.approx(1)
     assert model.score(S, y) > 0.8
     with pytest.raises(IndefiniteKernelError, match="larger lam, or loss='hinge'"):
-        dmkl.NCuts(2, loss="square", lam=1e-3, normalize=None).fit(S, y)
+        dmkl.NCuts(2, loss="square", lam=1e-3, steps=()).fit(S, y)
 
 
 # --- the estimator ---------------------------------------------------------------------------------------------------

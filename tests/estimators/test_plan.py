@@ -89,7 +89,9 @@ def fitted_over(found, some):
     return replace(found, outcomes=[replace(outcome, weights=outcome.weights[some])])
 
 
-@pytest.mark.parametrize("learner", [dmkl.MKSVM(1.5, 4.0), dmkl.GMKL(4.0, 0.01), dmkl.NCuts(3, center=True)])
+@pytest.mark.parametrize(
+    "learner", [dmkl.MKSVM(1.5, 4.0), dmkl.GMKL(4.0, 0.01), dmkl.NCuts(3, steps=("center", "cosine"))]
+)
 def test_machines_leave_kernels_out(learner):
     K, y = kernels()
     some, labels = np.array([0, 1, 3]), (y > 0).astype(int)
@@ -110,8 +112,8 @@ def test_rows_differ_in_steps_and_points():
     y = y % 3
     targets = targets_of(y, TRAIN)
     learners = [
-        dmkl.MKFDA(p, lam, center=center, normalize=normalize, solver="direct")
-        for center, normalize in ((True, "trace"), (False, "cosine"), (True, None))
+        dmkl.MKFDA(p, lam, steps=steps, solver="direct")
+        for steps in (("center", "trace"), ("cosine",), ("center",))
         for p, lam in ((np.inf, 1e-1), (np.inf, 1.0))
     ]
     source.reads.clear()

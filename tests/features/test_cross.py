@@ -358,9 +358,9 @@ def built(tmp_path_factory):
 MODELS = {
     "MKFDA": lambda: dmkl.MKFDA(p=1.5, lam=1e-2),
     "MKFDA p=1": lambda: dmkl.MKFDA(p=1.0, lam=1e-3),
-    "MKFDA cosine": lambda: dmkl.MKFDA(p=1.0, lam=1e-2, normalize="cosine"),
-    "MKFDA bare": lambda: dmkl.MKFDA(p=2.0, lam=1.0, center=False, normalize=None),
-    "Uniform": lambda: dmkl.Uniform(lam=1e-2, normalize="multiplicative"),
+    "MKFDA cosine": lambda: dmkl.MKFDA(p=1.0, lam=1e-2, steps=("center", "cosine")),
+    "MKFDA bare": lambda: dmkl.MKFDA(p=2.0, lam=1.0, steps=()),
+    "Uniform": lambda: dmkl.Uniform(lam=1e-2, steps=("center", "multiplicative")),
     "SingleBest": lambda: dmkl.SingleBest(lam=1e-2),
     "Product": lambda: dmkl.Product(lam=1e-2),
 }
@@ -511,7 +511,7 @@ def test_models_of_imported_kernels_say_why_they_cannot(tmp_path):
         with pytest.raises(InputError, match=r"were not computed from features by dmkl\.build .*as a rectangular set"):
             one.predict(features=of(TEST))
     centered = dmkl.build(None, features, {"function": "rbf"}, labels=y).center()
-    model = dmkl.MKFDA(center=False).fit(centered[TRAIN, TRAIN])
+    model = dmkl.MKFDA(steps=("trace",)).fit(centered[TRAIN, TRAIN])
     with pytest.raises(InputError, match=r"centered or normalized itself; let the model do that"):
         model.predict(features=of(TEST))
 

@@ -157,10 +157,10 @@ def test_the_same_everywhere(kind, solver, scheduler):
 def test_grids_over_other_parameters(kind, solver):
     """Points that differ in normalisation see other kernels; each is as a fit of its own."""
     K, y = kernel_set(), labels(kind)
-    grid = {"normalize": ["trace", None, "cosine"], "lam": [1e-1, 1.0], "center": [True]}
+    grid = {"steps": [("center", "trace"), (), ("cosine", "center")], "lam": [1e-1, 1.0], "max_iter": [300]}
     model = dmkl.MKFDA(1.5, tol=TIGHT, solver=solver)
     result = dmkl.search(model, K, y, grid, TWO, scoring=SCORING, refit=False)
-    assert result.parameters == ("normalize", "lam", "center")
+    assert result.parameters == ("steps", "lam", "max_iter")
     assert result.grid == grid
     check_scores(result, model, K, y, splits(TWO, y))
 
@@ -169,9 +169,9 @@ def test_grids_over_other_parameters(kind, solver):
 def test_tasks_may_choose_other_steps(solver):
     """One model has one normalisation: tasks that choose several are told so, or fitted, but not after all the work."""
     K, source = over(kernel_set(), Counting)
-    arguments = dmkl.MKFDA(solver=solver), K, labels("multilabel"), {"normalize": ["trace", "multiplicative"]}, FOLDS
+    arguments = dmkl.MKFDA(solver=solver), K, labels("multilabel"), {"steps": ["center,trace", "multiplicative"]}, FOLDS
     chosen = dmkl.search(*arguments, refit=False).best_params_
-    assert {params["normalize"] for params in chosen.values()} == {"trace", "multiplicative"}
+    assert {params["steps"] for params in chosen.values()} == {("center", "trace"), ("multiplicative",)}
     source.reads.clear()
     try:
         assert dmkl.search(*arguments).best_.weights_.sizes == {"kernel": 5, "task": 3}
@@ -220,7 +220,9 @@ def test_the_papers_grid_by_default():
     assert result.scores["score"].shape == (12, 10, 3)
     assert result.scores["gap"].max() <= 1e-4
     assert result.n_passes_ <= 12
-    uniform = dmkl.search(dmkl.Uniform(normalize="cosine"), kernel_set(), labels("binary"), cv=FOLDS, refit=False)
+    uniform = dmkl.search(
+        dmkl.Uniform(steps=("center", "cosine")), kernel_set(), labels("binary"), cv=FOLDS, refit=False
+    )
     np.testing.assert_allclose(uniform.grid["lam"], 4.0 ** np.arange(-5, 5))
     assert uniform.parameters == ("lam",)
 
@@ -528,9 +530,9 @@ def test_a_state_of_another_search_is_refused(tmp_path, interrupted):
         "content": {"K": in_memory(kernels, 25)},
         "the kernels chosen": {"K": kernel_set().select([1, 0, 2, 3, 4])},
         "the samples": {"K": kernel_set()[some, some], "y": y[some]},
-        "the steps": {"K": kernel_set().center()},
+        "the steps before": {"K": kernel_set().center()},
         "tol": {"estimator": dmkl.MKFDA(tol=1e-3)},
-        "normalize": {"estimator": dmkl.MKFDA(tol=1e-5, normalize=None)},
+        "steps": {"estimator": dmkl.MKFDA(tol=1e-5, steps=("center",))},
         "the estimator": {"estimator": dmkl.Uniform(tol=1e-5), "grid": {"lam": [1e-2]}},
     }.items():
         arguments = {"estimator": dmkl.MKFDA(tol=1e-5), "K": kernel_set(), "y": y, **options, **change}

@@ -314,10 +314,12 @@ def test_default_grids_are_the_papers():
     np.testing.assert_allclose(LAM_COSINE, np.logspace(-5, 4, 10, base=4), rtol=1e-15)
     assert as_grid(None, dmkl.MKFDA()) == {"p": P_VALUES, "lam": LAM_TRACE}
     assert list(as_grid(None, dmkl.MKFDA())) == ["p", "lam"]
-    assert as_grid(None, dmkl.MKFDA(normalize="cosine")) == {"p": P_VALUES, "lam": LAM_COSINE}
-    for estimator in (dmkl.Uniform(), dmkl.SingleBest(), dmkl.Product(), dmkl.Uniform(normalize=None)):
+    assert as_grid(None, dmkl.MKFDA(steps=("center", "cosine"))) == {"p": P_VALUES, "lam": LAM_COSINE}
+    for estimator in (dmkl.Uniform(), dmkl.SingleBest(), dmkl.Product(), dmkl.Uniform(steps=("center",))):
         assert as_grid(None, estimator) == {"lam": LAM_TRACE}
-    assert as_grid(None, dmkl.SingleBest(normalize="cosine")) == {"lam": LAM_COSINE}
+    for steps in ("cosine,center", ("center", "multiplicative"), ("trace", "cosine")):
+        assert as_grid(None, dmkl.SingleBest(steps=steps)) == {"lam": LAM_COSINE}
+    assert as_grid(None, dmkl.SingleBest(steps=("cosine", "center", "trace"))) == {"lam": LAM_TRACE}
 
 
 def test_every_default_point_is_taken_by_the_estimator():
@@ -326,22 +328,22 @@ def test_every_default_point_is_taken_by_the_estimator():
 
 
 def test_a_grid_is_made_plain():
-    grid = {"lam": np.logspace(-2, 0, 3, dtype=np.float32), "p": [1, 1e7, np.float64(2)], "normalize": "cosine"}
+    grid = {"lam": np.logspace(-2, 0, 3, dtype=np.float32), "p": [1, 1e7, np.float64(2)], "steps": "cosine,center"}
     found = as_grid(grid, dmkl.MKFDA())
-    assert found == {"lam": tuple(grid["lam"].tolist()), "p": (1.0, np.inf, 2.0), "normalize": ("cosine",)}
-    assert list(found) == ["lam", "p", "normalize"]
+    assert found == {"lam": tuple(grid["lam"].tolist()), "p": (1.0, np.inf, 2.0), "steps": (("cosine", "center"),)}
+    assert list(found) == ["lam", "p", "steps"]
     assert all(type(value) is float for value in (*found["lam"], *found["p"]))
-    assert as_grid({"lam": 1, "center": False, "tol": np.array(1e-3)}, dmkl.MKFDA()) == {
+    assert as_grid({"lam": 1, "steps": None, "tol": np.array(1e-3)}, dmkl.MKFDA()) == {
         "lam": (1.0,),
-        "center": (False,),
+        "steps": ((),),
         "tol": (1e-3,),
     }
-    assert as_grid({"normalize": ("trace", None), "max_iter": range(2, 5)}, dmkl.MKFDA()) == {
-        "normalize": ("trace", None),
+    assert as_grid({"steps": ("center+trace", None), "max_iter": range(2, 5)}, dmkl.MKFDA()) == {
+        "steps": (("center", "trace"), ()),
         "max_iter": (2, 3, 4),
     }
     assert as_grid({"lam": (10.0**k for k in (0, 1))}, dmkl.Uniform()) == {"lam": (1.0, 10.0)}
-    assert as_grid({"normalize": None}, dmkl.Uniform()) == {"normalize": (None,)}
+    assert as_grid({"steps": [("trace",), ["center"]]}, dmkl.Uniform()) == {"steps": (("trace",), ("center",))}
     splitters = [KFold(3), KFold(4)]
     assert as_grid({"cv": splitters}, dmkl.SingleBest()) == {"cv": tuple(splitters)}
 
@@ -365,14 +367,16 @@ def test_points_are_in_c_order(sizes):
         ([{"p": [1]}], "grid must map parameters to their values"),
         (
             {"lamda": [1]},
-            "'lamda' is no parameter of MKFDA; its parameters are basis, center, finish, lam, master, max_iter",
+            "'lamda' is no parameter of MKFDA; its parameters are basis, finish, lam, master, max_iter, mu, p",
         ),
         ({"p": []}, "the grid has no values for p; give one at least, or leave p out"),
         ({"lam": np.array([])}, "no values for lam"),
         ({"p": [1, 2, 2.0]}, r"the grid has 2\.0 twice among the values of p"),
         ({"p": [1e6, 2, np.inf]}, r"has inf twice among the values of p \(from 1e6 on it counts as infinite\)"),
         ({"lam": [1, 0.5, 1.0]}, r"the grid has 1\.0 twice among the values of lam; leave one out"),
-        ({"normalize": ["trace", "trace"]}, "'trace' twice among the values of normalize"),
+        ({"steps": [["trace"], "trace"]}, r"\('trace',\) twice among the values of steps"),
+        ({"steps": ("center", "trace")}, r"may be one chain of steps or several.*\[\('center', 'trace'\)\]"),
+        ({"steps": [("center", "unit")]}, "steps takes names of steps .* got 'unit'"),
         ({"p": 0.5}, r"p must be at least 1 .* got 0\.5"),
         ({"p": [2, np.nan]}, "p must be at least 1"),
         ({"p": "2"}, "the values of p must be numbers, got '2'"),

@@ -296,16 +296,16 @@ def test_a_task_without_scores_is_named():
 
 def test_values_come_back_as_they_were():
     grid = {
-        "normalize": ("trace", None),
+        "solver": ("trace", None),
         "center": (True, False),
         "max_iter": (10, 200),
         "p": (1, np.inf),
         "cv": ("a",),
     }
     result = SearchResult(make(grid, means=planted((1, 1, 1, 1, 0), shape=(2, 2, 2, 2, 1))))
-    assert result.best_params_ == {"normalize": None, "center": False, "max_iter": 200, "p": np.inf, "cv": "a"}
+    assert result.best_params_ == {"solver": None, "center": False, "max_iter": 200, "p": np.inf, "cv": "a"}
     assert [type(value) for value in result.best_params_.values()] == [type(None), bool, int, float, str]
-    assert list(result.scores["normalize"].values) == ["trace", "None"]
+    assert list(result.scores["solver"].values) == ["trace", "None"]
     assert result.scores["max_iter"].dtype.kind == "i"
 
 
@@ -460,10 +460,10 @@ def test_round_trip(tmp_path, kind, refit):
 
 
 def test_values_of_any_kind_round_trip(tmp_path):
-    result = SearchResult(make({"normalize": ("größe", None), "center": (True, False), "p": (1, np.inf)}, seed=4))
+    result = SearchResult(make({"solver": ("größe", None), "center": (True, False), "p": (1, np.inf)}, seed=4))
     result.save(tmp_path / "search")
     loaded = dmkl.load(tmp_path / "search")
-    assert loaded.grid == result.grid == {"normalize": ["größe", None], "center": [True, False], "p": [1.0, np.inf]}
+    assert loaded.grid == result.grid == {"solver": ["größe", None], "center": [True, False], "p": [1.0, np.inf]}
     assert loaded.best_params_ == result.best_params_
 
 
@@ -490,7 +490,7 @@ def test_others_read_it(tmp_path):
 @pytest.mark.parametrize("tasks", [None, TASKS])
 def test_netcdf(tmp_path, tasks):
     """NetCDF 3 has the fewest types of all: neither integers of 64 bits nor truth values nor nested attributes."""
-    result = SearchResult(make({"normalize": ("trace", None), "p": P, "lam": LAM}, tasks=tasks))
+    result = SearchResult(make({"solver": ("trace", None), "p": P, "lam": LAM}, tasks=tasks))
     result.scores.to_netcdf(tmp_path / "search.nc", engine="scipy")
     with xr.load_dataset(tmp_path / "search.nc", engine="scipy") as read:
         xr.testing.assert_equal(read, result.scores)
@@ -668,10 +668,10 @@ def test_a_curve_of_one_fold_has_no_bars():
 
 
 def test_the_two_longest_of_three_parameters():
-    grid = {"max_iter": (10, 20, 30), "normalize": ("trace", "cosine", "multiplicative", None), "lam": (0.1, 1.0)}
+    grid = {"max_iter": (10, 20, 30), "solver": ("trace", "cosine", "multiplicative", None), "lam": (0.1, 1.0)}
     figure = drawn(SearchResult(make(grid, means=planted((2, 1, 0), shape=(3, 4, 2)))).plot_scores())
     surface, curve, _ = figure.axes
-    assert (surface.get_xlabel(), surface.get_ylabel()) == ("normalize", "max_iter")
+    assert (surface.get_xlabel(), surface.get_ylabel()) == ("solver", "max_iter")
     assert labels(surface.xaxis) == ["trace", "cosine", "multiplicative", "None"]
     assert rings(surface) == [(1.5, 2.5)]
     assert surface.get_title(loc="left").startswith("lam = 0.1; ring: chosen")

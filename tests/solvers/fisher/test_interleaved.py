@@ -310,7 +310,7 @@ def test_an_indefinite_kernel_is_named():
     bad = kernels.copy()
     bad[2] -= 3 * np.outer(bad[2][0], bad[2][0]) / bad[2][0, 0]
     with pytest.raises(IndefiniteKernelError, match="dmkl check"):
-        dmkl.MKFDA(2.0, 1e-2, solver="interleaved", normalize=None).fit(in_memory(bad, 8), y)
+        dmkl.MKFDA(2.0, 1e-2, solver="interleaved", steps=("center",)).fit(in_memory(bad, 8), y)
 
 
 @pytest.mark.usefixtures("synchronous")
