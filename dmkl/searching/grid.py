@@ -87,7 +87,7 @@ def _values(name: str, given: Any, known: Mapping[str, Any], what: str) -> tuple
     several = isinstance(given, Iterable) and not isinstance(given, str) and getattr(given, "ndim", 1) > 0
     if several:
         given = list(given)
-        if name == "steps" and given and all(step in STEPS for step in given):
+        if name == "steps" and given and all(isinstance(step, str) and step in STEPS for step in given):
             msg = (
                 f"steps={given!r} in a grid may be one chain of steps or several of one step each; write "
                 f"{[tuple(given)]!r} or {[(step,) for step in given]!r}"

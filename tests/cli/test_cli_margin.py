@@ -311,7 +311,7 @@ def test_a_search_over_p_and_C(run, tmp_path, store):
     found = dmkl.load(out)
     assert found.grid == {"p": [1.5, 2.0], "C": [0.25, 1.0, 4.0]}
     assert found.best_.multiclass == "ovo"
-    assert found.best_.normalize == "multiplicative"
+    assert found.best_.steps == ("center", "multiplicative")
     expected = dmkl.search(dmkl.MKSVM(multiclass="ovo"), train(store), None, found.grid, 2)
     np.testing.assert_allclose(found.scores["score"], expected.scores["score"])
     assert text.splitlines()[0].startswith("Search of MKSVM: 2 p × 3 C, 2 folds, on 30 samples")

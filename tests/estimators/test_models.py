@@ -234,13 +234,30 @@ def test_a_newer_format_and_an_unknown_model(tmp_path):
     path = tmp_path / "model"
     fitted("Uniform").save(path)
     change(path, format_version=7)
-    with pytest.raises(FormatVersionError, match="version 7, and this dmkl reads up to 1; install a newer dmkl"):
+    with pytest.raises(FormatVersionError, match="version 7, and this dmkl reads up to 2; install a newer dmkl"):
         dmkl.load(path)
-    change(path, format_version=1, model="Oracle")
+    change(path, format_version=2, model="Oracle")
     with pytest.raises(
         StoreError, match="kind 'Oracle', which this dmkl does not know; expected one of MKFDA, Uniform"
     ):
         dmkl.load(path)
+
+
+@pytest.mark.parametrize(
+    ("center", "normalize", "steps"),
+    [(True, "trace", ("center", "trace")), (False, None, ()), (False, "cosine", ("cosine",))],
+)
+def test_a_model_of_the_format_before(tmp_path, center, normalize, steps):
+    """It had one parameter for centering and one for the scale."""
+    path = tmp_path / "model"
+    model = fitted("Uniform")
+    model.save(path)
+    parameters = {k: v for k, v in json.loads((path / "zarr.json").read_text())["attributes"]["parameters"].items()}
+    del parameters["steps"]
+    change(path, format_version=1, parameters=parameters | {"center": center, "normalize": normalize})
+    found = dmkl.load(path)
+    assert found.steps == steps
+    np.testing.assert_array_equal(found.weights_, model.weights_)
 
 
 @pytest.mark.parametrize("part", ["weights_", "dual_coef_/c", "train_sample", "step_0_col_mean", "history"])
