@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from typing import TYPE_CHECKING, Any
 
-from sklearn.exceptions import ConvergenceWarning
+if TYPE_CHECKING:
+    from sklearn.exceptions import ConvergenceWarning
 
 __all__ = [
     "ConvergenceWarning",
@@ -27,6 +29,15 @@ __all__ = [
     "WorkerLostError",
     "warn",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ConvergenceWarning":  # scikit-learn's, which takes a second to import
+        from sklearn.exceptions import ConvergenceWarning
+
+        return ConvergenceWarning
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
 
 
 class DmklError(Exception):

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 import dmkl
 from dmkl.estimators.saving import MODELS
+from dmkl.estimators.saving import models as all_models
 
 # What a shell starts in the background ignores Ctrl-C, and so would all programs that tests start and interrupt.
 if threading.current_thread() is threading.main_thread():
@@ -90,7 +91,7 @@ def stored(tmp_path_factory, dense):
 @pytest.fixture
 def models():
     """The learners that there are by name; those that a test makes are gone after it."""
-    before = dict(MODELS)
+    before = dict(all_models())
     yield MODELS
     MODELS.clear()
     MODELS.update(before)

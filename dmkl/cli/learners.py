@@ -13,7 +13,7 @@ import typer
 
 from dmkl.cli.parameters import parameters_of
 from dmkl.errors import InputError
-from dmkl.estimators.saving import MODELS
+from dmkl.estimators.saving import models
 
 __all__ = ["DEFAULT", "command_for", "learner_in", "learners", "make_learner"]
 
@@ -23,7 +23,7 @@ DEFAULT = "mkfda"
 
 def learners() -> dict[str, Any]:
     """All learners by name, in alphabetical order."""
-    named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): learner for name, learner in MODELS.items()}
+    named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): learner for name, learner in models().items()}
     return dict(sorted(named.items()))
 
 

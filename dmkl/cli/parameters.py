@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from dmkl.cli.options import STEPS_HELP, option
 from dmkl.cli.parsing import parse_cv, parse_p, parse_value
 from dmkl.cli.priors import CONSTRAINTS_FORM, read_constraints, read_prices
-from dmkl.estimators.saving import MODELS
+from dmkl.estimators.saving import models
 from dmkl.numerics.steps import as_steps
 from dmkl.solvers.fisher.registry import AUTO, SOLVERS
 
@@ -160,12 +160,12 @@ def parameters_of(learner: Any) -> dict[str, Parameter]:
 
 def _description(learner: type[Any], name: str) -> str:
     """What is said of a parameter by the learner itself, the one that it refers to, or any that has it."""
-    several = (learner, *learner.__mro__[1:], *MODELS.values())
+    several = (learner, *learner.__mro__[1:], *models().values())
     text = next((told[name] for told in map(_documented, several) if name in told), "")
     reference = re.match(r"As in `(\w+)`[.;,\s]*(.*)", text)
     if reference is None:
         return text
-    elsewhere = _description(MODELS[reference[1]], name) if reference[1] in MODELS else ""
+    elsewhere = _description(models()[reference[1]], name) if reference[1] in models() else ""
     return reference[2] if f"`{name}`" in reference[2] else elsewhere
 
 

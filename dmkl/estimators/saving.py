@@ -26,6 +26,7 @@ __all__ = [
     "encode",
     "has_format",
     "load",
+    "models",
     "put_in_place",
     "save_model",
     "write_dataset",
@@ -39,6 +40,15 @@ READERS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {}
 """What `load` reads by the attribute "format", from the path and the attributes; each enters itself."""
 _ARRAYS = {"weights_": "weight", "dual_coef_": "dual_coef", "intercept_": "intercept", "scores_": "accuracy"}
 """Attributes that are stored, and what their arrays are called in memory."""
+
+
+def models() -> dict[str, type[Any]]:
+    """The kinds of models by name, with everything that `dmkl` offers imported."""
+    import dmkl
+
+    for name in dir(dmkl):
+        getattr(dmkl, name)
+    return MODELS
 
 
 def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
@@ -191,6 +201,7 @@ def load(path: Any) -> Any:
     except (OSError, ValueError) as error:
         msg = f"{final} is not a model: {error}"
         raise StoreError(msg) from error
+    models()  # whoever reads a format enters itself where it is imported
     reader = READERS.get(str(attrs.get("format")))
     if reader is None:
         hint = "; it is a kernel set, open it with dmkl.open" if attrs.get("format") == "dmkl-kernel-set" else ""
@@ -220,7 +231,7 @@ def _read_model(path: Path, attrs: dict[str, Any]) -> Any:
     if attrs.get("model") not in MODELS:
         msg = (
             f"{path} holds a model of the kind {attrs.get('model')!r}, which this dmkl does not know; expected one "
-            f"of {', '.join(MODELS)}"
+            f"of {', '.join(sorted(MODELS))}"
         )
         raise StoreError(msg)
     try:

@@ -238,7 +238,7 @@ def test_a_newer_format_and_an_unknown_model(tmp_path):
         dmkl.load(path)
     change(path, format_version=2, model="Oracle")
     with pytest.raises(
-        StoreError, match="kind 'Oracle', which this dmkl does not know; expected one of MKFDA, Uniform"
+        StoreError, match="kind 'Oracle', which this dmkl does not know; expected one of GMKL, GSMKL, MKFDA"
     ):
         dmkl.load(path)
 

@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 import dmkl.searching
-from dmkl.estimators.saving import MODELS
+from dmkl.estimators.saving import models
 from dmkl.solvers.fisher.registry import SOLVERS
 
 SEARCHING = Path(dmkl.searching.__file__).parent
 
 
 def test_search_names_no_learner_and_no_solver():
-    names = [rf"\b{name}\b" for name, kind in MODELS.items() if kind.__module__.startswith("dmkl.")]
+    names = [rf"\b{name}\b" for name, kind in models().items() if kind.__module__.startswith("dmkl.")]
     names += [rf"[\"']{name}[\"']" for name in SOLVERS]
     assert len(names) >= 13
     files = sorted(SEARCHING.rglob("*.py"))

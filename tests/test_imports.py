@@ -1,0 +1,34 @@
+"""What importing dmkl costs: names are imported when they are first used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import dmkl
+
+HEAVY = ("clarabel", "distributed", "matplotlib", "numba", "pandas", "scipy", "sklearn", "xarray", "zarr")
+
+
+def loaded(code):
+    """The heavy modules that a fresh interpreter has loaded after some code."""
+    report = f"{code}; import sys; print(*(m for m in {HEAVY!r} if m in sys.modules))"
+    return subprocess.run([sys.executable, "-c", report], check=True, capture_output=True, text=True).stdout.split()
+
+
+def test_importing_dmkl_imports_nothing_heavy():
+    assert loaded("import dmkl, dmkl.errors") == []
+
+
+def test_opening_a_set_needs_no_learner():
+    assert not {"clarabel", "matplotlib", "numba", "sklearn"} & set(loaded("import dmkl; dmkl.open"))
+
+
+def test_every_public_name_is_there():
+    assert {"MKFDA", "create", "open", "search", "errors", "load"} <= set(dir(dmkl))
+    for name in dir(dmkl):
+        assert getattr(dmkl, name) is not None
+    with pytest.raises(AttributeError, match="MKFD"):
+        dmkl.MKFD  # noqa: B018
