@@ -326,12 +326,14 @@ def same_search(data, searched):
     np.testing.assert_allclose(again.decision_function(new), searched.decision_function(new), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_a_search_in_parallel_finds_the_same(data, searched, backend):
     with joblib.parallel_config(backend):
         same_search(data, searched)
 
 
+@pytest.mark.slow
 def test_a_search_on_the_workers_of_a_cluster_finds_the_same(data, searched, client):
     # Each fit in one task, which waits for no other: with two workers of one thread it would do so for ever.
     with joblib.parallel_config("dask"):

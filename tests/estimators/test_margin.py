@@ -177,6 +177,7 @@ def test_one_kernel_is_a_support_vector_machine(kernels, p):
     assert model.n_iter_ == 1
 
 
+@pytest.mark.slow
 def test_in_memory_and_out_of_core_agree(kernels, monkeypatch, synchronous):
     asked = []
 

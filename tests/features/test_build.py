@@ -106,6 +106,7 @@ def test_tiles_of_any_size_hold_the_same_entries():
         np.testing.assert_allclose(stack, stacks[-1], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 @given(m=st.integers(2, 11), tile=st.integers(1, 12), dtype=st.sampled_from(["f4", "f8"]))
 @settings(max_examples=10)
 def test_any_number_of_samples_is_stored_whole(tmp_path_factory, m, tile, dtype):

@@ -56,6 +56,7 @@ def digests():
     return " ".join(hashlib.sha256(sums(name, "f8")).hexdigest() for name in STEPS)
 
 
+@pytest.mark.slow
 def test_the_processor_they_are_compiled_for_does_not_show(tmp_path):
     here = Path(__file__).parent
     found = subprocess.run(

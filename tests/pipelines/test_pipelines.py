@@ -41,12 +41,14 @@ def test_real_data(job, views, tmp_path):
     assert "MK-FDA p = 1.5" in printed
 
 
+@pytest.mark.slow
 def test_search_grid(tmp_path):
     options = ["-n", 4, "-m", 90, "--ps", 1, 2, "--lams", 0.01, 1, "--output", tmp_path]
     printed = run("search_grid.py", "digits", *options, cwd=tmp_path)
     assert "as it must" in printed
 
 
+@pytest.mark.slow
 def test_noise_kernels(views, tmp_path):
     options = ["--noise", 0, 2, "--ps", 1, 2, "--lams", 0.01, "--output", tmp_path / "out"]
     printed = run("noise_kernels.py", views, *options, cwd=tmp_path)
@@ -60,6 +62,7 @@ def test_large_build(tmp_path):
     assert "floor / measured" in printed
 
 
+@pytest.mark.slow
 def test_ncuts(views, tmp_path):
     options = ["--noise", 0, 2, "--models", "ncuts", "uniform Fisher", "--output", tmp_path / "out"]
     assert "weight of noise" in run("ncuts.py", views, *options, cwd=tmp_path)

@@ -505,6 +505,7 @@ def resumable():
     return {"tile": 4, "labels": np.arange(11) % 2, "samples": list("abcdefghijk"), "splits": [[0] * 11]}
 
 
+@pytest.mark.slow
 def test_an_import_resumes_from_every_single_write(tmp_path, failing):
     kernels, more = K[:2], {**resumable(), "tile": 8}
     writes = failing(None, None)

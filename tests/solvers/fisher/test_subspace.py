@@ -782,6 +782,7 @@ def check_anchors(problem, solver):
             assert error(np.tril(lower)[None], np.tril(expected)[None]) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_what_is_cut_off_goes_on(tmp_path, cut_off, before):
     """At every pass: the same folder leads to the same end, and a pass is repeated at most."""
@@ -806,6 +807,7 @@ def test_what_is_cut_off_goes_on(tmp_path, cut_off, before):
         np.testing.assert_allclose(objectives(solver), objectives(clean), rtol=2e-6)
 
 
+@pytest.mark.slow
 def test_leftovers_do_not_matter(tmp_path, cut_off):
     """Files of work that was cut off before it was committed are written anew, whatever is in them."""
     problem = Problem.of("tasks", ps=[1.0], lams=[1e-5, 1e-3])
