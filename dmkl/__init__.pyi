@@ -19,6 +19,9 @@ from .features.build import build as build
 from .features.cross import build_cross as build_cross
 from .kernelset import KernelSet as KernelSet
 from .progress import ConsoleWatch as ConsoleWatch
+from .searching.assessing import assess as assess
+from .searching.evaluating import evaluate as evaluate
+from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.result import SearchResult as SearchResult
 from .searching.run import search as search
 from .stores import create as create

@@ -7,15 +7,21 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 import dmkl
+from dmkl.arrays import Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.learners import DEFAULT, make_learner
-from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers
+from dmkl.cli.measuring import measured
+from dmkl.cli.options import SAMPLES, Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers, option
 from dmkl.cli.output import count, print_json, refuse_existing, say, show
+from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import training_samples
 from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
+from dmkl.errors import InputError
+from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
 
 __all__ = ["fit"]
@@ -28,6 +34,10 @@ def fit(
     split: Split = None,
     train: Train = None,
     every: Every = False,
+    scoring: Annotated[
+        list[str] | None,
+        option("Measures such as accuracy,matthews, of the samples held out; see above.", "NAME,…", panel=SAMPLES),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = "local",
@@ -38,7 +48,9 @@ def fit(
     """Train a model on a kernel set and save it.
 
     Trains on the training part of split 0 if the set has splits and on all samples otherwise, unless --split,
-    --train or --all say so. Prints the weights with the proven gap: how far they are from the optimum at most.
+    --train or --all say so. Prints the weights with the proven gap: how far they are from the optimum at most. With
+    --scoring it measures the model on samples that it was not trained on: the test part of the split (the validation
+    part where it has none), or all others.
 
     Examples
     --------
@@ -52,14 +64,40 @@ def fit(
     K = dmkl.open(store)
     estimator = make_learner(model, parameters, K.names)
     chosen, on = training_samples(K, split, train, every)
+    measures = parse_scoring(scoring)
+    held_out, which = _held_out(K, chosen, None if train or every else split or 0) if measures else (chosen, "")
+    told = None
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()
         estimator.fit(K[chosen, chosen])
         seconds = time.monotonic() - started
+        if measures and K.labels is not None:  # without labels there would be no fit
+            decision = estimator.decision_function(K[held_out, chosen]).values
+            told = measured(estimator, decision, K.labels[held_out], measures)
     estimator.save(model_out, overwrite=overwrite)
     if as_json:
-        print_json(model_as_mapping(estimator, model_out, len(chosen), seconds))
+        found = model_as_mapping(estimator, model_out, len(chosen), seconds)
+        print_json(found if told is None else {**found, "held_out": {"samples": len(held_out), **told.mapping}})
         return
     show(weights_table({str(estimator): estimator.weights_}), summary_table({model: estimator}, {model: seconds}))
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
+    if told is not None:
+        told.print(f"{count(len(held_out), 'sample')} ({which})")
     say(f"Saved in {model_out}; use it with: {shlex.join(['dmkl', 'predict', str(model_out), store])}")
+
+
+def _held_out(K: KernelSet, chosen: Index, split: int | None) -> tuple[Index, str]:
+    """The samples that a model trained on the chosen ones is measured on, and in words which."""
+    if split is not None and K.splits is not None:
+        parts = K.split(split)
+        for part, rows in (("test", parts.test), ("validation", parts.validation)):
+            if len(rows):
+                return rows, f"the {part} part of split {split}"
+    rows = np.setdiff1d(np.arange(K.shape[1]), chosen)
+    if not len(rows):
+        msg = (
+            "--scoring measures samples that the model was not trained on, and there are none; train on some with "
+            "--split K or --train FILE, or estimate with dmkl evaluate"
+        )
+        raise InputError(msg)
+    return rows, "those that it was not trained on"

@@ -14,6 +14,7 @@ from dmkl.cli.analyzing import analyze
 from dmkl.cli.building import build
 from dmkl.cli.checking import check
 from dmkl.cli.demo import demo
+from dmkl.cli.evaluating import evaluate
 from dmkl.cli.fitting import fit
 from dmkl.cli.learners import command_for, learner_in
 from dmkl.cli.output import plain_warnings, say_aside
@@ -56,8 +57,8 @@ def _app(learner: str | None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for command in (demo, import_, build, info, check, analyze, fit, search, predict):
-        of_learner = command in (fit, search)
+    for command in (demo, import_, build, info, check, analyze, fit, search, evaluate, predict):
+        of_learner = command in (fit, search, evaluate)
         app.command(command.__name__.rstrip("_"))(command_for(learner, command) if of_learner else command)
     return app
 

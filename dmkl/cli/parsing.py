@@ -14,7 +14,7 @@ from dmkl.errors import InputError
 from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.steps import as_steps
 
-__all__ = ["parse_cv", "parse_grid", "parse_names", "parse_numbers", "parse_p", "parse_value"]
+__all__ = ["parse_cv", "parse_grid", "parse_names", "parse_numbers", "parse_p", "parse_scoring", "parse_value"]
 
 
 def parse_p(text: str) -> float:
@@ -38,6 +38,12 @@ def parse_p(text: str) -> float:
 def parse_names(text: str | None) -> list[str] | None:
     """Names with commas between them."""
     return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def parse_scoring(texts: Sequence[str] | None) -> Any:
+    """Measures as `dmkl.search` takes them, from texts of names with commas between them; None where there are none."""
+    names = [name for text in texts or () for name in parse_names(text) or ()]
+    return None if not names else names[0] if len(names) == 1 else names
 
 
 def parse_numbers(option: str, such_as: str, text: str) -> list[float]:
@@ -89,7 +95,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
 # --- folds -----------------------------------------------------------------------------------------------------------
 
 
-def parse_cv(text: str) -> Any:
+def parse_cv(text: str, option: str = "--cv") -> Any:
     """Folds: a number, "splits", or a splitter of scikit-learn with its arguments, as in Python.
 
     The text is parsed, never evaluated: a name of ``sklearn.model_selection`` with literal arguments. A splitter that
@@ -107,14 +113,14 @@ def parse_cv(text: str) -> Any:
     name, positional, named = _call(word)
     if name not in splitters:
         msg = (
-            "--cv takes a number of folds, splits, or a splitter of scikit-learn with plain values as arguments, such "
-            f'as "StratifiedKFold(5, shuffle=True)", got {text!r}; the splitters are {", ".join(splitters)}'
+            f"{option} takes a number of folds, splits, or a splitter of scikit-learn with plain values as arguments, "
+            f'such as "StratifiedKFold(5, shuffle=True)", got {text!r}; the splitters are {", ".join(splitters)}'
         )
         raise InputError(msg)
     try:
         splitter: Any = splitters[name](*positional, **named)
     except (ValueError, TypeError) as error:
-        msg = f"--cv {text}: {error}"
+        msg = f"{option} {text}: {error}"
         raise InputError(msg) from error
     if getattr(splitter, "random_state", 0) is None and getattr(splitter, "shuffle", True):
         splitter.random_state = 0

@@ -13,10 +13,13 @@ import xarray as xr
 import dmkl
 from dmkl.arrays import Array, Index
 from dmkl.cli.cluster import computing_on
+from dmkl.cli.measuring import measured
 from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers, option
 from dmkl.cli.output import count, print_json, refuse_existing, say, say_aside
+from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
+from dmkl.inputs import read_vector
 from dmkl.inputs.features import as_features
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
@@ -40,6 +43,10 @@ def predict(
     part: Annotated[
         Literal["test", "validation", "train"], option("Part of the split to predict.", panel=SAMPLES)
     ] = "test",
+    named: Annotated[
+        Path | None, option("Predict the samples named in this file, one a line.", "FILE", "--rows", panel=SAMPLES)
+    ] = None,
+    scoring: Annotated[list[str] | None, option("Measures such as matthews,roc_auc.", "NAME,…")] = None,
     out: Annotated[Path | None, option("CSV file for the predicted labels and scores.", "FILE")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -49,9 +56,9 @@ def predict(
 ) -> None:
     """Predict labels with a saved model, and score them if the true ones are known.
 
-    Predicts the samples of --split and --part, or all samples of STORE that the model was not trained on. Of a
-    rectangular set (new samples against training samples) it predicts all rows, of --features all samples; only
-    kernels with a weight are read or computed.
+    Predicts the samples of --split and --part or of --rows, or all samples of STORE that the model was not trained
+    on. Of a rectangular set (new samples against training samples) it predicts all rows, of --features all samples;
+    only kernels with a weight are read or computed. Samples that the model was trained on are not scored with others.
 
     Examples
     --------
@@ -61,15 +68,16 @@ def predict(
     """
     if out is not None:
         refuse_existing(out, overwrite=overwrite, what="file")
-    _check_source(store, features, split, missing)
+    _check_source(store, features, split, named, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
     given: dict[str, Any]
     if store is not None:
         K = dmkl.open(store)
-        rows = _rows(K, estimator, split, part)
+        rows = _rows(K, estimator, split, part, named)
         given = {"K": K[rows, positions(K.train_samples, estimator.train_samples_, f"the model {model}")]}
         truth = None if K.labels is None else K.labels[rows]
+        new = _new(K, estimator)[rows]
     else:
         found = as_features(features or [])
         for note in found.notes:
@@ -77,55 +85,93 @@ def predict(
         n_samples = next(iter(found.blocks.values())).shape[0]
         given = {"features": found, "missing": missing}
         truth = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
+        new = np.ones(n_samples, dtype=bool)
+    wanted = parse_scoring(scoring)
+    if truth is None and wanted is not None:
+        msg = "--scoring needs the true labels, and they are not known; leave it out"
+        raise InputError(msg)
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         scores = estimator.decision_function(**given)
     labels = estimator.labels_of(scores.values)
-    accuracy = None
-    if truth is not None:  # the share of samples with the right label, or with all tasks right
-        same = truth.astype(str) == labels.astype(str)
-        accuracy = float(np.mean(same.reshape(len(same), -1).all(axis=1)))
+    scored = new if new.any() else ~new
+    told = None if truth is None else measured(estimator, scores.values[scored], truth[scored], wanted)
     if out is not None:
         _write(out, scores, labels, estimator)
     if as_json:
         files = None if features is None else [str(file) for file in features]
-        told = {"model": str(model), "store": store, "features": files}
-        print_json({**told, "samples": len(labels), "accuracy": accuracy, "out": out and str(out)})
+        print_json(
+            {
+                "model": str(model),
+                "store": store,
+                "features": files,
+                "samples": len(labels),
+                "trained_on": int((~new).sum()),
+                **(told.mapping if told else {"accuracy": None}),
+                "out": out and str(out),
+            }
+        )
         return
-    what = f"{count(len(labels), 'sample')} of {store or ', '.join(map(str, features or []))}"
-    if accuracy is None:
+    what = f"{count(int(scored.sum()), 'sample')} of {store or ', '.join(map(str, features or []))}"
+    if told is None:
         say(f"Predicted {what}, whose labels are not known.")
     else:
-        say("Accuracy ", (f"{100 * accuracy:.2f} %", "bold"), f" on {what}.")
+        told.print(what if new.any() else f"{what}, which the model was trained on: of new ones that says nothing")
+        if new.any() and not new.all():
+            say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
     if out is not None:
         say(f"Predictions are in {out}.")
-    elif accuracy is None:
+    elif told is None:
         say("Write them to a file with --out FILE.")
 
 
-def _check_source(store: str | None, features: list[Path] | None, split: int | None, missing: str) -> None:
+def _check_source(
+    store: str | None, features: list[Path] | None, split: int | None, named: Path | None, missing: str
+) -> None:
     if bool(store) == bool(features):
         msg = "samples come from STORE or from --features FILE, one of the two; give --features again for further files"
         raise InputError(msg)
-    if features and split is not None:
-        msg = "--split is for STORE; of --features all samples are predicted"
+    if features and (split is not None or named is not None):
+        msg = f"{'--split' if named is None else '--rows'} is for STORE; of --features all samples are predicted"
+        raise InputError(msg)
+    if split is not None and named is not None:
+        msg = "--split and --rows exclude one another; give one of them"
         raise InputError(msg)
     if store and missing != "refuse":
         msg = f"--missing is for --features; leave it out with {store}"
         raise InputError(msg)
 
 
-def _rows(K: KernelSet, estimator: Any, split: int | None, part: str) -> Index:
-    if split is not None:
-        rows: Index = getattr(K.split(split), part)
-        if not len(rows):
-            msg = f"the {part} part of split {split} is empty; choose another with --split or --part"
-            raise InputError(msg)
-        return rows
+def _new(K: KernelSet, estimator: Any) -> Array:
+    """Which rows the model was not trained on: all of a rectangular set, whose rows have names of their own."""
     if not K.is_square:
-        return np.arange(K.shape[1])
-    rows = np.flatnonzero(~np.isin(K.samples.astype(str), estimator.train_samples_))
+        return np.ones(K.shape[1], dtype=bool)
+    found: Array = ~np.isin(K.samples.astype(str), estimator.train_samples_)
+    return found
+
+
+def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, named: Path | None) -> Index:
+    new = _new(K, estimator)
+    if named is not None:
+        return positions(K.samples, read_vector(named), str(named))
+    if split is None:
+        if new.any():
+            return np.flatnonzero(new)
+        msg = (
+            f"the model was trained on all {count(len(new), 'sample')} of this set, and there are no others to "
+            "predict; give a set or --features of new samples, or name samples with --rows FILE"
+        )
+        raise InputError(msg)
+    rows: Index = getattr(K.split(split), part)
     if not len(rows):
-        msg = "the model was trained on all samples of this set; give a set of new samples, or --split K --part train"
+        msg = f"the {part} part of split {split} is empty; choose another with --split or --part"
+        raise InputError(msg)
+    trained = int((~new[rows]).sum())
+    if part != "train" and trained:
+        msg = (
+            f"the model was trained on {count(trained, 'sample')} of the {len(rows)} in the {part} part of split "
+            f"{split}, and a score on them would say nothing of new ones; take a model that was not, another --part, "
+            "or name samples with --rows FILE"
+        )
         raise InputError(msg)
     return rows
 

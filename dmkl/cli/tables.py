@@ -12,12 +12,24 @@ import xarray as xr
 from rich.table import Table
 from rich.text import Text
 
-from dmkl.cli.output import bar, table
+from dmkl.cli.output import bar, number, table
 from dmkl.errors import InputError
+from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.result import SearchResult
 from dmkl.solvers.outcome import WORDS
 
-__all__ = ["model_as_mapping", "points_table", "search_as_mapping", "summary_table", "weights_table"]
+__all__ = [
+    "choices_table",
+    "classes_table",
+    "confusion_table",
+    "evaluation_as_mapping",
+    "measures_as_mapping",
+    "model_as_mapping",
+    "points_table",
+    "search_as_mapping",
+    "summary_table",
+    "weights_table",
+]
 
 
 _MOST_COLUMNS = 4
@@ -124,37 +136,55 @@ def model_as_mapping(estimator: Any, path: Path, n_samples: int, seconds: float)
 
 
 def points_table(result: SearchResult, most: int = 10) -> Table:
-    """A row for each of the best points of a search, and for the chosen one; of each task the chosen one alone."""
-    frame = result.table()
-    chosen = pd.concat([_is_chosen(result, task, frame) for task in result.tasks or (None,)], axis=1).any(axis=1)
-    several = result.tasks is not None
-    shown = frame[chosen if several else chosen | (np.arange(len(frame)) < most)]
-    names = [*(["task"] if several else []), *result.parameters]
-    found = table(*names[: int(several)], numbers=[*result.parameters, result.scores.attrs["scoring"], "worst gap"])
+    """A row for each of the best points of a search, and for the chosen one.
+
+    Where folds or tasks choose each for itself, the chosen point of each alone, with its test score if there is one.
+    """
+    frame, by = result.table(), list(result.choosers)
+    chosen = _is_chosen(result, frame)
+    shown = frame[chosen if by else chosen | (np.arange(len(frame)) < most)]
+    scoring = result.scores.attrs["scoring"]
+    tested = {}
+    if "fold" in by:
+        titles = {"test_score": f"test {scoring}", "refit_test_score": "refitted"}
+        tested = {title: name for name, title in titles.items() if name in result.scores}
+    found = table(*by, numbers=[*result.parameters, scoring, *tested, "worst gap"])
     for name in ("status", ""):
         found.add_column(name, overflow="fold")
     for place, row in zip(shown.index, shown.to_dict("records"), strict=True):
-        if not several and place > most:
+        if not by and place > most:
             found.add_row("…")
         error = row["standard_error"]
+        own = result.chosen.sel({dim: row[dim] for dim in by}) if tested else {}
         found.add_row(
-            *(Text(f"{row[name]:g}" if isinstance(row[name], float) else str(row[name])) for name in names),
+            *(Text(_cell(row[name])) for name in [*by, *result.parameters]),
             f"{row['mean_score']:.4f}" + (f" ± {error:.4f}" if np.isfinite(error) else ""),
+            *(f"{float(own[name]):.4f}" for name in tested.values()),
             _gap(row["gap"]),
             row["status"],
-            Text("chosen" if chosen[place] and not several else "", style="green"),
+            Text("chosen" if chosen[place] and not by else "", style="green"),
         )
     return found
 
 
-def _is_chosen(result: SearchResult, task: str | None, frame: pd.DataFrame) -> pd.Series[bool]:
+def _cell(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_chosen(result: SearchResult, frame: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows of the table of a search are chosen points."""
     try:
-        index = result.best_index_ if task is None else result.best_index_[task]
+        index = result.best_index_
     except InputError:  # no point has a score
         return pd.Series(False, index=frame.index)
-    same = pd.Series(True, index=frame.index) if task is None else frame["task"] == task
+    same = pd.Series(True, index=frame.index)
     for name, at in index.items():
-        same &= frame[name] == result.scores[name].values[at]
+        # The value that was chosen by whom the row is about.
+        values = xr.DataArray(result.scores[name].values[at.values], at.coords, at.dims)
+        if result.choosers:
+            whose = {dim: xr.DataArray(frame[dim].to_numpy(dtype=str), dims="row") for dim in result.choosers}
+            values = values.sel(whose)
+        same &= frame[name].to_numpy() == values.values
     return same
 
 
@@ -168,6 +198,7 @@ def search_as_mapping(result: SearchResult) -> dict[str, Any]:
         "folds": scores.sizes["fold"],
         "scoring": attrs["scoring"],
         "rule": result.rule,
+        "choice": scores.attrs["choice"],
         "best": _chosen(result, "best_params_"),
         "best_score": _chosen(result, "best_score_"),
         "points": result.table().to_dict("records"),
@@ -177,8 +208,9 @@ def search_as_mapping(result: SearchResult) -> dict[str, Any]:
         "solver": attrs["solver"],
         "seconds": attrs["seconds"],
     }
-    if "refit_test_score" in scores:
-        mapping["refit_test_score"] = scores["refit_test_score"].values
+    for name in scores.data_vars:
+        if str(name).startswith("refit_test_score"):
+            mapping[str(name)] = scores[name].values
     return mapping
 
 
@@ -188,3 +220,81 @@ def _chosen(result: SearchResult, attribute: str) -> Any:
         return getattr(result, attribute)
     except InputError:
         return None
+
+
+# --- measures --------------------------------------------------------------------------------------------------------
+
+
+_MOST_CLASSES = 12
+"""Of a confusion matrix: what fits a terminal of 80 characters."""
+
+
+def classes_table(classes: xr.Dataset) -> Table:
+    """A row for each class, or task: recall, precision, and samples."""
+    (dim,) = classes["recall"].dims
+    found = table(str(dim), numbers=["recall", "precision", "samples"])
+    for label in classes[dim].values:
+        one = classes.sel({dim: label})
+        found.add_row(
+            Text(str(label)), number(float(one["recall"])), number(float(one["precision"])), str(int(one["support"]))
+        )
+    return found
+
+
+def confusion_table(counts: xr.DataArray) -> Table | None:
+    """A row for each true class, a column for each that was predicted; None where they are too many, or tasks."""
+    if "task" in counts.dims or counts.sizes["predicted"] > _MOST_CLASSES:
+        return None
+    found = table("true \\ predicted", numbers=[str(label) for label in counts["predicted"].values])
+    for label in counts["true"].values:
+        found.add_row(Text(str(label)), *(str(int(n)) for n in counts.sel(true=label).values))
+    return found
+
+
+def measures_as_mapping(classes: xr.Dataset, counts: xr.DataArray) -> dict[str, Any]:
+    """Class-wise measures, and the confusion matrix as a row of counts for each true class (or task)."""
+    (dim,) = classes["recall"].dims
+    rows = "task" if "task" in counts.dims else "true"
+    return {
+        "classes": classes.to_dataframe().reset_index().rename(columns={str(dim): "name"}).to_dict("records"),
+        "confusion": {str(label): counts.sel({rows: label}).values for label in counts[rows].values},
+    }
+
+
+# --- evaluations -----------------------------------------------------------------------------------------------------
+
+
+def choices_table(result: EvaluationResult) -> Table:
+    """A row for each outer fold (and task): what was chosen there, and what it is worth on the test samples."""
+    frame = result.table()
+    names = [name for name in ("fold", "task") if name in frame]
+    scores = ["inner_score", *result.measures]
+    found = table(*names, numbers=[*result.parameters, *scores, "gap"])
+    found.add_column("status", overflow="fold")
+    for row in frame.to_dict("records"):
+        found.add_row(
+            *(Text(_cell(row[name])) for name in [*names, *result.parameters]),
+            *(f"{row[name]:.4f}" for name in scores),
+            _gap(row["gap"]),
+            row["status"],
+        )
+    return found
+
+
+def evaluation_as_mapping(result: EvaluationResult) -> dict[str, Any]:
+    """What is told of an evaluation."""
+    scores, attrs = result.scores, result.scores.attrs
+    mean, error = (np.asarray(value).tolist() for value in (result.mean_score_, result.standard_error_))
+    return {
+        "estimator": attrs["estimator"],
+        "grid": next(iter(result.searches.values())).grid,
+        "outer_folds": scores.sizes["fold"],
+        "scoring": attrs["scoring"],
+        "mean_score": mean,
+        "standard_error": error,
+        "folds": result.table().to_dict("records"),
+        "choices": result.choices.to_dict("records"),
+        **measures_as_mapping(result.classes, result.confusion),
+        "passes": result.n_passes_,
+        "seconds": attrs["seconds"],
+    }

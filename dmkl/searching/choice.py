@@ -10,10 +10,12 @@ import numpy.typing as npt
 from dmkl.arrays import Float
 from dmkl.errors import InputError
 
-__all__ = ["Rule", "check_rule", "choose", "within_one_standard_error"]
+__all__ = ["Choice", "Rule", "check_choice", "check_rule", "choose", "within_one_standard_error"]
 
 Bool = npt.NDArray[np.bool_]
 Rule = Literal["best", "one_standard_error"]
+Choice = Literal["fold", "joint"]
+"""Whether each fold chooses for itself, or all folds choose one point by their mean scores."""
 
 _ROUNDING = 1e-12
 """Means that differ by less, relative to the best, tie: the same fold scores in another order sum to as much."""
@@ -75,6 +77,19 @@ def check_rule(rule: str) -> None:
     """
     if rule not in get_args(Rule):
         msg = f"rule must be {' or '.join(map(repr, get_args(Rule)))}, got {rule!r}"
+        raise InputError(msg)
+
+
+def check_choice(choice: str) -> None:
+    """Refuse what is no way to choose.
+
+    Raises
+    ------
+    InputError
+        Naming those there are.
+    """
+    if choice not in get_args(Choice):
+        msg = f"choice must be {' or '.join(map(repr, get_args(Choice)))}, got {choice!r}"
         raise InputError(msg)
 
 

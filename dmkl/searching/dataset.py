@@ -12,16 +12,17 @@ import xarray as xr
 
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float
+from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question
 from dmkl.searching.grid import points, shape
-from dmkl.searching.result import as_coordinate
+from dmkl.searching.labeled import as_coordinate
 from dmkl.searching.scoring import evaluate
 from dmkl.solvers.outcome import Round
 
 __all__ = ["as_dataset"]
 
 
-def as_dataset(question: Question, found: GridFits, seconds: float) -> xr.Dataset:
+def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: float) -> xr.Dataset:
     """Everything as one labeled data set."""
     sizes, names = shape(question.grid), list(question.grid)
     multilabel = question.targets.kind == "multilabel"
@@ -34,8 +35,7 @@ def as_dataset(question: Question, found: GridFits, seconds: float) -> xr.Datase
         return found if multilabel else np.take(found, 0, axis=len(sizes) + 1)
 
     variables: dict[str, Any] = {}
-    for name, (validation, test) in _scored(question, found).items():
-        end = "" if name == next(iter(question.metrics)) else f"_{name}"
+    for end, (validation, test) in zip(question.name_ends, _scored(question, found).values(), strict=True):
         variables[f"score{end}"] = (fold_dims, by_point(validation))
         if any(len(fold.test) for fold in question.folds):
             variables[f"test_score{end}"] = (fold_dims, by_point(test))
@@ -69,6 +69,7 @@ def as_dataset(question: Question, found: GridFits, seconds: float) -> xr.Datase
             "parameters": json.dumps(parameters),
             "scoring": next(iter(question.metrics)),
             "kind": question.targets.kind,
+            "choice": choice,
             "parameters_searched": json.dumps(names),
             "n_passes": found.n_passes,
             "seconds": seconds,

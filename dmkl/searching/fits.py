@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from sklearn.base import clone
 
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float, Index
+from dmkl.errors import InputError
 from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelClassifier
+from dmkl.estimators.learner import KernelClassifier, check_kernel_set
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, encode_targets
@@ -26,7 +27,11 @@ from dmkl.searching.scoring import Metric
 from dmkl.solvers.outcome import Round, worst
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["GridFits", "Question", "fit_grid"]
+__all__ = ["OF_TASKS", "GridFits", "Question", "check_square", "check_tasks", "fit_grid", "per_task"]
+
+
+OF_TASKS = ("p", "lam", "C")
+"""Parameters of which each task of one model may have its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +52,46 @@ class Question:
         """Problems that choose for themselves."""
         return len(self.targets.problems)
 
+    @property
+    def name_ends(self) -> list[str]:
+        """What the names of scores end in, one for each measure: nothing for the one that decides."""
+        return ["" if k == 0 else f"_{name}" for k, name in enumerate(self.metrics)]
+
     def targets_of(self, rows: Index) -> Targets:
         """What is learnt from some rows."""
         return encode_targets(self.labels[rows], len(rows), self.tasks)
+
+
+def check_square(K: KernelSet, what: str) -> None:
+    """Refuse anything but the kernels of all samples among themselves, by InputError."""
+    check_kernel_set(K, what)
+    if not K.is_square:
+        _, rows, cols = K.shape
+        msg = f"{what} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
+        raise InputError(msg)
+
+
+def check_tasks(question: Question, what: str, *, refit: bool) -> None:
+    """Refuse what tasks cannot choose each for itself, by InputError.
+
+    Parameters
+    ----------
+    refit
+        Whether one model is to be fitted for all tasks at the points that they have chosen.
+    """
+    for name in OF_TASKS:
+        own = getattr(question.estimator, name, 0.0)
+        if np.ndim(own):
+            msg = f"{what} takes an estimator with one {name} for all tasks, got {own!r}; give one number"
+            raise InputError(msg)
+    others = [name for name in question.grid if name not in OF_TASKS]
+    if refit and question.targets.kind == "multilabel" and others:
+        instead = "search with refit=False, or over p, lam and C" if what == "search" else "take p, lam and C"
+        msg = (
+            f"the tasks of a multilabel problem choose each for themselves, and one model has one {', '.join(others)} "
+            f"for all; {instead}"
+        )
+        raise InputError(msg)
 
 
 @dataclass
@@ -80,6 +122,20 @@ class GridFits:
     rounds: Sequence[Round]
     solver: str
 
+    def of_folds(self, first: int, n: int) -> GridFits:
+        """What became of every point on some folds, in passes that they may have shared with others."""
+        some = slice(first, first + n)
+        decisions = {(g, f - first): found for (g, f), found in self.decisions.items() if first <= f < first + n}
+        return replace(
+            self,
+            weights=self.weights[:, some],
+            gap=self.gap[:, some],
+            objective=self.objective[:, some],
+            status=self.status[:, some],
+            decisions=decisions,
+            targets=self.targets[some],
+        )
+
 
 def fit_grid(question: Question, state: str | Path | None) -> GridFits:
     """Fit every point of the grid on every fold, in passes that all of them share.
@@ -97,7 +153,7 @@ def fit_grid(question: Question, state: str | Path | None) -> GridFits:
     for g, f in places:
         fold = question.folds[f]
         held_out = np.concatenate([fold.validation, fold.test])
-        title = f"fold {fold.name}: "
+        title = f"{fold.title}: "
         fits.append(Fit(models[g], fold.train, targets[f], question.tasks, held_out, title=title))
     workspace = Workspace(state, {} if state is None else _identity(question))
     try:
@@ -123,17 +179,27 @@ def fit_grid(question: Question, state: str | Path | None) -> GridFits:
 
 
 def _put(result: GridFits, place: tuple[int, int], found: FitOutcome) -> None:
-    """Enter a fit. Problems that are not tasks (classes, pairs) are one point together: they choose together."""
-    weights = np.array([_by_kernel(outcome.weights, result.weights.shape[-1]) for outcome in found.outcomes])
+    """Enter a fit."""
+    n_tasks, n_kernels = result.weights.shape[2:]
+    arrays: tuple[Array, ...] = (result.weights, result.gap, result.objective, result.status)
+    for array, values in zip(arrays, per_task(found, n_kernels, n_tasks), strict=True):
+        array[place] = values
+    result.decisions[place] = found.decision
+
+
+def per_task(found: FitOutcome, n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
+    """Weights (task, kernel), gap, objective and status (task,) of a fit.
+
+    Problems that are not tasks (classes, pairs) are one point together: they choose together.
+    """
+    weights = np.array([_by_kernel(outcome.weights, n_kernels) for outcome in found.outcomes])
     gap = np.array([outcome.gap for outcome in found.outcomes])
     objective = np.array([outcome.objective for outcome in found.outcomes])
     status = np.array([outcome.status.code for outcome in found.outcomes])
-    if len(gap) != result.gap.shape[-1]:
-        weights, gap, objective = weights.mean(axis=0), gap.max(), objective.sum()
-        status = status[worst(found.outcomes)]
-    result.weights[place], result.gap[place] = weights, gap
-    result.objective[place], result.status[place] = objective, status
-    result.decisions[place] = found.decision
+    if len(gap) == n_tasks:
+        return weights, gap, objective, status
+    place = worst(found.outcomes)
+    return weights.mean(axis=0, keepdims=True), gap.max(keepdims=True), objective.sum(keepdims=True), status[[place]]
 
 
 def _by_kernel(weights: Float, n_kernels: int) -> Float:

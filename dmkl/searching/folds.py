@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import numbers
 import reprlib
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.numerics.positions import positions
 
-__all__ = ["Fold", "make_folds"]
+__all__ = ["Fold", "OuterFold", "check_joint", "make_folds", "nest_folds"]
 
 
 DEFAULT_FOLDS = 5
+INNER_FOLDS = 3
 TRAIN, VALIDATION, TEST = 0, 1, 2
 """The parts of a stored split."""
+SPLITS = "splits"
+"""The one word that stands for folds: those stored with the kernels."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,37 @@ class Fold:
     """Positions among the rows of a kernel set."""
 
     name: str
-    """The number of the fold or stored split."""
+    """What it is called in results: its number, or the name that was given."""
+    title: str
+    """What it is called in messages, such as "stored split 1"."""
     train: Index
     validation: Index
+    """Empty in the outer folds of an evaluation, which choose by folds of their own."""
     test: Index
     """Empty where the fold has no test rows."""
 
+    @property
+    def seen(self) -> Index:
+        """The rows that a choice by this fold has seen: those that train and those that validate."""
+        return np.union1d(self.train, self.validation)
 
-def make_folds(cv: Any, labels: npt.ArrayLike, *, splits: Array | None = None, groups: Any = None) -> list[Fold]:
+
+@dataclass(frozen=True)
+class OuterFold:
+    """A fold that tests, and the folds of its training rows that choose for it."""
+
+    fold: Fold
+    inner: list[Fold]
+
+
+def make_folds(
+    cv: Any,
+    labels: npt.ArrayLike,
+    *,
+    splits: Array | None = None,
+    groups: npt.ArrayLike | None = None,
+    samples: Array | None = None,
+) -> list[Fold]:
     """Turn any description of a cross-validation into checked folds.
 
     Parameters
@@ -46,71 +74,177 @@ def make_folds(cv: Any, labels: npt.ArrayLike, *, splits: Array | None = None, g
 
         - None: the stored splits if any of them has a validation part, 5 folds otherwise;
         - "splits": the stored splits, one fold each;
-        - an integer: so many folds in the order of the rows, stratified where the labels are classes;
+        - an integer: so many folds in the order of the rows, stratified where the labels are classes, of whole groups
+          where there are groups;
         - a splitter of scikit-learn, such as ``StratifiedGroupKFold(5)``;
-        - an iterable of (train, validation) or (train, validation, test), each part positions or a boolean mask;
+        - an iterable of (train, validation) or (train, validation, test), each part positions or a boolean mask; or a
+          mapping of names to such;
         - a tuple of such parts, (train, validation) or (train, validation, test): an explicit validation set.
     labels
         (m,) classes, or (m, tasks) of 0 and 1.
     splits
         The stored splits, (split, m): 0 train, 1 validation, 2 test, -1 in no part (`KernelSet.splits`).
     groups
-        (m,) what must not be split between training and validation, for splitters that ask for it.
+        (m,) what no fold may split. Splitters that ask for groups are given them.
+    samples
+        (m,) names of the samples, where rows may be the same sample; all rows differ where None.
 
     Returns
     -------
     list of Fold
-        Named "0", "1" … in the order of `cv`.
+        Named "0", "1" … in the order of `cv`, or as in its mapping.
 
     Raises
     ------
     InputError
         If `cv` is none of these, the splits or groups that it needs are missing or of another length, or a fold has no
-        training or no validation rows, rows in training that are also in validation or test, positions outside, fewer
-        than two classes in training (of the set, or of a task), or a class in validation or test that training lacks.
+        training or no validation rows, rows or groups that are in two of its parts, positions outside, fewer than two
+        classes in training (of the set, or of a task), or a class in validation or test that training lacks.
     """
-    y = np.asarray(labels)
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    y = _as_labels(labels)
     if cv is None:
-        cv = "splits" if splits is not None and (splits == VALIDATION).any() else DEFAULT_FOLDS
-    splitter = _as_splitter(cv, y)
-    if groups is not None:
-        groups = np.asarray(groups)
-        if groups.shape != (len(y),):
-            msg = f"groups has shape {groups.shape}, expected ({len(y)},): a group for each row"
-            raise InputError(msg)
-        if splitter is not cv:
-            msg = f"groups are used by splitters alone and cv={cv!r} would ignore them; give cv=GroupKFold(5), say"
-            raise InputError(msg)
+        cv = SPLITS if splits is not None and (splits == VALIDATION).any() else DEFAULT_FOLDS
+    known_groups = _as_groups(groups, len(y))
+    found = _described(cv, y, splits, known_groups, "cv")
+    what = "stored split" if isinstance(cv, str) else "fold"
+    return [
+        _checked(_as_fold(name, f"{what} {name}", parts, len(y), ("train", "validation", "test")), y, known_groups,
+                 samples)
+        for name, parts in found.items()
+    ]  # fmt: skip
+
+
+def nest_folds(
+    outer: Any,
+    inner: Any,
+    labels: npt.ArrayLike,
+    *,
+    splits: Array | None = None,
+    groups: npt.ArrayLike | None = None,
+    samples: Array | None = None,
+) -> list[OuterFold]:
+    """Folds that test, and in the training rows of each the folds that choose for it.
+
+    Parameters
+    ----------
+    outer
+        As `cv` of `make_folds`, with (train, test) as parts; 5 folds where None. Of "splits", training and validation
+        rows train, and test rows test.
+    inner
+        A number of folds or a splitter, made anew in the training rows of each outer fold; 3 folds where None. With
+        the stored splits as outer folds, None or "splits" stands for their own training and validation rows.
+    labels, splits, groups, samples
+        As in `make_folds`; groups hold in both loops.
+
+    Raises
+    ------
+    InputError
+        As in `make_folds`, and if `inner` is something else.
+    """
+    y = _as_labels(labels)
+    known_groups = _as_groups(groups, len(y))
+    outer = DEFAULT_FOLDS if outer is None else outer
+    stored = isinstance(outer, str)
+    if stored and inner in (None, SPLITS) and splits is not None and (splits == VALIDATION).any():
+        return [
+            OuterFold(Fold(one.name, one.title, one.seen, one.test[:0], _tested(one)), [one])
+            for one in make_folds(outer, y, splits=splits, groups=groups, samples=samples)
+        ]
+    inner = INNER_FOLDS if inner is None else inner
+    if _as_splitter(inner, y, known_groups) is None:
+        msg = (
+            "inner must be a number of folds or a splitter of scikit-learn, which splits the training rows of each "
+            f"outer fold, or None, got {inner!r}; 'splits' goes with outer='splits' where splits have validation rows"
+        )
+        raise InputError(msg)
+    found = []
+    for name, parts in _described(outer, y, splits, known_groups, "outer").items():
+        title = f"stored split {name}" if stored else f"outer fold {name}"
+        pair = (np.union1d(parts[0], parts[1]), parts[2]) if stored else parts
+        fold = _as_fold(name, title, pair, len(y), ("train", "test"))
+        _checked(fold, y, known_groups, samples)
+        found.append(OuterFold(fold, _inner_folds(inner, fold, y, known_groups, samples)))
+    return found
+
+
+def _inner_folds(inner: Any, fold: Fold, y: Array, groups: Array | None, samples: Array | None) -> list[Fold]:
+    """Folds of the training rows of another one, as positions among all rows."""
+    rows = fold.train
+    of_rows = None if groups is None else groups[rows]
+    try:
+        found = _described(inner, y[rows], None, of_rows, "inner")
+    except InputError as error:
+        msg = f"{fold.title}: {error}"
+        raise InputError(msg) from error
+    folds = []
+    for name, (train, validation) in found.items():
+        title = f"{fold.title}, inner fold {name}"
+        one = Fold(name, title, rows[train], rows[validation], fold.test[:0])
+        folds.append(_checked(one, y, groups, samples))
+    return folds
+
+
+def _tested(fold: Fold) -> Index:
+    if not len(fold.test):
+        msg = f"{fold.title} has no test rows; an evaluation needs them in every outer fold"
+        raise InputError(msg)
+    return fold.test
+
+
+# --- what describes folds --------------------------------------------------------------------------------------------
+
+
+def _as_labels(labels: npt.ArrayLike) -> Array:
+    y = np.asarray(labels)
+    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+
+
+def _as_groups(groups: npt.ArrayLike | None, m: int) -> Array | None:
+    if groups is None:
+        return None
+    found = np.asarray(groups)
+    if found.shape != (m,):
+        msg = f"groups has shape {found.shape}, expected ({m},): a group for each row"
+        raise InputError(msg)
+    return found
+
+
+def _described(cv: Any, y: Array, splits: Array | None, groups: Array | None, argument: str) -> dict[str, Any]:
+    """The parts of each fold by its name, not checked."""
+    splitter = _as_splitter(cv, y, groups)
     if splitter is not None:
         found = _split(splitter, y, groups)
     elif isinstance(cv, str):
-        found = _stored(cv, splits)
+        found = _stored(cv, splits, argument)
+    elif isinstance(cv, Mapping):
+        return _some({str(name): parts for name, parts in cv.items()}, argument)
     elif isinstance(cv, tuple) and len(cv) in (2, 3) and all(map(_is_vector, cv)):
         found = [cv]
     elif isinstance(cv, Iterable):
         found = list(cv)
     else:
         msg = (
-            "cv must be a number of folds, a splitter of scikit-learn, 'splits', or folds as (train, validation) or "
-            f"(train, validation, test), got {cv!r}"
+            f"{argument} must be a number of folds, a splitter of scikit-learn, 'splits', or folds as (train, "
+            f"validation) or (train, validation, test), got {cv!r}"
         )
         raise InputError(msg)
+    return _some({str(k): parts for k, parts in enumerate(found)}, argument)
+
+
+def _some(found: dict[str, Any], argument: str) -> dict[str, Any]:
     if not found:
-        msg = "cv has no folds; give at least one pair of training and validation rows"
+        msg = f"{argument} has no folds; give at least one pair of training and validation rows"
         raise InputError(msg)
-    what = "stored split" if isinstance(cv, str) else "fold"
-    folds = [_as_fold(str(k), f"{what} {k}", parts, len(y)) for k, parts in enumerate(found)]
-    for fold in folds:
-        _check(fold, f"{what} {fold.name}", y)
-    return folds
+    return found
 
 
-def _as_splitter(cv: Any, y: Array) -> Any:
+def _as_splitter(cv: Any, y: Array, groups: Array | None) -> Any:
     """The splitter that `cv` is or stands for, None where it holds the folds themselves."""
     if not isinstance(cv, numbers.Integral):
         return cv if hasattr(cv, "split") and not isinstance(cv, str | type) else None
     try:
+        if groups is not None:
+            return (StratifiedGroupKFold if y.ndim == 1 else GroupKFold)(int(cv))
         return check_cv(int(cv), _plain(y), classifier=y.ndim == 1)
     except ValueError as error:
         msg = f"cv={cv!r} is no number of folds: {error}"
@@ -124,7 +258,10 @@ def _plain(y: Array) -> Array:
 
 def _split(splitter: Any, y: Array, groups: Array | None) -> list[Any]:
     try:
-        return list(splitter.split(np.zeros(len(y)), _plain(y), groups))
+        with warnings.catch_warnings():
+            # Splitters that do not ask for groups say that they ignore them; whether they split one is checked anyway.
+            warnings.filterwarnings("ignore", message="The groups parameter is ignored")
+            return list(splitter.split(np.zeros(len(y)), _plain(y), groups))
     except (ValueError, TypeError) as error:
         name = type(splitter).__name__
         # Scikit-learn's say so in various words, and some of its versions not at all.
@@ -136,12 +273,18 @@ def _split(splitter: Any, y: Array, groups: Array | None) -> list[Any]:
         raise InputError(msg) from error
 
 
-def _stored(cv: str, splits: Array | None) -> list[Any]:
-    if cv != "splits":
-        msg = f"cv={cv!r} is unknown; the one word that cv takes is 'splits', for the splits stored with the kernels"
+def _stored(cv: str, splits: Array | None, argument: str) -> list[Any]:
+    if cv != SPLITS:
+        msg = (
+            f"{argument}={cv!r} is unknown; the one word that it takes is 'splits', for the splits stored with the "
+            "kernels"
+        )
         raise InputError(msg)
     if splits is None:
-        msg = "cv='splits' needs splits stored with the kernels (splits=, --splits), and there are none; give cv=5, say"
+        msg = (
+            f"{argument}='splits' needs splits stored with the kernels (splits=, --splits), and there are none; give "
+            f"{argument}=5, say"
+        )
         raise InputError(msg)
     return [tuple(np.flatnonzero(split == part) for part in (TRAIN, VALIDATION, TEST)) for split in splits]
 
@@ -155,56 +298,107 @@ def _is_vector(part: Any) -> bool:
     return array.ndim == 1 and (array.dtype.kind in "iub" or array.size == 0)
 
 
-def _as_fold(name: str, where: str, parts: Any, m: int) -> Fold:
+def _as_fold(name: str, title: str, parts: Any, m: int, called: Sequence[str]) -> Fold:
+    """A fold of parts that are called so: train and test, or train, validation and, if it is there, test."""
+    least = 2
     if (
         not isinstance(parts, Sequence | np.ndarray)
-        or len(parts) not in (2, 3)
+        or not least <= len(parts) <= len(called)
         or not all(_is_vector(part) for part in parts)
     ):
+        forms = " or ".join(f"({', '.join(called[:n])})" for n in range(least, len(called) + 1))
         msg = (
-            f"{where} must be (train, validation) or (train, validation, test), vectors of positions or boolean masks "
-            f"each, got {reprlib.repr(parts)}; an explicit validation set is a tuple, cv=(train, validation)"
+            f"{title} must be {forms}, vectors of positions or boolean masks each, got {reprlib.repr(parts)}; a single "
+            f"fold is a tuple, ({', '.join(called[:least])})"
         )
         raise InputError(msg)
-    found = []
-    for part, values in zip(("train", "validation", "test"), parts, strict=False):
+    found = dict.fromkeys(("train", "validation", "test"), np.empty(0, dtype=np.int64))
+    for part, values in zip(called, parts, strict=False):
         try:
-            found.append(positions(values, m, "row"))
+            found[part] = positions(values, m, "row")
         except InputError as error:
-            msg = f"{where}, {part}: {error}"
+            msg = f"{title}, {part}: {error}"
             raise InputError(msg) from error
-    train, validation, test = (*found, np.empty(0, dtype=np.int64))[:3]
-    return Fold(name, train, validation, test)
+    if not len(found[called[1]]):
+        msg = f"{title} has no {called[1]} rows; each needs rows to learn from and rows to {_USES[called[1]]}"
+        raise InputError(msg)
+    return Fold(name, title, **found)
 
 
-def _check(fold: Fold, where: str, y: Array) -> None:
-    for part, rows in (("training", fold.train), ("validation", fold.validation)):
-        if not len(rows):
-            msg = f"{where} has no {part} rows; each needs rows to learn from and rows to validate on"
-            raise InputError(msg)
-    held_out = {"validation": fold.validation, "test": fold.test}
-    for part, rows in held_out.items():
-        shared = np.intersect1d(fold.train, rows)
+_USES = {"validation": "validate on", "test": "test on"}
+
+
+# --- what folds must hold --------------------------------------------------------------------------------------------
+
+
+def _checked(fold: Fold, y: Array, groups: Array | None, samples: Array | None) -> Fold:
+    """A fold that keeps its parts apart, and learns every class that it holds out."""
+    where, parts = fold.title, {"training": fold.train, "validation": fold.validation, "test": fold.test}
+    if not len(fold.train):
+        msg = f"{where} has no training rows; each needs rows to learn from and rows to hold out"
+        raise InputError(msg)
+    rows = np.arange(len(y)) if samples is None else _numbered(samples)
+    for first, second in itertools.combinations(parts, 2):
+        shared = np.flatnonzero(np.isin(rows[parts[first]], rows[parts[second]]))
+        why = (
+            "what is held out must not be learnt from" if first == "training" else "what chooses must not be tested on"
+        )
         if len(shared):
             msg = (
-                f"{where} has {len(shared)} training rows that are {part} rows too, row {shared[0]} first; what is "
-                "held out must not be learnt from"
+                f"{where} has {len(shared)} {first} rows that are {second} rows too, row {parts[first][shared].min()} "
+                f"first; {why}"
+            )
+            raise InputError(msg)
+        both = [] if groups is None else np.intersect1d(groups[parts[first]], groups[parts[second]]).tolist()
+        if both:
+            msg = (
+                f"{where} has {len(both)} groups with rows in {first} and in {second}, {both[0]!r} first; {why}. Take "
+                "a splitter that keeps groups whole, such as StratifiedGroupKFold(5), or leave groups out"
             )
             raise InputError(msg)
     for k, column in enumerate(y.reshape(len(y), -1).T):
-        of_task = f" in task {k}" if y.ndim == 2 else ""
-        learnt = np.unique(column[fold.train])
-        for part, rows in held_out.items():
-            missing = np.setdiff1d(column[rows], learnt).tolist()
-            if missing:
-                msg = (
-                    f"{where} has no training rows of class {missing[0]!r}{of_task}, of which it has {part} rows; use "
-                    "fewer or stratified folds, or leave that class out"
-                )
-                raise InputError(msg)
-        if len(learnt) < 2:
+        _check_classes(fold, column, f" in task {k}" if y.ndim == 2 else "")
+    return fold
+
+
+def _check_classes(fold: Fold, column: Array, of_task: str) -> None:
+    where, learnt = fold.title, np.unique(column[fold.train])
+    for part, rows in (("validation", fold.validation), ("test", fold.test)):
+        missing = np.setdiff1d(column[rows], learnt).tolist()
+        if missing:
             msg = (
-                f"{where} has training rows of a single class, {learnt.tolist()[0]!r}{of_task}, and needs two at "
-                "least; use fewer or stratified folds"
+                f"{where} has no training rows of class {missing[0]!r}{of_task}, of which it has {part} rows; use "
+                "fewer or stratified folds, or leave that class out"
             )
             raise InputError(msg)
+    if len(learnt) < 2:
+        msg = (
+            f"{where} has training rows of a single class, {learnt.tolist()[0]!r}{of_task}, and needs two at "
+            "least; use fewer or stratified folds"
+        )
+        raise InputError(msg)
+
+
+def check_joint(folds: Sequence[Fold], samples: Array) -> None:
+    """Refuse one choice for all folds where it would be tested on samples that it has seen.
+
+    Raises
+    ------
+    InputError
+        If training or validation rows of one fold are test rows of another, with their number.
+    """
+    rows = _numbered(samples)
+    for one, other in itertools.permutations(folds, 2):
+        shared = np.intersect1d(rows[one.seen], rows[other.test])
+        if len(shared):
+            msg = (
+                f"{len(shared)} training and validation rows of {one.title} are test rows of {other.title}: one choice "
+                'for all folds would be tested on rows that it has seen; let each fold choose for itself, choice="fold"'
+            )
+            raise InputError(msg)
+
+
+def _numbered(samples: Array) -> Array:
+    """A number for each row, equal for rows that are the same sample."""
+    found: Array = np.unique(samples.astype(str), return_inverse=True)[1]
+    return found

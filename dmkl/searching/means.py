@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-__all__ = ["grid_points", "mean_and_error"]
+from dmkl.errors import InputError
+from dmkl.searching.choice import Rule, choose
+
+__all__ = ["best_index", "grid_points", "mean_and_error"]
 
 
 def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
@@ -19,6 +22,34 @@ def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
     if "C" in names:  # the smaller, the more regularized
         points["lam"] = 1.0 / scores["C"].broadcast_like(mean)
     return {name: values.transpose(*names).values for name, values in points.items()}
+
+
+def best_index(scores: xr.Dataset, names: Sequence[str], by: Sequence[str], rule: Rule) -> dict[str, xr.DataArray]:
+    """Position of the chosen value of each parameter, over the dimensions that choose each for themselves.
+
+    Parameters
+    ----------
+    scores
+        With mean_score and standard_error over the parameters `names` and the dimensions `by`.
+
+    Raises
+    ------
+    InputError
+        If no point can be chosen, naming for whom.
+    """
+    sizes = tuple(scores.sizes[dim] for dim in by)
+    found = np.zeros((len(names), *sizes), dtype=np.int64)
+    for place in np.ndindex(sizes):
+        part = scores.isel(dict(zip(by, place, strict=True)))
+        try:
+            found[(slice(None), *place)] = choose(**grid_points(part, names), rule=rule)
+        except InputError as error:
+            if not by:
+                raise
+            msg = f"{', '.join(f'{dim} {str(part[dim].values)!r}' for dim in by)}: {error}"
+            raise InputError(msg) from error
+    coords = {dim: scores[dim].values for dim in by}
+    return {name: xr.DataArray(at, coords, by, name) for name, at in zip(names, found, strict=True)}
 
 
 def mean_and_error(score: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:

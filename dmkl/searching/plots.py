@@ -41,9 +41,17 @@ class Searched(Protocol):
     @property
     def tasks(self) -> tuple[str, ...] | None: ...
     @property
-    def best_index_(self) -> dict[str, Any]: ...
+    def choosers(self) -> tuple[str, ...]: ...
     @property
-    def best_params_(self) -> dict[str, Any]: ...
+    def best_index_(self) -> dict[str, xr.DataArray]: ...
+
+
+def _choices(result: Searched, task: str | None) -> tuple[dict[str, xr.DataArray], list[str]]:
+    """The positions that were chosen, of a task where one is named; and the dimensions that chose each for itself."""
+    index, by = result.best_index_, list(result.choosers)
+    if task is not None:
+        index, by = {name: at.sel(task=task) for name, at in index.items()}, [dim for dim in by if dim != "task"]
+    return index, by
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -78,6 +86,8 @@ class _Surface:
     """How often each place was."""
     fixed: tuple[str, ...]
     """The other parameters."""
+    choosers: str
+    """Who chose each for itself, in words."""
 
 
 def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, task: str | None = None) -> Figure:
@@ -96,7 +106,8 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
         by default.
     task
         Of a multilabel problem. By default the scores are means over the tasks, their standard error is that of these
-        means, and each point that a task chose has a ring with the number of tasks.
+        means, and each point that a task chose has a ring with the number of tasks; so it is with folds that choose
+        each for itself.
 
     Returns
     -------
@@ -136,18 +147,16 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
 def _surface(result: Searched, task: str | None) -> _Surface:
     _check_task(result, task)
     scores = result.scores if task is None else result.scores.sel(task=task)
-    if result.tasks is None:
-        picks = [result.best_index_]
-    else:
-        picks = list(result.best_index_.values()) if task is None else [result.best_index_[task]]
-        if task is None:
-            mean, error = mean_and_error(scores["score"].mean("task"))
-            scores = scores[["status"]].max("task").assign(mean_score=mean, standard_error=error)
+    index, by = _choices(result, task)
+    positions = [dict(zip(index, places, strict=True)) for places in zip(*map(_flat, index.values()), strict=True)]
+    if by:
+        mean, error = mean_and_error(scores["score"].mean("task") if "task" in by else scores["score"])
+        scores = xr.Dataset({"mean_score": mean, "standard_error": error})
     points = grid_points(scores, result.parameters)
     best = choose(**points)
     names = _drawn(result)
     rest = [name for name in result.parameters if name not in names]
-    common = {name: Counter(pick[name] for pick in picks).most_common(1)[0][0] for name in rest}
+    common = {name: Counter(pick[name] for pick in positions).most_common(1)[0][0] for name in rest}
     axes = [_axis(scores[name]) for name in names]
 
     def drawn(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -161,9 +170,14 @@ def _surface(result: Searched, task: str | None) -> _Surface:
         error=drawn(points["standard_error"]),
         near=drawn(within_one_standard_error(**points)),
         threshold=float(points["mean"][best] - np.nan_to_num(points["standard_error"][best])),
-        chosen=Counter((*(axis.place(pick[axis.name]) for axis in axes), 0)[:2] for pick in picks),
+        chosen=Counter((*(axis.place(pick[axis.name]) for axis in axes), 0)[:2] for pick in positions),
         fixed=tuple(_setting(name, result.grid[name][place]) for name, place in common.items()),
+        choosers=" and ".join(by),
     )
+
+
+def _flat(at: xr.DataArray) -> list[int]:
+    return [int(place) for place in np.ravel(at.values)]
 
 
 def _check_task(result: Searched, task: str | None) -> None:
@@ -224,7 +238,8 @@ def _draw_map(ax: Axes, surface: _Surface, y: _Axis, measure: str) -> None:
     bar.outline.set_visible(False)
     ax.set_xticks(np.arange(len(surface.x.labels)) + 0.5, surface.x.labels)
     ax.set_yticks(np.arange(len(y.labels)) + 0.5, y.labels)
-    rings = "ring: chosen" if surface.chosen.total() == 1 else "rings: chosen by a task, or as many as the number says"
+    several = f"rings: chosen by a {surface.choosers}, or as many as the number says"
+    rings = "ring: chosen" if surface.chosen.total() == 1 else several
     _dress(ax, surface.x, y.name, *surface.fixed, rings, "dots: within one standard error of the best")
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
@@ -239,7 +254,7 @@ def _draw_curve(ax: Axes, surface: _Surface, measure: str) -> None:
     if np.any(error > 0):
         ax.axhline(surface.threshold, color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
         legend += ["bars: one standard error", "dotted: one below the best"]
-    # A single choice at its own score; those of many tasks, whose scores are not drawn, on the curve.
+    # A single choice at its own score; those of many tasks or folds, whose scores are not drawn, on the curve.
     single = surface.chosen.total() == 1
     rings = {place[0]: surface.mean[place] if single else mean[place[0]] for place in surface.chosen}
     for column, score in rings.items():
@@ -279,7 +294,8 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
     Parameters
     ----------
     task
-        Of a multilabel problem. By default the weights are means over the tasks, each at its own chosen point.
+        Of a multilabel problem. By default the weights are means over the tasks, each at its own chosen point. Folds
+        that choose each for itself are at theirs.
     at
         Values of parameters; those left out are the chosen ones.
 
@@ -326,12 +342,17 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.grid(axis="x", color="#e4e4e4", linewidth=0.7)
     ax.set_axisbelow(True)
-    if result.tasks is None or task is not None:
-        params = {**(result.best_params_ if task is None else result.best_params_[task]), **(at or {})}
-        told = ", ".join(_setting(name, value) for name, value in params.items())
-        title = told if task is None else f"{shortened(task, LONGEST_NAME)}: {told}"
+    index, by = _choices(result, task)
+    if by:
+        many = "" if task is not None or result.tasks is None else f"mean of {len(result.tasks)} tasks, "
+        title = f"{many}each {' and '.join(by)} at its own choice"
+        told = [_setting(name, value) for name, value in (at or {}).items()]
     else:
-        title = f"mean of {len(result.tasks)} tasks, each at its own choice"
+        title, params = "", {name: result.grid[name][int(place)] for name, place in index.items()} | dict(at or {})
+        told = [_setting(name, value) for name, value in params.items()]
+    title = ", ".join([*([title] if title else []), *told])
+    if task is not None:
+        title = f"{shortened(task, LONGEST_NAME)}: {title}"
     if n_shown < len(mean):
         rest = 100 * (1 - mean[shown].sum() / mean.sum())
         title += f"\nthe {n_shown} largest of {len(mean)} kernels; the others have {rest:.0f} % of the weight"
@@ -342,7 +363,7 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
 def _weights(result: Searched, task: str | None, at: Mapping[str, Any]) -> Float:
     """The weights of a point, (fold, kernel)."""
     scores = result.scores if task is None else result.scores.sel(task=task)
-    index = dict(result.best_index_ if task is None else result.best_index_[task])
+    index: dict[str, Any] = dict(_choices(result, task)[0])
     for name, value in at.items():
         if name not in result.parameters:
             msg = f"{name!r} was not searched; at takes {', '.join(result.parameters)}"

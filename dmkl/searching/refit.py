@@ -1,69 +1,91 @@
-"""Fitting the chosen point anew, on several sets of rows at once."""
+"""Fitting the chosen points anew on other rows, all of them at once, and measuring what they make of test rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
-from dmkl.arrays import Float
+from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import fitted
-from dmkl.estimators.plan import Fit, Plan
-from dmkl.searching.choice import Rule
-from dmkl.searching.fits import Question
+from dmkl.estimators.plan import Fit, FitOutcome, Plan
+from dmkl.searching.fits import OF_TASKS, Question
 from dmkl.searching.result import SearchResult
 from dmkl.searching.scoring import evaluate
 
-__all__ = ["OF_TASKS", "refitted"]
+__all__ = ["chosen_fit", "refitted", "scored"]
 
 
-OF_TASKS = ("p", "lam", "C")
-"""Parameters of which each task of one model may have its own."""
-
-
-def refitted(question: Question, result: SearchResult, rule: Rule) -> SearchResult:
+def refitted(question: Question, result: SearchResult) -> SearchResult:
     """With the model of the chosen point, and its scores on the test rows of the folds."""
-    chosen = result.best_params_
-    multilabel = question.targets.kind == "multilabel"
-    if multilabel:
-        by_task = list(chosen.values())
-        chosen = {name: _of_all_tasks(name, [point[name] for point in by_task]) for name in question.grid}
-    model = clone(question.estimator).set_params(**chosen)
-    tested = any(len(fold.test) for fold in question.folds)
-    starts = _starts(result, multilabel=multilabel)
-    fits = []
-    for fold, start in zip(question.folds, starts, strict=True):
-        rows = np.union1d(fold.train, fold.validation)
-        fits.append(Fit(model, rows, question.targets_of(rows), question.tasks, fold.test, starts=list(start)))
-    if not tested:
-        rows = np.unique(np.concatenate([fit.train for fit in fits]))
-        mean = list(np.mean(starts, axis=0))
-        fits = [Fit(model, rows, question.targets_of(rows), question.tasks, starts=mean)]
-    answers = run(Plan(question.K, fits))
-    models = [fitted(found) for found in answers.fits]
+    folds = question.folds
+    if "fold" in result.choosers or any(len(fold.test) for fold in folds):
+        fits = [chosen_fit(question, result, fold.seen, fold.test, fold.name) for fold in folds]
+    else:
+        fits = [chosen_fit(question, result, np.unique(np.concatenate([fold.seen for fold in folds])))]
+    found = run(Plan(question.K, fits)).fits
     scores = result.scores
-    if tested:
-        measured = np.full((len(fits), question.n_tasks), np.nan)
-        first = dict([next(iter(question.metrics.items()))])
-        for f, (fit, found) in enumerate(zip(fits, answers.fits, strict=True)):
-            if len(fit.held_out):
-                truth = question.labels[fit.held_out]
-                measured[f] = evaluate(first, fit.targets.kind, fit.targets.classes, truth, found.decision)[0]
-        dims = ("fold", "task") if multilabel else ("fold",)
-        scores = scores.assign(refit_test_score=(dims, measured if multilabel else measured[:, 0]))
-    return SearchResult(scores, best=models[0], rule=rule)
+    if any(len(fit.held_out) for fit in fits):
+        dims = ("fold", *(() if result.tasks is None else ("task",)))
+        scores = scores.assign(
+            {f"refit_test_score{end}": (dims, values) for end, values in scored(question, found).items()}
+        )
+    models = [fitted(one) for one in found]
+    return SearchResult(scores, best=models[0], rule=result.rule)
 
 
-def _starts(result: SearchResult, *, multilabel: bool) -> list[Float]:
-    """The weights of the chosen point on each fold, (tasks, kernels)."""
-    weight, index = result.scores["weight"], result.best_index_
-    if multilabel:
-        parts = [weight.sel(task=task).isel(at).transpose("fold", "kernel").values for task, at in index.items()]
-        return list(np.stack(parts, axis=1))
-    return list(weight.isel(index).transpose("fold", "kernel").values[:, None])
+def chosen_fit(
+    question: Question,
+    result: SearchResult,
+    train: Index,
+    test: Index | None = None,
+    fold: str | None = None,
+    title: str = "",
+) -> Fit:
+    """The row of a plan that fits what a search has chosen.
+
+    Parameters
+    ----------
+    train, test
+        The rows to learn from, and those to score.
+    fold
+        The fold of the search whose choice it is, or in which the weights were found that it begins with; the joint
+        choice and the mean of its weights where None.
+    title
+        What it is called in messages.
+    """
+    weight, params = result.chosen["weight"], dict[Any, Any](result.best_params_)
+    weight = weight.mean("fold") if fold is None else weight.sel(fold=fold)
+    if "fold" in result.choosers:
+        params = params[fold]
+    if result.tasks is not None:
+        points = list(params.values())
+        params = {name: _of_all_tasks(name, [point[name] for point in points]) for name in question.grid}
+        starts = list(weight.transpose("task", "kernel").values)
+    else:
+        starts = [weight.values]
+    model = clone(question.estimator).set_params(**params)
+    held_out = np.zeros(0, dtype=np.int64) if test is None else test
+    return Fit(model, train, question.targets_of(train), question.tasks, held_out, starts=starts, title=title)
+
+
+def scored(question: Question, found: Sequence[FitOutcome]) -> dict[str, Array]:
+    """Every measure of the held-out rows of each fit, (fit,) or (fit, task), by the end of the name that it goes by.
+
+    NaN where nothing is held out.
+    """
+    tasks = (question.n_tasks,) if question.targets.kind == "multilabel" else ()
+    values = np.full((len(question.metrics), len(found), *tasks), np.nan)
+    for f, one in enumerate(found):
+        rows, targets = one.data.fit.held_out, one.data.fit.targets
+        if len(rows):
+            truth = question.labels[rows]
+            values[:, f] = evaluate(question.metrics, targets.kind, targets.classes, truth, one.decision)
+    return dict(zip(question.name_ends, values, strict=True))
 
 
 def _of_all_tasks(name: str, values: list[Any]) -> Any:

@@ -7,19 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
 
-from dmkl.errors import InputError
-from dmkl.estimators.learner import KernelClassifier, check_kernel_set, labeled_targets
+from dmkl.estimators.learner import KernelClassifier, labeled_targets
 from dmkl.kernelset import KernelSet
-from dmkl.searching.choice import Rule, check_rule
+from dmkl.searching.choice import Choice, Rule, check_choice, check_rule
 from dmkl.searching.dataset import as_dataset
-from dmkl.searching.fits import Question, fit_grid
-from dmkl.searching.folds import make_folds
+from dmkl.searching.fits import Question, check_square, check_tasks, fit_grid
+from dmkl.searching.folds import check_joint, make_folds
 from dmkl.searching.grid import as_grid
-from dmkl.searching.refit import OF_TASKS, refitted
+from dmkl.searching.refit import refitted
 from dmkl.searching.result import SearchResult
 from dmkl.searching.scoring import as_metrics
 
@@ -37,6 +35,7 @@ def search(
     groups: npt.ArrayLike | None = None,
     refit: bool = True,
     rule: Rule = "best",
+    choice: Choice | None = None,
     state: str | Path | None = None,
 ) -> SearchResult:
     """Fit an estimator for every point of a grid and every fold, score the rows held out, and choose.
@@ -59,19 +58,24 @@ def search(
         10 for kernels of unit trace, 4⁻⁵ to 4⁴ for cosine normalization (JMLR 3.3, CVPR 4.1).
     cv
         Folds: the stored splits where they have validation rows, 5 otherwise; an integer, a scikit-learn splitter,
-        "splits", an iterable of (train, validation) or (train, validation, test), or one such tuple.
+        "splits", an iterable of (train, validation) or (train, validation, test), one such tuple, or a mapping of
+        names to such.
     scoring
         A measure by name or a callable, as scikit-learn takes it; the papers' are "mean_class_accuracy",
         "average_precision_voc", "mean_average_precision", "matthews" and their like (`searching.scoring`). Several in
         a list or a dict; the first decides. Accuracy by default; average precision for multilabel problems.
     groups
-        (m,) what must not be split, such as the subject of a scan, for splitters that ask for it.
+        (m,) what no fold may split, such as the subject of a scan. An integer `cv` then makes folds of whole groups.
     refit
-        Fit the chosen point anew: on the training and validation rows of each fold where folds have test rows, whose
-        scores are then the variable `refit_test_score` and the first of whose models is `best_`; otherwise on all
-        rows of the folds.
+        Fit the chosen point anew: on the training and validation rows of each fold where folds have test rows or choose
+        for themselves, whose scores are then the variable `refit_test_score` and the first of whose models is `best_`;
+        otherwise on all rows of the folds.
     rule
         "best", or "one_standard_error": the simplest point within one standard error of the best.
+    choice
+        "fold": each fold chooses by its own validation rows, as the papers do with predefined splits. "joint": all
+        choose one point, by the mean over the folds, which is refused where a training or validation row of one fold
+        is a test row of another. By default "fold" where folds have test rows.
     state
         A folder that all workers see, where the search is kept after every pass; the same call goes on from there
         after a kill, and a folder that holds another search is refused. Temporary where None.
@@ -92,28 +96,17 @@ def search(
     """
     started = time.monotonic()
     check_rule(rule)
-    check_kernel_set(K, "search")
-    if not K.is_square:
-        _, rows, cols = K.shape
-        msg = f"search needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
-        raise InputError(msg)
+    check_square(K, "search")
     everything, tasks = labeled_targets(K, y, "search")
-    values = as_grid(grid, estimator)
-    folds = make_folds(cv, everything.labels, splits=K.splits, groups=groups)
-    metrics = as_metrics(scoring, everything.kind)
-    for name in OF_TASKS:
-        own = getattr(estimator, name, 0.0)
-        if np.ndim(own):
-            msg = f"search takes an estimator with one {name} for all tasks, got {own!r}; give one number"
-            raise InputError(msg)
-    if refit and everything.kind == "multilabel" and not set(values) <= set(OF_TASKS):
-        msg = (
-            "the tasks of a multilabel problem choose each for themselves, and one model has one "
-            f"{', '.join(name for name in values if name not in OF_TASKS)} for all; search with refit=False, or over "
-            "p, lam and C"
-        )
-        raise InputError(msg)
+    folds = make_folds(cv, everything.labels, splits=K.splits, groups=groups, samples=K.samples)
+    if choice is None:
+        choice = "fold" if any(len(fold.test) for fold in folds) else "joint"
+    check_choice(choice)
+    if choice == "joint":
+        check_joint(folds, K.samples)
+    values, metrics = as_grid(grid, estimator), as_metrics(scoring, everything.kind)
     question = Question(clone(estimator), K, everything.labels, tasks, everything, values, folds, metrics)
+    check_tasks(question, "search", refit=refit)
     found = fit_grid(question, state)
-    result = SearchResult(as_dataset(question, found, time.monotonic() - started), rule=rule)
-    return refitted(question, result, rule) if refit else result
+    result = SearchResult(as_dataset(question, found, choice, time.monotonic() - started), rule=rule)
+    return refitted(question, result) if refit else result

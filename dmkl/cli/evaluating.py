@@ -1,0 +1,119 @@
+"""`dmkl evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import dmkl
+from dmkl.cli.cluster import computing_on
+from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
+from dmkl.cli.learners import DEFAULT, make_learner
+from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Split, Store, Train, Workers, option
+from dmkl.cli.output import console, count, print_json, refuse_existing, say, show
+from dmkl.cli.parsing import parse_cv, parse_scoring
+from dmkl.cli.resuming import resuming
+from dmkl.cli.samples import read_groups, training_samples
+from dmkl.cli.tables import choices_table, classes_table, confusion_table, evaluation_as_mapping
+from dmkl.errors import StoreExistsError
+from dmkl.estimators.saving import has_format
+from dmkl.searching.evaluation import FORMAT
+from dmkl.searching.state import remove_state
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    store: Store,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to save the result in.")],
+    model: str = DEFAULT,
+    p: Norms = None,
+    lam: Ridges = None,
+    C: Costs = None,
+    grid: Grid = None,
+    outer: Annotated[
+        str | None,
+        option(
+            'Folds that test: a number, a splitter of scikit-learn such as "GroupKFold(5)", or "splits" (the test '
+            "samples of the stored ones). [default: 5]",
+            "FOLDS",
+            panel=FOLDS,
+        ),
+    ] = None,
+    inner: Annotated[
+        str | None,
+        option(
+            "Folds that choose, in the training samples of each outer fold: a number or a splitter. [default: 3; of "
+            "splits their validation samples]",
+            "FOLDS",
+            panel=FOLDS,
+        ),
+    ] = None,
+    groups: Groups = None,
+    scoring: Scoring = None,
+    rule: RuleName = "best",
+    split: Split = None,
+    train: Train = None,
+    restart: Annotated[bool, option("Discard what an interrupted evaluation has kept.", None, "--restart")] = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    cluster: Cluster = "local",
+    workers: Workers = None,
+    memory: Memory = None,
+    **parameters: Any,
+) -> None:
+    """Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.
+
+    In each outer fold the inner folds choose a point of the grid, and the model trained there is scored on samples that
+    no choice has seen. All samples take part unless --split or --train say otherwise. After an interruption the same
+    command goes on with what it keeps in OUT.partial.
+
+    Examples
+    --------
+        dmkl evaluate kernels.zarr estimate
+        dmkl evaluate kernels.zarr estimate --outer 10 --inner 5 --scoring balanced_accuracy,matthews
+        dmkl evaluate kernels.zarr estimate --groups subjects.txt
+        dmkl evaluate kernels.zarr estimate --outer splits
+    """
+    out = out.expanduser()
+    state = out.absolute().with_name(f"{out.name}.partial")
+    refuse_existing(out, overwrite=overwrite)
+    if out.exists() and not has_format(out, FORMAT):
+        msg = f"{out} is not an evaluation, and nothing else is replaced; choose another path, or move it away"
+        raise StoreExistsError(msg)
+    K = dmkl.open(store)
+    estimator = make_learner(model, parameters, K.names)
+    values = grid_values(estimator, p, lam, C, grid)
+    chosen, on = training_samples(K, split, train, split is None and train is None)
+    known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
+    if restart:
+        remove_state(state)
+    with resuming(state), computing_on(cluster, workers=workers, memory=memory):
+        result = dmkl.evaluate(
+            estimator,
+            K[chosen, chosen],
+            None,
+            values,
+            outer=None if outer is None else parse_cv(outer, "--outer"),
+            inner=None if inner is None else parse_cv(inner, "--inner"),
+            scoring=parse_scoring(scoring),
+            groups=known_groups,
+            rule=rule_of(rule),
+            state=state,
+        )
+        result.save(out, overwrite=overwrite)
+    remove_state(state)
+    if as_json:
+        print_json({"path": str(out), "samples": len(chosen), **evaluation_as_mapping(result)})
+        return
+    first, *more = result.summary().splitlines()
+    say(f"{first}, on {count(len(chosen), 'sample')} ({on})", style="bold")
+    matrix = confusion_table(result.confusion)
+    console().print()
+    show(choices_table(result), classes_table(result.classes), *([] if matrix is None else [matrix]))
+    console().print()
+    for line in more:
+        say(line)
+    say(f"Saved in {out}; dmkl.load reads it.")

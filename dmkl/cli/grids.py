@@ -1,0 +1,64 @@
+"""Options that say what is searched, how folds choose, and by which measures; shared by several commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from dmkl.cli.options import option
+from dmkl.cli.parsing import parse_grid
+from dmkl.searching.choice import Rule
+from dmkl.searching.grid import as_grid
+
+__all__ = ["FOLDS", "Costs", "Grid", "Groups", "Norms", "Ridges", "RuleName", "Scoring", "grid_values", "rule_of"]
+
+_GRID = "Grid"
+FOLDS = "Folds and choice"
+
+Norms = Annotated[
+    str | None,
+    option(
+        "Norms of the weights, such as 1,4/3,1+2^-6,inf. [default: 12 from 1 to inf]", "P,P,…", "--p", "-p", panel=_GRID
+    ),
+]
+Ridges = Annotated[str | None, option("Ridges. [default: 10 powers of 10 or 4]", "λ,λ,…", panel=_GRID)]
+Costs = Annotated[
+    str | None, option("SVM penalties on margin violations. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID)
+]
+Grid = Annotated[
+    list[str] | None,
+    option("Values of another parameter, such as steps=center+trace,none; repeatable.", "NAME=V,V,…", panel=_GRID),
+]
+Groups = Annotated[
+    Path | None, option("Group of each sample, which no fold splits: one a line, or sample,group.", "FILE", panel=FOLDS)
+]
+Scoring = Annotated[
+    list[str] | None,
+    option(
+        "Measures such as accuracy,matthews; the first one chooses, further ones are only computed.",
+        "NAME,…",
+        panel=FOLDS,
+    ),
+]
+RuleName = Annotated[
+    Literal["best", "one-standard-error"],
+    option(
+        'Choose the "best" point, or the simplest one within "one-standard-error" of it. [default: best]',
+        "RULE",
+        show_default=False,
+        panel=FOLDS,
+    ),
+]
+
+
+def grid_values(
+    estimator: Any, p: str | None, lam: str | None, C: str | None, grid: list[str] | None
+) -> dict[str, Any]:
+    """The grid that the options ask for: the default values of a parameter where its option is missing."""
+    named = [f"{name}={texts}" for name, texts in (("p", p), ("lam", lam), ("C", C)) if texts is not None]
+    return {**as_grid(None, estimator), **parse_grid([*named, *(grid or ())])}
+
+
+def rule_of(name: str) -> Rule:
+    """The rule of `dmkl.searching.choice` by its name on the command line."""
+    return "best" if name == "best" else "one_standard_error"

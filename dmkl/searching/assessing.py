@@ -1,0 +1,79 @@
+"""`dmkl.assess`: measures of a fitted model on samples whose labels are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from dmkl.arrays import Array, Float
+from dmkl.errors import InputError
+from dmkl.estimators.learner import KernelClassifier
+from dmkl.kernelset import KernelSet
+from dmkl.searching.confusion import class_scores, confusion
+from dmkl.searching.scoring import as_metrics, evaluate
+
+__all__ = ["assess", "measures_of"]
+
+
+def assess(
+    model: KernelClassifier,
+    K: KernelSet | None = None,
+    y: npt.ArrayLike | None = None,
+    *,
+    scoring: Any = None,
+    **new: Any,
+) -> xr.Dataset:
+    """Measure what a fitted model makes of samples whose labels are known.
+
+    The samples are the caller's choice: scores of rows that the model, or the choice of its parameters, has seen say
+    nothing of new ones. `dmkl.search` and `dmkl.evaluate` keep such rows apart.
+
+    Parameters
+    ----------
+    model
+        Fitted.
+    K, **new
+        As in `KernelClassifier.decision_function`: ``K[test, train]``, or `features` of new samples.
+    y
+        (rows,) labels, or (rows, tasks) of 0 and 1; those of `K` where missing.
+    scoring
+        As in `dmkl.search`.
+
+    Returns
+    -------
+    Dataset
+        score over measure (and task); confusion over true and predicted (and task); recall, precision and support over
+        class, or over task for the label 1.
+
+    Raises
+    ------
+    InputError
+        If there are no labels or of another length, a label is none of the classes learnt, or as in
+        `decision_function`.
+    """
+    truth = K.labels if y is None and K is not None else y
+    if truth is None:
+        msg = "assess needs labels: give y, or store them with the kernels"
+        raise InputError(msg)
+    decision = model.decision_function(K, **new).values
+    truth = np.asarray(truth)
+    if len(truth) != len(decision):
+        msg = f"y has {len(truth)} labels, and there are {len(decision)} samples; give one for each"
+        raise InputError(msg)
+    truth = truth.reshape(len(truth), -1)[:, 0] if model.kind_ != "multilabel" else truth
+    scores = measures_of(model, decision, truth, scoring)
+    tasks = None if model.tasks_ is None else np.array([str(task) for task in model.tasks_])
+    counts = confusion(truth, model.labels_of(decision), model.classes_, tasks)
+    coords: dict[str, Any] = {"measure": list(scores)} | ({} if tasks is None else {"task": tasks})
+    return xr.Dataset({"score": xr.DataArray(np.array(list(scores.values())), coords), "confusion": counts}).merge(
+        class_scores(counts)
+    )
+
+
+def measures_of(model: Any, decision: Float, truth: Array, scoring: Any) -> dict[str, Any]:
+    """Measures of the decision scores of a fitted model by name: a number each, or (task,)."""
+    metrics = as_metrics(scoring, model.kind_)
+    return dict(zip(metrics, evaluate(metrics, model.kind_, model.classes_, truth, decision), strict=True))

@@ -1,0 +1,189 @@
+"""`dmkl.evaluate`: how good a learner is whose parameters are chosen, by nested cross-validation."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from sklearn.base import clone
+
+from dmkl._version import __version__
+from dmkl.arrays import Array
+from dmkl.errors import InputError
+from dmkl.estimators.engine import run
+from dmkl.estimators.learner import KernelClassifier, labeled_targets, predicted_labels
+from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
+from dmkl.kernelset import KernelSet
+from dmkl.searching.choice import Rule, check_rule
+from dmkl.searching.confusion import confusion
+from dmkl.searching.dataset import as_dataset
+from dmkl.searching.evaluation import EvaluationResult
+from dmkl.searching.fits import GridFits, Question, check_square, check_tasks, fit_grid, per_task
+from dmkl.searching.folds import OuterFold, nest_folds
+from dmkl.searching.grid import as_grid
+from dmkl.searching.labeled import as_variable
+from dmkl.searching.refit import chosen_fit, scored
+from dmkl.searching.result import SearchResult
+from dmkl.searching.scoring import as_metrics
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    estimator: KernelClassifier,
+    K: KernelSet,
+    y: npt.ArrayLike | None = None,
+    grid: Mapping[str, Any] | None = None,
+    *,
+    outer: Any = None,
+    inner: Any = None,
+    scoring: Any = None,
+    groups: npt.ArrayLike | None = None,
+    rule: Rule = "best",
+    state: str | Path | None = None,
+) -> EvaluationResult:
+    """Estimate by nested cross-validation how good an estimator is whose parameters are chosen by cross-validation.
+
+    In the training rows of each outer fold the inner folds choose a point of the grid; the estimator is fitted anew at
+    that point on all training rows of the outer fold, and scored on its test rows, which no choice has seen. The inner
+    fits of all outer folds share passes over the kernels, and so do the fits at the chosen points.
+
+    Parameters
+    ----------
+    estimator, K, y, grid
+        As in `dmkl.search`.
+    outer
+        What is tested: a number of folds, a splitter of scikit-learn, an iterable of (train, test), one such tuple, a
+        mapping of names to such, or "splits": training and validation rows of each stored split against its test rows.
+        5 folds by default.
+    inner
+        What chooses: a number of folds or a splitter, for the training rows of each outer fold. 3 folds by default;
+        with outer="splits" the training and validation rows of each split, where it has validation rows.
+    scoring
+        As in `dmkl.search`; the first decides.
+    groups
+        (m,) what no fold may split, neither an outer nor an inner one. Integers then make folds of whole groups.
+    rule
+        As in `dmkl.search`.
+    state
+        A folder that all workers see, where the inner fits are kept after every pass; the same call goes on from there.
+
+    Returns
+    -------
+    EvaluationResult
+        Scores and choices by outer fold, class-wise tables, and the inner searches.
+
+    Raises
+    ------
+    InputError
+        If an argument breaks a rule, no point can be chosen in an outer fold, or `state` holds other work.
+    IndefiniteKernelError
+        If a kernel proves not to be positive semidefinite.
+    WorkerLostError
+        If workers died again and again.
+
+    Notes
+    -----
+    Varma, Simon: Bias in error estimation when using cross-validation for model selection. BMC Bioinformatics 7:91
+    (2006); Cawley, Talbot: On over-fitting in model selection and subsequent selection bias in performance evaluation.
+    JMLR 11 (2010), Section 5. The standard error of the mean over outer folds takes them for independent, which folds
+    that share training rows are not: Bengio, Grandvalet: No unbiased estimator of the variance of k-fold
+    cross-validation. JMLR 5 (2004).
+
+    Examples
+    --------
+    >>> import dmkl
+    >>> K = dmkl.open("kernels.zarr")
+    >>> found = dmkl.evaluate(dmkl.MKFDA(), K, grid={"p": [1, 2], "lam": [1e-2, 1]}, outer=3, inner=2)
+    >>> bool(found.mean_score_ > 0.8)
+    True
+    """
+    started = time.monotonic()
+    check_rule(rule)
+    check_square(K, "evaluate")
+    everything, tasks = labeled_targets(K, y, "evaluate")
+    folds = nest_folds(outer, inner, everything.labels, splits=K.splits, groups=groups, samples=K.samples)
+    values, metrics = as_grid(grid, estimator), as_metrics(scoring, everything.kind)
+    chain = [one for each in folds for one in each.inner]
+    question = Question(clone(estimator), K, everything.labels, tasks, everything, values, chain, metrics)
+    check_tasks(question, "evaluate", refit=True)
+    found = fit_grid(question, state)
+    searches = _searches(question, found, folds, rule, time.monotonic() - started)
+    fits = [_at_choice(question, search, one) for search, one in zip(searches.values(), folds, strict=True)]
+    answers = run(Plan(K, fits))
+    scores = _as_dataset(question, searches, answers)
+    scores.attrs["seconds"] = time.monotonic() - started
+    return EvaluationResult(scores, searches)
+
+
+def _searches(
+    question: Question, found: GridFits, folds: Sequence[OuterFold], rule: Rule, seconds: float
+) -> dict[str, SearchResult]:
+    """What the inner folds of each outer fold have found."""
+    searches, first = {}, 0
+    for one in folds:
+        own = replace(question, folds=one.inner)
+        scores = as_dataset(own, found.of_folds(first, len(one.inner)), "joint", seconds)
+        searches[one.fold.name] = SearchResult(scores, rule=rule)
+        first += len(one.inner)
+    return searches
+
+
+def _at_choice(question: Question, search: SearchResult, one: OuterFold) -> Fit:
+    """The fit on the training rows of an outer fold at the point that its inner folds have chosen."""
+    try:
+        return chosen_fit(question, search, one.fold.train, one.fold.test, title=f"{one.fold.title}: ")
+    except InputError as error:
+        msg = f"{one.fold.title}: {error}"
+        raise InputError(msg) from error
+
+
+def _as_dataset(question: Question, searches: Mapping[str, SearchResult], answers: Answers) -> xr.Dataset:
+    """What was chosen in each outer fold, and what the models fitted there make of its test rows."""
+    multilabel = question.targets.kind == "multilabel"
+    dims = ("fold", *(("task",) if multilabel else ()))
+    found = answers.fits
+    variables: dict[str, Any] = {f"test_score{end}": (dims, values) for end, values in scored(question, found).items()}
+    chosen = [search.chosen for search in searches.values()]
+    variables["inner_score"] = (dims, np.stack([one["mean_score"].values for one in chosen]))
+    shape = variables["inner_score"][1].shape
+    for name, grid in question.grid.items():
+        places = np.stack([search.best_index_[name].values for search in searches.values()])
+        variables[name] = as_variable(dims, [grid[place] for place in places.ravel()], shape)
+    parts = [per_task(one, len(question.K), question.n_tasks) for one in found]
+    weight, gap, objective, status = (np.stack(values) for values in zip(*parts, strict=True))
+    variables["weight"] = (("fold", "kernel", *dims[1:]), weight.swapaxes(1, 2) if multilabel else weight[:, 0])
+    for name, array in (("gap", gap), ("objective", objective), ("status", status.astype(np.int8))):
+        variables[name] = (dims, array if multilabel else array[:, 0])
+    for name, rows in (("n_train", "train"), ("n_test", "held_out")):
+        variables[name] = ("fold", np.array([len(getattr(one.data.fit, rows)) for one in found]))
+    first = next(iter(searches.values())).scores
+    kept = ("estimator", "parameters", "scoring", "kind", "parameters_searched", "solver")
+    coords = {"fold": np.array(list(searches), dtype=str), "kernel": first["kernel"].values}
+    dataset = xr.Dataset(
+        variables | {"confusion": xr.concat([_confusion(question, one) for one in found], "fold")},
+        coords=coords | ({"task": first["task"].values} if multilabel else {}),
+        attrs={name: first.attrs[name] for name in kept},
+    )
+    dataset.attrs |= {
+        "measures": json.dumps(list(question.metrics)),
+        "n_passes": first.attrs["n_passes"] + answers.tally.n_passes,
+        "n_refit_passes": answers.tally.n_passes,
+        "created_by": f"dmkl {__version__}",
+    }
+    return dataset
+
+
+def _confusion(question: Question, one: FitOutcome) -> xr.DataArray:
+    fit = one.data.fit
+    predicted = predicted_labels(fit.targets.kind, fit.targets.classes, one.decision)
+    truth: Array = question.labels[fit.held_out]
+    tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
+    return confusion(truth, predicted, question.targets.classes, tasks)

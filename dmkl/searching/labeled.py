@@ -1,0 +1,150 @@
+"""The labeled data that results are kept as: values of parameters, what describes the variables, reading."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from dmkl._version import __version__
+from dmkl.errors import InputError
+from dmkl.estimators.saving import decode, encode
+from dmkl.searching.means import mean_and_error
+from dmkl.solvers.outcome import WORDS
+
+__all__ = ["as_coordinate", "as_variable", "by_fold", "completed", "described", "nested", "read_dataset", "values_of"]
+
+_MEANINGS = {
+    "score": "validation score",
+    "mean_score": "mean validation score",
+    "standard_error": "standard error of the mean validation score",
+    "test_score": "test score",
+    "refit_test_score": "test score after refitting on training and validation rows",
+    "inner_score": "mean score of the inner folds at the chosen point",
+    "confusion": "test rows of a true class that were predicted as another",
+    "n_train": "training rows",
+    "n_test": "test rows",
+    "weight": "kernel weight",
+    "gap": "proven relative gap, NaN where nothing is proven",
+    "objective": "objective",
+    "status": "how the solver ended",
+    "round_kind": "kind of pass",
+    "round_seconds": "time of the pass",
+    "round_bytes": "size of what the pass read",
+    "round_basis": "size of the largest basis",
+    "round_certified": "fits certified so far",
+    "round_worst_gap": "largest proven relative gap so far",
+}
+_UNITS = {"round_seconds": "s", "round_bytes": "byte"}
+_NEEDED = ("score", "weight", "gap", "objective", "status")
+
+
+def as_coordinate(name: str, values: Sequence[Any]) -> xr.Variable:
+    """Values of a parameter as a coordinate of `SearchResult.scores`; see `as_variable`."""
+    return as_variable((name,), values)
+
+
+def as_variable(dims: Sequence[str], values: Sequence[Any], shape: Sequence[int] = (-1,)) -> xr.Variable:
+    """Values of a parameter as a variable of this shape: numbers as they are, all else by their text.
+
+    What the text does not tell (None, truth values) is kept in the attribute "values", a JSON list.
+    """
+    numbers = np.array(values) if all(isinstance(value, int | float | np.number) for value in values) else None
+    if numbers is not None and numbers.dtype.kind in "iuf" and not any(isinstance(value, bool) for value in values):
+        return xr.Variable(dims, numbers.reshape(shape))
+    texts = np.array([_text(value) for value in values]).reshape(shape)
+    if all(isinstance(value, str) for value in values):
+        return xr.Variable(dims, texts)
+    return xr.Variable(dims, texts, {"values": json.dumps([encode(value) for value in values])})
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
+        return "+".join(value) or "none"  # steps, as a command line takes them
+    return value if isinstance(value, str) else repr(value)
+
+
+def values_of(variable: xr.DataArray) -> list[Any]:
+    """The values of a parameter as they were, in the order of the variable's elements."""
+    if "values" in variable.attrs:
+        return [decode(value) for value in json.loads(variable.attrs["values"])]
+    return [value if variable.dtype.kind in "iuf" else str(value) for value in variable.values.ravel().tolist()]
+
+
+def by_fold(scores: xr.Dataset) -> bool:
+    """Whether each fold chooses for itself; files of before know of the joint choice alone."""
+    return str(scores.attrs.get("choice", "joint")) == "fold"
+
+
+def completed(scores: xr.Dataset) -> xr.Dataset:
+    """With the means and what describes the variables; the Dataset given stays as it is."""
+    missing = [name for name in _NEEDED if name not in scores]
+    dims = set(json.loads(scores.attrs.get("parameters_searched", "[]")))
+    if missing or not dims or not {*dims, "fold"} <= set(scores["score"].dims):
+        msg = (
+            f"scores must have {', '.join(_NEEDED)}, the score over 'fold' and the dimensions of the attribute "
+            f"'parameters_searched', found {', '.join(map(str, scores.data_vars)) or 'nothing'} with "
+            f"{', '.join(map(str, scores.dims)) or 'no dimensions'}; dmkl.search and dmkl.load make such"
+        )
+        raise InputError(msg)
+    scores = scores.copy()
+    scores.attrs.setdefault("created_by", f"dmkl {__version__}")
+    if not {"mean_score", "standard_error"} <= set(scores.data_vars):
+        score = scores["score"]
+        # The mean of one fold is its score, without an error.
+        mean_error = (
+            (score.drop_attrs(), xr.full_like(score.drop_attrs(), np.nan)) if by_fold(scores) else mean_and_error(score)
+        )
+        scores["mean_score"], scores["standard_error"] = mean_error
+    if "round_bytes" in scores:
+        # NetCDF 3 has no integers of 64 bits; counts up to 2⁵³ are exact as floats.
+        scores["round_bytes"] = scores["round_bytes"].astype(np.float64)
+    return described(scores)
+
+
+def described(scores: xr.Dataset) -> xr.Dataset:
+    """With names, units and flags that describe the variables, set in place; statuses of older files by their words."""
+    for name, variable in scores.data_vars.items():
+        if name in _MEANINGS:
+            variable.attrs.setdefault("long_name", _MEANINGS[str(name)])
+        if name in _UNITS:
+            variable.attrs.setdefault("units", _UNITS[str(name)])
+    flags = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
+    meant = str(scores["status"].attrs.get("flag_meanings", flags["flag_meanings"])).split()
+    codes = np.array([WORDS.index(word) if word in WORDS else len(WORDS) - 1 for word in meant], dtype=np.int8)
+    scores["status"] = scores["status"].copy(data=codes[scores["status"].values.astype(np.int64)]).assign_attrs(flags)
+    return scores
+
+
+def nested(values: xr.Dataset, by: Sequence[str], tell: Callable[[xr.Dataset], Any]) -> Any:
+    """What is told of each label of the dimensions `by`, as dicts in dicts; of all at once where there are none."""
+    if not by:
+        return tell(values)
+    return {str(label): nested(values.isel({by[0]: k}), by[1:], tell) for k, label in enumerate(values[by[0]].values)}
+
+
+def read_dataset(path: Path) -> xr.Dataset:
+    """Read back what `dmkl.estimators.saving.write_dataset` wrote at a root, with names as NumPy strings.
+
+    Raises
+    ------
+    ValueError
+        If an array of the group, or of a group in it, has missing values.
+    """
+    # The root's consolidated metadata tell of everything that there was.
+    for name, member in zarr.open_group(path, mode="r", use_consolidated=True).members(max_depth=None):
+        if isinstance(member, zarr.Array) and member.nchunks_initialized < member.nchunks:
+            msg = f"{name} has missing values"
+            raise ValueError(msg)
+    stored: xr.Dataset = xr.open_zarr(path, chunks=None, consolidated=True).load().drop_encoding()
+    strings = {
+        name: (variable.dims, variable.values.astype(object).astype(str), variable.attrs)
+        for name, variable in stored.variables.items()
+        if variable.dtype.kind in "OT"
+    }
+    return stored.assign(strings)
