@@ -97,15 +97,12 @@ def kernel_set(options: argparse.Namespace) -> tuple[dmkl.KernelSet, int]:
 # --- the models ------------------------------------------------------------------------------------------------------
 
 
-def refitted(kernels: dmkl.KernelSet, estimator: Any) -> np.ndarray:
-    """Mean class accuracy on the test rows of each split, trained on its training and validation rows."""
-    scores = []
-    for number in range(len(kernels.splits)):
-        train, validation, test = kernels.split(number)
-        rows = np.union1d(train, validation)
-        model = clone(estimator).fit(kernels[rows, rows])
-        scores.append(balanced_accuracy_score(kernels.labels[test], model.predict(kernels[test, rows])))
-    return np.array(scores)
+def refitted(kernels: dmkl.KernelSet, number: int, estimator: Any) -> float:
+    """Mean class accuracy on the test rows of a split, trained on its training and validation rows."""
+    train, validation, test = kernels.split(number)
+    rows = np.union1d(train, validation)
+    model = clone(estimator).fit(kernels[rows, rows])
+    return float(balanced_accuracy_score(kernels.labels[test], model.predict(kernels[test, rows])))
 
 
 def candidates(kernels: dmkl.KernelSet, options: argparse.Namespace) -> dict[str, tuple[Any, dmkl.SearchResult]]:
@@ -127,17 +124,21 @@ def candidates(kernels: dmkl.KernelSet, options: argparse.Namespace) -> dict[str
 
 def outcomes(kernels: dmkl.KernelSet, options: argparse.Namespace) -> xr.Dataset:
     """Scores over (model, split) in validation, on test, on test after refitting; and what was chosen."""
-    refits: dict[str, np.ndarray] = {}
+    refits: dict[tuple[int, str], float] = {}
     rows = []
     searched = candidates(kernels, options)
     for estimator, result in searched.values():
-        best = clone(estimator).set_params(**result.best_params_)
-        if str(best) not in refits:
-            refits[str(best)] = refitted(kernels, best)
-        point = result.scores.isel(result.best_index_)
-        scores = {"validation": point["score"], "test": point["test_score"], "refitted": refits[str(best)]}
+        anew = []
+        for number, params in enumerate(result.best_params_.values()):  # each split chooses for itself
+            best = clone(estimator).set_params(**params)
+            if (number, str(best)) not in refits:
+                refits[number, str(best)] = refitted(kernels, number, best)
+            anew.append(refits[number, str(best)])
+        scores = {"validation": result.chosen["score"], "test": result.chosen["test_score"], "refitted": anew}
         row = xr.Dataset({name: ("split", np.asarray(values)) for name, values in scores.items()})
-        row["chosen"] = ", ".join(f"{name} = {value:.5g}" for name, value in result.best_params_.items())
+        row["chosen"] = ", ".join(
+            f"{name} = {' '.join(f'{value:.5g}' for value in result.chosen[name].values)}" for name in result.parameters
+        )
         rows.append(row)
     return xr.concat(rows, pd.Index(list(searched), name="model"))
 

@@ -125,9 +125,16 @@ def print_search(title: str, result: dmkl.SearchResult) -> None:
         columns = ["kind", "seconds", "bytes", "basis", "certified", "worst_gap"]
         rounds = scores[[f"round_{name}" for name in columns]].to_dataframe()
         print(rounds.set_axis(columns, axis=1).to_string(float_format="{:.3g}".format), end="\n\n")
-    table = scores["mean_score"].transpose("p", "lam").to_pandas().rename(index="{:.7g}".format, columns="{:g}".format)
+    mean = scores["score"].mean("fold").transpose("p", "lam")
+    table = mean.to_pandas().rename(index="{:.7g}".format, columns="{:g}".format)
     print(f"mean {scores.attrs['scoring']} in validation, p down, lam across")
     print(table.to_string(float_format="{:.4f}".format))
+
+
+def points_told(result: dmkl.SearchResult) -> list[str]:
+    """The chosen point, or that of each split where each chooses for itself."""
+    places = zip(*(np.atleast_1d(result.chosen[name].values) for name in ("p", "lam")), strict=True)
+    return [f"{p:.7g}, {lam:g}" for p, lam in places]
 
 
 def compare(shared: dmkl.SearchResult, wrapper: dmkl.SearchResult, splits: np.ndarray) -> None:
@@ -137,10 +144,10 @@ def compare(shared: dmkl.SearchResult, wrapper: dmkl.SearchResult, splits: np.nd
     passes, seconds = [r.n_passes_ for r in both], [r.scores.attrs["seconds"] for r in both]
     print(f"{'passes':<34}{passes[0]:>18,}{passes[1]:>18,}{passes[1] / passes[0]:>9.1f}")
     print(f"{'wall seconds':<34}{seconds[0]:>18,.1f}{seconds[1]:>18,.1f}{seconds[1] / seconds[0]:>9.1f}")
-    rows = {"chosen p, lam": ["{p:.7g}, {lam:g}".format(**r.best_params_) for r in both]}
-    rows["its mean validation score"] = [f"{r.best_score_:.4f}" for r in both]
+    rows = {"chosen p, lam": [" | ".join(points_told(r)) for r in both]}
+    rows["mean validation score"] = [f"{float(r.chosen['score'].mean()):.4f}" for r in both]
     if "test_score" in shared.scores:
-        rows["its mean test score"] = [f"{float(r.scores['test_score'].isel(r.best_index_).mean()):.4f}" for r in both]
+        rows["mean test score"] = [f"{float(r.chosen['test_score'].mean()):.4f}" for r in both]
     for number, status in enumerate(shared.scores["status"].attrs["flag_meanings"].split()):
         rows[status] = [f"{int((r.scores['status'] == number).sum()):,}" for r in both]
     rows["largest gap"] = [f"{float(r.scores['gap'].max()):.1e}" for r in both]

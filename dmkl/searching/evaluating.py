@@ -96,14 +96,6 @@ def evaluate(
     JMLR 11 (2010), Section 5. The standard error of the mean over outer folds takes them for independent, which folds
     that share training rows are not: Bengio, Grandvalet: No unbiased estimator of the variance of k-fold
     cross-validation. JMLR 5 (2004).
-
-    Examples
-    --------
-    >>> import dmkl
-    >>> K = dmkl.open("kernels.zarr")
-    >>> found = dmkl.evaluate(dmkl.MKFDA(), K, grid={"p": [1, 2], "lam": [1e-2, 1]}, outer=3, inner=2)
-    >>> bool(found.mean_score_ > 0.8)
-    True
     """
     started = time.monotonic()
     check_rule(rule)

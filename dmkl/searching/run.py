@@ -75,7 +75,7 @@ def search(
     choice
         "fold": each fold chooses by its own validation rows, as the papers do with predefined splits. "joint": all
         choose one point, by the mean over the folds, which is refused where a training or validation row of one fold
-        is a test row of another. By default "fold" where folds have test rows.
+        is a test row of another. By default "fold" where several folds have test rows.
     state
         A folder that all workers see, where the search is kept after every pass; the same call goes on from there
         after a kill, and a folder that holds another search is refused. Temporary where None.
@@ -100,7 +100,7 @@ def search(
     everything, tasks = labeled_targets(K, y, "search")
     folds = make_folds(cv, everything.labels, splits=K.splits, groups=groups, samples=K.samples)
     if choice is None:
-        choice = "fold" if any(len(fold.test) for fold in folds) else "joint"
+        choice = "fold" if len(folds) > 1 and any(len(fold.test) for fold in folds) else "joint"
     check_choice(choice)
     if choice == "joint":
         check_joint(folds, K.samples)

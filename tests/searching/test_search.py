@@ -304,8 +304,9 @@ def test_stored_splits_with_test_rows(tmp_path, kind, solver):
     check_scores(result, model, K, y, folds, part=2, prefix="test_score")
     if kind == "multilabel":
         assert result.tasks == ("low", "odd", "three")
-    lam = [p["lam"] for p in result.best_params_.values()] if kind == "multilabel" else result.best_params_["lam"]
     for k, (train, validation, test) in enumerate(folds):
+        own = result.best_params_[str(k)]
+        lam = [p["lam"] for p in own.values()] if kind == "multilabel" else own["lam"]
         rows = np.union1d(train, validation)
         again = dmkl.MKFDA(1.5, lam, tol=TIGHT, solver="direct").fit(K[rows, rows], y[rows])
         check_measures([result.scores["refit_test_score"].isel(fold=k)], again, K, (rows, test), 1, y)

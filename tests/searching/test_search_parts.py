@@ -94,6 +94,18 @@ def test_every_splitter(splitter):
         same_folds(make_folds(splitter, y, groups=np.repeat(list("abcdef"), 8)), list(splitter.split(y, y, groups)))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_of_folds_keeps_groups_whole(kind):
+    y = LABELS[kind]
+    splitter = GroupKFold(3) if kind == "multilabel" else StratifiedGroupKFold(3)
+    same_folds(make_folds(3, y, groups=GROUPS), list(splitter.split(y, y, GROUPS)))
+
+
+def test_folds_may_have_names():
+    folds = make_folds({"left": (TRAIN, VALIDATION), 7: (TRAIN, TEST)}, LABELS["binary"])
+    assert [(fold.name, fold.title) for fold in folds] == [("left", "fold left"), ("7", "fold 7")]
+
+
 @pytest.mark.parametrize("dtype", [object, np.dtypes.StringDType(), "U3"])
 def test_labels_are_stratified_whatever_they_are_stored_as(dtype):
     y = LABELS["binary"].astype(dtype)
@@ -230,27 +242,39 @@ def test_folds_of_a_splitter_hold_each_row_once(seed, n, kind):
         (GroupKFold(3), {"groups": GROUPS[1:]}, r"groups has shape \(47,\), expected \(48,\)"),
         (GroupKFold(3), {"groups": np.stack([GROUPS, GROUPS])}, r"groups has shape \(2, 48\)"),
         (GroupKFold(7), {"groups": GROUPS}, "GroupKFold cannot split these 48 rows: .*than the number of groups"),
-        (5, {"groups": GROUPS}, "cv=5 would ignore them; give cv=GroupKFold"),
-        (None, {"groups": GROUPS}, "cv=5 would ignore them"),
-        ("splits", {"groups": GROUPS, "splits": stored_splits()}, "cv='splits' would ignore them"),
+        (KFold(3, shuffle=True, random_state=0), {"groups": GROUPS},
+         "fold 0 has . groups with rows in training and in validation, .* keeps groups whole"),
+        ((TRAIN, VALIDATION, TEST), {"groups": np.arange(M) // 30},
+         "fold 0 has 1 groups with rows in training and in validation, 0 first"),
+        ((TRAIN, VALIDATION, TEST), {"groups": np.arange(M) // 24},
+         "fold 0 has 1 groups with rows in validation and in test, 1 first"),
+        ("splits", {"groups": np.zeros(M), "splits": stored_splits()}, "stored split 0 has 1 groups with rows in"),
+        (7, {"groups": GROUPS}, "fold . has no|cannot split"),
         ((TRAIN, []), {}, "fold 0 has no validation rows"),
         (([], VALIDATION), {}, "fold 0 has no training rows"),
         ((mask([]), VALIDATION), {}, "fold 0 has no training rows"),
         ([(TRAIN, VALIDATION), (TRAIN, [])], {}, "fold 1 has no validation rows"),
         ((TRAIN, [*VALIDATION, 7, 3]), {}, "fold 0 has 2 training rows that are validation rows too, row 3 first"),
         ((TRAIN, VALIDATION, [5]), {}, "fold 0 has 1 training rows that are test rows too, row 5 first"),
+        ((TRAIN, VALIDATION, VALIDATION), {},
+         "fold 0 has 12 validation rows that are test rows too, row 24 first; what is held out must not be chosen by"),
+        ({"left": (TRAIN, VALIDATION), "right": (TRAIN, VALIDATION, [*TEST, 25])}, {},
+         "fold right has 1 validation rows that are test rows too, row 25 first"),
+        ((TRAIN, VALIDATION), {"samples": np.array(["same"] * 26 + [str(k) for k in range(22)])},
+         "fold 0 has 24 training rows that are validation rows too"),
         ((TRAIN, [-M]), {}, "fold 0 has 1 training rows that are validation rows too, row 0 first"),
         ([(TRAIN, VALIDATION), (TRAIN, [M])], {}, "fold 1, validation: row 48 is outside the 48 rows"),
         (([-M - 1], VALIDATION), {}, "fold 0, train: row -49 is outside the 48 rows"),
         ((TRAIN, VALIDATION, [99]), {}, "fold 0, test: row 99 is outside the 48 rows"),
         ((mask(TRAIN)[1:], VALIDATION), {}, r"fold 0, train: a boolean row mask must have shape \(48,\), got \(47,\)"),
-        ([TRAIN, VALIDATION], {}, "fold 0 must be .* an explicit validation set is a tuple"),
+        ([TRAIN, VALIDATION], {}, "fold 0 must be .* a single fold is a tuple"),
         ([[0, 1], [2, 3]], {}, "fold 0 must be"),
         ([(TRAIN, VALIDATION), (TRAIN,)], {}, "fold 1 must be"),
         ([(TRAIN, VALIDATION, TEST, TEST)], {}, "fold 0 must be"),
         ([(TRAIN, VALIDATION + 0.5)], {}, "fold 0 must be"),
         ([7], {}, "fold 0 must be"),
-        ({"train": TRAIN}, {}, "fold 0 must be"),
+        ({"train": TRAIN}, {}, "fold train must be"),
+        ({}, {}, "cv has no folds"),
     ],
 )  # fmt: skip
 def test_bad_folds(cv, options, words):

@@ -20,7 +20,8 @@ import dmkl
 from dmkl.errors import FormatVersionError, InputError, StoreError, StoreExistsError
 from dmkl.searching import result as module
 from dmkl.searching.choice import choose, within_one_standard_error
-from dmkl.searching.result import SearchResult, as_coordinate
+from dmkl.searching.labeled import as_coordinate
+from dmkl.searching.result import SearchResult
 from dmkl.solvers.outcome import WORDS
 
 pytestmark = pytest.mark.usefixtures("synchronous")
@@ -281,10 +282,67 @@ def test_tasks_choose_each_for_itself():
         "boat": {"p": np.inf, "lam": 0.1},
         "bus": {"p": 1.5, "lam": 10.0},
     }
-    assert result.best_index_["boat"] == {"p": 4, "lam": 2}
+    assert {name: at.sel(task="boat") for name, at in result.best_index_.items()} == {"p": 4, "lam": 2}
     assert result.best_score_ == pytest.approx(dict.fromkeys(TASKS, 0.9))
     assert result.scores.mean_score.dims == ("p", "lam", "task")
     assert "boat: p=inf, lam=0.1, 0.9" in repr(result)
+
+
+def per_fold(scores):
+    return scores.assign_attrs(choice="fold")
+
+
+def test_folds_choose_each_for_itself(tmp_path):
+    scores = make()
+    scores["score"][...] = 0.5
+    for fold, place in enumerate([(2, 1), (4, 2), (2, 1)]):
+        scores["score"][(*place, fold)] = 0.9
+    result = SearchResult(per_fold(scores))
+    assert result.choosers == ("fold",)
+    points = [{"p": 1.5, "lam": 1e-3}, {"p": np.inf, "lam": 0.1}, {"p": 1.5, "lam": 1e-3}]
+    assert result.best_params_ == dict(zip("012", points, strict=True))
+    assert result.best_score_ == dict.fromkeys("012", 0.9)
+    xr.testing.assert_identical(result.best_index_["p"], xr.DataArray([2, 4, 2], {"fold": list("012")}, name="p"))
+    np.testing.assert_array_equal(result.scores["mean_score"], scores["score"])
+    chosen = result.chosen
+    expected = [scores["test_score"].values[(*place, fold)] for fold, place in enumerate([(2, 1), (4, 2), (2, 1)])]
+    np.testing.assert_array_equal(chosen["test_score"], expected)
+    np.testing.assert_array_equal(chosen["p"], [1.5, np.inf, 1.5])
+    assert chosen["weight"].dims == ("fold", "kernel")
+    table = result.table()
+    assert table["fold"].tolist() == ["0"] * 20 + ["1"] * 20 + ["2"] * 20
+    assert table.loc[[0, 20, 40], "p"].tolist() == [1.5, np.inf, 1.5]
+    assert "  1: p=inf, lam=0.1, 0.9" in result.summary().split("\n")
+    assert f"mean_class_accuracy {np.mean(expected):.4g} ± " in result.summary()
+    surface, curve, _ = drawn(result.plot_scores()).axes
+    assert rings(surface) == [(2.5, 1.5), (4.5, 2.5)]
+    assert [text.get_text() for text in surface.texts] == ["2"]
+    assert "chosen by a fold" in surface.get_title(loc="left")
+    assert len(rings(curve)) == 2
+    (ax,) = drawn(result.plot_weights()).axes
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], chosen["weight"].mean("fold"))
+    assert ax.get_title(loc="left") == "each fold at its own choice"
+    result.save(tmp_path / "search")
+    loaded = dmkl.load(tmp_path / "search")
+    assert loaded.best_params_ == result.best_params_
+    xr.testing.assert_identical(loaded.scores, result.scores)
+
+
+def test_folds_and_tasks_choose_each_for_itself():
+    scores = per_fold(make(tasks=TASKS))
+    result = SearchResult(scores)
+    assert result.choosers == ("fold", "task")
+    for fold in "012":
+        for task in TASKS:
+            alone = scores["score"].sel(fold=fold, task=task)
+            best = alone.isel(alone.argmax(("p", "lam")))
+            assert result.best_params_[fold][task] == {"p": float(best.p), "lam": float(best.lam)}
+            assert result.best_score_[fold][task] == float(best)
+    assert result.table()[["fold", "task"]].drop_duplicates().to_numpy().tolist() == [
+        [fold, task] for fold in "012" for task in TASKS
+    ]
+    assert len(rings(drawn(result.plot_scores(task="boat")).axes[0])) <= 3
+    assert drawn(result.plot_weights("boat")).axes[0].get_title(loc="left") == "boat: each fold at its own choice"
 
 
 def test_a_task_without_scores_is_named():
@@ -474,7 +532,7 @@ def test_others_read_it(tmp_path):
     with xr.open_zarr(tmp_path / "search") as opened:
         np.testing.assert_array_equal(opened.score.sel(p=1.5, fold="1"), result.scores.score.sel(p=1.5, fold="1"))
         assert opened.attrs["format"] == "dmkl-search"
-        assert opened.attrs["format_version"] == 1
+        assert opened.attrs["format_version"] == 2
     model = dmkl.load(tmp_path / "search" / "best")
     xr.testing.assert_identical(model.weights_, result.best_.weights_)
     group = zarr.open_group(tmp_path / "search", mode="r")
@@ -556,7 +614,7 @@ def test_a_newer_format(tmp_path):
     with pytest.raises(FormatVersionError, match="model format version 9"):
         dmkl.load(path)
     change(path, format_version=8)
-    with pytest.raises(FormatVersionError, match="has search format version 8, and this dmkl reads up to 1; install"):
+    with pytest.raises(FormatVersionError, match="has search format version 8, and this dmkl reads up to 2; install"):
         dmkl.load(path)
 
 

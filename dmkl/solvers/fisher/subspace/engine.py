@@ -50,6 +50,10 @@ _ROUGH = 1e-2
 _FINE = 0.01
 """Share of the tolerance to which the weights of other points are solved: one more Newton step than would do, so that
 weights and scores depend on the problem and not on the way there."""
+_WIDEST, _NARROWEST, _COLUMNS = 128, 76, 384
+"""Columns of a block: what all blocks have together, and between which bounds. The number of rounds depends on the
+width of each block: with 32 the fifteen training sets of a nested cross-validation took twice the passes of five with
+76. What does not fit in memory side by side rides passes one after another."""
 _FAR = 30.0
 """A point whose gap was above this is far from certified."""
 
@@ -101,7 +105,7 @@ class SubspaceSolver:
         self.n_passes = n_passes
         self._names = learnt[0].training.names
         self._spaces = [Subspace(one, workspace.fold(f)) for f, one in enumerate(learnt)]
-        width = options.block or max(32, min(128, 384 // len(learnt)))
+        width = options.block or max(_NARROWEST, min(_WIDEST, _COLUMNS // len(learnt)))
         self._step = grid_step([point.lam for point in points])
         self._growth = Growth(self._spaces, points, width, self._step)
         self._worst: list[float] = []
