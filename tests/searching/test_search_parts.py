@@ -249,7 +249,6 @@ def test_folds_of_a_splitter_hold_each_row_once(seed, n, kind):
         ((TRAIN, VALIDATION, TEST), {"groups": np.arange(M) // 24},
          "fold 0 has 1 groups with rows in validation and in test, 1 first"),
         ("splits", {"groups": np.zeros(M), "splits": stored_splits()}, "stored split 0 has 1 groups with rows in"),
-        (7, {"groups": GROUPS}, "fold . has no|cannot split"),
         ((TRAIN, []), {}, "fold 0 has no validation rows"),
         (([], VALIDATION), {}, "fold 0 has no training rows"),
         ((mask([]), VALIDATION), {}, "fold 0 has no training rows"),

@@ -1,0 +1,183 @@
+"""What commands say of samples that were not chosen by and not trained on: evaluate, predict, fit and search."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import confusion_matrix, matthews_corrcoef
+
+import dmkl
+
+pytest_plugins = ["helpers.command_line"]
+
+M = 45
+SMALL = ("--p", "1,2", "--lam", "1e-2,1", "--cluster", "threads")
+GRID = {"p": [1.0, 2.0], "lam": [0.01, 1.0]}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory, kernels, classes):
+    """Two splits of three parts, where what validates for the first tests for the second."""
+    splits = np.zeros((2, M), dtype=int)
+    splits[0, 27:36], splits[0, 36:] = 1, 2
+    splits[1, 36:], splits[1, 27:36] = 1, 2
+    path = tmp_path_factory.mktemp("protocol") / "split.zarr"
+    return dmkl.create(path, kernels, labels=classes, splits=splits, tile=16).view.source.location
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, kernels, classes):
+    path = tmp_path_factory.mktemp("protocol") / "plain.zarr"
+    samples = [f"s{i:02}" for i in range(M)]
+    return dmkl.create(path, kernels, samples=samples, labels=classes, tile=16).view.source.location
+
+
+# --- search --------------------------------------------------------------------------------------------------
+
+
+def test_each_split_chooses_for_itself(run, tmp_path, parts):
+    status, text, _ = run("search", parts, tmp_path / "found", *SMALL)
+    assert status == 0
+    found = dmkl.load(tmp_path / "found")
+    assert found.choosers == ("fold",)
+    rows = [line.split() for line in text.splitlines()]
+    for fold, point in found.best_params_.items():
+        one = found.chosen.sel(fold=fold)
+        numbers = [f"{float(one[name]):.4f}" for name in ("score", "test_score", "refit_test_score")]
+        assert [fold, f"{point['p']:g}", f"{point['lam']:g}", *numbers] in [row[:6] for row in rows]
+    status, text, _ = run("search", parts, tmp_path / "found", *SMALL, "--overwrite", "--json")
+    told = json.loads(text)
+    assert told["choice"] == "fold"
+    assert told["best"] == found.best_params_
+    assert told["refit_test_score"] == found.scores["refit_test_score"].values.tolist()
+    status, _, err = run("search", parts, tmp_path / "other", *SMALL, "--choice", "joint")
+    assert status == 1
+    assert "9 training and validation rows of stored split 0 are test rows of stored split 1" in err
+
+
+def test_one_of_the_splits(run, tmp_path, parts):
+    status, text, err = run("search", parts, tmp_path / "found", *SMALL, "--cv", "splits", "--split", 1)
+    assert status == 0, err
+    assert "1 fold, on 45 samples (split 1)" in text
+    found, K = dmkl.load(tmp_path / "found"), dmkl.open(parts)
+    assert found.scores["fold"].values.tolist() == ["1"]
+    expected = dmkl.search(dmkl.MKFDA(), K, grid=GRID, cv={"1": K.split(1)})
+    assert found.best_params_ == expected.best_params_
+    np.testing.assert_allclose(found.scores["test_score"], expected.scores["test_score"])
+    assert found.scores["refit_test_score"].dims == ("fold",)
+
+
+# --- evaluate ------------------------------------------------------------------------------------------------
+
+
+def test_evaluate(run, tmp_path, plain):
+    out = tmp_path / "estimate"
+    arguments = ["--outer", 3, "--inner", "StratifiedKFold(2)", "--scoring", "accuracy,matthews"]
+    status, text, err = run("evaluate", plain, out, *SMALL, *arguments)
+    assert status == 0, err
+    found = dmkl.load(out)
+    expected = dmkl.evaluate(
+        dmkl.MKFDA(), dmkl.open(plain), grid=GRID, outer=3, inner=2, scoring=["accuracy", "matthews"]
+    )
+    np.testing.assert_allclose(found.scores["test_score"], expected.scores["test_score"])
+    assert found.table()[["p", "lam"]].equals(expected.table()[["p", "lam"]])
+    assert "3 outer folds × 2 inner, on 45 samples (all)" in text
+    assert f"accuracy {found.mean_score_:.4g}" in text
+    for label, recall in zip(("apple", "pear", "plum"), found.classes["recall"].values, strict=True):
+        assert f"{recall:.3g}" in next(line for line in text.splitlines() if line.startswith(label))
+    assert not (tmp_path / "estimate.partial").exists()
+    status, text, _ = run("evaluate", plain, out, *SMALL, *arguments, "--json", "--overwrite")
+    told = json.loads(text)
+    assert told["mean_score"] == found.mean_score_
+    assert [list(counts) for counts in told["confusion"].values()] == found.confusion.values.tolist()
+    assert len(told["folds"]) == told["outer_folds"] == 3
+    status, _, err = run("evaluate", plain, out, *SMALL)
+    assert status == 1
+    assert "exists already" in err
+    status, _, err = run("evaluate", plain, tmp_path / "new", *SMALL, "--outer", "Fold(3)")
+    assert "--outer takes a number of folds" in err
+
+
+def test_evaluate_keeps_groups_whole(run, tmp_path, plain):
+    (tmp_path / "groups.txt").write_text("\n".join(map(str, np.arange(M) // 5)))
+    arguments = ["--outer", 2, "--inner", 2, "--groups", tmp_path / "groups.txt"]
+    status, _, err = run("evaluate", plain, tmp_path / "estimate", *SMALL, *arguments)
+    assert status == 0, err
+    expected = dmkl.evaluate(dmkl.MKFDA(), dmkl.open(plain), grid=GRID, outer=2, inner=2, groups=np.arange(M) // 5)
+    np.testing.assert_allclose(dmkl.load(tmp_path / "estimate").scores["test_score"], expected.scores["test_score"])
+
+
+# --- predict and fit -----------------------------------------------------------------------------------------
+
+
+def test_predicting_after_a_search_on_all_samples(run, tmp_path, plain):
+    """There is nothing new in the set: the error says what to do, and samples by name are told to be no test."""
+    found = tmp_path / "found"
+    assert run("search", plain, found, *SMALL, "--cv", 3)[0] == 0
+    status, _, err = run("predict", found, plain, "--cluster", "threads")
+    assert status == 1
+    assert "trained on all 45 samples of this set" in err
+    assert "--rows FILE" in err
+    (tmp_path / "rows.txt").write_text("s03\ns01\n")
+    out = tmp_path / "predictions.csv"
+    options = ["--rows", tmp_path / "rows.txt", "--cluster", "threads"]
+    status, text, _ = run("predict", found, plain, *options, "--out", out)
+    assert status == 0
+    assert "2 samples" in text
+    assert "which the model was trained on: of new ones that says nothing" in text
+    assert [line.split(",")[0] for line in out.read_text().splitlines()] == ["sample", "s03", "s01"]
+    _, text, _ = run("predict", found, plain, *options, "--json")
+    assert (json.loads(text)["samples"], json.loads(text)["trained_on"]) == (2, 2)
+
+
+def test_samples_that_were_trained_on_are_not_scored_with_others(run, tmp_path, plain):
+    (tmp_path / "train.txt").write_text("\n".join(f"s{i:02}" for i in range(30)))
+    model = tmp_path / "model"
+    assert run("fit", plain, model, "--train", tmp_path / "train.txt", "--cluster", "threads")[0] == 0
+    (tmp_path / "rows.txt").write_text("\n".join(f"s{i:02}" for i in range(25, 45)))
+    status, text, _ = run("predict", model, plain, "--rows", tmp_path / "rows.txt", "--cluster", "threads", "--json")
+    told = json.loads(text)
+    K, rows = dmkl.open(plain), np.arange(30, 45)
+    assert (told["samples"], told["trained_on"]) == (20, 5)
+    assert told["accuracy"] == dmkl.load(model).score(K[rows, :30])
+
+
+def test_parts_of_a_split_that_were_trained_on_are_refused(run, tmp_path, parts):
+    assert run("fit", parts, tmp_path / "model", "--all", "--cluster", "threads")[0] == 0
+    for part in ("test", "validation"):
+        status, _, err = run("predict", tmp_path / "model", parts, "--split", 0, "--part", part)
+        assert status == 1
+        assert f"trained on 9 samples of the 9 in the {part} part of split 0" in err
+    assert run("predict", tmp_path / "model", parts, "--split", 0, "--part", "train", "--cluster", "threads")[0] == 0
+    status, _, err = run("predict", tmp_path / "model", parts, "--split", 0, "--rows", tmp_path / "none")
+    assert "--split and --rows exclude one another" in err
+
+
+def test_measures_of_a_fit_and_of_its_predictions(run, tmp_path, parts):
+    model = tmp_path / "model"
+    arguments = ["--split", 1, "--scoring", "matthews,accuracy", "--cluster", "threads"]
+    status, text, _ = run("fit", parts, model, *arguments)
+    assert status == 0
+    assert "9 samples (the test part of split 1)" in text
+    K = dmkl.open(parts)
+    train, _, test = K.split(1)
+    predicted = dmkl.load(model).predict(K[test, train])
+    matthews = dmkl.assess(dmkl.load(model), K[test, train], scoring="matthews")["score"].item()
+    assert f"matthews {matthews:.4g}" in text
+    _, text, _ = run("fit", parts, model, *arguments, "--overwrite", "--json")
+    held_out = json.loads(text)["held_out"]
+    assert held_out["samples"] == 9
+    _, text, _ = run("predict", model, parts, "--split", 1, "--scoring", "matthews,accuracy", "--json")
+    told = json.loads(text)
+    assert told["scores"] == held_out["scores"]
+    assert told["scores"]["matthews"] == matthews
+    expected = confusion_matrix(K.labels[test].astype(str), predicted.astype(str))
+    np.testing.assert_array_equal(list(told["confusion"].values()), expected)
+    assert [row["support"] for row in told["classes"]] == expected.sum(axis=1).tolist()
+    assert -1 <= matthews_corrcoef(K.labels[test].astype(str), predicted.astype(str)) <= 1
+    status, _, err = run("fit", parts, tmp_path / "other", "--all", "--scoring", "accuracy")
+    assert status == 1
+    assert "there are none" in err
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,260 @@
+"""`dmkl.evaluate`: every outer fold against a search of its own, groups, measures, tables, files."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+from helpers.references import Counting, digits, in_memory, over
+from sklearn.metrics import confusion_matrix, precision_score, recall_score
+from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
+
+import dmkl
+from dmkl.errors import InputError, StoreError, StoreExistsError
+from dmkl.searching.folds import nest_folds
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+TIGHT = 1e-7
+GRID = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
+OUTER, INNER = (StratifiedKFold(n, shuffle=True, random_state=n) for n in (3, 2))
+
+
+def kernels():
+    return in_memory(digits()[0], 90)
+
+
+def labels(kind):
+    y = digits()[1]
+    return {
+        "binary": np.where(y < 5, "small", "large"),
+        "multiclass": y % 4,
+        "multilabel": np.stack([y < 5, y % 2], axis=1).astype(int),
+    }[kind]
+
+
+@pytest.fixture(scope="module")
+def found():
+    import dask
+
+    with dask.config.set(scheduler="synchronous"):
+        model = dmkl.MKFDA(tol=TIGHT)
+        scoring = ["accuracy", "matthews"]
+        return dmkl.evaluate(model, kernels(), labels("multiclass"), GRID, outer=OUTER, inner=INNER, scoring=scoring)
+
+
+# --- scores --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("estimator", "kind", "grid"),
+    [
+        (dmkl.MKFDA(tol=TIGHT), "multiclass", GRID),
+        (dmkl.MKFDA(tol=TIGHT), "multilabel", GRID),
+        (dmkl.MKFDA(tol=TIGHT, solver="direct"), "binary", GRID),
+        (dmkl.MKSVM(tol=1e-5), "binary", {"p": [1.0, 2.0], "C": [0.5, 4.0]}),
+        (dmkl.Uniform(tol=TIGHT), "multiclass", {"steps": [("center", "trace"), ("cosine",)], "lam": [0.1]}),
+    ],
+)
+def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
+    """The estimate equals, fold by fold, that of a loop of searches whose models are scored on what is held out."""
+    K, y = kernels(), labels(kind)
+    outer, inner = (OUTER, INNER) if kind != "multilabel" else (KFold(3), KFold(2))
+    together = dmkl.evaluate(estimator, K, y, grid, outer=outer, inner=inner, scoring="accuracy")
+    assert list(together.searches) == ["0", "1", "2"]
+    for name, (train, test) in zip("012", outer.split(y, y), strict=True):
+        alone = dmkl.search(estimator, K[train, train], y[train], grid, inner, scoring="accuracy")
+        search, one = together.searches[name], together.scores.sel(fold=name)
+        np.testing.assert_array_equal(search.scores["score"], alone.scores["score"])
+        np.testing.assert_allclose(search.scores["weight"], alone.scores["weight"], atol=1e-2)
+        assert search.best_params_ == alone.best_params_
+        np.testing.assert_allclose(one["inner_score"], alone.chosen["mean_score"])
+        own = dmkl.assess(alone.best_, K[test, train], y[test], scoring="accuracy")
+        np.testing.assert_allclose(one["test_score"], own["score"].sel(measure="accuracy"))
+        np.testing.assert_array_equal(one["confusion"].values, own["confusion"].values)
+        weights = alone.best_.weights_
+        if weights.dims == one["weight"].dims:
+            np.testing.assert_allclose(one["weight"], weights, atol=1e-2)
+        assert (one["n_train"], one["n_test"]) == (len(train), len(test))
+
+
+def test_all_folds_share_the_passes():
+    K, source = over(kernels(), Counting)
+    y = labels("binary")
+    grid = {"p": [1.5, 2.0], "lam": [1e-2, 1.0]}  # no weight is zero, so that every pass reads every kernel
+    plain = dmkl.search(dmkl.MKFDA(), K, y, grid, OUTER, refit=False)
+    source.reads.clear()
+    nested = dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=OUTER, inner=INNER)
+    assert source.reads.total() == nested.n_passes_ * len(K) * len(K.view.tile_tasks())
+    inner = nested.n_passes_ - nested.scores.attrs["n_refit_passes"]
+    assert inner <= 1.5 * plain.n_passes_
+
+
+def test_what_no_choice_sees_changes_nothing(found):
+    """Other labels of the test rows of an outer fold: the same choice and weights there, and other scores."""
+    y = labels("multiclass")
+    train, test = next(iter(OUTER.split(y, y)))
+    others = y.copy()
+    others[test] = (others[test] + 1) % 4
+    fold = {"first": (train, test)}
+    one, other = (
+        dmkl.evaluate(dmkl.MKFDA(tol=TIGHT), kernels(), truth, GRID, outer=fold, inner=INNER) for truth in (y, others)
+    )
+    for name in ("weight", "p", "lam", "inner_score", "gap"):
+        np.testing.assert_array_equal(one.scores[name], other.scores[name])
+    assert (one.scores["test_score"] != other.scores["test_score"]).all()
+    assert one.scores["fold"].values.tolist() == ["first"]
+    np.testing.assert_allclose(one.scores["test_score"][0], found.scores["test_score"][0])
+
+
+def test_stored_splits_are_the_papers_protocol(tmp_path):
+    """Choice on validation rows, training on both parts, score on test rows: what a search says after refitting."""
+    rng = np.random.default_rng(3)
+    parts = np.stack([rng.permutation(np.repeat([0, 1, 2, -1], [50, 20, 15, 5])) for _ in range(2)])
+    K = dmkl.create(tmp_path / "set.zarr", digits()[0], labels=labels("multiclass"), splits=parts)
+    nested = dmkl.evaluate(dmkl.MKFDA(tol=TIGHT), K, grid=GRID, outer="splits")
+    plain = dmkl.search(dmkl.MKFDA(tol=TIGHT), K, grid=GRID)
+    np.testing.assert_allclose(nested.scores["test_score"], plain.scores["refit_test_score"])
+    assert [search.best_params_ for search in nested.searches.values()] == list(plain.best_params_.values())
+    with_inner = nest_folds("splits", 3, K.labels, splits=K.splits)
+    assert [len(one.inner) for one in with_inner] == [3, 3]
+    np.testing.assert_array_equal(with_inner[1].fold.test, K.split(1).test)
+    with pytest.raises(InputError, match="outer=.splits. needs splits stored"):
+        nest_folds("splits", None, labels("binary"))
+
+
+# --- folds ---------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_whole_in_both_loops():
+    groups, y = np.arange(90) // 3, labels("multiclass")
+    for outer, inner in ((3, 2), (GroupKFold(3), GroupKFold(2))):
+        for one in nest_folds(outer, inner, y, groups=groups):
+            assert not set(groups[one.fold.train]) & set(groups[one.fold.test])
+            for fold in one.inner:
+                assert not set(groups[fold.train]) & set(groups[fold.validation])
+                assert set(fold.seen) == set(one.fold.train)
+    with pytest.raises(
+        InputError, match=r"outer fold 0, inner fold 0 has .* groups with rows in training and in valid"
+    ):
+        nest_folds(3, KFold(2, shuffle=True, random_state=0), y, groups=groups)
+    with pytest.raises(InputError, match=r"outer fold 0 has .* groups with rows in training and in test"):
+        nest_folds(KFold(3, shuffle=True, random_state=0), 2, y, groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "words"),
+    [
+        (3, "splits", "inner must be a number of folds or a splitter"),
+        (3, [(np.arange(10), np.arange(10, 20))], "inner must be a number of folds or a splitter"),
+        (1, 3, "outer=1 is no number of folds|cv=1 is no number of folds"),
+        ("folds", 3, "outer='folds' is unknown"),
+        ((np.arange(40), np.arange(40, 60), np.arange(60, 90)), 3, r"outer fold 0 must be \(train, test\)"),
+        ((np.arange(40), []), 3, "outer fold 0 has no test rows"),
+        (3, 80, "outer fold 0: .*cannot split these 60 rows"),
+    ],
+)
+def test_folds_that_are_refused(outer, inner, words):
+    with pytest.raises(InputError, match=words):
+        dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, outer=outer, inner=inner)
+
+
+# --- what is told --------------------------------------------------------------------------------------------
+
+
+def test_means_choices_and_tables(found):
+    scores = found.scores
+    assert found.measures == ("accuracy", "matthews")
+    assert found.mean_score_ == pytest.approx(scores["test_score"].values.mean())
+    assert found.standard_error_ == pytest.approx(scores["test_score"].values.std(ddof=1) / np.sqrt(3))
+    table = found.table()
+    assert list(table.columns) == ["fold", "p", "lam", "inner_score", "accuracy", "matthews", "gap", "status"]
+    np.testing.assert_array_equal(table["matthews"], scores["test_score_matthews"])
+    assert [dict(row) for row in table[["p", "lam"]].to_dict("records")] == [
+        search.best_params_ for search in found.searches.values()
+    ]
+    choices = found.choices
+    assert choices["folds"].sum() == 3
+    assert choices["folds"].is_monotonic_decreasing
+    assert f"accuracy {found.mean_score_:.4g} ± " in found.summary()
+    assert "24 fits (largest gap " in found.summary()
+    assert "<div>Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner<br>" in found._repr_html_()
+    for search in found.searches.values():
+        assert (search.scores["gap"] <= TIGHT).all()
+        assert {"weight", "status"} <= set(search.scores)
+
+
+def test_class_wise_measures_are_scikit_learns(found):
+    y = labels("multiclass")
+    truth, predicted = [], []
+    for (train, test), params in zip(OUTER.split(y, y), found.table()[["p", "lam"]].to_dict("records"), strict=True):
+        model = dmkl.MKFDA(**params, tol=TIGHT).fit(kernels()[train, train], y[train])
+        truth += y[test].tolist()
+        predicted += model.predict(kernels()[test, train]).tolist()
+    np.testing.assert_array_equal(found.confusion, confusion_matrix(truth, predicted))
+    assert found.confusion.dims == ("true", "predicted")
+    np.testing.assert_allclose(found.classes["recall"], recall_score(truth, predicted, average=None))
+    np.testing.assert_allclose(found.classes["precision"], precision_score(truth, predicted, average=None))
+    np.testing.assert_array_equal(found.classes["support"], np.bincount(truth))
+    assert found.classes["recall"].dims == ("class",)
+
+
+def test_round_trip(tmp_path, found):
+    found.save(tmp_path / "found")
+    loaded = dmkl.load(tmp_path / "found")
+    assert type(loaded) is dmkl.EvaluationResult
+    xr.testing.assert_identical(loaded.scores, found.scores)
+    assert repr(loaded) == repr(found)
+    for name, search in found.searches.items():
+        xr.testing.assert_identical(loaded.searches[name].scores, search.scores)
+    with xr.open_zarr(tmp_path / "found") as opened:
+        assert opened.attrs["format"] == "dmkl-evaluation"
+    with pytest.raises(StoreExistsError, match="exists already"):
+        found.save(tmp_path / "found")
+    found.save(tmp_path / "found", overwrite=True)
+    (tmp_path / "found" / "search-1" / "score").rename(tmp_path / "lost")
+    with pytest.raises(StoreError, match=r"the (evaluation|search) at .* is damaged"):
+        dmkl.load(tmp_path / "found")
+    with pytest.raises(InputError, match="scores must have test_score"):
+        dmkl.EvaluationResult(found.scores.drop_vars("weight"), found.searches)
+    with pytest.raises(InputError, match="over the folds of searches"):
+        dmkl.EvaluationResult(found.scores, {})
+
+
+def test_values_of_any_kind_are_told(tmp_path):
+    grid = {"steps": [("center", "trace"), ()], "lam": [0.1]}
+    found = dmkl.evaluate(dmkl.Uniform(), kernels(), labels("binary"), grid, outer=2, inner=2)
+    assert set(found.table()["steps"]) <= {("center", "trace"), ()}
+    found.save(tmp_path / "found")
+    assert dmkl.load(tmp_path / "found").table()["steps"].tolist() == found.table()["steps"].tolist()
+
+
+def test_going_on_from_a_state(tmp_path):
+    arguments = {"outer": 2, "inner": 2, "state": tmp_path / "state"}
+    first = dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, **arguments)
+    again = dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, **arguments)
+    xr.testing.assert_equal(first.scores, again.scores)
+    with pytest.raises(InputError, match="the folds"):
+        dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("binary"), GRID, outer=3, inner=2, state=tmp_path / "state")
+
+
+# --- measures of a model -------------------------------------------------------------------------------------
+
+
+def test_assess():
+    K, y = kernels(), labels("binary")
+    train, test = np.arange(60), np.arange(60, 90)
+    model = dmkl.MKFDA().fit(K[train, train], y[train])
+    found = dmkl.assess(model, K[test, train], y[test], scoring=["accuracy", "roc_auc"])
+    assert found["score"].sel(measure="accuracy") == model.score(K[test, train], y[test])
+    np.testing.assert_array_equal(found["confusion"], confusion_matrix(y[test], model.predict(K[test, train])))
+    assert found["class"].values.tolist() == ["large", "small"]
+    with pytest.raises(InputError, match="assess needs labels"):
+        dmkl.assess(model, K[test, train])
+    with pytest.raises(InputError, match="y has 29 labels, and there are 30 samples"):
+        dmkl.assess(model, K[test, train], y[test][1:])
+    with pytest.raises(InputError, match="none of the classes learnt"):
+        dmkl.assess(model, K[test, train], np.array(["huge"] * 30))
+    assert json.dumps(found["score"].values.tolist())

@@ -1,0 +1,99 @@
+"""The protocol of choosing and testing: what tests has chosen nothing, so that labels of noise are worth a guess."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.references import in_memory
+from sklearn.metrics.pairwise import rbf_kernel
+
+import dmkl
+from dmkl.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+M, SEEDS = 60, 20
+GRID = {"p": [1.0, 2.0], "lam": [1e-3, 0.1, 10.0]}
+THREE = np.array_split(np.random.default_rng(1).permutation(M), 3)
+MIRRORED = [tuple(THREE), (THREE[0], THREE[2], THREE[1])]
+"""What validates for one split tests another."""
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    rng = np.random.default_rng(0)
+    return in_memory(np.array([rbf_kernel(rng.standard_normal((M, 5)), gamma=0.2) for _ in range(3)]), M)
+
+
+@pytest.fixture(scope="module")
+def noise():
+    """Labels that know nothing of the kernels, (M, SEEDS): each column is a problem, and chooses, for itself."""
+    rng = np.random.default_rng(2)
+    return np.stack([rng.permutation(np.arange(M) % 2) for _ in range(SEEDS)], axis=1)
+
+
+def is_chance(accuracy):
+    """Within three standard errors of one half, over the seeds."""
+    values = np.asarray(accuracy, dtype=float).ravel()
+    assert values.shape == (SEEDS,)
+    return abs(values.mean() - 0.5) <= 3 * values.std(ddof=1) / np.sqrt(SEEDS)
+
+
+def test_noise_is_worth_a_guess_through_every_test_score_of_a_search(kernels, noise):
+    found = dmkl.search(dmkl.MKFDA(), kernels, noise, GRID, MIRRORED, scoring="accuracy")
+    assert found.choosers == ("fold", "task")
+    assert is_chance(found.chosen["test_score"].mean("fold"))
+    assert is_chance(found.scores["refit_test_score"].mean("fold"))
+    seen, test = np.union1d(THREE[0], THREE[1]), THREE[2]
+    own = dmkl.assess(found.best_, kernels[test, seen], noise[test], scoring="accuracy")
+    assert is_chance(own["score"].sel(measure="accuracy"))
+    np.testing.assert_allclose(own["score"].sel(measure="accuracy"), found.scores["refit_test_score"].sel(fold="0"))
+    # The choice itself is no estimate: the best of the grid is above a guess on what chose it.
+    assert not is_chance(found.chosen["score"].mean("fold"))
+
+
+def test_noise_is_worth_a_guess_in_an_evaluation(kernels, noise):
+    found = dmkl.evaluate(dmkl.MKFDA(), kernels, noise, GRID, outer=3, inner=2, scoring="accuracy")
+    assert is_chance(found.mean_score_)
+
+
+def test_one_choice_for_mirrored_splits_is_refused(kernels, noise):
+    """It would look better than a guess on labels of noise: half of its validation rows are tested."""
+    arguments = dmkl.MKFDA(), kernels, noise[:, 0], GRID, MIRRORED
+    with pytest.raises(InputError, match="^20 training and .*fold 0 are test rows of fold 1: .*choice=.fold."):
+        dmkl.search(*arguments, choice="joint")
+    alone = [dmkl.search(*arguments[:4], split).best_params_ for split in MIRRORED]
+    assert list(dmkl.search(*arguments).best_params_.values()) == alone
+
+
+def test_a_joint_choice_where_no_row_that_chooses_is_tested(kernels, noise):
+    train, validation, test = THREE
+    folds = [(train, validation, test), (validation, train, test)]
+    found = dmkl.search(dmkl.MKFDA(), kernels, noise[:, 0], GRID, folds, choice="joint")
+    assert found.choosers == ()
+    assert set(found.best_params_) == {"p", "lam"}
+    mean = found.scores["score"].mean("fold")
+    assert float(mean.sel(found.best_params_)) == float(mean.max())
+    with pytest.raises(InputError, match="choice must be 'fold' or 'joint', got 'each'"):
+        dmkl.search(dmkl.MKFDA(), kernels, noise[:, 0], GRID, folds, choice="each")
+
+
+def test_validation_rows_that_are_tested_are_refused_everywhere(kernels, noise):
+    train, validation, test = THREE
+    words = "fold 0 has 20 validation rows that are test rows too"
+    with pytest.raises(InputError, match=words):
+        dmkl.search(dmkl.MKFDA(), kernels, noise[:, 0], GRID, (train, validation, validation))
+    with pytest.raises(InputError, match="fold left has 1 validation rows that are test rows too"):
+        dmkl.search(dmkl.MKFDA(), kernels, noise[:, 0], GRID, {"left": (train, validation, [*test, validation[0]])})
+    with pytest.raises(InputError, match="outer fold 1 has 20 training rows that are test rows too"):
+        folds = [(train, validation), (np.union1d(train, test), test)]
+        dmkl.evaluate(dmkl.MKFDA(), kernels, noise[:, 0], GRID, outer=folds, inner=2)
+
+
+def test_the_same_sample_in_two_rows_is_the_same_sample(kernels, noise):
+    rows = np.concatenate([np.arange(40), np.arange(10)])
+    K, y = kernels[rows, rows], noise[rows, 0]
+    with pytest.raises(InputError, match="fold 0 has 10 training rows that are validation rows too"):
+        dmkl.search(dmkl.MKFDA(), K, y, GRID, (np.arange(40), np.arange(40, 50)))
+    with pytest.raises(InputError, match="outer fold 0 has 10 training rows that are test rows too"):
+        dmkl.evaluate(dmkl.MKFDA(), K, y, GRID, outer=(np.arange(40), np.arange(40, 50)))
