@@ -137,7 +137,7 @@ def test_samples_that_were_trained_on_are_not_scored_with_others(run, tmp_path, 
     model = tmp_path / "model"
     assert run("fit", plain, model, "--train", tmp_path / "train.txt", "--cluster", "threads")[0] == 0
     (tmp_path / "rows.txt").write_text("\n".join(f"s{i:02}" for i in range(25, 45)))
-    status, text, _ = run("predict", model, plain, "--rows", tmp_path / "rows.txt", "--cluster", "threads", "--json")
+    _, text, _ = run("predict", model, plain, "--rows", tmp_path / "rows.txt", "--cluster", "threads", "--json")
     told = json.loads(text)
     K, rows = dmkl.open(plain), np.arange(30, 45)
     assert (told["samples"], told["trained_on"]) == (20, 5)

@@ -48,6 +48,13 @@ def test_search_grid(tmp_path):
     assert "as it must" in printed
 
 
+def test_nested(views, tmp_path):
+    options = ["--ps", 1, 2, "--lams", 0.01, 1, "--outer", 3, "--inner", 2, "--output", tmp_path / "out"]
+    printed = run("nested.py", views, *options, cwd=tmp_path)
+    assert "largest difference of an outer fold 0.0000" in printed
+    assert "Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner" in printed
+
+
 @pytest.mark.slow
 def test_noise_kernels(views, tmp_path):
     options = ["--noise", 0, 2, "--ps", 1, 2, "--lams", 0.01, "--output", tmp_path / "out"]

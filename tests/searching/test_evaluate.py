@@ -121,7 +121,7 @@ def test_stored_splits_are_the_papers_protocol(tmp_path):
     with_inner = nest_folds("splits", 3, K.labels, splits=K.splits)
     assert [len(one.inner) for one in with_inner] == [3, 3]
     np.testing.assert_array_equal(with_inner[1].fold.test, K.split(1).test)
-    with pytest.raises(InputError, match="outer=.splits. needs splits stored"):
+    with pytest.raises(InputError, match=r"outer=.splits. needs splits stored"):
         nest_folds("splits", None, labels("binary"))
 
 
@@ -136,9 +136,7 @@ def test_groups_are_whole_in_both_loops():
             for fold in one.inner:
                 assert not set(groups[fold.train]) & set(groups[fold.validation])
                 assert set(fold.seen) == set(one.fold.train)
-    with pytest.raises(
-        InputError, match=r"outer fold 0, inner fold 0 has .* groups with rows in training and in valid"
-    ):
+    with pytest.raises(InputError, match=r"outer fold 0, inner fold 0 has .* groups with rows in training and in val"):
         nest_folds(3, KFold(2, shuffle=True, random_state=0), y, groups=groups)
     with pytest.raises(InputError, match=r"outer fold 0 has .* groups with rows in training and in test"):
         nest_folds(KFold(3, shuffle=True, random_state=0), 2, y, groups=groups)

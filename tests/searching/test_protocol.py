@@ -60,7 +60,7 @@ def test_noise_is_worth_a_guess_in_an_evaluation(kernels, noise):
 def test_one_choice_for_mirrored_splits_is_refused(kernels, noise):
     """It would look better than a guess on labels of noise: half of its validation rows are tested."""
     arguments = dmkl.MKFDA(), kernels, noise[:, 0], GRID, MIRRORED
-    with pytest.raises(InputError, match="^20 training and .*fold 0 are test rows of fold 1: .*choice=.fold."):
+    with pytest.raises(InputError, match=r"^20 training and .*fold 0 are test rows of fold 1: .*choice=.fold."):
         dmkl.search(*arguments, choice="joint")
     alone = [dmkl.search(*arguments[:4], split).best_params_ for split in MIRRORED]
     assert list(dmkl.search(*arguments).best_params_.values()) == alone
@@ -85,8 +85,8 @@ def test_validation_rows_that_are_tested_are_refused_everywhere(kernels, noise):
         dmkl.search(dmkl.MKFDA(), kernels, noise[:, 0], GRID, (train, validation, validation))
     with pytest.raises(InputError, match="fold left has 1 validation rows that are test rows too"):
         dmkl.search(dmkl.MKFDA(), kernels, noise[:, 0], GRID, {"left": (train, validation, [*test, validation[0]])})
+    folds = [(train, validation), (np.union1d(train, test), test)]
     with pytest.raises(InputError, match="outer fold 1 has 20 training rows that are test rows too"):
-        folds = [(train, validation), (np.union1d(train, test), test)]
         dmkl.evaluate(dmkl.MKFDA(), kernels, noise[:, 0], GRID, outer=folds, inner=2)
 
 
