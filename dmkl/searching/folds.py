@@ -101,17 +101,14 @@ def make_folds(
         training or no validation rows, rows or groups that are in two of its parts, positions outside, fewer than two
         classes in training (of the set, or of a task), or a class in validation or test that training lacks.
     """
-    y = _as_labels(labels)
+    known = _known(labels, groups, samples)
     if cv is None:
         cv = SPLITS if splits is not None and (splits == VALIDATION).any() else DEFAULT_FOLDS
-    known_groups = _as_groups(groups, len(y))
-    found = _described(cv, y, splits, known_groups, "cv")
-    what = "stored split" if isinstance(cv, str) else "fold"
+    what, called = "stored split" if isinstance(cv, str) else "fold", ("train", "validation", "test")
+    found = _described(cv, known.y, splits, known.groups, "cv")
     return [
-        _checked(_as_fold(name, f"{what} {name}", parts, len(y), ("train", "validation", "test")), y, known_groups,
-                 samples)
-        for name, parts in found.items()
-    ]  # fmt: skip
+        _checked(_as_fold(name, f"{what} {name}", parts, len(known.y), called), known) for name, parts in found.items()
+    ]
 
 
 def nest_folds(
@@ -141,46 +138,42 @@ def nest_folds(
     InputError
         As in `make_folds`, and if `inner` is something else.
     """
-    y = _as_labels(labels)
-    known_groups = _as_groups(groups, len(y))
+    known = _known(labels, groups, samples)
     outer = DEFAULT_FOLDS if outer is None else outer
-    stored = isinstance(outer, str)
-    if stored and inner in (None, SPLITS) and splits is not None and (splits == VALIDATION).any():
+    stored, own = isinstance(outer, str), inner is None or (isinstance(inner, str) and inner == SPLITS)
+    if stored and own and splits is not None and (splits == VALIDATION).any():
         return [
             OuterFold(Fold(one.name, one.title, one.seen, one.test[:0], _tested(one)), [one])
-            for one in make_folds(outer, y, splits=splits, groups=groups, samples=samples)
+            for one in make_folds(outer, labels, splits=splits, groups=groups, samples=samples)
         ]
     inner = INNER_FOLDS if inner is None else inner
-    if _as_splitter(inner, y, known_groups) is None:
+    if _as_splitter(inner, known.y, known.groups, "inner") is None:
         msg = (
             "inner must be a number of folds or a splitter of scikit-learn, which splits the training rows of each "
             f"outer fold, or None, got {inner!r}; 'splits' goes with outer='splits' where splits have validation rows"
         )
         raise InputError(msg)
     found = []
-    for name, parts in _described(outer, y, splits, known_groups, "outer").items():
+    for name, parts in _described(outer, known.y, splits, known.groups, "outer").items():
         title = f"stored split {name}" if stored else f"outer fold {name}"
         pair = (np.union1d(parts[0], parts[1]), parts[2]) if stored else parts
-        fold = _as_fold(name, title, pair, len(y), ("train", "test"))
-        _checked(fold, y, known_groups, samples)
-        found.append(OuterFold(fold, _inner_folds(inner, fold, y, known_groups, samples)))
+        fold = _checked(_as_fold(name, title, pair, len(known.y), ("train", "test")), known)
+        found.append(OuterFold(fold, _inner_folds(inner, fold, known)))
     return found
 
 
-def _inner_folds(inner: Any, fold: Fold, y: Array, groups: Array | None, samples: Array | None) -> list[Fold]:
+def _inner_folds(inner: Any, fold: Fold, known: _Known) -> list[Fold]:
     """Folds of the training rows of another one, as positions among all rows."""
     rows = fold.train
-    of_rows = None if groups is None else groups[rows]
     try:
-        found = _described(inner, y[rows], None, of_rows, "inner")
+        found = _described(inner, known.y[rows], None, None if known.groups is None else known.groups[rows], "inner")
     except InputError as error:
         msg = f"{fold.title}: {error}"
         raise InputError(msg) from error
     folds = []
     for name, (train, validation) in found.items():
-        title = f"{fold.title}, inner fold {name}"
-        one = Fold(name, title, rows[train], rows[validation], fold.test[:0])
-        folds.append(_checked(one, y, groups, samples))
+        pair, title = (rows[train], rows[validation]), f"{fold.title}, inner fold {name}"
+        folds.append(_checked(_as_fold(name, title, pair, len(known.y), ("train", "validation")), known))
     return folds
 
 
@@ -194,24 +187,34 @@ def _tested(fold: Fold) -> Index:
 # --- what describes folds --------------------------------------------------------------------------------------------
 
 
-def _as_labels(labels: npt.ArrayLike) -> Array:
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What is known of the rows: their labels, their groups, and a number for each, equal for the same sample."""
+
+    y: Array
+    groups: Array | None
+    numbers: Index
+
+
+def _known(labels: npt.ArrayLike, groups: npt.ArrayLike | None, samples: Array | None) -> _Known:
     y = np.asarray(labels)
-    return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-
-
-def _as_groups(groups: npt.ArrayLike | None, m: int) -> Array | None:
-    if groups is None:
-        return None
-    found = np.asarray(groups)
-    if found.shape != (m,):
-        msg = f"groups has shape {found.shape}, expected ({m},): a group for each row"
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    own = None if groups is None else np.asarray(groups)
+    if own is not None and own.shape != (len(y),):
+        msg = f"groups has shape {own.shape}, expected ({len(y)},): a group for each row"
         raise InputError(msg)
+    return _Known(y, own, np.arange(len(y)) if samples is None else _numbered(samples))
+
+
+def _numbered(samples: Array) -> Index:
+    """A number for each row, equal for rows that are the same sample."""
+    found: Index = np.unique(samples.astype(str), return_inverse=True)[1]
     return found
 
 
 def _described(cv: Any, y: Array, splits: Array | None, groups: Array | None, argument: str) -> dict[str, Any]:
     """The parts of each fold by its name, not checked."""
-    splitter = _as_splitter(cv, y, groups)
+    splitter = _as_splitter(cv, y, groups, argument)
     if splitter is not None:
         found = _split(splitter, y, groups)
     elif isinstance(cv, str):
@@ -238,7 +241,7 @@ def _some(found: dict[str, Any], argument: str) -> dict[str, Any]:
     return found
 
 
-def _as_splitter(cv: Any, y: Array, groups: Array | None) -> Any:
+def _as_splitter(cv: Any, y: Array, groups: Array | None, argument: str) -> Any:
     """The splitter that `cv` is or stands for, None where it holds the folds themselves."""
     if not isinstance(cv, numbers.Integral):
         return cv if hasattr(cv, "split") and not isinstance(cv, str | type) else None
@@ -247,7 +250,7 @@ def _as_splitter(cv: Any, y: Array, groups: Array | None) -> Any:
             return (StratifiedGroupKFold if y.ndim == 1 else GroupKFold)(int(cv))
         return check_cv(int(cv), _plain(y), classifier=y.ndim == 1)
     except ValueError as error:
-        msg = f"cv={cv!r} is no number of folds: {error}"
+        msg = f"{argument}={cv!r} is no number of folds: {error}"
         raise InputError(msg) from error
 
 
@@ -331,13 +334,13 @@ _USES = {"validation": "validate on", "test": "test on"}
 # --- what folds must hold --------------------------------------------------------------------------------------------
 
 
-def _checked(fold: Fold, y: Array, groups: Array | None, samples: Array | None) -> Fold:
+def _checked(fold: Fold, known: _Known) -> Fold:
     """A fold that keeps its parts apart, and learns every class that it holds out."""
+    y, groups, rows = known.y, known.groups, known.numbers
     where, parts = fold.title, {"training": fold.train, "validation": fold.validation, "test": fold.test}
     if not len(fold.train):
         msg = f"{where} has no training rows; each needs rows to learn from and rows to hold out"
         raise InputError(msg)
-    rows = np.arange(len(y)) if samples is None else _numbered(samples)
     for first, second in itertools.combinations(parts, 2):
         shared = np.flatnonzero(np.isin(rows[parts[first]], rows[parts[second]]))
         why = (
@@ -388,7 +391,8 @@ def check_joint(folds: Sequence[Fold], samples: Array) -> None:
         If training or validation rows of one fold are test rows of another, with their number.
     """
     rows = _numbered(samples)
-    for one, other in itertools.permutations(folds, 2):
+    testing = [fold for fold in folds if len(fold.test)]
+    for one, other in itertools.product(folds, testing):
         shared = np.intersect1d(rows[one.seen], rows[other.test])
         if len(shared):
             msg = (
@@ -396,9 +400,3 @@ def check_joint(folds: Sequence[Fold], samples: Array) -> None:
                 'for all folds would be tested on rows that it has seen; let each fold choose for itself, choice="fold"'
             )
             raise InputError(msg)
-
-
-def _numbered(samples: Array) -> Array:
-    """A number for each row, equal for rows that are the same sample."""
-    found: Array = np.unique(samples.astype(str), return_inverse=True)[1]
-    return found
