@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
@@ -16,7 +15,7 @@ from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
 from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError
-from dmkl.inputs.labels import as_text
+from dmkl.inputs.labels import only_counts, sample_names
 from dmkl.inputs.side_data import SideData
 
 __all__ = [
@@ -32,9 +31,7 @@ __all__ = [
     "frame_matrix",
     "is_number",
     "missing_rows",
-    "only_counts",
     "refuse_columns",
-    "sample_names",
     "stored",
 ]
 
@@ -161,24 +158,6 @@ def stored(name: str, dtype: Any) -> np.dtype[Any]:
     return np.dtype(np.float32 if narrow else np.float64)
 
 
-def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> tuple[str, ...] | None:
-    """Names of samples as strings, checked to be unique and as many as the rows."""
-    if names is None:
-        return None
-    found = tuple(map(as_text, names))
-    if length is not None and len(found) != length:
-        msg = f"{where} have {length} rows and {len(found)} sample names, expected a name for each row"
-        raise InputError(msg)
-    if len(set(found)) < len(found):
-        name, count = Counter(found).most_common(1)[0]
-        msg = (
-            f"{where}: sample names must be unique, but {name!r} occurs {count} times; "
-            "drop or average the rows of one name, or rename them"
-        )
-        raise InputError(msg)
-    return found
-
-
 def missing_rows(values: Array) -> Mask:
     """Which rows are NaN throughout: samples that lack this source."""
     return np.asarray(np.isnan(values).all(axis=1))
@@ -242,11 +221,6 @@ def frame_matrix(name: str, frame: pd.DataFrame) -> SourceMatrix:
 def is_number(dtype: Any) -> bool:
     """Whether a column of this type is numeric."""
     return bool(is_numeric_dtype(dtype)) and not is_complex_dtype(dtype)
-
-
-def only_counts(index: pd.Index[Any]) -> bool:
-    """Whether an index is that of a data frame without names of rows."""
-    return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
 
 
 def refuse_columns(where: str, columns: Sequence[str], way_out: str = "") -> NoReturn:

@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 from dmkl.errors import InputError
 from dmkl.estimators.learner import KernelClassifier, check_kernel_set, labeled_targets
+from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.searching.choice import Rule, check_rule
 from dmkl.searching.dataset import as_dataset
@@ -52,8 +53,8 @@ def search(
     K
         The kernels of all samples, square.
     y
-        (m,) labels, or (m, tasks) of 0 and 1; those stored with the kernels where missing. Each task of a multilabel
-        problem has weights and a choice of its own.
+        (m,) labels, or (m, tasks) of 0 and 1, matched by name where it carries names of samples; those stored with the
+        kernels where missing. Each task of a multilabel problem has weights and a choice of its own.
     grid
         Values by parameter. The papers' by default: p = 1, 1 + 2⁻⁶ … 1 + 2⁻¹, 2, 3, 4, 8, ∞; ten values of λ, 1e-8 to
         10 for kernels of unit trace, 4⁻⁵ to 4⁴ for cosine normalization (JMLR 3.3, CVPR 4.1).
@@ -99,6 +100,8 @@ def search(
         raise InputError(msg)
     everything, tasks = labeled_targets(K, y, "search")
     values = as_grid(grid, estimator)
+    if groups is not None:
+        groups = matched("groups", groups, K.samples, named=K.view.has_names).values
     folds = make_folds(cv, everything.labels, splits=K.splits, groups=groups)
     metrics = as_metrics(scoring, everything.kind)
     for name in OF_TASKS:
