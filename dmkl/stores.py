@@ -137,7 +137,7 @@ def create(
     SampleOrderWarning
         If something without names is matched by position, though names have changed the order of something else.
     """
-    given = {"labels": labels, "splits": splits}
+    given = {"labels=": labels, "splits=": splits}
     tables = {what: label_table(values) for what, values in given.items() if values is not None}
     named = [Named(what, table.row_names) for what, table in tables.items() if table.row_names is not None]
     source = JoinedSource(
@@ -158,12 +158,12 @@ def create(
         order = named[0].names  # labels name the kernels' samples, where nothing else does
     tables = {what: in_order(what, named_by_position(table, first), order) for what, table in tables.items()}
     known = Labels(samples=order, train_samples=source.train_samples)
-    if "labels" in tables:
-        known.labels = tables["labels"].values
-        known.tasks = tables["labels"].columns if tasks is None else tasks
-    if "splits" in tables:
-        known.splits = tables["splits"].values
-        source.train = None if order is None else by_split(tables["splits"].values, len(order))[0] == 0
+    if "labels=" in tables:
+        known.labels = tables["labels="].values
+        known.tasks = tables["labels="].columns if tasks is None else tasks
+    if "splits=" in tables:
+        known.splits = tables["splits="].values
+        source.train = None if order is None else by_split(tables["splits="].values, len(order))[0] == 0
     written = ingest(
         path,
         source,

@@ -13,7 +13,7 @@ import xarray as xr
 import dmkl
 from dmkl.arrays import Array, Index
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers, option
+from dmkl.cli.options import SAMPLES, Cluster, Join, Json, Memory, Missing, Overwrite, Workers, option
 from dmkl.cli.output import count, print_json, refuse_existing, say, say_aside
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
@@ -35,7 +35,8 @@ def predict(
             panel=SAMPLES,
         ),
     ] = None,
-    missing: Missing = "refuse",
+    join: Join = "exact",
+    missing: Missing = None,
     split: Annotated[int | None, option("Predict a part of this stored split.", "K", min=0, panel=SAMPLES)] = None,
     part: Annotated[
         Literal["test", "validation", "train"], option("Part of the split to predict.", panel=SAMPLES)
@@ -61,7 +62,7 @@ def predict(
     """
     if out is not None:
         refuse_existing(out, overwrite=overwrite, what="file")
-    _check_source(store, features, split, missing)
+    _check_source(store, features, split, join, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
     given: dict[str, Any]
@@ -71,11 +72,11 @@ def predict(
         given = {"K": K[rows, positions(K.train_samples, estimator.train_samples_, f"the model {model}")]}
         truth = None if K.labels is None else K.labels[rows]
     else:
-        found = as_features(features or [])
+        found = as_features(features or [], join=join)
         for note in found.notes:
             say_aside("note", note)
         n_samples = next(iter(found.blocks.values())).shape[0]
-        given = {"features": found, "missing": missing}
+        given = {"features": found, "join": join, "missing": missing}
         truth = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         scores = estimator.decision_function(**given)
@@ -102,15 +103,19 @@ def predict(
         say("Write them to a file with --out FILE.")
 
 
-def _check_source(store: str | None, features: list[Path] | None, split: int | None, missing: str) -> None:
+def _check_source(
+    store: str | None, features: list[Path] | None, split: int | None, join: str, missing: str | None
+) -> None:
     if bool(store) == bool(features):
         msg = "samples come from STORE or from --features FILE, one of the two; give --features again for further files"
         raise InputError(msg)
     if features and split is not None:
         msg = "--split is for STORE; of --features all samples are predicted"
         raise InputError(msg)
-    if store and missing != "refuse":
-        msg = f"--missing is for --features; leave it out with {store}"
+    for name, given in (("join", join != "exact"), ("missing", missing is not None)):
+        if not (store and given):
+            continue
+        msg = f"--{name} is for --features; leave it out with {store}"
         raise InputError(msg)
 
 

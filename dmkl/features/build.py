@@ -174,7 +174,8 @@ def how_missing(missing: Missing | None, join: Join) -> Missing:
 
 def given_labels(**given: Any) -> list[SideData]:
     """Labels, splits and names of tasks that were given, by their role, to stand for what is found in files."""
-    return [SideData(role, role, partial(label_table, values)) for role, values in given.items() if values is not None]
+    known = {role: values for role, values in given.items() if values is not None}
+    return [SideData(role, f"{role}=", partial(label_table, values)) for role, values in known.items()]
 
 
 def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> KernelSet:

@@ -140,7 +140,8 @@ class JoinedSource(KernelSource):
         """The names along an axis of kernel j; those of a square kernel are the same, whichever axis has them."""
         if j >= len(self._source.axes):
             return None
-        names, other = self._source.axes[j][axis], self._source.axes[j][1 - axis]
+        rows, cols, _ = self._source.axes[j]
+        names, other = (rows, cols) if axis == 0 else (cols, rows)
         return other if names is None and self.symmetric is not False else names
 
     def _wanted(self, axis: int) -> tuple[str, ...] | None:

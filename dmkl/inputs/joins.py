@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import pandas as pd
 
 from dmkl.arrays import Index
@@ -97,8 +98,11 @@ def _listed(names: Iterable[str], most: int = 3) -> str:
 
 def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
     """Where the wanted names stand among unique `names`, (wanted,); -1 for those that are not there."""
-    at = pd.Index(names, dtype=object).get_indexer(pd.Index(wanted, dtype=object))
-    return at.astype("int64")
+    return _index(names).get_indexer(_index(wanted)).astype(np.int64)
+
+
+def _index(names: Sequence[str]) -> pd.Index[str]:
+    return pd.Index(np.array(names, dtype=object))
 
 
 def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> LabelTable:

@@ -256,7 +256,7 @@ def test_labels_splits_and_samples(tmp_path):
     np.testing.assert_array_equal(K.labels, tasks)
     assert list(K.tasks) == ["u", "v"]
     for path in (tmp_path / "bad.zarr", None):
-        with pytest.raises(InputError, match=r"labels have shape \(2,\), expected \(37,\)"):
+        with pytest.raises(InputError, match=r"labels= has shape \(2,\), expected \(37,\)"):
             dmkl.build(path, some("a"), {"function": "rbf"}, labels=[0, 1])
     assert not list(tmp_path.glob("bad*"))
 
