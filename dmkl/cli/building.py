@@ -102,9 +102,9 @@ def build(
 ) -> None:
     """Compute kernels from feature tables, and keep the features beside them.
 
-    The files may hold several tables, and labels, splits and names of the samples, by which these are matched. After an interruption the same
-    command goes on where it stopped. With --against the set has new samples as rows and those of STORE as columns,
-    with the functions and bandwidths of STORE.
+    The files may hold several tables, and labels, splits and names of the samples, by which these are matched. After an
+    interruption the same command goes on where it stopped. With --against the set has new samples as rows and those of
+    STORE as columns, with the functions and bandwidths of STORE.
 
     Examples
     --------

@@ -67,7 +67,7 @@ Splits = Annotated[
 Join = Annotated[
     Literal["exact", "inner", "outer"],
     option(
-        "Samples are matched by name: all files must name the same, or take those that all have, or those that any has.",
+        "Samples are matched by name: all files must name the same ones, or take those that all have, or any has.",
         panel=SAMPLES,
     ),
 ]

@@ -98,11 +98,8 @@ def _listed(names: Iterable[str], most: int = 3) -> str:
 
 def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
     """Where the wanted names stand among unique `names`, (wanted,); -1 for those that are not there."""
-    return _index(names).get_indexer(_index(wanted)).astype(np.int64)
-
-
-def _index(names: Sequence[str]) -> pd.Index[str]:
-    return pd.Index(np.array(names, dtype=object))
+    index, asked = (pd.Index(np.array(each, dtype=object)) for each in (names, wanted))
+    return np.asarray(index.get_indexer(asked), dtype=np.int64)
 
 
 def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> LabelTable:
