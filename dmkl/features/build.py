@@ -20,7 +20,7 @@ from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned, plan, read_specs
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
-from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.feature_matrices import FeatureMatrix, against
 from dmkl.inputs.features import as_features
 from dmkl.inputs.joins import Join
 from dmkl.inputs.label_objects import label_table
@@ -124,11 +124,15 @@ def build(
     nodes = replace(found.labels, samples=found.samples).checked(n_samples, n_samples, rectangular=False)
     rows = _training_rows(train, nodes["split"], n_samples)
     used = {item.feature for item in planned if item.feature is not None}
-    tables = {name: table for name, table in found.blocks.items() if name in used}
+    distances = {item.feature for item in planned if item.function == "distance"}
+    tables = {
+        name: against(table, found.samples) if name in distances else table
+        for name, table in found.blocks.items()
+        if name in used
+    }
     scans = {name: scan(table, found.samples) for name, table in tables.items()}
     check_values(planned, tables, scans, found.samples)
     check_present({name: table.absent for name, table in scans.items()}, missing)
-    distances = {item.feature for item in planned if item.function == "distance"}
     for item in planned:
         if item.feature in distances and item.function != "distance":
             msg = (

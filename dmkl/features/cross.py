@@ -26,7 +26,7 @@ from dmkl.features.missing import filled
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
-from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.feature_matrices import FeatureMatrix, against
 from dmkl.inputs.features import as_features
 from dmkl.inputs.joins import Join
 from dmkl.inputs.labels import Labels
@@ -242,6 +242,7 @@ def _same_columns(
         msg = f"the features {name!r} of the training samples are not there any more; build their kernels again"
         raise StoreError(msg)
     if table is None:
+        new = against(new, list(training.samples))
         if new.shape[1] != len(training.samples):
             msg = (
                 f"{name!r} has {new.shape[1]:,} columns, expected the distances to the {len(training.samples):,} "

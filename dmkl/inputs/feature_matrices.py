@@ -15,6 +15,7 @@ from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
 from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError
+from dmkl.inputs.joins import places
 from dmkl.inputs.labels import only_counts, sample_names
 from dmkl.inputs.side_data import SideData
 
@@ -24,6 +25,7 @@ __all__ = [
     "Numbers",
     "SourceMatrix",
     "UnalignedFeatures",
+    "against",
     "aligned",
     "array_matrix",
     "check_rows",
@@ -81,8 +83,9 @@ class SourceMatrix:
         # What overflows is told as infinite by `check_rows`.
         with np.errstate(over="ignore"):
             if isinstance(values, np.ma.MaskedArray):
-                return np.asarray(np.ma.filled(values.astype(self.dtype), np.nan))
-            return np.asarray(values, dtype=self.dtype)
+                values = np.ma.filled(values.astype(self.dtype), np.nan)
+            # Row after row, however they were given: sums round otherwise in another layout.
+            return np.asarray(values, dtype=self.dtype, order="C")
 
 
 def aligned(matrix: SourceMatrix, order: npt.NDArray[np.intp]) -> SourceMatrix:
@@ -101,6 +104,22 @@ def aligned(matrix: SourceMatrix, order: npt.NDArray[np.intp]) -> SourceMatrix:
         return values
 
     return replace(matrix, shape=(len(order), matrix.shape[1]), samples=None, part=part)
+
+
+def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatrix:
+    """A matrix of distances with its columns in the order of samples, by name; as it is where they have other names."""
+    columns, names = matrix.columns, tuple(map(str, samples or ()))
+    if columns is None or not names or columns == names:
+        return matrix
+    at = places(columns, names)
+    if (at < 0).any() or len(set(columns)) < len(columns):
+        return matrix
+
+    def part(rows: Rows) -> Array:
+        assert isinstance(rows, slice)
+        return matrix.read(rows)[:, at]
+
+    return SourceMatrix(matrix.name, (matrix.shape[0], len(names)), matrix.dtype, names, None, part)
 
 
 def array_matrix(
