@@ -22,6 +22,7 @@ __all__ = [
     "InputError",
     "MemoryBudgetError",
     "NoWorkersError",
+    "SampleOrderWarning",
     "SchedulerLostError",
     "StoreError",
     "StoreExistsError",
@@ -98,6 +99,10 @@ class WorkerLostError(DmklError, RuntimeError):
 
 class IndefiniteKernelWarning(UserWarning):
     """A kernel is not positive semidefinite."""
+
+
+class SampleOrderWarning(UserWarning):
+    """What has no sample names was matched by position, though there are names in another order."""
 
 
 def warn(message: str, category: type[Warning]) -> None:

@@ -9,8 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array
+from dmkl.inputs.joined_kernels import JoinedSource
+from dmkl.inputs.joins import Join, Named, in_order, named_by_position, warn_of_positions
 from dmkl.inputs.kernel_sources import as_source
-from dmkl.inputs.labels import Labels
+from dmkl.inputs.label_objects import label_table
+from dmkl.inputs.labels import Labels, by_split, sample_names
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.psd import Repair
 from dmkl.passes.view import View
@@ -46,8 +49,9 @@ def create(
     *,
     names: Sequence[str] | None = None,
     samples: Sequence[Any] | Array | None = None,
-    labels: Sequence[Any] | Array | None = None,
-    splits: Sequence[Any] | Array | None = None,
+    labels: Any = None,
+    splits: Any = None,
+    join: Join = "exact",
     tile: int | None = None,
     dtype: npt.DTypeLike | None = None,
     train_samples: Sequence[Any] | Array | None = None,
@@ -64,21 +68,34 @@ def create(
     Interrupted at any moment, the same call goes on with the first kernel that is not whole yet (matrices from a
     generator, which cannot be identified, are taken in anew).
 
+    Where kernels, labels and splits carry the names of their samples, these are matched by name: in the index and the
+    columns of a data frame (unless they only count), in the coordinates of an xarray array, in an index or a column of
+    names of labels and splits. The stored order is that of `samples`, or else of the first kernel with names, so that
+    what has no names and stands in that order still fits. Without names, samples are matched by their position.
+
     Parameters
     ----------
     path
         Where to write: a folder, a URL or a Zarr store.
     kernels
-        An array (n, m, m), an iterable of (m, m) arrays read one at a time, a mapping from names to such arrays,
-        a Dask array or a Zarr array. Rectangular kernels (n, rows, columns) are new samples against training samples.
+        An array (n, m, m), an iterable of (m, m) arrays or data frames read one at a time, a mapping from names to
+        such, a Dask array, a Zarr array, or an xarray array, whose dimension called kernel, or the first, counts the
+        kernels. Rectangular kernels (n, rows, columns) are new samples against training samples.
     names
         The kernels' names, unique; ``kernel_0``, ``kernel_1`` … where missing.
     samples, train_samples
-        Names of the row and column samples, unique; numbers where missing.
+        Names of the row and column samples, unique. Of kernels that carry names, those that are wanted, in this order.
+        Where nothing names the samples, numbers from 0.
     labels
-        (rows,) classes, or (rows, tasks) of 0 and 1.
+        (rows,) classes, or (rows, tasks) of 0 and 1; a data frame or an xarray array names the tasks too.
     splits
-        (splits, rows): 0 train, 1 validation, 2 test, -1 in no part.
+        (splits, rows): 0 train, 1 validation, 2 test, -1 in no part. A data frame has a column for each split.
+    join
+        "exact": all kernels, labels and splits name the same samples, in any order. "inner": the samples that all have.
+        "outer": the samples of all kernels, for square ones. To a sample that lacks a kernel the mean of the training
+        samples that have it is given, in that kernel's feature space: the kernel stays positive semidefinite, and
+        centered over the training samples its row is zero, so that the sample is judged by its other kernels.
+        Training samples are those of the first split, or all.
     tile
         Side of a tile in samples; the setting ``dmkl.tile`` by default.
     dtype
@@ -108,16 +125,49 @@ def create(
     ------
     InputError
         If a kernel holds NaN or infinity, is not symmetric, or has another shape than the first; if names are
-        not unique; if a length does not fit. What was at `path` is as it was.
+        not unique, or differ between sources so that they cannot be joined; if a length does not fit. What was at
+        `path` is as it was.
     StoreExistsError
         If a finished set is there and `overwrite` was not given.
     DiskFullError
         If the disk ran full; the same call goes on from there.
+
+    Warns
+    -----
+    SampleOrderWarning
+        If something without names is matched by position, though names have changed the order of something else.
     """
+    given = {"labels=": labels, "splits=": splits}
+    tables = {what: label_table(values) for what, values in given.items() if values is not None}
+    named = [Named(what, table.row_names) for what, table in tables.items() if table.row_names is not None]
+    source = JoinedSource(
+        as_source(kernels, names),
+        join,
+        samples=sample_names("samples", samples),
+        train_samples=sample_names("train_samples", train_samples),
+        beside=named,
+        symmetric=symmetric,
+    )
+    # What has no names stands in the order asked for, or in that of the first kernel that has names.
+    order = first = source.samples
+    if samples is None and source.row_names:
+        first = source.row_names[0].names
+        unnamed = [what for what, table in tables.items() if table.row_names is None]
+        warn_of_positions([*source.without, *unnamed], [*source.row_names, *named], order)
+    elif order is None and named:
+        order = named[0].names  # labels name the kernels' samples, where nothing else does
+    tables = {what: in_order(what, named_by_position(table, first), order) for what, table in tables.items()}
+    known = Labels(samples=order, train_samples=source.train_samples)
+    if "labels=" in tables:
+        known.labels = tables["labels="].values
+        known.tasks = tables["labels="].columns if tasks is None else tasks
+    if "splits=" in tables:
+        known.splits = tables["splits="].values
+        source.train = None if order is None else by_split(tables["splits="].values, len(order))[0] == 0
     written = ingest(
         path,
-        as_source(kernels, names),
-        Labels(samples, train_samples, labels, tasks, splits),
+        source,
+        known,
         tile=tile,
         dtype=dtype,
         symmetric=symmetric,

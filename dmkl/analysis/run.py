@@ -18,6 +18,7 @@ from dmkl.analysis.spectrum import captured, least_captured, participation_ratio
 from dmkl.analysis.targets import Ideal, ideal_kernels, target_alignments
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelWarning, InputError
+from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
 from dmkl.numerics.steps import as_steps
@@ -99,10 +100,13 @@ def analyze(
     centered = "center" in chain
     check_alignable(K.view)
     m = K.shape[1]
-    labels = K.labels if y is None else y
+    labels, tasks = K.labels, K.tasks
+    if y is not None:
+        table = matched("y", y, K.samples, named=K.view.has_names)
+        labels, tasks = table.values, None if table.columns is None else np.array(table.columns, dtype=object)
     ideal = None
     if targets and labels is not None:
-        ideal = ideal_kernels(labels, m, K.tasks if y is None else None, centered=centered)
+        ideal = ideal_kernels(labels, m, tasks, centered=centered)
     if probes is None:
         width = min(max(n_eigenvalues + _OVERSAMPLING, _LEAST_WIDTH), m)
         Z = np.linalg.qr(np.random.default_rng(seed).standard_normal((m, width)))[0]

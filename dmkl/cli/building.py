@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,9 +24,9 @@ from dmkl.errors import InputError
 from dmkl.features.specs import FUNCTIONS, plan, read_specs
 from dmkl.inputs import read_vector
 from dmkl.inputs.features import Features, as_features
+from dmkl.inputs.joins import Join
 from dmkl.inputs.label_files import read_file
-from dmkl.inputs.labels import Labels as Known
-from dmkl.inputs.side_data import KernelShape, SideData, gather
+from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import BANDED
 from dmkl.progress import ConsoleWatch
@@ -91,7 +90,8 @@ def build(
     labels: options.Labels = None,
     samples: options.SampleNames = None,
     splits: options.Splits = None,
-    missing: options.Missing = "refuse",
+    join: options.Join = "exact",
+    missing: options.Missing = None,
     tile: options.Tile = None,
     dtype: options.Dtype = None,
     overwrite: options.Overwrite = False,
@@ -102,9 +102,9 @@ def build(
 ) -> None:
     """Compute kernels from feature tables, and keep the features beside them.
 
-    The files may hold several tables, and labels, splits and names of the samples. After an interruption the same
-    command goes on where it stopped. With --against the set has new samples as rows and those of STORE as columns,
-    with the functions and bandwidths of STORE.
+    The files may hold several tables, and labels, splits and names of the samples, by which these are matched. After an
+    interruption the same command goes on where it stopped. With --against the set has new samples as rows and those of
+    STORE as columns, with the functions and bandwidths of STORE.
 
     Examples
     --------
@@ -119,21 +119,20 @@ def build(
     compute: Callable[..., KernelSet]
     if against is None:
         wanted = _specs(specs, chosen)
-        found, known = _open(features, labels=labels, samples=samples, splits=splits)
+        found = _open(features, samples, join, labels=labels, splits=splits)
         _note_what_is_left_out(wanted, found)
-        rows = _training_rows(found, known, train, split)
-        compute = partial(dmkl.build, out, found, wanted, train=rows, splits=known.splits, tile=tile, dtype=dtype)
+        rows = _training_rows(found, train, split)
+        compute = partial(dmkl.build, out, found, wanted, train=rows, tile=tile, dtype=dtype)
     else:
         own = {"--train": train, "--split": split, "--splits": splits, "--tile": tile, "--dtype": dtype}
         _refuse({"--specs": specs, **chosen, **own}, f"--against takes kernels and training samples from {against}")
-        found, known = _open(features, labels=labels, samples=samples)
+        found = _open(features, samples, join, labels=labels)
         compute = partial(dmkl.build_cross, dmkl.open(against), found, out)
     for note in found.notes:
         say_aside("note", note)
-    told = {"samples": known.samples, "labels": known.labels, "tasks": known.tasks}
     try:
         with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
-            K = compute(**told, missing=missing, overwrite=overwrite)
+            K = compute(join=join, missing=missing, overwrite=overwrite)
     except KeyboardInterrupt:
         if "://" not in out and partial_path(Path(out).expanduser()).exists():
             say_aside("note", f"what was done is kept beside {out}; the same command goes on from there")
@@ -186,33 +185,29 @@ def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None
 # --- samples ---------------------------------------------------------------------------------------------------------
 
 
-def _open(features: list[Path], *, samples: Path | None, **files: Path | None) -> tuple[Features, Known]:
+def _open(features: list[Path], samples: Path | None, join: Join, **files: Path | None) -> Features:
     """The features, and what the other files say of the samples; what these do not say, the features may."""
     names = None
     if samples is not None:
         table = read_file(samples)
         # A table has the names in its first column; what else it says of the samples is no name.
         names = [str(name) for name in (np.ravel(table.values) if table.row_names is None else table.row_names)]
-    found = as_features(features, samples=names)
-    n_samples = next(iter(found.blocks.values())).shape[0]
     given = [SideData(role, str(path), partial(read_file, path)) for role, path in files.items() if path is not None]
-    known, _ = gather(given, KernelShape(0, n_samples, n_samples, found.samples), found.notes)
-    return found, known
+    return as_features(features, samples=names, join=join, beside=given)
 
 
-def _training_rows(found: Features, known: Known, train: Path | None, split: int | None) -> Index | None:
+def _training_rows(found: Features, train: Path | None, split: int | None) -> Index | None:
     """The samples between which distances are averaged; None for those that `dmkl.build` takes by itself."""
     if train is not None and split is not None:
         msg = "--train and --split exclude each other; give one of them"
         raise InputError(msg)
     n_samples = next(iter(found.blocks.values())).shape[0]
     if train is not None:
-        names = range(n_samples) if known.samples is None else known.samples
+        names = range(n_samples) if found.samples is None else found.samples
         return positions(np.array([str(name) for name in names]), read_vector(train), str(train))
     if split is None:
         return None
-    everything = replace(known, splits=found.labels.splits if known.splits is None else known.splits)
-    splits = everything.checked(n_samples, n_samples, rectangular=False)["split"]
+    splits = found.labels.checked(n_samples, n_samples, rectangular=False)["split"]
     n_splits = 0 if splits is None else len(splits)
     if splits is None or split >= n_splits:
         msg = f"there is no split {split}, the samples have {n_splits}; choose another with --split, or give --splits"

@@ -15,6 +15,7 @@ __all__ = [
     "Cluster",
     "Dtype",
     "Every",
+    "Join",
     "Json",
     "Kernels",
     "Labels",
@@ -63,10 +64,19 @@ SampleNames = Annotated[Path | None, option("Name of each sample (row).", "FILE"
 Splits = Annotated[
     Path | None, option("Part of each sample: 0 training, 1 validation, 2 test, -1 none.", "FILE", panel=LABELS)
 ]
-Missing = Annotated[
-    Literal["refuse", "zero"],
+Join = Annotated[
+    Literal["exact", "inner", "outer"],
     option(
-        "Samples that lack a feature table: refuse them, or give them zeros in its centered kernels.", panel=SAMPLES
+        "Samples are matched by name: all files must name the same ones, or take those that all have, or any has.",
+        panel=SAMPLES,
+    ),
+]
+Missing = Annotated[
+    Literal["refuse", "zero"] | None,
+    option(
+        "Samples that lack a feature table: refuse them, or give them zeros in its centered kernels. [default: zero "
+        "with --join outer, else refuse]",
+        panel=SAMPLES,
     ),
 ]
 

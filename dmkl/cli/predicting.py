@@ -14,7 +14,7 @@ import dmkl
 from dmkl.arrays import Array, Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.measuring import measured
-from dmkl.cli.options import SAMPLES, Cluster, Json, Memory, Missing, Overwrite, Workers, option
+from dmkl.cli.options import SAMPLES, Cluster, Join, Json, Memory, Missing, Overwrite, Workers, option
 from dmkl.cli.output import count, print_json, refuse_existing, say, say_aside
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import positions
@@ -38,7 +38,8 @@ def predict(
             panel=SAMPLES,
         ),
     ] = None,
-    missing: Missing = "refuse",
+    join: Join = "exact",
+    missing: Missing = None,
     split: Annotated[int | None, option("Predict a part of this stored split.", "K", min=0, panel=SAMPLES)] = None,
     part: Annotated[
         Literal["test", "validation", "train"], option("Part of the split to predict.", panel=SAMPLES)
@@ -68,7 +69,7 @@ def predict(
     """
     if out is not None:
         refuse_existing(out, overwrite=overwrite, what="file")
-    _check_source(store, features, split, named, missing)
+    _check_source(store, features, split, named, join, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
     given: dict[str, Any]
@@ -79,11 +80,11 @@ def predict(
         truth = None if K.labels is None else K.labels[rows]
         new = _new(K, estimator)[rows]
     else:
-        found = as_features(features or [])
+        found = as_features(features or [], join=join)
         for note in found.notes:
             say_aside("note", note)
         n_samples = next(iter(found.blocks.values())).shape[0]
-        given = {"features": found, "missing": missing}
+        given = {"features": found, "join": join, "missing": missing}
         truth = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
         new = np.ones(n_samples, dtype=bool)
     wanted = parse_scoring(scoring)
@@ -125,7 +126,7 @@ def predict(
 
 
 def _check_source(
-    store: str | None, features: list[Path] | None, split: int | None, named: Path | None, missing: str
+    store: str | None, features: list[Path] | None, split: int | None, named: Path | None, join: str, missing: str | None
 ) -> None:
     if bool(store) == bool(features):
         msg = "samples come from STORE or from --features FILE, one of the two; give --features again for further files"
@@ -136,8 +137,10 @@ def _check_source(
     if split is not None and named is not None:
         msg = "--split and --rows exclude one another; give one of them"
         raise InputError(msg)
-    if store and missing != "refuse":
-        msg = f"--missing is for --features; leave it out with {store}"
+    for name, given in (("join", join != "exact"), ("missing", missing is not None)):
+        if not (store and given):
+            continue
+        msg = f"--{name} is for --features; leave it out with {store}"
         raise InputError(msg)
 
 

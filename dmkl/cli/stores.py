@@ -28,8 +28,8 @@ from dmkl.stores import open as open_set
 
 __all__ = ["import_", "info"]
 
-_BOOKKEEPING = {"name", "bytes", "mtime_ns"}
-"""What is recorded of a file, and means nothing to people."""
+_BOOKKEEPING = {"name", "bytes", "mtime_ns", "n_missing"}
+"""What is recorded of a file and means nothing to people, or is shown elsewhere."""
 
 
 def import_(
@@ -59,6 +59,7 @@ def import_(
     rectangular: Annotated[
         bool, option("Take square kernels too as new samples against training samples.", None, "--rectangular")
     ] = False,
+    join: options.Join = "exact",
     tile: options.Tile = None,
     dtype: options.Dtype = None,
     repair: Annotated[
@@ -68,6 +69,9 @@ def import_(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Import kernel matrices from files into a kernel set.
+
+    Where files name their samples, these are matched by name, whatever their order; other files by position. With
+    --join outer a sample that lacks a kernel gets a row of zeros in it once it is centered.
 
     After an interruption the same command goes on where it stopped. OUT appears when the set is complete.
 
@@ -88,6 +92,8 @@ def import_(
         train_samples=train_samples,
         splits=splits,
         diagonal=diagonal,
+        join=join,
+        symmetric=False if rectangular else None,
     )
     for note in source.notes:
         say_aside("note", note)
@@ -98,7 +104,6 @@ def import_(
             known,
             tile=tile,
             dtype=dtype,
-            symmetric=False if rectangular else None,
             repair=repair,
             overwrite=overwrite,
         )
@@ -149,7 +154,8 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
     return {
         "path": store,
         "kernels": [
-            {"name": name, "made_by": _made_by(made)} for name, made in zip(K.names, K.provenance, strict=True)
+            {"name": name, "made_by": _made_by(made), "samples_missing": made.get("n_missing", 0)}
+            for name, made in zip(K.names, K.provenance, strict=True)
         ],
         "features": [
             {
@@ -168,6 +174,7 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
         "stored": "full" if source.full else "upper tiles",
         "bytes_per_pass": K.bytes_per_pass,
         "bytes_on_disk": None if "://" in store else sum(file.stat().st_size for file in files if file.is_file()),
+        "samples_have_names": K.view.has_names,
         "labels": _classes(K),
         "splits": [
             {
@@ -197,7 +204,7 @@ def _made_by(made: dict[str, Any]) -> dict[str, Any]:
     """How a kernel was made: all that a build notes, and of files what means something to people."""
     if not _is_computed(made):
         return _recipe(made)
-    return {key: value for key, value in made.items() if key not in ("name", "identity")}
+    return {key: value for key, value in made.items() if key not in ("name", "identity", "n_missing")}
 
 
 def _is_computed(made: dict[str, Any]) -> bool:
@@ -223,6 +230,7 @@ def _print(described: dict[str, Any]) -> None:
         "tiles": f"{described['tile']:,} × {described['tile']:,}, {described['stored']}",
         "one pass reads": size(described["bytes_per_pass"]),
         "on disk": "unknown" if described["bytes_on_disk"] is None else size(described["bytes_on_disk"]),
+        "samples": "matched by name" if described["samples_have_names"] else "without names, matched by position",
         "classes": _listed(described["labels"]),
         "splits": "; ".join(
             f"{number}: " + ", ".join(f"{n:,} {part}" for part, n in split.items() if n)
@@ -237,10 +245,12 @@ def _print(described: dict[str, Any]) -> None:
     for fact, value in facts.items():
         about.add_row(fact, Text(value or "none"))
     say(described["path"], style="bold")
-    kernels = table("kernel", "how it was made")
+    incomplete = any(kernel["samples_missing"] for kernel in described["kernels"])
+    kernels = table("kernel", "how it was made", numbers=["samples missing"] if incomplete else [])
     for kernel in described["kernels"]:
         recipe = _in_words(kernel["made_by"])
-        kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"))
+        missing = [f"{kernel['samples_missing']:,}"] if incomplete else []
+        kernels.add_row(Text(kernel["name"]), Text(recipe or "not recorded", style="" if recipe else "dim"), *missing)
     kept = table("feature kept", numbers=("columns", "samples missing"))
     for feature in described["features"]:
         kept.add_row(Text(feature["name"]), f"{feature['columns']:,}", f"{feature['samples_missing']:,}")

@@ -21,6 +21,8 @@ from dmkl.estimators.results import set_results, warn_if_open
 from dmkl.estimators.saving import MODELS, decode, encode, save_model
 from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
+from dmkl.inputs.joins import Join
+from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, encode_targets
 from dmkl.numerics.steps import as_steps
@@ -30,7 +32,15 @@ from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Job, Method, SideBySide
 from dmkl.solvers.requests import CombinedProduct, Solver
 
-__all__ = ["KernelClassifier", "check_kernel_set", "features_of", "fitted", "labeled_targets", "predicted_labels"]
+__all__ = [
+    "KernelClassifier",
+    "check_kernel_set",
+    "features_of",
+    "fitted",
+    "labeled_targets",
+    "labels_of",
+    "predicted_labels",
+]
 
 
 class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -118,7 +128,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             The training kernels, ``K[train, train]``.
         y
             (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems that
-            share the passes. The labels stored with the kernels where missing.
+            share the passes. Where it carries names of samples (the index of a series, a coordinate), each sample of
+            `K` gets the label of its name. The labels stored with the kernels where missing.
 
         Raises
         ------
@@ -173,9 +184,9 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ``K[test, train]``, or a rectangular set: new samples against the training samples in their order. Kernels
             are matched by name; those of zero weight are not read.
         **new
-            Instead of `K` the `features` of new samples, and `samples`, `present` and `missing` where they are needed
-            (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of zero
-            weight are not computed.
+            Instead of `K` the `features` of new samples, and `samples`, `present`, `join` and `missing` where they are
+            needed (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of
+            zero weight are not computed.
 
         Raises
         ------
@@ -228,13 +239,14 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         samples: Sequence[Any] | Array | None = None,
         present: Mapping[str, npt.ArrayLike] | None = None,
-        missing: Missing = "refuse",
+        join: Join = "exact",
+        missing: Missing | None = None,
     ) -> KernelSet:
         """The kernels of new samples against the training samples that prediction needs, computed as they are read.
 
         Parameters
         ----------
-        features, samples, present, missing
+        features, samples, present, join, missing
             As in `dmkl.build_cross`.
 
         Raises
@@ -253,7 +265,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "kernels instead"
             )
             raise InputError(msg)
-        source, _ = cross_tiles(self.features_.select(needed), features, samples, present, missing)
+        source, _ = cross_tiles(self.features_.select(needed), features, samples, present, join, missing)
         rows, cols = np.arange(len(source.samples)), np.arange(len(source.train_samples))
         return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
 
@@ -296,7 +308,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y
             The true labels; those of `K` where missing.
         """
-        truth = K.labels if y is None and K is not None else y
+        truth = y if K is None else labels_of(K, y)[0]
         if truth is None:
             msg = "score needs labels: give y, or store them with the kernels"
             raise InputError(msg)
@@ -392,12 +404,25 @@ def labeled_targets(K: Any, y: npt.ArrayLike | None, what: str) -> tuple[Targets
         _, rows, cols = K.shape
         msg = f"{what} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
         raise InputError(msg)
-    labels = K.labels if y is None else y
+    labels, tasks = labels_of(K, y)
     if labels is None:
         msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
         raise InputError(msg)
-    tasks = K.tasks if y is None else None
     return encode_targets(labels, K.shape[1], tasks), tasks
+
+
+def labels_of(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
+    """Labels of the row samples and names of their tasks: of `y`, by name where it has names, or else the stored ones.
+
+    Raises
+    ------
+    InputError
+        If a sample of `K` has no label among the names.
+    """
+    if y is None:
+        return K.labels, K.tasks
+    table = matched("y", y, K.samples, named=K.view.has_names)
+    return table.values, None if table.columns is None else np.array(table.columns, dtype=object)
 
 
 def features_of(K: KernelSet) -> TrainingFeatures | str:

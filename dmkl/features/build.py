@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,9 +20,11 @@ from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned, plan, read_specs
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
-from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.feature_matrices import FeatureMatrix, against
 from dmkl.inputs.features import as_features
-from dmkl.inputs.labels import Labels
+from dmkl.inputs.joins import Join
+from dmkl.inputs.label_objects import label_table
+from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
 from dmkl.passes.view import View
@@ -29,7 +33,17 @@ from dmkl.store.layout import Header
 from dmkl.store.reader import Location
 from dmkl.store.writer import StoreWriter
 
-__all__ = ["Missing", "at_hand", "build", "check_present", "check_values", "computed_set", "provenances"]
+__all__ = [
+    "Missing",
+    "at_hand",
+    "build",
+    "check_present",
+    "check_values",
+    "computed_set",
+    "given_labels",
+    "how_missing",
+    "provenances",
+]
 
 Missing = Literal["refuse", "zero"]
 
@@ -41,11 +55,12 @@ def build(
     *,
     train: npt.ArrayLike | None = None,
     samples: Sequence[Any] | Array | None = None,
-    labels: Sequence[Any] | Array | None = None,
-    splits: Sequence[Any] | Array | None = None,
+    labels: Any = None,
+    splits: Any = None,
     tasks: Sequence[Any] | Array | None = None,
     present: Mapping[str, npt.ArrayLike] | None = None,
-    missing: Missing = "refuse",
+    join: Join = "exact",
+    missing: Missing | None = None,
     tile: int | None = None,
     dtype: npt.DTypeLike | None = None,
     overwrite: bool = False,
@@ -72,13 +87,16 @@ def build(
         The training samples, positions or mask: bandwidths are multiples of mean distances between them. By default the
         training part of the first split, or all samples.
     samples, labels, splits, tasks
-        As in `dmkl.create`; what the files hold of them by default.
+        As in `dmkl.create`; what the files hold of them by default. Rows of tables with names are matched by these.
     present
         For a table a mask of the samples that it has; rows of NaN are absent by themselves.
+    join
+        "exact": all tables, labels and splits with names have the same samples, in any order. "inner": the samples that
+        all have. "outer": the samples that any table has.
     missing
-        What to do with samples that lack a table: "refuse" them, or give them the mean of the training samples that
-        have it, in the kernel's feature space. Its row of a kernel centered over the training samples is zero then: the
-        sample is judged by its other sources.
+        What to do with samples that lack a table: "refuse" them, or, with "zero", give them the mean of the training
+        samples that have it, in the kernel's feature space. Its row of a kernel centered over the training samples is
+        zero then: the sample is judged by its other sources. By default "zero" where join="outer", else "refuse".
     tile, dtype, overwrite
         As in `dmkl.create`; the precision is that of the features by default.
 
@@ -98,26 +116,23 @@ def build(
     DiskFullError
         If the disk ran full; the same call goes on from there.
     """
-    if missing not in ("refuse", "zero"):
-        msg = f"missing must be 'refuse' or 'zero', got {missing!r}"
-        raise InputError(msg)
-    found = as_features(features, samples=samples, present=present)
+    missing = how_missing(missing, join)
+    given = given_labels(labels=labels, splits=splits, tasks=tasks)
+    found = as_features(features, samples=samples, present=present, join=join, beside=given)
     planned, _ = plan(read_specs(specs), found.blocks)
     n_samples = next(iter(found.blocks.values())).shape[0]
-    known = Labels(
-        samples=found.samples,
-        labels=found.labels.labels if labels is None else labels,
-        tasks=found.labels.tasks if tasks is None else tasks,
-        splits=found.labels.splits if splits is None else splits,
-    )
-    nodes = known.checked(n_samples, n_samples, rectangular=False)
+    nodes = replace(found.labels, samples=found.samples).checked(n_samples, n_samples, rectangular=False)
     rows = _training_rows(train, nodes["split"], n_samples)
     used = {item.feature for item in planned if item.feature is not None}
-    tables = {name: table for name, table in found.blocks.items() if name in used}
+    distances = {item.feature for item in planned if item.function == "distance"}
+    tables = {
+        name: against(table, found.samples) if name in distances else table
+        for name, table in found.blocks.items()
+        if name in used
+    }
     scans = {name: scan(table, found.samples) for name, table in tables.items()}
     check_values(planned, tables, scans, found.samples)
     check_present({name: table.absent for name, table in scans.items()}, missing)
-    distances = {item.feature for item in planned if item.function == "distance"}
     for item in planned:
         if item.feature in distances and item.function != "distance":
             msg = (
@@ -151,6 +166,20 @@ def build(
         raise
     writer.forget_features({item.feature for item in planned if item.function == "distance" and item.feature})
     return stores.open(writer.finish(source.names, nodes))
+
+
+def how_missing(missing: Missing | None, join: Join) -> Missing:
+    """What to do with samples that lack a table, where nothing was said too."""
+    if missing not in (None, "refuse", "zero"):
+        msg = f"missing must be 'refuse' or 'zero', got {missing!r}"
+        raise InputError(msg)
+    return missing or ("zero" if join == "outer" else "refuse")
+
+
+def given_labels(**given: Any) -> list[SideData]:
+    """Labels, splits and names of tasks that were given, by their role, to stand for what is found in files."""
+    known = {role: values for role, values in given.items() if values is not None}
+    return [SideData(role, f"{role}=", partial(label_table, values)) for role, values in known.items()]
 
 
 def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> KernelSet:
@@ -262,6 +291,8 @@ def provenances(source: FeatureTiles, train: Index | None = None) -> list[dict[s
         if k in source.fills:
             identity["means"] = rows or "columns"
         noted = {"name": recipe.name, **recipe.as_json(), "identity": identity}
+        if k in source.fills:
+            noted["n_missing"] = int(source.fills[k].rows_absent.sum())
         if recipe.feature is not None:
             noted["feature_content"] = contents[0]
         if rows is not None:

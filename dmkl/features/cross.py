@@ -12,14 +12,25 @@ import numpy.typing as npt
 from dmkl import stores
 from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError, MemoryBudgetError, StoreError
-from dmkl.features.build import Missing, at_hand, check_present, check_values, computed_set, provenances
+from dmkl.features.build import (
+    Missing,
+    at_hand,
+    check_present,
+    check_values,
+    computed_set,
+    given_labels,
+    how_missing,
+    provenances,
+)
 from dmkl.features.missing import filled
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
-from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.feature_matrices import FeatureMatrix, against
 from dmkl.inputs.features import as_features
+from dmkl.inputs.joins import Join
 from dmkl.inputs.labels import Labels
+from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.product import GeometricMean
@@ -110,7 +121,7 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
     return TrainingFeatures(recipes, tables, samples, source.dtype, source.tiling.tile)
 
 
-_NOTED = ("name", "feature_content", "training_content", "identity")
+_NOTED = ("name", "feature_content", "training_content", "identity", "n_missing")
 
 
 def _recipe(name: str, entry: dict[str, Any]) -> Recipe:
@@ -123,10 +134,11 @@ def build_cross(
     path: Location | None = None,
     *,
     samples: Sequence[Any] | Array | None = None,
-    labels: Sequence[Any] | Array | None = None,
+    labels: Any = None,
     tasks: Sequence[Any] | Array | None = None,
     present: Mapping[str, npt.ArrayLike] | None = None,
-    missing: Missing = "refuse",
+    join: Join = "exact",
+    missing: Missing | None = None,
     overwrite: bool = False,
 ) -> KernelSet:
     """Kernels of new samples against the samples of a set that was built from features.
@@ -144,7 +156,7 @@ def build_cross(
         them.
     samples, labels, tasks
         Of the new samples, as in `dmkl.create`.
-    present, missing
+    present, join, missing
         As in `build`; means are those over the training samples that have the source.
     overwrite
         Replace a finished set.
@@ -165,13 +177,9 @@ def build_cross(
     if absent:
         msg = f"kernel {absent[0]!r} was not computed from features; leave it out with select(), or import its kernel"
         raise InputError(msg)
-    source, known = cross_tiles(training.select(K.names), features, samples, present, missing)
-    known = Labels(
-        known.samples,
-        K.train_samples,
-        known.labels if labels is None else labels,
-        known.tasks if tasks is None else tasks,
-    )
+    given = given_labels(labels=labels, tasks=tasks)
+    source, known = cross_tiles(training.select(K.names), features, samples, present, join, missing, given)
+    known = Labels(known.samples, K.train_samples, known.labels, known.tasks)
     n_rows, n_cols = len(source.samples), len(source.train_samples)
     nodes = known.checked(n_rows, n_cols, rectangular=True)
     if path is None:
@@ -191,10 +199,12 @@ def cross_tiles(
     features: Any,
     samples: Sequence[Any] | Array | None,
     present: Mapping[str, npt.ArrayLike] | None,
-    missing: Missing,
+    join: Join,
+    missing: Missing | None,
+    given: Sequence[SideData] = (),
 ) -> tuple[FeatureTiles, Labels]:
-    """Tiles of new samples against training samples, and the labels found beside the new features."""
-    found = as_features(features, samples=samples, present=present)
+    """Tiles of new samples against training samples, and the labels given or found beside the new features."""
+    found = as_features(features, samples=samples, present=present, join=join, beside=given)
     needed = {recipe.feature: recipe.function for recipe in training.recipes.values() if recipe.feature is not None}
     tables = {name: _same_columns(name, function, found.blocks, training) for name, function in needed.items()}
     scans = {name: scan(table, found.samples) for name, table in tables.items()}
@@ -205,7 +215,7 @@ def cross_tiles(
         msg = "random kernels are functions of the samples' names, and the new samples have none; give them (samples=)"
         raise InputError(msg)
     check_values(recipes, tables, scans, names)
-    check_present({name: each.absent for name, each in scans.items()}, missing)
+    check_present({name: each.absent for name, each in scans.items()}, how_missing(missing, join))
     rows = Axis(names, at_hand(tables, scans))
     cols = Axis(training.samples, {name: table.reopened() for name, table in training.tables.items()})
     tile = min(training.tile, max(n_rows, len(training.samples)))
@@ -232,6 +242,7 @@ def _same_columns(
         msg = f"the features {name!r} of the training samples are not there any more; build their kernels again"
         raise StoreError(msg)
     if table is None:
+        new = against(new, list(training.samples))
         if new.shape[1] != len(training.samples):
             msg = (
                 f"{name!r} has {new.shape[1]:,} columns, expected the distances to the {len(training.samples):,} "

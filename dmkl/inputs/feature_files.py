@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dmkl.errors import InputError
-from dmkl.inputs.feature_matrices import LABEL_ROLES, SourceMatrix, UnalignedFeatures, array_matrix, sample_names
+from dmkl.inputs.feature_matrices import LABEL_ROLES, SourceMatrix, UnalignedFeatures, array_matrix
 from dmkl.inputs.file_source import KernelArray, kernel_names
 from dmkl.inputs.folders import PathLike, find_files
 from dmkl.inputs.formats.file_arrays import FileArray, role_of, vector, where
@@ -18,6 +18,7 @@ from dmkl.inputs.formats.registry import Format, arrays_in, format_of
 from dmkl.inputs.formats.tables import LastOpened
 from dmkl.inputs.formats.text import read_array
 from dmkl.inputs.label_files import read_file
+from dmkl.inputs.labels import sample_names
 from dmkl.inputs.side_data import SideData
 
 __all__ = ["from_files"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
@@ -16,7 +15,8 @@ from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
 from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError
-from dmkl.inputs.labels import as_text
+from dmkl.inputs.joins import places
+from dmkl.inputs.labels import only_counts, sample_names
 from dmkl.inputs.side_data import SideData
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Numbers",
     "SourceMatrix",
     "UnalignedFeatures",
+    "against",
     "aligned",
     "array_matrix",
     "check_rows",
@@ -32,9 +33,7 @@ __all__ = [
     "frame_matrix",
     "is_number",
     "missing_rows",
-    "only_counts",
     "refuse_columns",
-    "sample_names",
     "stored",
 ]
 
@@ -84,8 +83,9 @@ class SourceMatrix:
         # What overflows is told as infinite by `check_rows`.
         with np.errstate(over="ignore"):
             if isinstance(values, np.ma.MaskedArray):
-                return np.asarray(np.ma.filled(values.astype(self.dtype), np.nan))
-            return np.asarray(values, dtype=self.dtype)
+                values = np.ma.filled(values.astype(self.dtype), np.nan)
+            # Row after row, however they were given: sums round otherwise in another layout.
+            return np.asarray(values, dtype=self.dtype, order="C")
 
 
 def aligned(matrix: SourceMatrix, order: npt.NDArray[np.intp]) -> SourceMatrix:
@@ -104,6 +104,22 @@ def aligned(matrix: SourceMatrix, order: npt.NDArray[np.intp]) -> SourceMatrix:
         return values
 
     return replace(matrix, shape=(len(order), matrix.shape[1]), samples=None, part=part)
+
+
+def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatrix:
+    """A matrix of distances with its columns in the order of samples, by name; as it is where they have other names."""
+    columns, names = matrix.columns, tuple(map(str, samples or ()))
+    if columns is None or not names or columns == names:
+        return matrix
+    at = places(columns, names)
+    if (at < 0).any() or len(set(columns)) < len(columns):
+        return matrix
+
+    def part(rows: Rows) -> Array:
+        assert isinstance(rows, slice)
+        return matrix.read(rows)[:, at]
+
+    return SourceMatrix(matrix.name, (matrix.shape[0], len(names)), matrix.dtype, names, None, part)
 
 
 def array_matrix(
@@ -159,24 +175,6 @@ def stored(name: str, dtype: Any) -> np.dtype[Any]:
         raise InputError(msg)
     narrow = found.itemsize <= (4 if found.kind == "f" else 2)
     return np.dtype(np.float32 if narrow else np.float64)
-
-
-def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> tuple[str, ...] | None:
-    """Names of samples as strings, checked to be unique and as many as the rows."""
-    if names is None:
-        return None
-    found = tuple(map(as_text, names))
-    if length is not None and len(found) != length:
-        msg = f"{where} have {length} rows and {len(found)} sample names, expected a name for each row"
-        raise InputError(msg)
-    if len(set(found)) < len(found):
-        name, count = Counter(found).most_common(1)[0]
-        msg = (
-            f"{where}: sample names must be unique, but {name!r} occurs {count} times; "
-            "drop or average the rows of one name, or rename them"
-        )
-        raise InputError(msg)
-    return found
 
 
 def missing_rows(values: Array) -> Mask:
@@ -242,11 +240,6 @@ def frame_matrix(name: str, frame: pd.DataFrame) -> SourceMatrix:
 def is_number(dtype: Any) -> bool:
     """Whether a column of this type is numeric."""
     return bool(is_numeric_dtype(dtype)) and not is_complex_dtype(dtype)
-
-
-def only_counts(index: pd.Index[Any]) -> bool:
-    """Whether an index is that of a data frame without names of rows."""
-    return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
 
 
 def refuse_columns(where: str, columns: Sequence[str], way_out: str = "") -> NoReturn:

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.feature_matrices import (
     LABEL_ROLES,
@@ -20,10 +19,10 @@ from dmkl.inputs.feature_matrices import (
     UnalignedFeatures,
     array_matrix,
     frame_matrix,
-    sample_names,
 )
 from dmkl.inputs.formats.file_arrays import FileArray, role_of, shape_text, vector
-from dmkl.inputs.formats.text import LabelTable
+from dmkl.inputs.kernel_sources import LabeledArray
+from dmkl.inputs.labels import LabelTable, axis_names, sample_names
 from dmkl.inputs.side_data import SideData
 
 __all__ = ["from_memory"]
@@ -48,8 +47,7 @@ def _as_matrix(name: str, values: Any) -> SourceMatrix:
     if isinstance(values, pd.DataFrame):
         return frame_matrix(name, values)
     if isinstance(values, xr.DataArray):
-        samples, columns = (_coordinate(values, axis) for axis in (0, 1))
-        return array_matrix(name, _Labeled(values), samples=samples, columns=columns)
+        return array_matrix(name, LabeledArray(values), samples=axis_names(values, 0), columns=axis_names(values, 1))
     if isinstance(values, str | os.PathLike):
         msg = f"features {name!r} are the path {values}; give a list of paths, each matrix being named by its file"
         raise InputError(msg)
@@ -62,22 +60,6 @@ def _as_matrix(name: str, values: Any) -> SourceMatrix:
             msg = f"features {name!r} are no matrix, {error}; every row must be as long"
             raise InputError(msg) from error
     return array_matrix(name, values)
-
-
-class _Labeled:
-    """An xarray array, of which only what is asked for is read."""
-
-    def __init__(self, array: xr.DataArray) -> None:
-        self._array, self.shape, self.dtype = array, array.shape, array.dtype
-
-    def __getitem__(self, key: tuple[Any, Any]) -> Any:
-        return self._array[key].to_numpy()
-
-
-def _coordinate(array: xr.DataArray, axis: int) -> Array | None:
-    if axis >= array.ndim or array.dims[axis] not in array.coords:
-        return None
-    return np.asarray(array.coords[array.dims[axis]].to_numpy())
 
 
 def _dataset(dataset: xr.Dataset) -> UnalignedFeatures:
@@ -116,9 +98,8 @@ def _dataset(dataset: xr.Dataset) -> UnalignedFeatures:
         if role != "tasks" and dimension in values.dims:
             values = values.transpose(dimension, ...)
         where_from = f"variable {name!r} of the dataset"
-        tasks = None if values.ndim < 2 else _coordinate(values, 1)
+        titles = axis_names(values, 1)
         own = samples if dimension in values.dims else None
-        titles = None if tasks is None else tuple(map(str, tasks))
         unaligned.found.append(SideData(role, where_from, partial(_table, values, where_from, own, titles)))
     return unaligned
 

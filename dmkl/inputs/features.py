@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError
 from dmkl.inputs.feature_files import from_files
-from dmkl.inputs.feature_matrices import FeatureMatrix, SourceMatrix, UnalignedFeatures, aligned, sample_names
+from dmkl.inputs.feature_matrices import FeatureMatrix, SourceMatrix, UnalignedFeatures, aligned
 from dmkl.inputs.feature_objects import from_memory
-from dmkl.inputs.formats.text import LabelTable
-from dmkl.inputs.labels import Labels
-from dmkl.inputs.side_data import KernelShape, SideData, gather
+from dmkl.inputs.joins import Join, Named, check_join, joined, places, warn_of_positions
+from dmkl.inputs.labels import Labels, sample_names
+from dmkl.inputs.side_data import OF_SAMPLES, KernelShape, SideData, gather, names_beside
 
 __all__ = ["Features", "as_features"]
 
@@ -34,7 +32,12 @@ class Features:
 
 
 def as_features(
-    features: Any, *, samples: Sequence[Any] | Array | None = None, present: Mapping[str, Any] | None = None
+    features: Any,
+    *,
+    samples: Sequence[Any] | Array | None = None,
+    present: Mapping[str, Any] | None = None,
+    join: Join = "exact",
+    beside: Sequence[SideData] = (),
 ) -> Features:
     """Take features from files or memory and align their rows to one order of samples; no value is read yet.
 
@@ -52,8 +55,7 @@ def as_features(
 
     A data frame has the names of its samples in its index, unless that only counts; an xarray array in the
     coordinate of its first dimension. Rows with names are put in the order of `samples`, or else of the first matrix
-    that has names, followed by samples that only later ones have. A sample that a matrix lacks is a row of NaN. Rows
-    without names are those of the samples, one after another.
+    that has names; `join` says which samples are taken. Rows without names are those of the samples, one after another.
 
     In memory is what `FeatureMatrix.read` is asked for; and of .npz, MATLAB files before version 7.3, CSV and Parquet
     the one matrix that was read last.
@@ -67,6 +69,12 @@ def as_features(
     present
         For some matrices, by name, which samples have them: (samples,) of booleans, in the order of the result. The
         rows of all other samples are NaN.
+    join
+        "exact": all matrices, labels and splits that have names have the same samples (or all of `samples`), in any
+        order. "inner": the samples that all have. "outer": the samples that any matrix has; one that a matrix lacks is
+        a row of NaN.
+    beside
+        Labels, splits and names of tasks, in place of those found beside the features.
 
     Returns
     -------
@@ -78,25 +86,61 @@ def as_features(
     InputError
         If features are no matrix of real numbers, names of samples are not unique, matrices do not fit together, or a
         file is missing, damaged or of an unknown kind.
+
+    Warns
+    -----
+    SampleOrderWarning
+        If something without names is matched by position, though names have changed the order of something else.
     """
+    check_join(join)
     if isinstance(features, Features) and present is None:
-        return features if samples is None else replace(features, samples=[str(name) for name in samples])
+        return _renamed(features, samples, beside)
     unaligned = from_files(features) if _are_paths(features) else from_memory(features)
     if not unaligned.matrices:
         msg = "kernels are computed from at least one matrix of features (samples, columns), got none"
         raise InputError(msg)
     wanted = sample_names("samples", None if samples is None else np.asarray(samples).tolist())
-    sources, natural = _named(unaligned)
-    order = natural if wanted is None else wanted
+    sources, first = _named(unaligned)
+    # What has no names stands in the order of its source; what was given, in that of the samples asked for.
+    found = [item.held(first) for item in unaligned.found if item.role not in _replaced(beside)]
+    unnamed = [item.where for item in beside if item.role in OF_SAMPLES and item.read().row_names is None]
+    found += [item.held(first if wanted is None else wanted) for item in beside]
+    named = [Named(f"features {matrix.name!r}", matrix.samples) for matrix in sources if matrix.samples is not None]
+    labeled = names_beside(found) if named else []
+    order = joined(named, join, unaligned.samples if wanted is None else wanted, labeled)
+    unnamed += [f"features {matrix.name!r}" for matrix in sources if matrix.samples is None]
+    if wanted is None:
+        warn_of_positions(unnamed, [*named, *labeled], order)
     n_rows = _common_length(sources, order)
     masks = _masks(present or {}, [matrix.name for matrix in sources], n_rows)
     blocks = {matrix.name: _aligned(matrix, order, masks.get(matrix.name), unaligned.notes) for matrix in sources}
-    found = [
-        replace(item, read=partial(_of_samples, item, natural, order, unaligned.notes)) for item in unaligned.found
-    ]
     labels, _ = gather(found, KernelShape(len(blocks), n_rows, n_rows, order), unaligned.notes)
     names = None if labels.samples is None else [str(name) for name in labels.samples]
     return Features(blocks, names, labels, unaligned.notes)
+
+
+def _replaced(beside: Sequence[SideData]) -> set[str]:
+    """The roles that are not looked for beside the features; other labels have other tasks."""
+    roles = {item.role for item in beside}
+    return roles | {"tasks"} if "labels" in roles else roles
+
+
+def _renamed(found: Features, samples: Sequence[Any] | Array | None, beside: Sequence[SideData]) -> Features:
+    """Features that were taken before, with other names, labels or splits."""
+    names = found.samples if samples is None else [str(name) for name in samples]
+    if not beside:
+        return replace(found, samples=names)
+    n_rows = next(iter(found.blocks.values())).shape[0]
+    held = [item.held(names) for item in beside]
+    given, _ = gather(held, KernelShape(len(found.blocks), n_rows, n_rows, names), found.notes)
+    kept, roles = found.labels, _replaced(beside)
+    labels = Labels(
+        samples=given.samples,
+        labels=given.labels if "labels" in roles else kept.labels,
+        tasks=given.tasks if "tasks" in roles else kept.tasks,
+        splits=given.splits if "splits" in roles else kept.splits,
+    )
+    return replace(found, samples=None if given.samples is None else list(map(str, given.samples)), labels=labels)
 
 
 def _are_paths(features: Any) -> bool:
@@ -106,17 +150,14 @@ def _are_paths(features: Any) -> bool:
 
 
 def _named(unaligned: UnalignedFeatures) -> tuple[list[SourceMatrix], tuple[str, ...] | None]:
-    """The matrices with names of samples found beside them, and the order of samples that follows from the names."""
-    matrices = unaligned.matrices
-    beside = unaligned.samples
-    if beside is not None:
-        for matrix in matrices:
-            if matrix.samples is None:
-                sample_names(f"features {matrix.name!r}", beside, matrix.shape[0])
-        matrices = [replace(matrix, samples=beside) if matrix.samples is None else matrix for matrix in matrices]
-        return matrices, beside
-    named = [matrix.samples for matrix in matrices if matrix.samples is not None]
-    return matrices, tuple(dict.fromkeys(name for names in named for name in names)) if named else None
+    """The matrices with names of samples found beside them, and the order of what has no names."""
+    matrices, beside = unaligned.matrices, unaligned.samples
+    if beside is None:
+        return matrices, next((matrix.samples for matrix in matrices if matrix.samples is not None), None)
+    for matrix in matrices:
+        if matrix.samples is None:
+            sample_names(f"features {matrix.name!r}", beside, matrix.shape[0])
+    return [replace(matrix, samples=beside) if matrix.samples is None else matrix for matrix in matrices], beside
 
 
 def _common_length(matrices: Sequence[SourceMatrix], samples: tuple[str, ...] | None) -> int:
@@ -153,7 +194,7 @@ def _aligned(
     if matrix.samples is None or samples is None or matrix.samples == samples:
         order = np.arange(matrix.shape[0])
     else:
-        order = pd.Index(matrix.samples, dtype=object).get_indexer(pd.Index(samples, dtype=object))
+        order = places(matrix.samples, samples)
         lacking = int((order < 0).sum())
         if lacking == len(samples):
             msg = (
@@ -171,29 +212,3 @@ def _aligned(
         order = np.where(mask, order, -1)
     # As they come, rows need no second array to be put in order.
     return matrix if np.array_equal(order, np.arange(matrix.shape[0])) else aligned(matrix, order)
-
-
-def _of_samples(
-    item: SideData, natural: tuple[str, ...] | None, samples: tuple[str, ...] | None, notes: list[str]
-) -> LabelTable:
-    """What was found beside the features, its rows being the samples."""
-    table = item.read()
-    values = table.values
-    names = natural if table.row_names is None else table.row_names
-    if item.role == "tasks" or names is None or samples is None:
-        return table
-    if values.ndim == 2 and len(values) != len(names):
-        values = values.T
-    if len(values) != len(names):
-        return table  # `gather` tells the lengths
-    place = {name: row for row, name in enumerate(names)}
-    missing = [name for name in samples if name not in place]
-    if missing:
-        msg = (
-            f"{item.where} lacks {len(missing)} of the {len(samples)} samples, the first of them {missing[0]!r}; give "
-            "each a value, or choose the samples (samples=[…])"
-        )
-        raise InputError(msg)
-    if tuple(names) != samples:
-        notes.append(f"{item.where} was put into the order of the samples, by name")
-    return LabelTable(values[[place[name] for name in samples]], samples, table.columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, shape_text, stamp, where
 from dmkl.inputs.formats.text import TextMatrix
-from dmkl.inputs.kernel_sources import ArraySource, Matrix, StripBuffer, kernel_axis
+from dmkl.inputs.kernel_sources import ArraySource, Axes, KernelSource, Matrix, StripBuffer, kernel_axis
 
 __all__ = ["FileSource", "KernelArray", "check_shapes", "choose_arrays", "kernel_array", "kernel_names"]
 
@@ -29,11 +29,10 @@ class KernelArray:
     n_kernels: int
     stamp: dict[str, Any]  # tells the content of its file from any other
 
-    def matrices(self, check_rows: Callable[[TextMatrix], None]) -> Iterator[Matrix]:
+    def matrices(self) -> Iterator[Matrix]:
         """The kernels in order; what the array holds in memory goes when the next array is opened."""
         array: Any = self.variable.open()
         if isinstance(array, TextMatrix):
-            check_rows(array)
             yield StripBuffer(array)
             return
         chunks: Sequence[int] | None = getattr(array, "chunks", None)
@@ -53,30 +52,19 @@ class KernelArray:
         return identity if self.axis is None else {**identity, "axis": self.axis, "index": j}
 
 
-class FileSource:
-    """The kernels of data files, as a source for `dmkl.create`. Made by `open_files`.
+class FileSource(KernelSource):
+    """The kernels of data files, as a source for `dmkl.create`; `axes` has the names of the samples of each part."""
 
-    Attributes
-    ----------
-    names
-        The kernels' names; None where the files give none.
-    n_kernels
-        How many there are.
-    notes
-        What was left out, and what was taken in one of several ways that were possible; one sentence each.
-    """
-
-    def __init__(self, parts: Sequence[KernelArray], names: Sequence[str] | None, notes: Sequence[str]) -> None:
+    def __init__(self, parts: Sequence[KernelArray], names: Sequence[str] | None, axes: Sequence[Axes]) -> None:
         self._parts = tuple(parts)
         self.names = names
-        self.notes = tuple(notes)
-        self.n_kernels: int | None = sum(part.n_kernels for part in parts)
+        self.n_kernels = sum(part.n_kernels for part in parts)
+        self.axes = [own for part, own in zip(parts, axes, strict=True) for _ in range(part.n_kernels)]
 
     def matrices(self) -> Iterator[Matrix]:
         """See `KernelSource.matrices`."""
-        rows = _SameRows()
         for part in self._parts:
-            yield from part.matrices(rows)
+            yield from part.matrices()
 
     def identity(self, j: int) -> dict[str, Any] | None:
         """See `KernelSource.identity`."""
@@ -85,29 +73,6 @@ class FileSource:
                 return part.identity(j)
             j -= part.n_kernels
         return None
-
-
-class _SameRows:
-    """Refuses text files that name rows or columns otherwise than the first: entries would be mixed up."""
-
-    def __init__(self) -> None:
-        self._first: tuple[Path, list[tuple[str, list[str] | None]]] | None = None
-
-    def __call__(self, matrix: TextMatrix) -> None:
-        header = matrix.layout.header
-        found = [("row", matrix.row_names), ("column", None if header is None else list(header))]
-        if self._first is None:
-            self._first = matrix.path, found
-            return
-        path, expected = self._first
-        for (what, names), (_, others) in zip(found, expected, strict=True):
-            if names is None or others is None or names == others:
-                continue
-            pairs = enumerate(zip(names, others, strict=False), start=1)
-            at = next(((i, a, b) for i, (a, b) in pairs if a != b), None)
-            differ = f"{len(names)} {what}s, not {len(others)}" if at is None else "{} is {!r}, not {!r}".format(*at)
-            msg = f"{matrix.path} names its {what}s otherwise than {path}: {what} {differ}; put them into one order"
-            raise InputError(msg)
 
 
 def _in_strips(matrix: Matrix, chunks: Sequence[int] | None) -> Matrix:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dmkl.errors import InputError
 from dmkl.inputs.file_source import FileSource, KernelArray, check_shapes, choose_arrays, kernel_array, kernel_names
@@ -14,9 +17,12 @@ from dmkl.inputs.folders import PathLike, find_files
 from dmkl.inputs.formats.file_arrays import ROLES, role_of, where
 from dmkl.inputs.formats.registry import Format, arrays_in, expected_files
 from dmkl.inputs.formats.text import read_array
+from dmkl.inputs.joined_kernels import JoinedSource
+from dmkl.inputs.joins import Join, warn_of_positions
+from dmkl.inputs.kernel_sources import Axes
 from dmkl.inputs.label_files import read_file
 from dmkl.inputs.labels import Labels
-from dmkl.inputs.side_data import KernelShape, SideData, gather
+from dmkl.inputs.side_data import OF_SAMPLES, KernelShape, SideData, gather, names_beside, of_rows, samples_in
 
 __all__ = ["open_files"]
 
@@ -32,7 +38,9 @@ def open_files(
     train_samples: PathLike | None = None,
     splits: PathLike | None = None,
     diagonal: PathLike | None = None,
-) -> tuple[FileSource, Labels]:
+    join: Join = "exact",
+    symmetric: bool | None = None,
+) -> tuple[JoinedSource, Labels]:
     """Find the kernels in data files, and what the files say of the samples. No kernel is read yet.
 
     Understood are NumPy's .npy and .npz, MATLAB's .mat, HDF5 (.h5, .hdf5), text (.txt, .csv, .tsv, .dat),
@@ -42,11 +50,14 @@ def open_files(
     Of a file with several arrays, one array of three dimensions holds all kernels; else each square matrix is
     one. Arrays called labels, y, samples, ids, train_samples, splits, names, tasks or diagonal are taken for
     what they say, and so are files of these names among several. What was left out, or taken in one of
-    several ways, is said in `FileSource.notes`.
+    several ways, is said in `KernelSource.notes`.
+
+    Text files that name their rows or columns, and arrays with samples beside them in their file, are matched by these
+    names (see `dmkl.create`); kernels without names by position.
 
     In memory are a few tiles for .npy, HDF5 and Zarr; whole rows for text and for arrays whose chunks span
     the rows; one kernel for .npz and for arrays whose chunks span a kernel; one variable for MATLAB files
-    before version 7.3.
+    before version 7.3; and whole rows where samples are put into another order.
 
     Parameters
     ----------
@@ -59,20 +70,23 @@ def open_files(
         The arrays to take from each file, by name, in this order; they may be rectangular.
     names
         The kernels' names, in place of those in the files.
-    labels, samples, train_samples, splits, diagonal
-        Files to take these from (see `read_vector`), in place of what is found beside the kernels. Rows that
-        carry the names of samples are put into the order of the kernels.
+    labels, splits, diagonal
+        Files to take these from (see `read_vector`), in place of what is found beside the kernels.
+    samples, train_samples
+        Files of names of the row and column samples. Of kernels that carry names, those that are wanted, in this order.
+    join, symmetric
+        As in `dmkl.create`.
 
     Returns
     -------
     tuple
-        The kernels, and what is known of the samples.
+        The kernels, in the order of the samples, and what is known of these.
 
     Raises
     ------
     InputError
         If a file is missing, damaged or of an unknown kind; if there is no kernel in it, or it cannot be told
-        which arrays are; if kernels differ in shape, are sparse or complex, or are no numbers.
+        which arrays are; if kernels differ in shape or in their samples, are sparse or complex, or are no numbers.
     """
     notes: list[str] = []
     files, beside = find_files(paths, Format.holds_kernels, set(ROLES.values()), notes)
@@ -83,41 +97,100 @@ def open_files(
             f"{expected_files(Format.holds_kernels)}"
         )
         raise InputError(msg)
-    found = [SideData(role, str(path), partial(read_file, path)) for role, path in beside]
-    parts: list[KernelArray] = []
-    for path in files:
-        held = arrays_in(path)
-        roles = [role_of(variable) for variable in held]
-        chosen = choose_arrays(path, held, roles, variables)
-        rest = [(v, role) for v, role in zip(held, roles, strict=True) if v not in chosen]
-        for variable, role in rest:
-            if role is not None and not variable.problem:
-                found.append(SideData(role, where(variable), partial(read_array, variable)))
-        left_out = [str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)]
-        if left_out:
-            notes.append(f"{path}: left out {', '.join(left_out)}")
-        parts += [kernel_array(variable, kernel_axis, notes) for variable in chosen]
-    check_shapes(parts)
-    roles_asked = ("labels", "samples", "train_samples", "splits", "diagonal")
-    for role, file in zip(roles_asked, (labels, samples, train_samples, splits, diagonal), strict=True):
-        if file is not None:
-            found = [other for other in found if other.role != role]
-            found.append(SideData(role, str(file), partial(read_file, Path(file))))
-    if names is not None:
-        found = [other for other in found if other.role != "names"]
-    result, own_names = gather(found, _frame(parts), notes)
+    inside = [_open(path, variables, kernel_axis, notes) for path in files]
+    parts = [part for file in inside for part in file.parts]
+    axes = [own for file in inside for own in file.axes]
+    if any(own.rows is None for own in axes):  # others may differ: names tell what belongs together
+        check_shapes(parts)
     told = kernel_names(parts, files) if names is None else [str(name) for name in names]
-    if own_names is not None and told is not None:
-        pairs = ", ".join(f"{old} is {new}" for old, new in zip(told[:3], own_names, strict=False))
-        more = " …" if len(told) > 3 else ""
-        notes.append(f"the kernels were named in the order in which they stand: {pairs}{more}")
-    return FileSource(parts, told if own_names is None else own_names, notes), result
+    given = {"labels": labels, "samples": samples, "train_samples": train_samples, "splits": splits}
+    replaced = {role: Path(file) for role, file in {**given, "diagonal": diagonal}.items() if file is not None}
+    ignored = {*replaced, *([] if names is None else ["names"])}
+    beside = [*((role, path) for role, path in beside if role not in ignored), *replaced.items()]
+    separate = [SideData(role, str(path), partial(read_file, path)) for role, path in beside]
+    (n_rows, n_cols), wanted = parts[0].shape, [_wanted(separate, axis, parts[0], axes, notes) for axis in (0, 1)]
+    # What has no names stands in the order of its own file, or else of the first kernels that have names.
+    first = wanted[0] or next((own.rows for own in axes if own.rows is not None), None)
+    found = [item.held(file.axes[0].rows) for file in inside for item in file.found if item.role not in ignored]
+    unnamed = [item.where for item in separate if item.role in OF_SAMPLES and item.read().row_names is None]
+    found = of_rows([*found, *(item.held(first) for item in separate)], (n_rows, n_cols), notes)
+    named = names_beside(found)
+    kernels = FileSource(parts, told, axes)
+    source = JoinedSource(kernels, join, samples=wanted[0], train_samples=wanted[1], beside=named, symmetric=symmetric)
+    if wanted[0] is None:
+        warn_of_positions([*source.without, *unnamed], [*source.row_names, *named], source.samples)
+    if source.moved:
+        notes.append(f"{', '.join(source.moved)}: put into the order of the samples, by name")
+    n_rows = n_rows if source.samples is None else len(source.samples)
+    n_cols = n_rows if parts[0].shape[0] == parts[0].shape[1] else n_cols
+    frame = KernelShape(sum(part.n_kernels for part in parts), n_rows, n_cols, source.samples, source.train_samples)
+    result, own_names = gather(found, frame, notes)
+    if result.splits is not None:
+        source.train = np.asarray(result.splits)[0] == 0
+    if own_names is not None:
+        if told is not None:
+            pairs = ", ".join(f"{old} is {new}" for old, new in zip(told[:3], own_names, strict=False))
+            more = " …" if len(told) > 3 else ""
+            notes.append(f"the kernels were named in the order in which they stand: {pairs}{more}")
+        source.names = own_names
+    source.notes = tuple(notes)
+    return source, result
 
 
-def _frame(parts: Sequence[KernelArray]) -> KernelShape:
-    n_kernels, (n_rows, n_cols) = sum(part.n_kernels for part in parts), parts[0].shape
-    if n_rows >= 0:
-        return KernelShape(n_kernels, n_rows, n_cols)
-    text: Any = parts[0].variable.open()  # of text the lines must be counted
-    n_rows, n_cols = text.shape
-    return KernelShape(n_kernels, n_rows, n_cols, text.row_names, text.layout.header)
+@dataclass(frozen=True)
+class _File:
+    """What a file holds."""
+
+    parts: list[KernelArray]
+    axes: list[Axes]  # of each part, the names of its samples
+    found: list[SideData]  # labels and such
+
+
+def _open(path: Path, variables: Sequence[str] | None, kernel_axis: int | None, notes: list[str]) -> _File:
+    """The kernels of a file and what it says of them; of text the lines are counted."""
+    held = arrays_in(path)
+    roles = [role_of(variable) for variable in held]
+    chosen = choose_arrays(path, held, roles, variables)
+    rest = [(v, role) for v, role in zip(held, roles, strict=True) if v not in chosen]
+    found = [SideData(role, where(v), partial(read_array, v)) for v, role in rest if role is not None and not v.problem]
+    left_out = [str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)]
+    if left_out:
+        notes.append(f"{path}: left out {', '.join(left_out)}")
+    names = [samples_in(found, role, notes) for role in _OF_AXES]
+    parts, axes = [], []
+    for part in (kernel_array(variable, kernel_axis, notes) for variable in chosen):
+        if part.shape[0] < 0:
+            text: Any = part.variable.open()
+            parts.append(replace(part, shape=text.shape))
+            axes.append(text.axes())
+            continue
+        rows, cols = (
+            _fitting(told, length, axis) for axis, (told, length) in enumerate(zip(names, part.shape, strict=True))
+        )
+        parts.append(part)
+        axes.append(Axes(rows, cols, part.shape[0] == part.shape[1]))
+    return _File(parts, axes, [item for item in found if item.role not in _OF_AXES])
+
+
+_OF_AXES = ("samples", "train_samples")
+"""The roles of what names the samples of rows and columns."""
+
+
+def _fitting(told: tuple[str, tuple[str, ...]] | None, length: int, axis: int) -> tuple[str, ...] | None:
+    """Names of samples, checked to be as many as the rows or columns."""
+    if told is not None and len(told[1]) != length:
+        msg = (
+            f"{told[0]} has shape ({len(told[1])},), expected a name for each of the {length} "
+            f"{('rows', 'columns')[axis]} of the kernels"
+        )
+        raise InputError(msg)
+    return told and told[1]
+
+
+def _wanted(
+    separate: Sequence[SideData], axis: int, part: KernelArray, axes: Sequence[Axes], notes: list[str]
+) -> tuple[str, ...] | None:
+    """The samples that a file of their own names: of kernels without names, they are theirs one after another."""
+    told = samples_in(separate, _OF_AXES[axis], notes)
+    named = any(own[axis] or (own.square and own[1 - axis]) for own in axes)
+    return told and (told[1] if named else _fitting(told, part.shape[axis], axis))

@@ -1,22 +1,28 @@
-"""Sources of the matrices of a new kernel set: one interface over arrays, iterables and files."""
+"""Sources of the matrices of a new kernel set: one interface over arrays, iterables, labeled objects and files."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from itertools import chain, islice
+from typing import Any, NamedTuple, Protocol
 
 import dask.array as da
 import numpy as np
+import pandas as pd
+import xarray as xr
 import zarr
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.inputs.labels import axis_names, index_names
 
 __all__ = [
     "ArraySource",
+    "Axes",
     "IterableSource",
     "KernelSource",
+    "LabeledArray",
     "Matrix",
     "StripBuffer",
     "as_source",
@@ -40,19 +46,39 @@ class Matrix(Protocol):
         """A part, as anything that `numpy.asarray` takes."""
 
 
-class KernelSource(Protocol):
+class Axes(NamedTuple):
+    """Names of the samples of a kernel's rows and columns; None where it has none."""
+
+    rows: tuple[str, ...] | None = None
+    cols: tuple[str, ...] | None = None
+    square: bool = True  # whether it has as many rows as columns
+
+
+class KernelSource:
     """The matrices of a set, read one after another."""
 
-    names: Sequence[str] | None
+    names: Sequence[str] | None = None
     """The kernels' names; None where the source has none."""
-    n_kernels: int | None
+    n_kernels: int | None = None
     """How many; None where that shows only at the end."""
+    axes: Sequence[Axes] = ()
+    """Names of samples, by kernel: of all kernels, or of those that have come; none where no kernel has any."""
+    notes: Sequence[str] = ()
+    """What was left out, and what was taken in one of several ways that were possible; one sentence each."""
+    symmetric: bool | None = None
+    """Whether the names say that rows and columns are the same samples; None where the shape has to tell."""
 
     def matrices(self) -> Iterator[Matrix]:
         """The matrices in order; each is read before the next is asked for."""
+        raise NotImplementedError
 
     def identity(self, j: int) -> dict[str, Any] | None:
         """What tells kernel j from any other content, so that a resumed import skips it; None if unknown."""
+        raise NotImplementedError
+
+    def n_missing(self, j: int) -> int:
+        """How many samples lack kernel j; means stand in their place."""
+        return 0
 
 
 def kernel_axis(shape: Sequence[int], where: str, *, last_when_cubic: bool = False) -> int:
@@ -91,6 +117,8 @@ class _Layer:
         self._array, self._axis, self._j = array, axis, j
         self.shape = tuple(length for position, length in enumerate(array.shape) if position != axis)
         self.dtype = np.dtype(array.dtype)
+        chunks = getattr(array, "chunks", None)
+        self.chunks = None if chunks is None else [c for position, c in enumerate(chunks) if position != axis]
 
     def __getitem__(self, key: tuple[slice, slice]) -> Array:
         index: list[Any] = list(key)
@@ -107,6 +135,7 @@ class StripBuffer:
         self._strip: Array = np.empty((0, 0))
         self.shape = matrix.shape
         self.dtype = matrix.dtype
+        self.chunks = getattr(matrix, "chunks", None)
 
     def __getitem__(self, key: tuple[slice, slice]) -> Array:
         rows, cols = key
@@ -116,7 +145,17 @@ class StripBuffer:
         return self._strip[:, cols]
 
 
-class ArraySource:
+class LabeledArray:
+    """An xarray array as a plain one, of which only what is asked for is read."""
+
+    def __init__(self, array: xr.DataArray) -> None:
+        self._array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._array[key].to_numpy()
+
+
+class ArraySource(KernelSource):
     """A three-dimensional array, of which `axis` counts the kernels: NumPy, a memory map, Dask, Zarr, h5py."""
 
     def __init__(self, array: Any, *, axis: int = 0, names: Sequence[str] | None = None) -> None:
@@ -126,7 +165,18 @@ class ArraySource:
             )
             raise InputError(msg)
         self._array, self._axis, self.names = array, axis, names
-        self.n_kernels: int | None = int(array.shape[axis])
+        self.n_kernels = int(array.shape[axis])
+
+    @classmethod
+    def labeled(cls, array: xr.DataArray, names: Sequence[str] | None) -> ArraySource:
+        """An xarray array: its dimension called kernel, or the first, counts the kernels; its coordinates are names."""
+        axis = list(array.dims).index("kernel") if "kernel" in array.dims else 0
+        told = axis_names(array, axis) if names is None else names
+        source = cls(array.data if array.chunks is not None else LabeledArray(array), axis=axis, names=told)
+        rows, cols = (other for other in range(3) if other != axis)
+        square = array.shape[rows] == array.shape[cols]
+        source.axes = [Axes(axis_names(array, rows), axis_names(array, cols), square)] * int(array.shape[axis])
+        return source
 
     def matrices(self) -> Iterator[Matrix]:
         """See `KernelSource.matrices`."""
@@ -138,50 +188,93 @@ class ArraySource:
 
     def identity(self, j: int) -> dict[str, Any] | None:
         """See `KernelSource.identity`."""
-        if isinstance(self._array, np.ndarray):
+        if isinstance(self._array, np.ndarray | LabeledArray):
             return {"array": fingerprint(_Layer(self._array, self._axis, j))}
         if isinstance(self._array, da.Array):
             return {"dask": self._array.name, "index": j}
         return None
 
 
-class IterableSource:
+class IterableSource(KernelSource):
     """Matrices that come one at a time; a list can be gone through again, a generator only once."""
 
     def __init__(self, kernels: Iterable[Any], names: Sequence[str] | None = None) -> None:
         self._kernels = kernels
         self._sequence: Sequence[Any] | None = kernels if isinstance(kernels, Sequence) else None
         self.names = names
-        self.n_kernels: int | None = None if self._sequence is None else len(self._sequence)
+        if self._sequence is not None:
+            self.n_kernels = len(self._sequence)
+            self.axes = list(map(_axes, self._sequence))
+            return
+        # Of a generator the first kernel tells the names: all others must have the same.
+        rest = iter(kernels)
+        first = list(islice(rest, 1))
+        self._kernels, self.axes = chain(_emptied(first), rest), list(map(_axes, first))
 
     def matrices(self) -> Iterator[Matrix]:
         """See `KernelSource.matrices`."""
         for j, kernel in enumerate(self._kernels):
-            if isinstance(kernel, da.Array):
-                yield StripBuffer(kernel)
-                continue
-            matrix = kernel if hasattr(kernel, "shape") and hasattr(kernel, "dtype") else np.asarray(kernel)
-            if len(matrix.shape) != 2:
-                msg = f"kernel {j} must be a matrix, got an array of shape {tuple(matrix.shape)}"
-                raise InputError(msg)
-            yield matrix
+            if j >= len(self.axes):
+                self.axes = [*self.axes, _axes(kernel)]
+            yield _matrix(j, kernel)
 
     def identity(self, j: int) -> dict[str, Any] | None:
         """See `KernelSource.identity`."""
         if self._sequence is None:
             return None
-        kernel = self._sequence[j]
-        if isinstance(kernel, np.ndarray):
+        kernel = _plain(self._sequence[j])
+        if isinstance(kernel, np.ndarray | LabeledArray):
             return {"array": fingerprint(kernel)}
         return {"dask": kernel.name} if isinstance(kernel, da.Array) else None
 
 
+def _emptied(held: list[Any]) -> Iterator[Any]:
+    """What a list holds, which lets go of it."""
+    while held:
+        yield held.pop()
+
+
+def _axes(kernel: Any) -> Axes:
+    if isinstance(kernel, pd.DataFrame):
+        return Axes(index_names(kernel.index), index_names(kernel.columns), len(kernel.index) == len(kernel.columns))
+    if isinstance(kernel, xr.DataArray) and kernel.ndim == 2:
+        return Axes(axis_names(kernel, 0), axis_names(kernel, 1), kernel.shape[0] == kernel.shape[1])
+    return Axes()
+
+
+def _plain(kernel: Any) -> Any:
+    """A kernel without its names."""
+    if isinstance(kernel, pd.DataFrame):
+        return kernel.to_numpy()
+    if isinstance(kernel, xr.DataArray):
+        return kernel.data if kernel.chunks is not None else LabeledArray(kernel)
+    return kernel
+
+
+def _matrix(j: int, kernel: Any) -> Matrix:
+    found = _plain(kernel)
+    if isinstance(found, da.Array):
+        return StripBuffer(found)
+    matrix: Matrix = found if hasattr(found, "shape") and hasattr(found, "dtype") else np.asarray(found)
+    if len(matrix.shape) != 2:
+        msg = f"kernel {j} must be a matrix, got an array of shape {tuple(matrix.shape)}"
+        raise InputError(msg)
+    return matrix
+
+
 def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     """Turn what `dmkl.create` accepts into a source."""
-    if hasattr(kernels, "matrices") and hasattr(kernels, "identity"):
-        return kernels  # type: ignore[no-any-return]
+    if isinstance(kernels, KernelSource):
+        return kernels
+    if isinstance(kernels, pd.DataFrame):
+        msg = (
+            f"kernels must be three-dimensional, got a data frame of shape {kernels.shape}; give one kernel as [frame]"
+        )
+        raise InputError(msg)
     source: KernelSource
-    if isinstance(kernels, Mapping):
+    if isinstance(kernels, xr.DataArray):
+        source = ArraySource.labeled(kernels, names)
+    elif isinstance(kernels, Mapping):
         source = IterableSource(list(kernels.values()), names=list(kernels) if names is None else names)
     elif isinstance(kernels, np.ndarray | da.Array | zarr.Array) or (
         hasattr(kernels, "shape") and hasattr(kernels, "dtype") and hasattr(kernels, "__getitem__")

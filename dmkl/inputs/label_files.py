@@ -10,7 +10,8 @@ from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.folders import PathLike, check_file
 from dmkl.inputs.formats.registry import Format, arrays_in, format_of
-from dmkl.inputs.formats.text import LabelTable, read_array
+from dmkl.inputs.formats.text import read_array
+from dmkl.inputs.labels import LabelTable
 
 __all__ = ["read_file", "read_vector"]
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 
-__all__ = ["Labels", "as_text", "unique_names"]
+__all__ = [
+    "LabelTable",
+    "Labels",
+    "as_text",
+    "axis_names",
+    "by_split",
+    "index_names",
+    "only_counts",
+    "sample_names",
+    "unique_names",
+]
 
 
 @dataclass
@@ -39,6 +52,15 @@ class Labels:
             "task": tasks,
             "split": None if self.splits is None else _checked_splits(np.asarray(self.splits), rows),
         }
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """Labels, names or splits as they were given, with the names beside and above them."""
+
+    values: Array  # (rows,) or (rows, columns)
+    row_names: tuple[str, ...] | None = None  # the names of the rows, where they have any
+    columns: tuple[str, ...] | None = None  # the names of the columns, where they have any
 
 
 def unique_names(values: Sequence[Any] | Array | None, length: int, what: str) -> Array:
@@ -71,6 +93,47 @@ def as_text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> tuple[str, ...] | None:
+    """Names of samples as strings, checked to be unique and as many as the rows."""
+    if names is None:
+        return None
+    found = tuple(map(as_text, names))
+    if length is not None and len(found) != length:
+        msg = f"{where} have {length} rows and {len(found)} sample names, expected a name for each row"
+        raise InputError(msg)
+    if len(set(found)) < len(found):
+        name, count = Counter(found).most_common(1)[0]
+        msg = (
+            f"{where}: sample names must be unique, but {name!r} occurs {count} times; "
+            "drop or average the rows of one name, or rename them"
+        )
+        raise InputError(msg)
+    return found
+
+
+def only_counts(index: pd.Index[Any]) -> bool:
+    """Whether an index is that of a data frame without names of rows."""
+    return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
+
+
+def index_names(index: pd.Index[Any]) -> tuple[str, ...] | None:
+    """The names in an index of pandas; None where it only counts."""
+    return None if only_counts(index) else tuple(map(as_text, index))
+
+
+def axis_names(array: xr.DataArray, axis: int) -> tuple[str, ...] | None:
+    """The coordinate of an axis of an xarray array; None where it has none."""
+    if axis >= array.ndim or array.dims[axis] not in array.coords:
+        return None
+    return tuple(map(as_text, array.coords[array.dims[axis]].to_numpy().tolist()))
+
+
+def by_split(splits: Array, rows: int) -> Array:
+    """Splits with a row for each, (split, sample), of such, of one split or of a table with a column for each."""
+    splits = np.atleast_2d(splits)
+    return splits.T if splits.shape[1] != rows == splits.shape[0] else splits
+
+
 def _checked_labels(labels: Array, rows: int) -> Array:
     if labels.ndim not in (1, 2) or labels.shape[0] != rows:
         msg = f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample"
@@ -95,7 +158,7 @@ def _checked_labels(labels: Array, rows: int) -> Array:
 
 
 def _checked_splits(splits: Array, rows: int) -> Array:
-    splits = splits[None, :] if splits.ndim == 1 else splits
+    splits = by_split(splits, rows)
     if splits.ndim != 2 or splits.shape[1] != rows:
         msg = f"splits have shape {splits.shape}, expected (splits, {rows}): a part for each sample"
         raise InputError(msg)

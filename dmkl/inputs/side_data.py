@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.text import LabelTable
-from dmkl.inputs.labels import Labels
+from dmkl.inputs.joins import Named, in_order, named_by_position
+from dmkl.inputs.labels import Labels, LabelTable, by_split
 
-__all__ = ["KernelShape", "SideData", "gather"]
+__all__ = ["KernelShape", "SideData", "gather", "names_beside", "of_rows", "samples_in"]
 
 _PARTS = {
     **dict.fromkeys(("train", "training", "0"), 0),
@@ -24,26 +24,59 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class SideData:
-    """Labels, names or splits, recognized by the name of their file or array."""
+    """Labels, names or splits, recognized by the name of their file or array, or given as such."""
 
     role: str  # one of the values of `ROLES`
     where: str  # how messages name it
     read: Callable[[], LabelTable]
 
+    def held(self, names: Sequence[str] | None = None) -> SideData:
+        """The same, read now; `names` are those of its rows, where it is of samples and has none."""
+        table = self.read()
+        if self.role in (*OF_SAMPLES, "diagonal"):
+            table = named_by_position(table, names)
+        return replace(self, read=lambda: table)
+
+
+OF_SAMPLES = ("labels", "splits")
+"""Roles of what has a value for each sample."""
+
 
 @dataclass(frozen=True)
 class KernelShape:
-    """Number and shape of the kernels, and the names of rows and columns that their files hold."""
+    """Number and shape of the kernels, and the names of their samples."""
 
     n_kernels: int
     n_rows: int
     n_cols: int
-    row_names: Sequence[str] | None = None  # the names in a text file; None where it has none
-    col_names: Sequence[str] | None = None  # the names in a text file; None where it has none
+    samples: Sequence[str] | None = None  # names of the rows; None where nothing tells them
+    train_samples: Sequence[str] | None = None  # names of the columns; None where nothing tells them
+
+
+def of_rows(found: Sequence[SideData], shape: tuple[int, int], notes: list[str]) -> list[SideData]:
+    """Side data without the labels and splits of the columns of rectangular kernels."""
+    kept = []
+    for item in found:
+        lengths = item.read().values.shape if item.role in OF_SAMPLES else shape
+        if shape[1] in lengths and shape[0] not in lengths:
+            notes.append(
+                f"{item.where} was left out: it is as long as the kernels' columns, and labels belong to their rows"
+            )
+        else:
+            kept.append(item)
+    return kept
+
+
+def names_beside(found: Sequence[SideData]) -> list[Named]:
+    """The names that labels and splits carry."""
+    tables = [(item.where, item.read().row_names) for item in found if item.role in OF_SAMPLES]
+    return [Named(where, names) for where, names in tables if names is not None]
 
 
 def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> tuple[Labels, list[str] | None]:
     """Combine side data into labels, in the order of the kernels' samples.
+
+    Where nothing else names the samples, they get the names that labels or splits carry, one after another.
 
     Returns
     -------
@@ -52,25 +85,27 @@ def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> t
     """
     held: dict[str, tuple[str, LabelTable]] = {}
     for role in dict.fromkeys(item.role for item in found):
-        only = _only([item for item in found if item.role == role], notes)
+        tables = [(item.where, item.read()) for item in found if item.role == role]
+        if role in OF_SAMPLES:  # what is one by name has to agree
+            tables = [(where, _in_order(where, table, frame.samples, notes)) for where, table in tables]
+        only = _only(role, tables, notes)
         if only is not None:
             held[role] = only
-    samples = _samples(held, frame)
-    result = Labels(samples=samples)
-    if "train_samples" in held:
-        result.train_samples = _fitting(*held["train_samples"], frame.n_cols, "column")
-    elif frame.n_rows != frame.n_cols:
-        result.train_samples = frame.col_names
-    if "labels" in held and not _of_columns(*held["labels"], frame, notes):
+    samples = frame.samples
+    if samples is None:
+        named = [held[role][1].row_names for role in OF_SAMPLES if role in held]
+        samples = next((names for names in named if names is not None and len(names) == frame.n_rows), None)
+    result = Labels(samples=samples, train_samples=frame.train_samples)
+    if "labels" in held:
         where, table = held["labels"]
         result.labels, tasks = _labels(where, _in_order(where, table, samples, notes), frame)
         result.tasks = held["tasks"][1].values if "tasks" in held else tasks
-    if "splits" in held and not _of_columns(*held["splits"], frame, notes):
+    if "splits" in held:
         where, table = held["splits"]
         result.splits = _splits(where, _in_order(where, table, samples, notes), frame)
     if "diagonal" in held:
         where, table = held["diagonal"]
-        values = np.atleast_2d(table.values)
+        values = np.atleast_2d(_in_order(where, table, samples, notes).values)
         result.diagonal = values.T if values.shape == (frame.n_rows, frame.n_kernels) else values
     names = None
     if "names" in held:
@@ -82,63 +117,30 @@ def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> t
     return result, names
 
 
-def _only(items: Sequence[SideData], notes: list[str]) -> tuple[str, LabelTable] | None:
+def _only(role: str, tables: Sequence[tuple[str, LabelTable]], notes: list[str]) -> tuple[str, LabelTable] | None:
     """The side data of one role; where there are several they must agree."""
-    first, *others = [(item.where, item.read()) for item in items]
+    first, *others = tables
     for where, table in others:
         if not np.array_equal(table.values, first[1].values) or table.row_names != first[1].row_names:
-            notes.append(f"{items[0].role}: {first[0]} and {where} differ, so neither was taken; say which holds")
+            notes.append(f"{role}: {first[0]} and {where} differ, so neither was taken; say which holds")
             return None
     return first
 
 
-def _samples(held: dict[str, tuple[str, LabelTable]], frame: KernelShape) -> Sequence[str] | Array | None:
-    if "samples" in held:
-        return _fitting(*held["samples"], frame.n_rows, "row")
-    if frame.row_names is not None:
-        return frame.row_names
-    if frame.col_names is not None and frame.n_rows == frame.n_cols:
-        return frame.col_names
-    named = [held[role][1].row_names for role in ("labels", "splits") if role in held]
-    return next((names for names in named if names is not None and len(names) == frame.n_rows), None)
-
-
-def _fitting(where: str, table: LabelTable, length: int, what: str) -> Array:
+def samples_in(found: Sequence[SideData], role: str, notes: list[str]) -> tuple[str, tuple[str, ...]] | None:
+    """The names of samples, or of training samples, in a file of their own, and whose file that is."""
+    tables = [(item.where, item.read()) for item in found if item.role == role]
+    only = _only(role, tables, notes) if tables else None
     # A table of samples has their names in its first column; what else it says of them is no name.
-    values = np.array(table.row_names) if table.row_names is not None else table.values
-    if values.shape != (length,):
-        msg = f"{where} has shape {values.shape}, expected a name for each of the {length} {what}s of the kernels"
-        raise InputError(msg)
-    return values
-
-
-def _of_columns(where: str, table: LabelTable, frame: KernelShape, notes: list[str]) -> bool:
-    """Whether these belong to the columns of rectangular kernels; a set has labels for its rows alone."""
-    theirs = frame.n_cols in table.values.shape and frame.n_rows not in table.values.shape
-    if theirs:
-        notes.append(f"{where} was left out: it is as long as the kernels' columns, and labels belong to their rows")
-    return theirs
+    return only and (only[0], only[1].row_names or tuple(map(str, np.ravel(only[1].values))))
 
 
 def _in_order(where: str, table: LabelTable, samples: Sequence[str] | Array | None, notes: list[str]) -> LabelTable:
-    """A table with its rows in the order of the samples."""
-    if table.row_names is None or samples is None:
-        return table
-    wanted = [str(sample) for sample in samples]
-    if list(table.row_names) == wanted:
-        return table
-    position = {name: i for i, name in enumerate(table.row_names)}
-    missing = [name for name in wanted if name not in position]
-    if missing or len(position) != len(wanted):
-        extra = [name for name in table.row_names if name not in set(wanted)]
-        msg = (
-            f"{where} has {len(table.row_names)} rows, the kernels {len(wanted)} samples"
-            + (f"; sample {missing[0]!r} is missing from it" if missing else "")
-            + (f"; {extra[0]!r} is no sample of the kernels" if extra else "")
-        )
-        raise InputError(msg)
-    notes.append(f"{where} was put into the order of the kernels' samples, by name")
-    return LabelTable(table.values[[position[name] for name in wanted]], tuple(wanted), table.columns)
+    names = None if samples is None else tuple(map(str, samples))
+    ordered = in_order(where, table, names)
+    if ordered is not table:
+        notes.append(f"{where} was put into the order of the samples, by name")
+    return ordered
 
 
 def _labels(where: str, table: LabelTable, frame: KernelShape) -> tuple[Array, Sequence[str] | None]:
@@ -156,9 +158,7 @@ def _labels(where: str, table: LabelTable, frame: KernelShape) -> tuple[Array, S
 
 
 def _splits(where: str, table: LabelTable, frame: KernelShape) -> Array:
-    values = np.atleast_2d(table.values)
-    if values.shape[1] != frame.n_rows and values.shape[0] == frame.n_rows:
-        values = values.T  # a column for each split, as tables have them
+    values = by_split(table.values, frame.n_rows)
     if values.ndim != 2 or values.shape[1] != frame.n_rows:
         msg = f"{where} has shape {values.shape}, expected a part for each of the {frame.n_rows} samples"
         raise InputError(msg)

@@ -102,6 +102,11 @@ class View:
         return rows, cols
 
     @property
+    def has_names(self) -> bool:
+        """Whether the samples of the source have names; where they have none, numbers from 0 stand for them."""
+        return any(str(name) != str(number) for number, name in enumerate(self.source.samples))
+
+    @property
     def is_transformed(self) -> bool:
         """Whether a step changes entries of the kernels."""
         return any(step.changes_entries for step in self.steps)

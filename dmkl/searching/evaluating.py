@@ -25,7 +25,7 @@ from dmkl.searching.choice import Rule, check_rule
 from dmkl.searching.confusion import confusion
 from dmkl.searching.dataset import as_dataset
 from dmkl.searching.evaluation import EvaluationResult
-from dmkl.searching.fits import GridFits, Question, check_square, check_tasks, fit_grid, per_task
+from dmkl.searching.fits import GridFits, Question, check_square, check_tasks, fit_grid, groups_of, per_task
 from dmkl.searching.folds import OuterFold, nest_folds
 from dmkl.searching.grid import as_grid
 from dmkl.searching.labeled import as_variable
@@ -101,7 +101,7 @@ def evaluate(
     check_rule(rule)
     check_square(K, "evaluate")
     everything, tasks = labeled_targets(K, y, "evaluate")
-    folds = nest_folds(outer, inner, everything.labels, splits=K.splits, groups=groups, samples=K.samples)
+    folds = nest_folds(outer, inner, everything.labels, splits=K.splits, groups=groups_of(K, groups), samples=K.samples)
     values, metrics = as_grid(grid, estimator), as_metrics(scoring, everything.kind)
     chain = [one for each in folds for one in each.inner]
     question = Question(clone(estimator), K, everything.labels, tasks, everything, values, chain, metrics)

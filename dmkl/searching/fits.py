@@ -19,6 +19,7 @@ from dmkl.errors import InputError
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier, check_kernel_set
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
+from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, encode_targets
 from dmkl.searching.folds import Fold
@@ -27,7 +28,7 @@ from dmkl.searching.scoring import Metric
 from dmkl.solvers.outcome import Round, worst
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["OF_TASKS", "GridFits", "Question", "check_square", "check_tasks", "fit_grid", "per_task"]
+__all__ = ["OF_TASKS", "GridFits", "Question", "check_square", "check_tasks", "fit_grid", "groups_of", "per_task"]
 
 
 OF_TASKS = ("p", "lam", "C")
@@ -69,6 +70,11 @@ def check_square(K: KernelSet, what: str) -> None:
         _, rows, cols = K.shape
         msg = f"{what} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
         raise InputError(msg)
+
+
+def groups_of(K: KernelSet, groups: Any) -> Array | None:
+    """The group of each row sample: by name where groups carry names; InputError if one has none."""
+    return None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
 
 
 def check_tasks(question: Question, what: str, *, refit: bool) -> None:

@@ -14,7 +14,7 @@ from dmkl.estimators.learner import KernelClassifier, labeled_targets
 from dmkl.kernelset import KernelSet
 from dmkl.searching.choice import Choice, Rule, check_choice, check_rule
 from dmkl.searching.dataset import as_dataset
-from dmkl.searching.fits import Question, check_square, check_tasks, fit_grid
+from dmkl.searching.fits import Question, check_square, check_tasks, fit_grid, groups_of
 from dmkl.searching.folds import check_joint, make_folds
 from dmkl.searching.grid import as_grid
 from dmkl.searching.refit import refitted
@@ -51,8 +51,8 @@ def search(
     K
         The kernels of all samples, square.
     y
-        (m,) labels, or (m, tasks) of 0 and 1; those stored with the kernels where missing. Each task of a multilabel
-        problem has weights and a choice of its own.
+        (m,) labels, or (m, tasks) of 0 and 1, matched by name where it carries names of samples; those stored with the
+        kernels where missing. Each task of a multilabel problem has weights and a choice of its own.
     grid
         Values by parameter. The papers' by default: p = 1, 1 + 2⁻⁶ … 1 + 2⁻¹, 2, 3, 4, 8, ∞; ten values of λ, 1e-8 to
         10 for kernels of unit trace, 4⁻⁵ to 4⁴ for cosine normalization (JMLR 3.3, CVPR 4.1).
@@ -98,7 +98,7 @@ def search(
     check_rule(rule)
     check_square(K, "search")
     everything, tasks = labeled_targets(K, y, "search")
-    folds = make_folds(cv, everything.labels, splits=K.splits, groups=groups, samples=K.samples)
+    folds = make_folds(cv, everything.labels, splits=K.splits, groups=groups_of(K, groups), samples=K.samples)
     if choice is None:
         choice = "fold" if len(folds) > 1 and any(len(fold.test) for fold in folds) else "joint"
     check_choice(choice)

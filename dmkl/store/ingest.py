@@ -46,7 +46,7 @@ def ingest(
         raise InputError(msg) from None
     rows, cols = (int(length) for length in first.shape)
     if symmetric is None:
-        symmetric = rows == cols
+        symmetric = rows == cols if source.symmetric is None else source.symmetric
     full = full and symmetric
     if symmetric and rows != cols:
         msg = f"a symmetric set needs square kernels, the first is {rows} × {cols}"
@@ -88,7 +88,9 @@ def ingest(
             if writer.is_done(j, identity):
                 watch.advance(kernel_bytes)
                 continue
-            intake.take(j, name, matrix, {"identity": identity}, own_diagonal)
+            missing = source.n_missing(j)
+            noted = {"identity": identity, **({"n_missing": missing} if missing else {})}
+            intake.take(j, name, matrix, noted, own_diagonal)
         unique_names(names, len(names), "kernel")
         if source.names is not None and len(names) != len(source.names):
             msg = f"found {len(names)} kernels but {len(source.names)} names"

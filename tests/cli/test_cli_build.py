@@ -119,7 +119,7 @@ def test_tables_with_names_and_a_file_of_specs(run, tmp_path, folder, tables, cl
     out = tmp_path / "set.zarr"
     arguments = ["build", out, folder / "genes.csv", folder / "colors.csv", "--specs", folder / "kernels.toml", *HERE]
     arguments += ["--labels", folder / "classes.csv", "--splits", folder / "parts.csv", "--split", 0]
-    arguments += ["--dtype", "float32", "--tile", 16]
+    arguments += ["--dtype", "float32", "--tile", 16, "--join", "outer"]
     status, text, err = run(*arguments)
     assert status == 0
     assert "5 kernels of 45 × 45, float32" in text
@@ -180,15 +180,22 @@ def test_samples_that_lack_a_table(run, tmp_path, folder):
     arguments = ["build", out, folder / "genes.csv", folder / "colors.csv", *RBF]
     status, text, err = run(*arguments)
     assert (status, text) == (1, "")
+    assert "features 'colors' lacks 3 (" in err
+    assert "--join outer" in err
+    status, text, err = run(*arguments, "--join", "outer", "--missing", "refuse")
     assert "'colors' is missing for 3 of 45" in err
-    assert "--missing zero" in err
     assert not list(tmp_path.iterdir())
-    assert run(*arguments, "--missing", "zero")[0] == 0
+    assert run(*arguments, "--join", "outer")[0] == 0
     centered = dmkl.open(out).center()
     assert np.abs(np.asarray(centered)[2, M - 3 :]).max() < 1e-12
     status, text, _ = run("info", out)
     assert status == 0
     assert [line.split() for line in text.splitlines()[-2:]] == [["genes", "6", "0"], ["colors", "4", "3"]]
+    assert [line.split()[-1] for line in text.splitlines() if "-rbf-" in line] == ["0", "0", "3", "3"]
+    assert "matched by name" in text
+    told = json.loads(run("info", out, "--json")[1])
+    assert [kernel["samples_missing"] for kernel in told["kernels"]] == [0, 0, 3, 3]
+    assert told["samples_have_names"]
 
 
 def test_a_set_is_replaced_when_asked_for(run, tmp_path, folder):

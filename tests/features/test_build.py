@@ -28,6 +28,7 @@ import dmkl
 from dmkl.errors import IncompleteStoreError, InputError, MemoryBudgetError, StoreExistsError, StoreNotFoundError
 from dmkl.features.specs import FUNCTIONS
 from dmkl.features.tiles import FeatureTiles
+from dmkl.inputs.kernel_sources import KernelSource
 from dmkl.store.features import read_tables
 from dmkl.store.reader import StoreReader
 from dmkl.store.tiles import TileWriter
@@ -255,7 +256,7 @@ def test_labels_splits_and_samples(tmp_path):
     np.testing.assert_array_equal(K.labels, tasks)
     assert list(K.tasks) == ["u", "v"]
     for path in (tmp_path / "bad.zarr", None):
-        with pytest.raises(InputError, match=r"labels have shape \(2,\), expected \(37,\)"):
+        with pytest.raises(InputError, match=r"labels= has shape \(2,\), expected \(37,\)"):
             dmkl.build(path, some("a"), {"function": "rbf"}, labels=[0, 1])
     assert not list(tmp_path.glob("bad*"))
 
@@ -539,7 +540,7 @@ def test_a_build_over_an_unfinished_import_is_a_build(tmp_path):
     path = tmp_path / "set.zarr"
     kernels = np.asarray(dmkl.build(None, some("a"), {"function": "linear"}, tile=8))
 
-    class Kernels:
+    class Kernels(KernelSource):
         names, n_kernels = None, 3
 
         def matrices(self):

@@ -64,6 +64,13 @@ def test_noise_kernels(views, tmp_path):
 
 
 @pytest.mark.slow
+def test_missing_samples(views, tmp_path):
+    printed = run("missing_samples.py", views, "--repetitions", 1, "--output", tmp_path / "out", cwd=tmp_path)
+    assert "kept (outer) 0 120" in printed
+    assert "left out (inner)" in printed.splitlines()[-2]
+
+
+@pytest.mark.slow
 def test_large_build(tmp_path):
     printed = run("large_build.py", "-n", 2, "-m", 300, "-d", 5, "--cluster", "threads", cwd=tmp_path)
     assert "floor / measured" in printed

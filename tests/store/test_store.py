@@ -36,7 +36,7 @@ from dmkl.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from dmkl.inputs.kernel_sources import ArraySource, StripBuffer, as_source, fingerprint
+from dmkl.inputs.kernel_sources import ArraySource, KernelSource, StripBuffer, as_source, fingerprint
 from dmkl.store.reader import StoreReader
 
 K = psd(3, 11).astype("f4")
@@ -554,7 +554,7 @@ def interrupted_create(path, kernels, after, **more):
     """Take in `after` kernels and stop."""
     source = as_source(kernels)
 
-    class Stopping:
+    class Stopping(KernelSource):
         names, n_kernels, identity = source.names, source.n_kernels, source.identity
 
         def matrices(self):

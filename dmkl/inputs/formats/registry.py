@@ -13,8 +13,9 @@ from dmkl.inputs.formats.hdf5 import hdf5_arrays
 from dmkl.inputs.formats.matlab import matlab_arrays
 from dmkl.inputs.formats.numpy_files import npy_arrays, npz_arrays
 from dmkl.inputs.formats.tables import LastOpened, csv_table, parquet_table
-from dmkl.inputs.formats.text import LabelTable, read_table, text_arrays
+from dmkl.inputs.formats.text import read_table, text_arrays
 from dmkl.inputs.formats.zarr_folders import is_zarr, zarr_arrays
+from dmkl.inputs.labels import LabelTable
 from dmkl.inputs.side_data import SideData
 
 __all__ = ["FORMATS", "Format", "arrays_in", "expected_files", "format_of", "natural_order"]

@@ -23,12 +23,11 @@ from dmkl.inputs.feature_matrices import (
     array_matrix,
     dtype_of,
     is_number,
-    only_counts,
     refuse_columns,
-    sample_names,
 )
 from dmkl.inputs.formats.file_arrays import ROLES, FileArray, damaged_as, role_of, where
 from dmkl.inputs.formats.text import read_array
+from dmkl.inputs.labels import only_counts, sample_names
 from dmkl.inputs.side_data import SideData
 
 __all__ = ["LastOpened", "csv_table", "parquet_table"]

@@ -14,8 +14,10 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import ROLES, FileArray, vector, where
+from dmkl.inputs.kernel_sources import Axes
+from dmkl.inputs.labels import LabelTable
 
-__all__ = ["LabelTable", "TextMatrix", "read_array", "read_table", "text_arrays"]
+__all__ = ["TextMatrix", "read_array", "read_table", "text_arrays"]
 
 _COMMENTS = ("#", "%")
 _CORNERS = {"", *(name for name, role in ROLES.items() if role == "samples")}
@@ -202,6 +204,14 @@ class TextMatrix:
             self._blame(start, stop, None)
         return np.asarray(strip)[:, cols]
 
+    def axes(self) -> Axes:
+        """The names of its rows and columns; those that pandas writes for a data frame without names are none."""
+        header = self.layout.header
+        rows, cols = (None if names is None else tuple(names) for names in (self.row_names, header))
+        counts = [tuple(map(str, range(length))) for length in self.shape]
+        square = self.shape[0] == self.shape[1]
+        return Axes(None if rows == counts[0] else rows, None if cols == counts[1] else cols, square)
+
     def whole(self) -> Array:
         """All of it."""
         return self[: self.shape[0], : self.shape[1]]
@@ -263,15 +273,6 @@ def _after_first_cell(line: str, delimiter: str | None) -> str:
 
 
 # --- labels, names and splits -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LabelTable:
-    """A small file of labels, names or splits."""
-
-    values: Array  # (rows,) or (rows, columns)
-    row_names: tuple[str, ...] | None = None  # the names beside the values, where the first column holds names
-    columns: tuple[str, ...] | None = None  # the names above the values, where there is a header
 
 
 def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:

@@ -1,0 +1,86 @@
+"""Labels given to fit, search, score and analyze: matched by name with the samples of the kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from helpers.references import psd
+from sklearn.model_selection import GroupKFold
+
+import dmkl
+from dmkl.errors import InputError, SampleOrderWarning
+
+M = 24
+KERNELS = psd(3, M)
+SAMPLES = [f"s{i}" for i in range(M)]
+Y = pd.Series(np.tile(["a", "b", "c"], 8), SAMPLES)
+TASKS = pd.DataFrame(np.random.default_rng(3).integers(0, 2, (M, 2)), SAMPLES, ["cat", "dog"])
+MIXED = np.random.default_rng(0).permutation(SAMPLES)
+TRAIN = np.array([3, 1, 8, 20, 11, 5, 6, 13, 22])
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    return dmkl.create(tmp_path_factory.mktemp("named") / "set.zarr", KERNELS, samples=SAMPLES, tile=10)
+
+
+@pytest.fixture(scope="module")
+def unnamed(tmp_path_factory):
+    return dmkl.create(tmp_path_factory.mktemp("unnamed") / "set.zarr", KERNELS, tile=10)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [lambda y: y, lambda y: y.to_frame(), lambda y: xr.DataArray(y, dims="sample")],
+    ids=["series", "frame", "xarray"],
+)
+def test_fit_takes_labels_by_name(named, of):
+    expected = dmkl.MKFDA(p=2).fit(named, Y.to_numpy())
+    found = dmkl.MKFDA(p=2).fit(named, of(Y[MIXED]))
+    xr.testing.assert_identical(found.dual_coef_, expected.dual_coef_)
+    assert found.score(named, of(Y[MIXED])) == expected.score(named, Y.to_numpy())
+    # Of all labels those of the samples at hand.
+    part = dmkl.Uniform().fit(named[TRAIN, TRAIN], of(Y[MIXED]))
+    xr.testing.assert_identical(
+        part.dual_coef_, dmkl.Uniform().fit(named[TRAIN, TRAIN], Y.to_numpy()[TRAIN]).dual_coef_
+    )
+
+
+def test_tasks_keep_the_names_of_their_columns(named):
+    model = dmkl.Uniform().fit(named, TASKS.loc[MIXED])
+    assert list(model.tasks_) == ["cat", "dog"]
+    xr.testing.assert_allclose(
+        model.dual_coef_.drop_vars("task"), dmkl.Uniform().fit(named, TASKS.to_numpy()).dual_coef_.drop_vars("task")
+    )
+    assert list(dmkl.analyze(named, TASKS.loc[MIXED]).data.task.values) == ["cat", "dog"]
+
+
+def test_search_takes_labels_and_groups_by_name(named):
+    groups = pd.Series(np.arange(M) // 3, SAMPLES)
+    grid = {"lam": [0.1, 1.0]}
+    results = [
+        dmkl.search(dmkl.Uniform(), named, y, grid, GroupKFold(3), groups=g, refit=False)
+        for y, g in ((Y.to_numpy(), groups.to_numpy()), (Y[MIXED], groups[MIXED[::-1]]))
+    ]
+    np.testing.assert_array_equal(*(result.scores["score"] for result in results))
+
+
+def test_a_sample_without_a_label_is_named(named):
+    with pytest.raises(InputError, match=r"y lacks 2 of the 24 samples \('s4', 's7'\)"):
+        dmkl.Uniform().fit(named, Y.drop(["s7", "s4"]))
+    with pytest.raises(InputError, match="y: sample names must be unique, but 's0' occurs 2 times"):
+        dmkl.Uniform().fit(named, pd.concat([Y, Y[:1]]))
+
+
+def test_kernels_without_names_go_by_numbers_or_positions(unnamed):
+    expected = dmkl.Uniform().fit(unnamed[TRAIN, TRAIN], Y.to_numpy()[TRAIN])
+    by_number = Y.reset_index(drop=True).loc[np.random.default_rng(1).permutation(M)]
+    found = dmkl.Uniform().fit(unnamed[TRAIN, TRAIN], by_number)
+    xr.testing.assert_identical(found.dual_coef_, expected.dual_coef_)
+    with pytest.warns(SampleOrderWarning, match="y carries names of samples.*but the kernels have none"):
+        found = dmkl.Uniform().fit(unnamed[TRAIN, TRAIN], Y.iloc[TRAIN])
+    xr.testing.assert_identical(found.dual_coef_, expected.dual_coef_)

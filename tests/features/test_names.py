@@ -1,0 +1,89 @@
+"""Features matched by name: tables, labels and splits in any order make the same kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.conformance import problems
+
+import dmkl
+from dmkl.errors import InputError, SampleOrderWarning
+
+M = 17
+SAMPLES = [f"s{i}" for i in range(M)]
+RNG = np.random.default_rng(0)
+A, B = (pd.DataFrame(RNG.random((M, n)), SAMPLES) for n in (4, 3))
+D = pd.DataFrame(np.linalg.norm(A.to_numpy()[:, None] - A.to_numpy(), axis=2), SAMPLES, SAMPLES)
+Y = pd.Series(list("ab" * 9)[:M], SAMPLES)
+SPLITS = pd.DataFrame({"first": [0, 0, 0, 1, 2] * 3 + [0, 0]}, SAMPLES)
+MIXED = [np.random.default_rng(seed).permutation(SAMPLES) for seed in range(1, 5)]
+SPECS = [
+    {"function": "rbf", "feature": ["a", "b"], "bandwidth": 1.0},
+    {"function": "distance", "feature": "d", "bandwidth": 1.0},
+]
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+
+def same(made, expected):
+    assert made.content_id == expected.content_id
+    for found, wanted in ((made.samples, expected.samples), (made.labels, expected.labels)):
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(made.splits, expected.splits)
+
+
+def test_shuffled_tables_are_the_sorted_ones(tmp_path):
+    expected = dmkl.build(tmp_path / "a.zarr", {"a": A, "b": B, "d": D}, SPECS, labels=Y, splits=SPLITS, tile=6)
+    mixed = {"a": A, "b": B.loc[MIXED[0]], "d": D.loc[MIXED[1], MIXED[2]]}
+    more = {"labels": Y[MIXED[3]], "splits": SPLITS.loc[MIXED[0]], "tile": 6}
+    same(dmkl.build(tmp_path / "b.zarr", mixed, SPECS, **more), expected)
+    mixed["a"] = A.loc[MIXED[3]]
+    same(dmkl.build(tmp_path / "c.zarr", mixed, SPECS, samples=SAMPLES, **more), expected)
+
+
+def test_shuffled_files_are_the_sorted_ones(tmp_path):
+    for folder, orders in (("sorted", [SAMPLES] * 3), ("mixed", [SAMPLES, *MIXED])):
+        (tmp_path / folder).mkdir()
+        A.loc[orders[0]].to_csv(tmp_path / folder / "a.csv")
+        B.loc[orders[1]].to_csv(tmp_path / folder / "b.csv")
+        Y[orders[2]].to_csv(tmp_path / folder / "labels.csv")
+    made = [dmkl.build(None, tmp_path / folder, SPECS[:1], tile=6) for folder in ("sorted", "mixed")]
+    np.testing.assert_array_equal(*map(np.asarray, made))
+    np.testing.assert_array_equal(made[1].labels, Y)
+
+
+def test_distances_of_new_samples_are_matched_with_the_training_samples():
+    new = pd.DataFrame(RNG.random((3, M)), ["x", "y", "z"], SAMPLES)
+    K = dmkl.build(None, {"d": D}, SPECS[1:])
+    expected = np.asarray(dmkl.build_cross(K, {"d": new}))
+    np.testing.assert_array_equal(np.asarray(dmkl.build_cross(K, {"d": new[MIXED[0]]})), expected)
+
+
+def test_samples_of_tables_are_joined(tmp_path):
+    tables = {"a": A.iloc[:14], "b": B.loc[MIXED[0]].drop(["s0", "s1"])}
+    more = {"labels": Y, "splits": SPLITS, "tile": 6}
+    with pytest.raises(InputError, match=r"features 'b' lacks 2 \('s0', 's1'\) and has 3 more"):
+        dmkl.build(tmp_path / "no.zarr", tables, SPECS[:1], labels=Y.iloc[:14])
+    inner = dmkl.build(None, tables, SPECS[:1], join="inner", **more)
+    assert list(inner.samples) == SAMPLES[2:14]
+    np.testing.assert_array_equal(inner.labels, Y[2:14])
+    outer = dmkl.build(tmp_path / "outer.zarr", tables, SPECS[:1], join="outer", samples=SAMPLES, **more)
+    assert not problems(tmp_path / "outer.zarr")
+    assert [made["n_missing"] for made in outer.provenance] == [3, 2]
+    by_rows = {name: table.reindex(SAMPLES) for name, table in tables.items()}
+    same(outer, dmkl.build(tmp_path / "rows.zarr", by_rows, SPECS[:1], missing="zero", **more))
+    with pytest.raises(InputError, match="'a' is missing for 3 of 17"):
+        dmkl.build(tmp_path / "no.zarr", tables, SPECS[:1], join="outer", missing="refuse", **more)
+    # Models read what was filled, and new samples are joined alike.
+    scores = dmkl.Uniform().fit(outer).decision_function(features=tables, join="outer")
+    assert scores.sizes["sample"] == M
+
+
+def test_labels_without_names_are_matched_by_position_and_it_is_said():
+    tables = {"a": A.loc[MIXED[0]], "b": B}
+    with pytest.warns(SampleOrderWarning, match="labels= without names of samples.*features 'b' was put by name"):
+        K = dmkl.build(None, tables, SPECS[:1], labels=Y[MIXED[0]].to_numpy())
+    np.testing.assert_array_equal(K.labels, Y[K.samples])
+    K = dmkl.build(None, tables, SPECS[:1], labels=Y.to_numpy(), samples=SAMPLES)  # in the order that was asked for
+    np.testing.assert_array_equal(K.labels, Y)

@@ -1,0 +1,331 @@
+"""Samples matched by name: kernels, labels and splits from pandas, xarray and files, in any order, in three joins."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from helpers.conformance import problems
+from helpers.references import psd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dmkl
+from dmkl.errors import InputError, SampleOrderWarning
+from dmkl.inputs import open_files
+from dmkl.inputs.joined_kernels import Reordered
+from dmkl.inputs.joins import Named, joined
+from dmkl.store.ingest import ingest
+
+M = 13
+K = psd(2, M).round(6)
+SAMPLES = [f"s{i}" for i in range(M)]
+Y = pd.Series(list("abc" * 5)[:M], SAMPLES)
+TASKS = pd.DataFrame(np.random.default_rng(1).integers(0, 2, (M, 2)), SAMPLES, ["cat", "dog"])
+SPLITS = pd.DataFrame({"one": [0, 0, 1, 2] * 3 + [0], "two": [2, 1, 0, 0] * 3 + [0]}, SAMPLES)
+ORDERS = [np.random.default_rng(seed).permutation(SAMPLES) for seed in range(3)]
+
+
+def frames(*orders):
+    """The kernels with rows and columns each in an order of their own."""
+    whole = [pd.DataFrame(kernel, SAMPLES, SAMPLES) for kernel in K]
+    return {f"k{j}": frame.loc[orders[j % len(orders)], orders[-1 - j % len(orders)]] for j, frame in enumerate(whole)}
+
+
+def sorted_set(path, **more):
+    return dmkl.create(path, frames(SAMPLES), tile=5, **{"labels": Y, "splits": SPLITS, **more})
+
+
+def same(made, expected):
+    """The same set to the last bit."""
+    assert made.content_id == expected.content_id
+    assert made.names == expected.names
+    for found, wanted in (
+        (made.samples, expected.samples),
+        (made.labels, expected.labels),
+        (made.splits, expected.splits),
+    ):
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(np.asarray(made), np.asarray(expected))
+
+
+# --- create --------------------------------------------------------------------------------------------------
+
+
+def test_shuffled_data_frames_are_the_sorted_ones(tmp_path):
+    expected = sorted_set(tmp_path / "sorted.zarr")
+    assert list(expected.samples) == SAMPLES
+    given = {"k0": frames(SAMPLES)["k0"], "k1": frames(*ORDERS)["k1"]}
+    made = dmkl.create(tmp_path / "a.zarr", given, tile=5, labels=Y[ORDERS[1]], splits=SPLITS.loc[ORDERS[2]])
+    same(made, expected)
+    # With the order said, the first kernel may stand in any order too.
+    made = dmkl.create(
+        tmp_path / "b.zarr", frames(*ORDERS), tile=5, labels=Y[ORDERS[0]], splits=SPLITS, samples=SAMPLES
+    )
+    same(made, expected)
+    assert not problems(tmp_path / "b.zarr")
+
+
+def test_a_model_of_shuffled_sources_is_that_of_sorted_ones(tmp_path, synchronous):
+    models = [
+        dmkl.MKFDA(p=1.5).fit(sorted_set(tmp_path / "sorted.zarr")),
+        dmkl.MKFDA(p=1.5).fit(dmkl.create(tmp_path / "a.zarr", frames(*ORDERS), tile=5, samples=SAMPLES), Y[ORDERS[2]]),
+    ]
+    for attribute in ("weights_", "dual_coef_"):
+        xr.testing.assert_identical(*(getattr(model, attribute) for model in models))
+
+
+@pytest.mark.parametrize("kind", ["series", "frame", "column", "first column", "xarray"])
+def test_labels_of_every_kind_are_put_in_order(tmp_path, kind):
+    mixed = Y[ORDERS[0]]
+    labels = {
+        "series": mixed,
+        "frame": mixed.to_frame("class"),
+        "column": mixed.rename_axis("sample").rename("class").reset_index(),
+        "first column": mixed.rename_axis("picture").rename("class").reset_index(),
+        "xarray": xr.DataArray(mixed.to_numpy(), dims="n", coords={"n": mixed.index}),
+    }[kind]
+    made = dmkl.create(tmp_path / "set.zarr", frames(SAMPLES), labels=labels, tile=5)
+    np.testing.assert_array_equal(made.labels, Y)
+
+
+def test_names_of_tasks_are_kept(tmp_path):
+    mixed = TASKS.loc[ORDERS[0]]
+    for number, labels in enumerate((mixed, xr.DataArray(mixed.T, dims=("task", "sample")))):
+        made = dmkl.create(tmp_path / f"{number}.zarr", frames(SAMPLES), labels=labels, tile=5)
+        assert list(made.tasks) == ["cat", "dog"]
+        np.testing.assert_array_equal(made.labels, TASKS)
+    named = dmkl.create(tmp_path / "named.zarr", frames(SAMPLES), labels=mixed, tasks=["a", "b"])
+    assert list(named.tasks) == ["a", "b"]
+
+
+def test_coordinates_of_xarray_are_kept(tmp_path):
+    expected = sorted_set(tmp_path / "sorted.zarr")
+    whole = expected.to_xarray()
+    for number, array in enumerate((whole, whole.compute())):
+        array = array.sel(sample=ORDERS[0], train_sample=ORDERS[1]).transpose("sample", "kernel", "train_sample")
+        more = {"labels": Y, "splits": xr.DataArray(SPLITS.T, dims=("split", "sample")), "samples": SAMPLES}
+        same(dmkl.create(tmp_path / f"{number}.zarr", array, tile=5, **more), expected)
+    parts = {"k0": whole.sel(kernel="k0"), "k1": whole.sel(kernel="k1", sample=ORDERS[0]).compute()}
+    same(dmkl.create(tmp_path / "mapping.zarr", parts, tile=5, labels=Y, splits=SPLITS), expected)
+
+
+def test_rectangular_frames_are_matched_along_both_axes(tmp_path):
+    new = [f"new {i}" for i in range(M)]  # as many as training samples: names tell that they are others
+    parts = [pd.DataFrame(kernel, new, SAMPLES) for kernel in K]
+    made = dmkl.create(tmp_path / "set.zarr", [parts[0], parts[1].loc[new[::-1], ORDERS[0]]], tile=5)
+    np.testing.assert_array_equal(np.asarray(made), K)
+    assert (list(made.samples), list(made.train_samples)) == (new, SAMPLES)
+    assert not made.is_square
+    with pytest.raises(InputError, match="a symmetric kernel has the same samples in rows and columns, but kernel 0"):
+        dmkl.create(tmp_path / "no.zarr", parts, symmetric=True)
+    with pytest.raises(InputError, match="join='outer' is for square kernels"):
+        dmkl.create(tmp_path / "no.zarr", [parts[0], parts[1].iloc[1:]], join="outer")
+
+
+def test_a_generator_of_frames_follows_its_first(tmp_path):
+    expected = sorted_set(tmp_path / "sorted.zarr")
+    given = {"k0": frames(SAMPLES)["k0"], "k1": frames(*ORDERS)["k1"]}
+    made = dmkl.create(tmp_path / "a.zarr", iter(given.values()), names=list(given), labels=Y, splits=SPLITS, tile=5)
+    same(made, expected)
+    with pytest.raises(InputError, match=r"kernel 1 lacks 1 \('s12'\)"):
+        dmkl.create(tmp_path / "b.zarr", iter([given["k0"], given["k1"].drop(index="s12", columns="s12")]))
+    with pytest.raises(InputError, match="needs the names of all kernels before the first is read"):
+        dmkl.create(tmp_path / "c.zarr", iter(given.values()), join="outer")
+
+
+def test_what_has_no_names_is_matched_by_position_and_it_is_said(tmp_path):
+    mixed = frames(*ORDERS)
+    with pytest.warns(SampleOrderWarning, match=r"labels= without names of samples: matched by position.*kernel 'k1'"):
+        made = dmkl.create(tmp_path / "a.zarr", mixed, labels=Y[ORDERS[0]].to_numpy(), tile=5)
+    np.testing.assert_array_equal(made.labels, Y[made.samples])  # the order of the first kernel
+    with pytest.warns(SampleOrderWarning, match="kernel 'bare' without names"):
+        dmkl.create(tmp_path / "b.zarr", {**mixed, "bare": K[0]}, tile=5)
+    # Where all names agree there is but one order: nothing to say. Without names the numbers stand for them.
+    plain = dmkl.create(tmp_path / "c.zarr", frames(SAMPLES), labels=Y.to_numpy(), tile=5)
+    np.testing.assert_array_equal(plain.labels, Y)
+    counted = dmkl.create(tmp_path / "d.zarr", [pd.DataFrame(kernel) for kernel in K], tile=5)
+    assert (plain.view.has_names, counted.view.has_names) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "more", "message"),
+    [
+        ({}, {"labels": Y[:5]}, r"the 13 of kernel 'k0', labels= lacks 8 \('s5', 's6', 's7' …\)"),
+        ({}, {"labels": Y[:5], "join": "outer"}, r"labels= lacks 8 of the 13 samples \('s5'"),
+        ({}, {"join": "left"}, "join must be 'exact', 'inner' or 'outer', got 'left'"),
+        ({}, {"samples": ["s1", "x"]}, r"the 2 of samples=, kernel 'k0' lacks 1 \('x'\)"),
+        ({"k1": frames(SAMPLES)["k1"].iloc[:9, :9]}, {}, r"kernel 'k1' lacks 4 .*join='inner', --join inner"),
+        ({"k1": pd.DataFrame(np.eye(2), ["u", "v"])}, {"join": "inner"}, "no sample is in all of kernel 'k0', kernel"),
+        ({"k1": pd.DataFrame(np.eye(2), ["u", "u"])}, {}, "kernel 'k1': sample names must be unique, but 'u'"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(tmp_path, kernels, more, message):
+    with pytest.raises(InputError, match=message):
+        dmkl.create(tmp_path / "set.zarr", {**frames(SAMPLES), **kernels}, **more)
+    assert not list(tmp_path.iterdir())
+
+
+def test_inner_takes_the_samples_that_all_have(tmp_path):
+    parts = [frames(SAMPLES)["k0"].iloc[:11, :11], frames(*ORDERS)["k1"]]
+    made = dmkl.create(tmp_path / "set.zarr", parts, labels=Y[ORDERS[0]].drop("s3"), join="inner", tile=5)
+    kept = [i for i in range(11) if i != 3]
+    assert list(made.samples) == [SAMPLES[i] for i in kept]
+    np.testing.assert_array_equal(np.asarray(made), K[:, kept][:, :, kept])
+    np.testing.assert_array_equal(made.labels, Y.iloc[kept])
+
+
+@settings(max_examples=8)
+@given(data=st.data(), dtype=st.sampled_from(["f4", "f8"]))
+def test_outer_gives_the_mean_in_feature_space(tmp_path_factory, data, dtype):
+    """Against Φ Φᵀ with the mean of the rows of the training samples that are there in place of those that are not."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**20)))
+    has = rng.random((2, M)) < 0.7
+    has[:, rng.integers(M)] = True  # a sample that both have, and nobody is without a kernel
+    has[0] |= ~has[1]
+    train = rng.random(M) < 0.6
+    train |= has.all(axis=0)
+    expected, parts = [], []
+    for j in range(2):
+        phi = rng.normal(size=(M, 20))
+        exact = pd.DataFrame(phi @ phi.T, SAMPLES, SAMPLES).astype(dtype)
+        kept = rng.permutation(np.array(SAMPLES)[has[j]])
+        parts.append(exact.loc[kept, rng.permutation(kept)])
+        phi[~has[j]] = phi[has[j] & train].mean(axis=0)
+        expected.append(phi @ phi.T)
+    path = tmp_path_factory.mktemp("outer") / "set.zarr"
+    made = dmkl.create(path, parts, join="outer", samples=SAMPLES, splits=np.where(train, 0, 2), tile=5)
+    assert not problems(path)
+    tolerance = {"f4": 1e-5, "f8": 1e-12}[dtype]
+    np.testing.assert_allclose(np.asarray(made), expected, atol=40 * tolerance)
+    assert [made.provenance[j].get("n_missing", 0) for j in range(2)] == (~has).sum(axis=1).tolist()
+    centered = np.asarray(made[:, np.flatnonzero(train)].center())
+    for j in range(2):
+        assert np.abs(centered[j][~has[j]]).max(initial=0) < 40 * tolerance
+    assert np.linalg.eigvalsh(np.asarray(made)).min() > -40 * tolerance
+
+
+def test_outer_does_not_depend_on_the_order_of_its_sources(tmp_path):
+    whole = frames(SAMPLES)
+    parts = [{"k0": whole["k0"].iloc[:9, :9], "k1": whole["k1"].iloc[3:, 3:]}]
+    parts.append({name: frame.loc[::-1, np.roll(frame.columns, 2)] for name, frame in parts[0].items()})
+    made = [
+        dmkl.create(tmp_path / f"{i}.zarr", part, join="outer", samples=SAMPLES, labels=Y, splits=SPLITS, tile=4)
+        for i, part in enumerate(parts)
+    ]
+    same(*made)
+    empty = SPLITS.assign(one=np.where(np.arange(M) < 9, 2, 0))
+    with pytest.raises(InputError, match="no training sample has kernel 'k0'"):
+        dmkl.create(tmp_path / "no.zarr", parts[0], join="outer", splits=empty)
+
+
+def test_an_interrupted_import_tells_orders_apart(tmp_path):
+    bad = frames(SAMPLES)
+    bad["k1"] = bad["k1"].where(np.eye(M) == 0, np.nan)
+    with pytest.raises(InputError, match="is nan"):
+        dmkl.create(tmp_path / "set.zarr", bad, tile=5)
+    made = dmkl.create(tmp_path / "set.zarr", frames(SAMPLES), samples=ORDERS[0], tile=5)
+    at = [SAMPLES.index(name) for name in ORDERS[0]]
+    np.testing.assert_array_equal(np.asarray(made), K[:, at][:, :, at])
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def take_in(paths, out, **more):
+    source, labels = open_files(paths, **more)
+    return dmkl.open(ingest(out, source, labels, tile=5))
+
+
+def write_hdf5(path, frame, **more):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("K", data=frame.loc[:, frame.index], chunks=(4, 3))
+        file["samples"] = list(frame.index)
+        for name, values in more.items():
+            file[name] = values
+
+
+@pytest.mark.parametrize("kind", ["csv", "h5", "npz"])
+def test_shuffled_files_are_the_sorted_ones(tmp_path, kind):
+    expected = sorted_set(tmp_path / "sorted.zarr")
+    paths = [tmp_path / f"{name}.{kind}" for name in ("k0", "k1")]
+    for path, frame in zip(paths, (frames(SAMPLES)["k0"], frames(*ORDERS)["k1"]), strict=True):
+        if kind == "csv":
+            frame.to_csv(path)
+        elif kind == "h5":
+            write_hdf5(path, frame)
+        else:
+            np.savez(path, K=frame.loc[:, frame.index], samples=list(frame.index))
+    Y[ORDERS[2]].to_csv(tmp_path / "y.csv")
+    SPLITS.loc[ORDERS[0]].to_csv(tmp_path / "splits.csv")
+    more = {"labels": tmp_path / "y.csv", "splits": tmp_path / "splits.csv"}
+    same(take_in(paths, tmp_path / "set.zarr", **more), expected)
+    (tmp_path / "ids.txt").write_text("\n".join(SAMPLES))
+    made = take_in(paths[::-1], tmp_path / "b.zarr", samples=tmp_path / "ids.txt", names=["k1", "k0"], **more)
+    np.testing.assert_array_equal(np.asarray(made), np.asarray(expected)[::-1])
+
+
+def test_labels_in_a_file_go_with_its_own_samples(tmp_path):
+    a, b = frames(SAMPLES)["k0"], frames(*ORDERS)["k1"]
+    write_hdf5(tmp_path / "a.h5", a)
+    write_hdf5(tmp_path / "b.h5", b, y=[*Y[b.index]])
+    made = take_in([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "set.zarr")
+    np.testing.assert_array_equal(made.labels, Y)
+
+
+def test_files_are_joined(tmp_path):
+    whole = frames(SAMPLES)
+    whole["k0"].iloc[:9, :9].to_csv(tmp_path / "a.csv")
+    whole["k1"].loc[ORDERS[0], ORDERS[1]].to_csv(tmp_path / "b.csv")
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    with pytest.raises(InputError, match="kernel 'b' has 4 more"):
+        open_files(paths)
+    inner = take_in(paths, tmp_path / "inner.zarr", join="inner")
+    np.testing.assert_array_equal(np.asarray(inner), K[:, :9, :9])
+    outer = take_in(paths, tmp_path / "outer.zarr", join="outer")
+    assert not problems(tmp_path / "outer.zarr")
+    assert list(outer.samples[:9]) == SAMPLES[:9]
+    assert [made.get("n_missing") for made in outer.provenance] == [4, None]
+    assert np.abs(np.asarray(outer.center())[0, 9:]).max() < 1e-12
+
+
+class Asked:
+    """A matrix that notes how many rows it is asked for at a time."""
+
+    def __init__(self, matrix, chunks=None):
+        self.matrix, self.shape, self.dtype, self.chunks, self.rows = matrix, matrix.shape, matrix.dtype, chunks, []
+
+    def __getitem__(self, key):
+        self.rows.append(len(self.matrix[key]))
+        return self.matrix[key]
+
+
+@pytest.mark.parametrize(("chunks", "most"), [(None, 13 * 5), ((4, 13), 4)])
+def test_a_reordered_matrix_is_read_a_few_rows_at_a_time(chunks, most):
+    asked, order = Asked(K[0], chunks), np.random.default_rng(2).permutation(M)
+    matrix = Reordered(asked, order, order[::-1].copy(), np.ones(M, dtype=bool), "kernel")
+    for start in range(0, M, 3):
+        for first in range(0, M, 4):
+            block = matrix[start : start + 3, first : first + 4]
+            np.testing.assert_array_equal(block, K[0][order][:, order[::-1]][start : start + 3, first : first + 4])
+    assert max(asked.rows) <= min(most, 4)
+    assert sum(asked.rows) <= most * M  # each strip once, whatever parts of it are asked for
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcdefg"), min_size=1, unique=True), min_size=1, max_size=4),
+    st.sampled_from(["exact", "inner", "outer"]),
+)
+def test_joins_are_those_of_sets_in_the_order_of_the_first(orders, join):
+    named = [Named(str(j), tuple(order)) for j, order in enumerate(orders)]
+    sets = [set(order) for order in orders]
+    expected = {"exact": sets[0], "inner": set.intersection(*sets), "outer": set.union(*sets)}[join]
+    if not expected or (join == "exact" and any(other != sets[0] for other in sets)):
+        with pytest.raises(InputError):
+            joined(named, join)
+        return
+    found = joined(named, join)
+    assert set(found) == expected
+    assert [name for name in orders[0] if name in expected] == list(found)[: len(expected & sets[0])]
