@@ -256,7 +256,7 @@ def test_folds_of_a_splitter_hold_each_row_once(seed, n, kind):
         ((TRAIN, [*VALIDATION, 7, 3]), {}, "fold 0 has 2 training rows that are validation rows too, row 3 first"),
         ((TRAIN, VALIDATION, [5]), {}, "fold 0 has 1 training rows that are test rows too, row 5 first"),
         ((TRAIN, VALIDATION, VALIDATION), {},
-         "fold 0 has 12 validation rows that are test rows too, row 24 first; what is held out must not be chosen by"),
+         "fold 0 has 12 validation rows that are test rows too, row 24 first; what chooses must not be tested on"),
         ({"left": (TRAIN, VALIDATION), "right": (TRAIN, VALIDATION, [*TEST, 25])}, {},
          "fold right has 1 validation rows that are test rows too, row 25 first"),
         ((TRAIN, VALIDATION), {"samples": np.array(["same"] * 26 + [str(k) for k in range(22)])},
