@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from zarr.storage import MemoryStore
 
 from dmkl.arrays import Array
 from dmkl.inputs.joined_kernels import JoinedSource
@@ -44,7 +45,7 @@ def open(path: Location) -> KernelSet:
 
 
 def create(
-    path: Location,
+    path: Location | None,
     kernels: Any,
     *,
     names: Sequence[str] | None = None,
@@ -76,7 +77,7 @@ def create(
     Parameters
     ----------
     path
-        Where to write: a folder, a URL or a Zarr store.
+        Where to write: a folder, a URL or a Zarr store; None keeps the set in memory.
     kernels
         An array (n, m, m), an iterable of (m, m) arrays or data frames read one at a time, a mapping from names to
         such, a Dask array, a Zarr array, or an xarray array, whose dimension called kernel, or the first, counts the
@@ -165,7 +166,7 @@ def create(
         known.splits = tables["splits="].values
         source.train = None if order is None else by_split(tables["splits="].values, len(order))[0] == 0
     written = ingest(
-        path,
+        MemoryStore() if path is None else path,
         source,
         known,
         tile=tile,

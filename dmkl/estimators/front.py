@@ -29,7 +29,7 @@ from dmkl.numerics.fisher import encode_targets
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.execute import Machine, active_client, check_memory, computing_here, machine
 
-__all__ = ["MKLClassifier"]
+__all__ = ["MKLClassifier", "in_this_process"]
 
 
 DEFAULT_KERNELS: dict[str, Any] = {"function": "rbf", "bandwidth": [0.1, 0.3, 1, 3, 10]}
@@ -160,7 +160,7 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         encode_targets(labels, len(X))  # what is wrong with them is told before kernels are computed
         features = self._features(X)
         specs = DEFAULT_KERNELS if self.kernels is None else self.kernels
-        with _in_this_process():
+        with in_this_process():
             self._check_plan(specs, features, X)
             K = build(None, features, specs, missing=self.missing, dtype=self.dtype)
             self.estimator_ = clone(estimator).fit(K.persist(), labels)
@@ -186,7 +186,7 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "estimator_")
         X = validate_data(self, X, reset=False, **self._checks())
-        with _in_this_process():
+        with in_this_process():
             found = self.estimator_.decision_function(features=self._features(X), missing=self.missing)
         scores: npt.NDArray[np.float64] = found.values
         return scores
@@ -256,7 +256,7 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 @contextmanager
-def _in_this_process() -> Iterator[None]:
+def in_this_process() -> Iterator[None]:
     """Let passes run here, on the part of the machine that is this fit's."""
     cores, budget = settings.available_cores(), settings.memory_budget_bytes()
     if threading.current_thread() is not threading.main_thread():

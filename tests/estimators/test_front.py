@@ -370,13 +370,13 @@ def test_a_cluster_is_left_alone(data, function, where):
 def test_a_worker_process_of_joblib_takes_its_share(monkeypatch):
     monkeypatch.setattr(front.settings, "available_cores", lambda: 8)
     with dask.config.set({"dmkl.memory": 8000}):
-        with front._in_this_process():
+        with front.in_this_process():
             assert machine().total_bytes == 8000
             assert machine().slots == 8
         monkeypatch.setattr(front.multiprocessing, "parent_process", lambda: "parent")
         for told, cores in [("2", 2), ("8", 8), ("64", 8), ("", 8), ("4,2", 8), ("0", 8)]:
             monkeypatch.setenv("OMP_NUM_THREADS", told)
-            with front._in_this_process():
+            with front.in_this_process():
                 assert machine().slots == cores
                 assert machine().total_bytes == cores * 1000
 
