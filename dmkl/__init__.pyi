@@ -15,6 +15,7 @@ from .estimators.margin import GMKL as GMKL
 from .estimators.margin import MKSVM as MKSVM
 from .estimators.ncuts import NCuts as NCuts
 from .estimators.precomputed import PrecomputedMKLClassifier as PrecomputedMKLClassifier
+from .estimators.ridge import MKRidge as MKRidge
 from .estimators.saving import load as load
 from .features.build import build as build
 from .features.cross import build_cross as build_cross

@@ -83,12 +83,12 @@ class KernelSet:
 
     @property
     def labels(self) -> Array | None:
-        """Labels of the row samples, (rows,) or (rows, tasks); None where the store has none."""
+        """Labels of the row samples, (rows,) or (rows, tasks), NaN where unknown; None where the store has none."""
         return None if self._labels is None else self._labels[self._view.final_positions()[0]]
 
     @property
     def tasks(self) -> Array | None:
-        """Names of the tasks of multilabel labels."""
+        """Names of the tasks or targets of labels with several columns."""
         return self._tasks
 
     @property

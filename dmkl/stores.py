@@ -88,7 +88,8 @@ def create(
         Names of the row and column samples, unique. Of kernels that carry names, those that are wanted, in this order.
         Where nothing names the samples, numbers from 0.
     labels
-        (rows,) classes, or (rows, tasks) of 0 and 1; a data frame or an xarray array names the tasks too.
+        (rows,) classes or numbers, or (rows, tasks) of 0 and 1 or of numbers, NaN where unknown; a data frame or an
+        xarray array names the tasks too.
     splits
         (splits, rows): 0 train, 1 validation, 2 test, -1 in no part. A data frame has a column for each split.
     join
@@ -102,7 +103,7 @@ def create(
     dtype
         float32 or float64; by default that of `kernels` (float64 for integers). Kernels of mixed precision need it.
     tasks
-        Names of the tasks of multilabel labels.
+        Names of the columns of labels with several.
     symmetric
         Whether the kernels are symmetric; square ones are taken to be.
     full

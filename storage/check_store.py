@@ -28,6 +28,7 @@ DIMENSIONS = {
     "sample": ("sample",),
     "train_sample": ("train_sample",),
     "label": ("sample",),
+    "target": ("sample",),
     "task": ("task",),
     "split": ("split", "sample"),
     "diagonal": ("kernel", "sample"),
@@ -41,6 +42,7 @@ TYPES = {
     "sample": ("string",),
     "train_sample": ("string",),
     "label": ("int64", "string", "int8"),
+    "target": ("float64",),
     "task": ("string",),
     "split": ("int8",),
     "diagonal": ("float64",),
@@ -265,7 +267,7 @@ class Checker:
                 self.say(f"note {name} is no array of this format; readers leave it alone")
                 continue
             dimensions = DIMENSIONS[name]
-            if name == "label" and array.ndim == 2:
+            if name in ("label", "target") and array.ndim == 2:
                 dimensions = ("sample", "task")
             found = array.metadata.dimension_names
             problems = []
@@ -333,14 +335,22 @@ class Checker:
     def labels(self) -> Iterator[str]:
         """Labels and splits."""
         label, split, task = self._read("label"), self._read("split"), self._read("task")
+        target = self._read("target")
+        if label is not None and target is not None:
+            yield "label and target are there, must be one of them"
+        if target is not None and np.isinf(target).any():
+            yield "target must hold numbers, and NaN where they are unknown"
         if label is not None and (label.dtype == np.int8) != (label.ndim == 2):
             yield f"label is {label.dtype}, must be int64 or string for classes, int8 for (sample, task)"
         if label is not None and label.ndim == 2:
             if not np.isin(label, (0, 1)).all():
                 yield "label (sample, task) must hold 0 and 1"
-            if task is None or len(task) != label.shape[1]:
-                yield f"task must name the {label.shape[1]} columns of label"
-        elif task is not None:
+        columns = {name: array for name, array in (("label", label), ("target", target)) if array is not None}
+        columns = {name: array.shape[1] for name, array in columns.items() if array.ndim == 2}
+        for name, n_columns in columns.items():
+            if task is None or len(task) != n_columns:
+                yield f"task must name the {n_columns} columns of {name}"
+        if task is not None and not columns:
             yield "task is there, but label has no tasks"
         if split is not None and not np.isin(split, (-1, 0, 1, 2)).all():
             yield "split must hold -1, 0, 1 and 2"

@@ -11,6 +11,7 @@ import xarray as xr
 from dmkl.arrays import Array, Float
 from dmkl.cli.output import say, show
 from dmkl.cli.tables import classes_table, confusion_table, measures_as_mapping
+from dmkl.estimators.classifier import label_accuracy
 from dmkl.searching.assessing import measures_of
 from dmkl.searching.confusion import class_scores, confusion
 
@@ -24,29 +25,36 @@ class Measured:
     Parameters
     ----------
     accuracy
-        Share of samples with the right label, or with all tasks right.
+        Share of samples with the right label, or with all tasks right; None of a regression.
     scores
         Other measures by name: a number, or (task,).
     counts
-        The confusion matrix.
+        The confusion matrix; None of a regression.
     """
 
-    accuracy: float
+    accuracy: float | None
     scores: dict[str, Any]
-    counts: xr.DataArray
+    counts: xr.DataArray | None
 
     @property
     def mapping(self) -> dict[str, Any]:
         """For JSON."""
+        if self.counts is None:
+            return {"scores": self.scores}
         found = {"accuracy": self.accuracy, "scores": self.scores}
         return found | measures_as_mapping(class_scores(self.counts), self.counts)
 
     def print(self, what: str) -> None:
         """Sentences and tables; `what` was predicted."""
-        say("Accuracy ", (f"{100 * self.accuracy:.2f} %", "bold"), f" on {what}.")
+        if self.accuracy is not None:
+            say("Accuracy ", (f"{100 * self.accuracy:.2f} %", "bold"), f" on {what}.")
+        each = "targets" if self.accuracy is None else "tasks"
         for name, value in self.scores.items():
             mean = float(np.nanmean(value))
-            say(f"{name} ", (f"{mean:.4g}", "bold"), ", mean over tasks" if np.ndim(value) else "")
+            where = f" on {what}" if self.accuracy is None else ""
+            say(f"{name} ", (f"{mean:.4g}", "bold"), f", mean over {each}" if np.ndim(value) else "", where)
+        if self.counts is None:
+            return
         matrix = confusion_table(self.counts)
         show(classes_table(class_scores(self.counts)), *([] if matrix is None else [matrix]))
 
@@ -62,9 +70,11 @@ def measured(estimator: Any, decision: Float, truth: Array, scoring: Any) -> Mea
         If a measure has no name that is known, or the truth has classes that were not learnt and `scoring` asks for
         more than the accuracy.
     """
+    if estimator.kind_ == "regression":
+        return Measured(None, measures_of(estimator, decision, truth, scoring), None)
     predicted = estimator.labels_of(decision)
-    same = truth.astype(str) == predicted.astype(str)
-    accuracy = float(np.mean(same.reshape(len(same), -1).all(axis=1)))
+    texts = (truth, predicted) if truth.ndim == 2 else (truth.astype(str), predicted.astype(str))
+    accuracy = label_accuracy(*texts)
     if estimator.kind_ != "multilabel":
         truth = _as_learnt(truth.reshape(-1), estimator.classes_)
     scores = {} if scoring is None else measures_of(estimator, decision, truth, scoring)

@@ -59,7 +59,7 @@ Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…"
 Split = Annotated[int | None, option("Use the training part of this stored split.", "K", min=0, panel=SAMPLES)]
 Train = Annotated[Path | None, option("Use the samples named in this file, one a line.", "FILE", panel=SAMPLES)]
 Every = Annotated[bool, option("Use all samples.", None, "--all", panel=SAMPLES)]
-Labels = Annotated[Path | None, option("Class of each sample.", "FILE", panel=LABELS)]
+Labels = Annotated[Path | None, option("Class or number of each sample, or a table of them.", "FILE", panel=LABELS)]
 SampleNames = Annotated[Path | None, option("Name of each sample (row).", "FILE", panel=LABELS)]
 Splits = Annotated[
     Path | None, option("Part of each sample: 0 training, 1 validation, 2 test, -1 none.", "FILE", panel=LABELS)

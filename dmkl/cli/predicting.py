@@ -21,6 +21,7 @@ from dmkl.cli.samples import positions
 from dmkl.errors import InputError
 from dmkl.inputs import read_vector
 from dmkl.inputs.features import as_features
+from dmkl.inputs.labels import labels_in
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
 
@@ -55,7 +56,7 @@ def predict(
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
-    """Predict labels with a saved model, and score them if the true ones are known.
+    """Predict labels or numbers with a saved model, and score them if the true ones are known.
 
     Predicts the samples of --split and --part or of --rows, or all samples of STORE that the model was not trained
     on. Of a rectangular set (new samples against training samples) it predicts all rows, of --features all samples;
@@ -85,15 +86,16 @@ def predict(
             say_aside("note", note)
         n_samples = next(iter(found.blocks.values())).shape[0]
         given = {"features": found, "join": join, "missing": missing}
-        truth = found.labels.checked(n_samples, n_samples, rectangular=False)["label"]
+        truth = labels_in(found.labels.checked(n_samples, n_samples, rectangular=False))
         new = np.ones(n_samples, dtype=bool)
     wanted = parse_scoring(scoring)
     if truth is None and wanted is not None:
         msg = "--scoring needs the true labels, and they are not known; leave it out"
         raise InputError(msg)
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
-        scores = estimator.decision_function(**given)
-    labels = estimator.labels_of(scores.values)
+        regression = estimator.kind_ == "regression"
+        scores = estimator.predict(**given) if regression else estimator.decision_function(**given)
+    labels = scores.values if regression else estimator.labels_of(scores.values)
     scored = new if new.any() else ~new
     told = None if truth is None else measured(estimator, scores.values[scored], truth[scored], wanted)
     if out is not None:
@@ -107,7 +109,7 @@ def predict(
                 "features": files,
                 "samples": len(labels),
                 "trained_on": int((~new).sum()),
-                **(told.mapping if told else {"accuracy": None}),
+                **(told.mapping if told else {"scores" if regression else "accuracy": None}),
                 "out": out and str(out),
             }
         )
@@ -186,10 +188,12 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, named: Pat
 
 def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any) -> None:
     values = scores.values.reshape(len(scores), -1)
-    columns = (
-        [str(estimator.classes_[1])] if scores.ndim == 1 else [str(c) for c in scores.coords[scores.dims[1]].values]
-    )
+    columns = [""] if scores.ndim == 1 else [str(c) for c in scores.coords[scores.dims[1]].values]
+    if estimator.kind_ == "binary":
+        columns = [str(estimator.classes_[1])]
     predicted = ["predicted"] if labels.ndim == 1 else [f"predicted {name}" for name in columns]
+    if estimator.kind_ == "regression":  # whose scores are the predictions
+        values, columns = values[:, :0], []
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["sample", *predicted, *(f"score {name}" for name in columns)])

@@ -190,12 +190,15 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
 
 
 def _classes(K: KernelSet) -> dict[str, int] | None:
-    """Samples of each class, or positive samples of each task."""
+    """Samples of each class, positive samples of each task, or known values of each target."""
     if K.labels is None:
         return None
-    if K.labels.ndim == 2:
-        tasks = range(K.labels.shape[1]) if K.tasks is None else K.tasks
-        return {str(task): int(column.sum()) for task, column in zip(tasks, K.labels.T, strict=True)}
+    if K.labels.dtype.kind == "f" or K.labels.ndim == 2:
+        columns = K.labels.reshape(K.shape[1], -1).T
+        tasks = range(len(columns)) if K.tasks is None else K.tasks
+        binary = np.isin(columns, (0, 1)) | np.isnan(columns)
+        counts = np.nansum(columns, axis=1) if binary.all() else np.count_nonzero(~np.isnan(columns), axis=1)
+        return {str(task): int(count) for task, count in zip(tasks, counts, strict=True)}
     classes, sizes = np.unique(K.labels, return_counts=True)
     return {str(name): int(n) for name, n in zip(classes, sizes, strict=True)}
 

@@ -34,7 +34,7 @@ __all__ = [
 
 _MOST_COLUMNS = 4
 """Of weights: what fits a terminal of 80 characters."""
-_SEVERAL = {"class": "classes", "pair": "pairs", "task": "tasks"}
+_SEVERAL = {"class": "classes", "pair": "pairs", "task": "tasks", "target": "targets"}
 
 
 def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
@@ -267,7 +267,7 @@ def measures_as_mapping(classes: xr.Dataset, counts: xr.DataArray) -> dict[str, 
 def choices_table(result: EvaluationResult) -> Table:
     """A row for each outer fold (and task): what was chosen there, and what it is worth on the test samples."""
     frame = result.table()
-    names = [name for name in ("fold", "task") if name in frame]
+    names = [name for name in ("fold", "task", "target") if name in frame]
     scores = ["inner_score", *result.measures]
     found = table(*names, numbers=[*result.parameters, *scores, "gap"])
     found.add_column("status", overflow="fold")

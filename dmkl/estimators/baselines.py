@@ -13,8 +13,8 @@ from sklearn.model_selection import check_cv
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
+from dmkl.estimators.classifier import predicted_labels
 from dmkl.estimators.fisher import MKFDA, FisherClassifier, Uniform
-from dmkl.estimators.learner import predicted_labels
 from dmkl.estimators.plan import Fit, FitOutcome
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import encode_targets
@@ -46,6 +46,7 @@ class SingleBest(FisherClassifier):
     """
 
     _STATE = (*FisherClassifier._STATE, "best_")
+    _TAKES_UNKNOWN_LABELS = False
 
     def __init__(
         self,

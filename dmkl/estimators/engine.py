@@ -25,7 +25,7 @@ import numpy as np
 from dmkl import settings
 from dmkl.arrays import Float, Index
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, TrainingSet, decision_rule
-from dmkl.estimators.problems import Problems
+from dmkl.estimators.problems import Problems, side_by_side
 from dmkl.kernelset import KernelSet, measure
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.driver import Tally, drive
@@ -84,6 +84,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         scores = _scored(sets, outcomes, prepared, tally)
     if not plan.duals:
         outcomes = [[replace(outcome, dual=None) for outcome in mine] for mine in outcomes]
+    else:
+        outcomes = [_over_all_rows(data, mine) for data, mine in zip(sets, outcomes, strict=True)]
     found = [
         FitOutcome(*parts, tally.n_passes, n_prepared)
         for parts in zip(sets, outcomes, scores, prepared, solvers, strict=True)
@@ -130,35 +132,40 @@ def _training_sets(
     """What each row learns from; the training sets that rows share; and what their statistics took, if that is new."""
     sources: dict[type, KernelSet] = {}
     places: dict[Hashable, int] = {}
-    seen: list[KernelSet] = []
     whole: list[KernelSet] = []
-    owner: list[int] = []
+    owners: list[list[int]] = []
     titles: list[str] = []
+    problems: dict[Hashable, Problems] = {}
+    learnt: list[Problems] = []
     for fit in fits:
         source = sources.setdefault(type(fit.learner), fit.learner._source(K))
-        kernels = _part(source, np.concatenate([fit.train, fit.held_out]), fit.train)
-        stepped = fit.learner._stepped(kernels)
-        rows: Hashable = (id(source), fit.train.tobytes(), fit.held_out.tobytes(), fit.learner._steps())
-        if rows not in places:
-            places[rows] = len(whole)
-            seen.append(source)
-            whole.append(stepped)
-            titles.append(fit.title)
-        owner.append(places[rows])
+        key = (id(fit.targets), type(fit.learner), fit.learner.multiclass)
+        if key not in problems:
+            problems[key] = fit.learner._problems(fit.targets, fit.tasks)
+        learnt.append(problems[key])
+        of_rows: dict[int, int] = {}
+        for labeled in problems[key].labeled:
+            if id(labeled) in of_rows:
+                continue
+            train = fit.train if labeled is None else fit.train[labeled]
+            rows: Hashable = (id(source), train.tobytes(), fit.held_out.tobytes(), fit.learner._steps())
+            if rows not in places:
+                places[rows] = len(whole)
+                kernels = _part(source, np.concatenate([train, fit.held_out]), train)
+                whole.append(fit.learner._stepped(kernels))
+                titles.append(fit.title)
+            of_rows[id(labeled)] = places[rows]
+        owners.append([of_rows[id(labeled)] for labeled in problems[key].labeled])
     lenses, statistics = _measured(whole, workspace, tally)
     trainings = [
         Training(lens if K.is_square else lens.training(), lens, K.names, title)
         for lens, K, title in zip(lenses, whole, titles, strict=True)
     ]
     found = []
-    problems: dict[Hashable, Problems] = {}
-    for fit, place in zip(fits, owner, strict=True):
-        source = seen[place]
-        key = (id(fit.targets), type(fit.learner), fit.learner.multiclass)
-        if key not in problems:
-            problems[key] = fit.learner._problems(fit.targets, fit.tasks)
+    for fit, mine, own in zip(fits, learnt, owners, strict=True):
+        source = sources[type(fit.learner)]
         kernels, new = _part(source, fit.train, fit.train), _part(source, fit.held_out, fit.train)
-        found.append(TrainingSet(kernels, new, trainings[place], problems[key], fit, K.names))
+        found.append(TrainingSet(kernels, new, tuple(trainings[place] for place in own), mine, fit, K.names))
     return found, trainings, statistics
 
 
@@ -234,12 +241,31 @@ def _scored(
             found[number] = np.concatenate(known, axis=1)
         else:
             missing.append(number)
-    rules = {number: decision_rule(outcomes[number], sets[number].problems) for number in missing}
-    solvers = [
-        (sets[n].training.held_out, sets[n].fit.learner._scores(rules[n], sets[n].new, prepared[n])) for n in missing
-    ]
-    widest = max((rule.dual.shape[1] for rule in rules.values()), default=1)
+    solvers, widest = [], 1
+    for n in missing:
+        data = sets[n]
+        for part in data.parts:
+            rule = decision_rule([outcomes[n][k] for k in part.members], data.problems)
+            solvers.append((part.training.held_out, data.fit.learner._scores(rule, data.new, prepared[n])))
+            widest = max(widest, rule.dual.shape[1])
     scores, _ = drive(solvers, lanes=max(1, settings.block_width() // widest), tally=tally)
-    for number, rows in zip(missing, scores, strict=True):
-        found[number] = rows
+    following = iter(scores)
+    for n in missing:
+        parts = sets[n].parts
+        found[n] = side_by_side([next(following) for _ in parts], [part.members for part in parts])
+    return found
+
+
+def _over_all_rows(data: TrainingSet, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Outcomes with dual variables over all training rows of the fit: zero where a problem knows no label."""
+    found = list(outcomes)
+    for part in data.parts:
+        if part.rows is None:
+            continue
+        for k in part.members:
+            dual = outcomes[k].dual
+            assert dual is not None
+            wide = np.zeros((len(data.fit.train), dual.shape[1]))
+            wide[part.rows] = dual
+            found[k] = replace(outcomes[k], dual=wide)
     return found

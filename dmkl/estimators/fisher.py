@@ -11,7 +11,8 @@ from dask.utils import parse_bytes
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_positive, one_for_each
-from dmkl.estimators.learner import KernelClassifier
+from dmkl.estimators.classifier import KernelClassifier
+from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.problems import Problems
 from dmkl.numerics.fisher import Targets, as_exponent, onto_sphere
@@ -19,11 +20,15 @@ from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Ma
 from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver
 from dmkl.solvers.jobs import Job
 
-__all__ = ["MKFDA", "FisherClassifier", "Uniform"]
+__all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Uniform"]
 
 
-class FisherClassifier(KernelClassifier, abstract=True):
-    """Fisher discriminant analysis on a weighted sum of kernels, the weights learnt in an ℓp ball."""
+class FisherLearner(KernelLearner, abstract=True):
+    """Regularized least squares on a weighted sum of kernels, the weights learnt in an ℓp ball.
+
+    What Fisher discriminants and ridge regression have in common: one problem, S(α, β) of `dmkl.numerics.fisher`, with
+    other targets.
+    """
 
     lam: float | Sequence[float]
     solver: str
@@ -70,9 +75,6 @@ class FisherClassifier(KernelClassifier, abstract=True):
             check_positive("mu", self.mu, "or None for weights of norm one")
         check_solver(self.solver, self._options(), self._exponents())
 
-    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
-        return Problems.of_classes(targets, tasks)
-
     def _method(self) -> FisherMethod:
         return FisherMethod(self.solver, self._options())
 
@@ -87,6 +89,13 @@ class FisherClassifier(KernelClassifier, abstract=True):
             return FisherProblem(problems.h[k], ridges[k], exponents[k], title, start)
 
         return data.jobs(problem_of)
+
+
+class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
+    """Fisher discriminant analysis on a weighted sum of kernels, the weights learnt in an ℓp ball."""
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        return Problems.of_classes(targets, tasks)
 
 
 class MKFDA(FisherClassifier):
@@ -109,8 +118,9 @@ class MKFDA(FisherClassifier):
         variance). The papers have two chains: ("center", "trace"), for λ of 1e-8 to 10 (CVPR Section 4), and
         ("cosine", "center"), for λ of 4⁻⁵ to 4⁴ (JMLR Section 3). () leaves the kernels as they are.
     solver
-        Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "subspace" where several points
-        of a search share a training set, "direct" where the combined kernel fits the memory budget, and otherwise
+        Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "anchored" for 32 targets and
+        more that fit in memory, "subspace" where several points of a search share a training set, "direct" where the
+        combined kernel fits the memory budget, and otherwise
         "dual" ("interleaved" for p = 1) for one problem whose λ is 1/1,000 of tr K(β) or more, "subspace" for several
         problems and for smaller λ.
 

@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.fisher import MKFDA
-from dmkl.estimators.learner import KernelClassifier
 from dmkl.features.build import Missing, build
 from dmkl.features.specs import plan
 from dmkl.inputs.features import as_features

@@ -13,7 +13,8 @@ import xarray as xr
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_positive
-from dmkl.estimators.learner import KernelClassifier, features_of
+from dmkl.estimators.classifier import KernelClassifier
+from dmkl.estimators.learner import features_of
 from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
 from dmkl.estimators.problems import DecisionRule, Loss
 from dmkl.features.cross import TrainingFeatures, row_features
@@ -152,6 +153,7 @@ class GSMKL(KernelClassifier):
     # --- fitting -------------------------------------------------------------------------------------------------
 
     _HAS_INTERCEPT = True
+    _TAKES_UNKNOWN_LABELS = False
     _STATE = (*KernelClassifier._STATE, "converged_", "n_trainings_")
 
     def _check_parameters(self) -> None:
@@ -277,8 +279,9 @@ class GSMKL(KernelClassifier):
         """The group of each row sample, by the rule for new samples."""
         self._check_fitted()
         chosen, used = self._matching(K)
-        found: Index = self._through(chosen, used, self._groups_of(chosen, self._prepared))
-        return found
+        (found,) = self._through(chosen, used, [self._groups_of(chosen, self._prepared)])
+        groups: Index = found
+        return groups
 
     def _groups_of(self, new: KernelSet, prepared: SampleGroups) -> Solver[Index]:
         if isinstance(prepared, KernelGroups):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import accuracy_score
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet
-from dmkl.estimators.problems import DecisionRule, Multiclass, Problems
+from dmkl.estimators.problems import DecisionRule, Multiclass, Problems, Statistics, side_by_side
 from dmkl.estimators.results import set_results, warn_if_open
 from dmkl.estimators.saving import MODELS, decode, encode, save_model
 from dmkl.features.build import Missing
@@ -24,7 +23,7 @@ from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
 from dmkl.inputs.joins import Join
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets, encode_targets
+from dmkl.numerics.fisher import Targets
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.view import View
@@ -32,22 +31,14 @@ from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Job, Method, SideBySide
 from dmkl.solvers.requests import CombinedProduct, Solver
 
-__all__ = [
-    "KernelClassifier",
-    "check_kernel_set",
-    "features_of",
-    "fitted",
-    "labeled_targets",
-    "labels_of",
-    "predicted_labels",
-]
+__all__ = ["KernelLearner", "check_kernel_set", "features_of", "fitted", "labeled_targets", "labels_of"]
 
 
-class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier on a weighted sum of kernels.
+class KernelLearner(BaseEstimator):  # type: ignore[misc]
+    """A learner on a weighted sum of kernels: `KernelClassifier` and `KernelRegressor` say what its scores mean.
 
-    The score of a sample x for class k is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row of kernel values centered
-    and normalized by the statistics of the training samples.
+    The score of a sample x for column k (a class, a task, a target) is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row
+    of kernel values centered and normalized by the statistics of the training samples.
 
     A learner says which parameters it has and checks them (`_check_parameters`), which jobs a training set makes
     (`_jobs`), who solves them (`_method`), and which attributes it sets beside those of all (`_set_attributes`). The
@@ -62,8 +53,11 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     n_iter_: int
     _prepared: Any = None
     """What `_preparation` found, for learners that predict with it."""
+    statistics_: tuple[Statistics, ...]
     _HAS_INTERCEPT = False
     """Whether solutions have a bias."""
+    _TAKES_UNKNOWN_LABELS = True
+    """Whether labels may be unknown for some samples of a task."""
     _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_")
     """Attributes that are saved as JSON, where they are there."""
 
@@ -78,8 +72,18 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Refuse parameters that break a rule, by InputError."""
         self._steps()
 
+    def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
+        """What is to be learned from labels, refused by InputError where they break a rule."""
+        raise NotImplementedError
+
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Refuse data that the parameters do not go with, before a pass, by InputError."""
+        if not (self._TAKES_UNKNOWN_LABELS or targets.all_known):
+            msg = (
+                f"{type(self).__name__} needs the labels of all samples, and some labels of tasks are unknown; leave "
+                "those samples out, or take a learner such as MKFDA or MKSVM, which trains each task on its own samples"
+            )
+            raise InputError(msg)
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
         """Rows of a plan whose outcomes decide about this fit."""
@@ -95,7 +99,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         """The independent problems."""
-        return Problems.binary(targets, tasks, self.multiclass)
+        raise NotImplementedError
 
     def _preparation(self, data: TrainingSet) -> Preparation | None:
         """What fits on this training set have in common, by the parameters that it depends on."""
@@ -120,16 +124,18 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # --- fitting -------------------------------------------------------------------------------------------------
 
     def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
-        """Learn the weights and the classifier.
+        """Learn the weights and the dual variables.
 
         Parameters
         ----------
         K
             The training kernels, ``K[train, train]``.
         y
-            (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems that
-            share the passes. Where it carries names of samples (the index of a series, a coordinate), each sample of
-            `K` gets the label of its name. The labels stored with the kernels where missing.
+            For a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1; for a regression
+            (m,) or (m, targets) numbers. Columns are independent problems that share the passes. A label that is
+            unknown (NaN, None, an empty string) leaves its sample out of that column's problem alone, and out of the
+            statistics of its kernels. Where it carries names of samples (the index of a series, a coordinate), each
+            sample of `K` gets the label of its name. The labels stored with the kernels where missing.
 
         Raises
         ------
@@ -143,7 +149,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
-        targets, tasks = labeled_targets(K, y, "fit")
+        targets, tasks = labeled_targets(self, K, y, "fit")
         row = Fit(self, np.arange(K.shape[1]), targets, tasks)
         self._take(run(Plan(K, [row])).fits[0])
         return self
@@ -153,18 +159,27 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         data, targets = found.data, found.data.problems.targets
         self.classes_ = targets.classes
         self.kind_ = targets.kind
-        self.tasks_ = data.problems.names if targets.kind == "multilabel" else None
+        self.tasks_ = None if targets.dim is None else data.problems.names
         self.kernel_names_ = data.kernels.names
         self.features_ = features_of(data.kernels)
         self.train_samples_ = data.kernels.train_samples.astype(str)
         self.n_features_in_ = data.kernels.shape[1]
-        steps = data.training.square.fitted.steps
-        self.statistics_ = steps[len(steps) - len(self._steps()) :]
         if found.solver is not None:
             self.solver_ = found.solver
         set_results(self, found)
+        self.statistics_ = self._statistics(data)
         self._set_attributes(found)
         warn_if_open(self, found)
+
+    def _statistics(self, data: TrainingSet) -> tuple[Statistics, ...]:
+        """What prediction needs of the training kernels; of several parts, the columns are the problems."""
+        parts, own = data.parts, len(self._steps())
+        every = np.arange(self.dual_coef_.shape[1])
+        found = []
+        for part in parts:
+            steps = part.training.square.fitted.steps
+            found.append(Statistics(steps[len(steps) - own :], every if len(parts) == 1 else part.members, part.rows))
+        return tuple(found)
 
     def _steps(self) -> tuple[str, ...]:
         return as_steps(self.steps)
@@ -175,46 +190,43 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
-    def decision_function(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
-        """Scores Σ_j β_j K_j α + b of the row samples, (sample, class); (sample,) for two classes.
-
-        Parameters
-        ----------
-        K
-            ``K[test, train]``, or a rectangular set: new samples against the training samples in their order. Kernels
-            are matched by name; those of zero weight are not read.
-        **new
-            Instead of `K` the `features` of new samples, and `samples`, `present`, `join` and `missing` where they are
-            needed (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of
-            zero weight are not computed.
-
-        Raises
-        ------
-        InputError
-            If the columns are not the training samples, or a kernel with weight is missing; if features are missing or
-            have other columns than in training.
-        """
+    def _decision(self, K: KernelSet | None, **new: Any) -> xr.DataArray:
+        """See `KernelClassifier.decision_function`."""
         self._check_fitted()
         if new:
             if K is not None:
                 msg = "give kernels or features, not both"
                 raise InputError(msg)
-            return self.decision_function(self.cross_kernels(**new))
+            return self._decision(self.cross_kernels(**new))
         check_kernel_set(K, "prediction")
         assert K is not None
         chosen, used = self._matching(self._new_source(K))
         rule = self._rule(used)
-        found = self._through(chosen, used, self._scores(rule, chosen, self._prepared))
+        rules = [rule.of(part.columns, part.rows) for part in self.statistics_]
+        scores = self._through(chosen, used, [self._scores(some, chosen, self._prepared) for some in rules])
+        found = side_by_side(scores, [part.columns for part in self.statistics_])
         coords: dict[str, Any] = {"sample": chosen.samples.astype(str)}
-        if self.kind_ == "binary":
+        dim = self._score_dim()
+        if dim is None:
             return xr.DataArray(found[:, 0], dims=("sample",), coords=coords, name="score")
-        dim, labels = ("task", self.tasks_) if self.kind_ == "multilabel" else ("class", self.classes_)
+        labels = self.classes_ if dim == "class" else self.tasks_
         return xr.DataArray(found, dims=("sample", dim), coords={**coords, dim: labels}, name="score")
 
-    def _through(self, K: KernelSet, used: Index, solver: Solver[Any]) -> Any:
-        """What a solver finds through kernels of new rows, with the statistics of training."""
-        lens, extra = measure_new(K.view, [step.select(used) for step in self.statistics_])
-        (found,), passes = drive([(lens, solver)])
+    def _score_dim(self) -> str | None:
+        """The dimension of scores beside the sample: "class", "task" or "target"; None where there is one column."""
+        if self.tasks_ is not None:
+            return "target" if self.kind_ == "regression" else "task"
+        return "class" if self.kind_ == "multiclass" else None
+
+    def _through(self, K: KernelSet, used: Index, solvers: Sequence[Solver[Any]]) -> list[Any]:
+        """What solvers find through kernels of new rows, each with statistics of training."""
+        lenses, extra = [], 0.0
+        for part in self.statistics_:
+            some = K if part.rows is None else K[np.arange(K.shape[1]), part.rows]
+            lens, more = measure_new(some.view, [step.select(used) for step in part.steps])
+            lenses.append(lens)
+            extra += more
+        found, passes = drive(list(zip(lenses, solvers, strict=True)))
         self.n_prediction_passes_ = passes + extra
         return found
 
@@ -278,41 +290,14 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The kernels of new samples that prediction is made from."""
         return self._kernels_used()
 
-    def predict(self, K: KernelSet | None = None, **new: Any) -> Array:
-        """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
-
-        The class of the largest score; the second class where a binary score is positive; 0 or 1 for each task of a
-        multilabel problem, by the sign of its score. A binary score of a Fisher discriminant is zero where the
-        estimated probability of the second class equals its share in training: rare classes are found rather than
-        missed. For another balance, put a threshold of your own on `decision_function`.
-        """
-        return self.labels_of(self.decision_function(K, **new).values)
-
-    def labels_of(self, scores: Array) -> Array:
-        """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
-        return predicted_labels(self.kind_, self.classes_, scores)
-
-    def score(
-        self,
-        K: KernelSet | None = None,
-        y: npt.ArrayLike | None = None,
-        sample_weight: npt.ArrayLike | None = None,
-        **new: Any,
-    ) -> float:
-        """Share of the row samples whose labels are predicted (all tasks right, for a multilabel problem).
-
-        Parameters
-        ----------
-        K, **new
-            As in `decision_function`.
-        y
-            The true labels; those of `K` where missing.
-        """
+    @staticmethod
+    def _truth(K: KernelSet | None, y: npt.ArrayLike | None) -> Array:
+        """The labels that a score compares with: those given, or those of the kernels."""
         truth = y if K is None else labels_of(K, y)[0]
         if truth is None:
             msg = "score needs labels: give y, or store them with the kernels"
             raise InputError(msg)
-        return float(accuracy_score(truth, self.predict(K, **new), sample_weight=sample_weight))
+        return np.asarray(truth)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "weights_"):
@@ -376,23 +361,15 @@ def _plain(value: Any) -> Any:
     return value.values.tolist() if isinstance(value, xr.DataArray) else value
 
 
-def fitted(found: FitOutcome) -> KernelClassifier:
+def fitted(found: FitOutcome) -> Any:
     """The learner of a plan's row, fitted: a copy with what the row has found."""
-    model: KernelClassifier = clone(found.data.fit.learner)
+    model: KernelLearner = clone(found.data.fit.learner)
     model._take(found)
     return model
 
 
-def predicted_labels(kind: str, classes: Array, scores: Array) -> Array:
-    """Labels that scores mean: the largest of several classes, the sign for two classes and for tasks."""
-    if kind == "multilabel":
-        return (scores > 0).astype(np.int64)
-    index = (scores > 0).astype(np.int64) if kind == "binary" else np.argmax(scores, axis=1)
-    return cast(Array, classes[index])
-
-
-def labeled_targets(K: Any, y: npt.ArrayLike | None, what: str) -> tuple[Targets, Array | None]:
-    """The targets of square kernels, and the names of the tasks of a multilabel problem.
+def labeled_targets(learner: KernelLearner, K: Any, y: npt.ArrayLike | None, what: str) -> tuple[Targets, Array | None]:
+    """What a learner is to learn from square kernels, and the names of the tasks or targets.
 
     Raises
     ------
@@ -408,7 +385,7 @@ def labeled_targets(K: Any, y: npt.ArrayLike | None, what: str) -> tuple[Targets
     if labels is None:
         msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
         raise InputError(msg)
-    return encode_targets(labels, K.shape[1], tasks), tasks
+    return learner._targets(labels, K.shape[1], tasks), tasks
 
 
 def labels_of(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_positive, one_for_each
-from dmkl.estimators.learner import KernelClassifier
+from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass
 from dmkl.kernelset import KernelSet
@@ -220,6 +220,7 @@ class GMKL(MarginClassifier):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Tell what prices and constraints break before the first pass, whatever the labels."""
+        super()._check_data(K, targets)
         for C in check_positive("C", self.C):
             self._problem(np.array([1.0, -1.0]), C, len(K))
 

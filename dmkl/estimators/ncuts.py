@@ -142,6 +142,8 @@ class NCuts(MarginClassifier):
 
     # --- fitting -----------------------------------------------------------------------------------------------------
 
+    _TAKES_UNKNOWN_LABELS = False
+
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("loss", self.loss, ("hinge", "square"))
@@ -156,6 +158,7 @@ class NCuts(MarginClassifier):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Tell of classes with fewer samples than examples before the first pass."""
+        super()._check_data(K, targets)
         _partitions(targets, self.n_examples, self.random_state)
 
     def _preparation(self, data: TrainingSet) -> Preparation:

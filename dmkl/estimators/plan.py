@@ -22,7 +22,7 @@ from dmkl.solvers.jobs import Job, Method, Training
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import Solver
 
-__all__ = ["Answers", "Fit", "FitOutcome", "Learner", "Plan", "Preparation", "TrainingSet", "decision_rule"]
+__all__ = ["Answers", "Fit", "FitOutcome", "Learner", "Part", "Plan", "Preparation", "TrainingSet", "decision_rule"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +81,24 @@ class Plan:
     duals: bool = True
 
 
+class Part(NamedTuple):
+    """The problems of a fit that are learnt from the same samples.
+
+    Parameters
+    ----------
+    training
+        The kernels over these samples.
+    members
+        Numbers of the problems.
+    rows
+        Which of the fit's training rows the samples are; all where None.
+    """
+
+    training: Training
+    members: Index
+    rows: Index | None
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
     """What a learner makes jobs of.
@@ -91,8 +109,9 @@ class TrainingSet:
         K[train, train], without the learner's steps.
     new
         K[held out, train], without them.
-    training
-        The kernels as solvers see them, through the steps.
+    trainings
+        The kernels as the solvers of each problem see them, through the steps: problems whose labels are known of the
+        same samples share theirs.
     problems
         What is learnt.
     fit
@@ -103,10 +122,24 @@ class TrainingSet:
 
     kernels: KernelSet
     new: KernelSet
-    training: Training
+    trainings: tuple[Training, ...]
     problems: Problems
     fit: Fit
     given: tuple[str, ...]
+
+    @property
+    def training(self) -> Training:
+        """The kernels as solvers see them, where all problems share them."""
+        return self.trainings[0]
+
+    @property
+    def parts(self) -> list[Part]:
+        """The training sets, each with the problems that are learnt from it."""
+        labeled = self.problems.labeled
+        found: dict[int, list[int]] = {}
+        for number, training in enumerate(self.trainings):
+            found.setdefault(id(training), []).append(number)
+        return [Part(self.trainings[some[0]], np.array(some), labeled[some[0]]) for some in found.values()]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,7 +154,10 @@ class TrainingSet:
 
     def jobs(self, problem_of: Callable[[int], Any]) -> list[Job]:
         """A job for each problem, from what its method is to solve."""
-        return [Job(self.training, problem_of(k), self.fit.kernels, rows) for k, rows in enumerate(self.problems.rows)]
+        return [
+            Job(training, problem_of(k), self.fit.kernels, rows)
+            for k, (training, rows) in enumerate(zip(self.trainings, self.problems.rows, strict=True))
+        ]
 
     def start(self, number: int) -> Float | None:
         """The weights to begin a problem with, of the kernels that may have weight."""
@@ -155,7 +191,7 @@ class FitOutcome:
     data
         What was learnt from.
     outcomes
-        One for each problem.
+        One for each problem; dual variables are over all training rows, zero where a problem knows no label.
     scores
         Of the held-out rows, (rows, classes or tasks); one column for two classes.
     prepared
@@ -179,7 +215,7 @@ class FitOutcome:
     @property
     def decision(self) -> Float:
         """The scores as `decision_function` gives them: (rows,) for two classes."""
-        return self.scores[:, 0] if self.data.problems.targets.kind == "binary" else self.scores
+        return self.scores[:, 0] if self.data.problems.targets.one_column else self.scores
 
     @property
     def rule(self) -> DecisionRule:
@@ -196,7 +232,7 @@ class Answers:
 
 
 class Learner(Protocol):
-    """What the engine asks of a learner; `dmkl.estimators.learner.KernelClassifier` has an answer to most of it."""
+    """What the engine asks of a learner; `dmkl.estimators.learner.KernelLearner` has an answer to most of it."""
 
     multiclass: Multiclass
     """How several classes become binary problems, where they do."""

@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.fisher import MKFDA
 from dmkl.estimators.front import in_this_process
-from dmkl.estimators.learner import KernelClassifier
 from dmkl.stores import create
 
 __all__ = ["PrecomputedMKLClassifier"]

@@ -1,17 +1,19 @@
-"""What is learnt from labels: the independent problems of a classification, and the rule that their solutions make."""
+"""What is learnt from labels: the independent problems that they make, and the rule that their solutions make."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import Literal, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.numerics.chain import FittedStep
 from dmkl.numerics.fisher import Targets
 
-__all__ = ["DecisionRule", "Loss", "Multiclass", "Problems"]
+__all__ = ["DecisionRule", "Loss", "Multiclass", "Problems", "Statistics", "side_by_side"]
 
 Multiclass = Literal["ovr", "ovo"]
 Loss = Literal["hinge", "square"]
@@ -19,15 +21,15 @@ Loss = Literal["hinge", "square"]
 
 @dataclass(frozen=True, eq=False)
 class Problems:
-    """A classification as independent problems.
+    """Labels as independent problems.
 
     Parameters
     ----------
     targets
         The encoded labels.
     dim
-        Dimension that labels the problems: "task", "class" (one class against the rest) or "pair" (one class against
-        another); None where there is a single problem.
+        Dimension that labels the problems: "task", "target", "class" (one class against the rest) or "pair" (one class
+        against another); None where there is a single problem.
     names
         Of the problems, along that dimension.
     columns
@@ -35,7 +37,7 @@ class Problems:
     h
         What each problem is learnt from: targets H, (m, c), or signs 1 and −1, (m,).
     rows
-        The samples of each; all where None.
+        The samples of each, among those whose labels are known to it; all of them where None.
     """
 
     targets: Targets
@@ -51,6 +53,18 @@ class Problems:
     def title(self, number: int) -> str:
         """What a problem is called in messages; nothing where there is one alone."""
         return "" if self.dim is None else f"{self.names[number]}: "
+
+    @property
+    def labeled(self) -> tuple[Index | None, ...]:
+        """The samples whose labels are known to each problem, which it is trained on; all where None."""
+        return (None,) * len(self) if self.targets.all_known else self.targets.rows
+
+    @classmethod
+    def of_targets(cls, targets: Targets, names: Array | None) -> Self:
+        """One regression problem for each target."""
+        names = task_names(targets, names)
+        everything = (None,) * len(names)
+        return cls(targets, targets.dim, names, ("target", names), targets.problems, everything)
 
     @classmethod
     def of_classes(cls, targets: Targets, tasks: Array | None) -> Self:
@@ -108,3 +122,33 @@ class DecisionRule:
     dual: Float
     bias: Float
     dim: str
+
+    def of(self, columns: Index, rows: Index | None) -> DecisionRule:
+        """Some of the columns, over some of the training rows."""
+        dual = self.dual[:, columns] if rows is None else self.dual[rows][:, columns]
+        return replace(self, weights=self.weights[..., columns], dual=dual, bias=self.bias[columns])
+
+
+class Statistics(NamedTuple):
+    """The statistics of the training kernels that some columns of dual variables were learnt from.
+
+    Parameters
+    ----------
+    steps
+        The learner's steps with their statistics.
+    columns
+        Positions of the columns.
+    rows
+        Positions of the training samples whose statistics they are; all where None.
+    """
+
+    steps: tuple[FittedStep, ...]
+    columns: Index
+    rows: Index | None = None
+
+
+def side_by_side(scores: Sequence[Float], columns: Sequence[Index]) -> Float:
+    """Scores of several parts, (rows, columns of the part), in the order of their columns."""
+    if len(scores) == 1:
+        return scores[0]
+    return np.concatenate(scores, axis=1)[:, np.argsort(np.concatenate(columns))]

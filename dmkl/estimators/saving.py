@@ -15,6 +15,7 @@ import zarr
 
 from dmkl._version import __version__
 from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
+from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.steps import load_step
 
@@ -33,7 +34,8 @@ __all__ = [
     "write_model",
 ]
 
-FORMAT, FORMAT_VERSION = "dmkl-model", 2
+FORMAT, FORMAT_VERSION = "dmkl-model", 3
+"""Version 3 has statistics of several parts. A model with one is written as version 2, which older programs read."""
 MODELS: dict[str, type[Any]] = {}
 """The kinds of models by name; each enters itself where its class is made."""
 READERS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {}
@@ -52,7 +54,7 @@ def models() -> dict[str, type[Any]]:
 
 
 def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
-    """See `KernelClassifier.save`."""
+    """See `KernelLearner.save`."""
     put_in_place(path, lambda written: write_model(model, written), FORMAT, "model", overwrite=overwrite)
 
 
@@ -109,15 +111,21 @@ def has_format(path: Path, form: str) -> bool:
 def write_model(model: Any, path: Path) -> None:
     """Write a fitted model as a Zarr group at a path where there is none."""
     arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
-    steps = []
-    for position, step in enumerate(model.statistics_):
-        steps.append({"kind": step.name})
-        for name, value in step.arrays(rows=False).items():
-            arrays[f"step_{position}_{name}"] = (("model_kernel", "sample")[: value.ndim], value)
+    parts = []
+    for number, part in enumerate(model.statistics_):
+        steps = []
+        start, samples = (f"part_{number}_", f"sample_{number}") if number or part.rows is not None else ("", "sample")
+        for position, step in enumerate(part.steps):
+            steps.append({"kind": step.name})
+            for name, value in step.arrays(rows=False).items():
+                arrays[f"{start}step_{position}_{name}"] = (("model_kernel", samples)[: value.ndim], value)
+        rows = None if part.rows is None else part.rows.tolist()
+        parts.append({"prefix": start, "steps": steps, "columns": part.columns.tolist(), "rows": rows})
+    plain = len(parts) == 1 and parts[0]["rows"] is None
     parameters = {name: encode(value) for name, value in model.get_params(deep=False).items()}
     attrs = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": 2 if plain else FORMAT_VERSION,
         "created_by": f"dmkl {__version__}",
         "model": type(model).__name__,
         "parameters": parameters,
@@ -125,7 +133,7 @@ def write_model(model: Any, path: Path) -> None:
         "classes": model.classes_.tolist(),
         "kernel_names": list(model.kernel_names_),
         "tasks": None if model.tasks_ is None else model.tasks_.tolist(),
-        "steps": steps,
+        **({"steps": parts[0]["steps"]} if plain else {"parts": parts}),
         "state": model._state(),
     }
     features = model.features_
@@ -258,12 +266,9 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
     model.tasks_ = None if attrs["tasks"] is None else np.array(attrs["tasks"])
     model.train_samples_ = dataset["train_sample"].values.astype(object).astype(str)
     model.n_features_in_ = len(model.train_samples_)
-    steps = []
-    for position, step in enumerate(attrs["steps"]):
-        prefix = f"step_{position}_"
-        names = [name for name in dataset if str(name).startswith(prefix)]
-        steps.append(load_step(step, {str(name).removeprefix(prefix): _whole(dataset, str(name)) for name in names}))
-    model.statistics_ = tuple(steps)
+    every = list(range(dataset["dual_coef_"].shape[1]))
+    plain = [{"prefix": "", "steps": attrs.get("steps"), "columns": every, "rows": None}]
+    model.statistics_ = tuple(_statistics(dataset, part) for part in attrs.get("parts", plain))
     for attribute, name in _ARRAYS.items():
         if attribute in dataset or attribute in ("weights_", "dual_coef_"):
             _whole(dataset, attribute)
@@ -273,6 +278,17 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
     model.features_ = features.get("none") or TrainingFeatures.load(path, features, model.train_samples_)
     model._set_state(dict(attrs["state"]))
     return model
+
+
+def _statistics(dataset: xr.Dataset, part: dict[str, Any]) -> Statistics:
+    """The statistics of some problems, from the names of their arrays."""
+    steps = []
+    for position, step in enumerate(part["steps"]):
+        prefix = f"{part['prefix']}step_{position}_"
+        names = [name for name in dataset if str(name).startswith(prefix)]
+        steps.append(load_step(step, {str(name).removeprefix(prefix): _whole(dataset, str(name)) for name in names}))
+    rows = None if part["rows"] is None else np.array(part["rows"], dtype=np.int64)
+    return Statistics(tuple(steps), np.array(part["columns"], dtype=np.int64), rows)
 
 
 def _whole(dataset: xr.Dataset, name: str) -> Any:

@@ -24,6 +24,7 @@ from dmkl.inputs.feature_matrices import FeatureMatrix, against
 from dmkl.inputs.features import as_features
 from dmkl.inputs.joins import Join
 from dmkl.inputs.label_objects import label_table
+from dmkl.inputs.labels import labels_in
 from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
@@ -188,7 +189,7 @@ def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> Ker
     cols = rows if source.symmetric else np.arange(len(source.train_samples))
     return KernelSet(
         View(source, np.arange(len(source.names)), rows, cols),
-        labels=nodes["label"],
+        labels=labels_in(nodes),
         tasks=nodes["task"],
         splits=nodes["split"],
         provenance=[{"name": r.name, **r.as_json()} for r in source.recipes],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,14 @@ __all__ = [
     "axis_names",
     "by_split",
     "index_names",
+    "labels_in",
     "only_counts",
     "sample_names",
     "unique_names",
 ]
+
+_UNKNOWN = ("", "NA")
+"""Texts that stand for an unknown label, as tables have them."""
 
 
 @dataclass
@@ -33,8 +37,8 @@ class Labels:
 
     samples: Sequence[Any] | Array | None = None  # names, unique; numbers from 0 where missing
     train_samples: Sequence[Any] | Array | None = None  # names, unique; numbers from 0 where missing
-    labels: Sequence[Any] | Array | None = None  # (sample,) classes, or (sample, task) of 0 and 1
-    tasks: Sequence[Any] | Array | None = None  # names of the tasks of multilabel labels
+    labels: Sequence[Any] | Array | None = None  # (sample,) classes or numbers, or (sample, task) of 0 and 1 or numbers
+    tasks: Sequence[Any] | Array | None = None  # names of the tasks or targets of labels with several columns
     splits: Sequence[Any] | Array | None = None  # (split, sample): 0 train, 1 validation, 2 test, -1 in no part
     diagonal: Array | None = None
     """(kernel, sample), k(x, x) of the samples of rectangular kernels; symmetric ones have their own."""
@@ -45,10 +49,12 @@ class Labels:
         tasks = None
         if labels is not None and labels.ndim == 2:
             tasks = unique_names(self.tasks, labels.shape[1], "task")
+        real = labels is not None and labels.dtype.kind == "f"
         return {
             "sample": unique_names(self.samples, rows, "sample"),
             "train_sample": unique_names(self.train_samples, cols, "train_sample") if rectangular else None,
-            "label": labels,
+            "label": None if real else labels,
+            "target": labels if real else None,
             "task": tasks,
             "split": None if self.splits is None else _checked_splits(np.asarray(self.splits), rows),
         }
@@ -61,6 +67,11 @@ class LabelTable:
     values: Array  # (rows,) or (rows, columns)
     row_names: tuple[str, ...] | None = None  # the names of the rows, where they have any
     columns: tuple[str, ...] | None = None  # the names of the columns, where they have any
+
+
+def labels_in(nodes: Mapping[str, Array | None]) -> Array | None:
+    """The labels among the arrays of a set: classes, or numbers."""
+    return nodes["target"] if nodes["label"] is None else nodes["label"]
 
 
 def unique_names(values: Sequence[Any] | Array | None, length: int, what: str) -> Array:
@@ -139,22 +150,37 @@ def _checked_labels(labels: Array, rows: int) -> Array:
         msg = f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample"
         raise InputError(msg)
     if labels.ndim == 2:
-        if not np.isin(labels, (0, 1)).all():
-            msg = "multilabel labels (sample, task) must be 0 or 1"
-            raise InputError(msg)
-        return labels.astype(np.int8)
+        return _checked_columns(labels)
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
             i = int(np.flatnonzero(~np.isfinite(labels))[0])
-            msg = f"label {i} is {labels[i]}; every sample needs a class (give those without one a class of their own)"
+            msg = (
+                f"label {i} is {labels[i]}; every sample needs a class or a number (give those without a class one of "
+                "their own; unknown labels are for the tasks or targets of labels with several columns)"
+            )
             raise InputError(msg)
         if not np.array_equal(labels, np.round(labels)):
-            msg = "labels must be classes (integers or strings), found fractions; round or bin them first"
-            raise InputError(msg)
+            return labels.astype(np.float64)
         labels = labels.astype(np.int64)
     if labels.dtype.kind in "iub":
         return labels.astype(np.int64)
     return np.array([as_text(value) for value in labels.tolist()], dtype=object)
+
+
+def _checked_columns(labels: Array) -> Array:
+    """Labels of several tasks or targets: int8 where all are 0 or 1, float64 otherwise, NaN where unknown."""
+    cells = labels.astype(object)
+    cells[pd.isna(cells) | np.isin(labels.astype(str), _UNKNOWN)] = np.nan
+    try:
+        values = cells.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"labels (sample, task) must be numbers, those of tasks 0 or 1: {error}"
+        raise InputError(msg) from error
+    if np.isinf(values).any():
+        i, k = np.argwhere(np.isinf(values))[0].tolist()
+        msg = f"the label of sample {i} in column {k} is infinite; mend it, or leave it out as NaN"
+        raise InputError(msg)
+    return values.astype(np.int8) if np.isin(values, (0, 1)).all() else values
 
 
 def _checked_splits(splits: Array, rows: int) -> Array:

@@ -147,10 +147,10 @@ def _labels(where: str, table: LabelTable, frame: KernelShape) -> tuple[Array, S
     values = table.values
     if values.ndim == 2 and values.shape[0] != frame.n_rows and values.shape[1] == frame.n_rows:
         values = values.T
-    if values.shape[:1] != (frame.n_rows,) or (values.ndim == 2 and values.dtype.kind == "U"):
+    if values.shape[:1] != (frame.n_rows,):
         msg = (
-            f"{where} has shape {values.shape}, expected ({frame.n_rows},), a class for each sample, or "
-            f"({frame.n_rows}, tasks) of 0 and 1"
+            f"{where} has shape {values.shape}, expected ({frame.n_rows},), a class or a number for each sample, or "
+            f"({frame.n_rows}, tasks)"
         )
         raise InputError(msg)
     tasks = table.columns if values.ndim == 2 and len(table.columns or ()) == values.shape[1] else None

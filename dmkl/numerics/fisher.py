@@ -11,23 +11,27 @@ is minimized over α and maximized over β ≥ 0, ‖β‖_p ≤ 1 (Eqs. 10 and 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 
 __all__ = [
     "Certificate",
+    "Kind",
     "Targets",
     "as_exponent",
     "certify",
     "dual_exponent",
     "dual_norm",
     "encode_targets",
+    "encode_values",
+    "is_known",
     "norm",
     "onto_sphere",
     "slopes",
@@ -93,18 +97,48 @@ def steepest(q: Float, p: float) -> Float:
 # --- targets -----------------------------------------------------------------------------------------------------
 
 
+Kind = Literal["binary", "multiclass", "multilabel", "regression"]
+
+
 @dataclass(frozen=True, eq=False)
 class Targets:
     """What is to be learned, as one or more independent problems over the same samples."""
 
-    kind: Literal["binary", "multiclass", "multilabel"]
-    """One problem if binary or multiclass, one binary problem for each task if multilabel."""
+    kind: Kind
+    """One problem if binary or multiclass, one binary problem for each task if multilabel, one for each target of a
+    regression."""
     classes: Array
-    """The labels, sorted; for a multilabel set (0, 1)."""
+    """The labels, sorted; for a multilabel set (0, 1); none for a regression."""
     problems: tuple[Float, ...]
-    """H of each problem, (m, c): one column (binary) or one for each class (multiclass)."""
+    """H of each problem over its labeled samples, (m, c): one column, or one for each class (multiclass)."""
     labels: Array
-    """The labels that were encoded, (m,) or (m, tasks)."""
+    """The labels that were encoded, (m,) or (m, tasks); unknown ones are NaN."""
+    rows: tuple[Index | None, ...]
+    """The labeled samples of each problem; all where None. Problems with the same samples share the array."""
+    means: Float
+    """What was subtracted from the target of each regression problem."""
+
+    @property
+    def dim(self) -> str | None:
+        """The dimension of independent problems, "task" or "target"; None where there is one problem."""
+        if self.labels.ndim == 1:
+            return None
+        return "target" if self.kind == "regression" else "task"
+
+    @property
+    def one_column(self) -> bool:
+        """Whether a sample has one score: there is one problem, of two classes or a regression."""
+        return self.dim is None and self.kind != "multiclass"
+
+    @property
+    def all_known(self) -> bool:
+        """Whether every sample has a label of every task."""
+        return all(rows is None for rows in self.rows)
+
+    @cached_property
+    def values(self) -> tuple[Float, ...]:
+        """The targets of each regression problem as they were given, (m, 1)."""
+        return tuple(h + mean for h, mean in zip(self.problems, self.means, strict=True))
 
 
 def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None) -> Targets:
@@ -113,36 +147,37 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
     Labels are (m,), whole numbers or strings that can be sorted, or (m, tasks) of 0 and 1; `tasks` names the latter in
     messages. Binary: a_i = 1/m⁺ for the second of the two sorted classes, −1/m⁻ for the first (JMLR Eq. 4). Multiclass:
     h_ik = √(m/m_k) − √(m_k/m) where y_i = k, −√(m_k/m) elsewhere (JMLR Eq. 18). Multilabel: each column of a 0/1 matrix
-    is a binary problem.
+    is a binary problem over the samples whose label is known: NaN, None and empty strings are unknown labels.
 
-    InputError is raised if the length is not m = `n_samples`, a label is missing or no class, or there is one class
-    only.
+    InputError is raised if the length is not m = `n_samples`, a label is no class or infinite, one of (m,) labels is
+    missing, or there is one class only.
     """
-    labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim not in (1, 2) or labels.shape[0] != n_samples:
-        msg = f"y has shape {labels.shape}, expected ({n_samples},) or ({n_samples}, tasks): a label for each sample"
-        raise InputError(msg)
-    missing = np.count_nonzero(~np.isfinite(labels) if labels.dtype.kind == "f" else pd.isna(labels))
-    if missing:
-        msg = f"y holds {missing} labels that are missing, NaN or infinite; leave those samples out"
-        raise InputError(msg)
-    if labels.dtype.kind == "f" and (broken := labels[labels != np.floor(labels)]).size:
-        msg = f"y holds numbers that are not whole ({broken[0]}); classes are integers or strings, so bin or name them"
-        raise InputError(msg)
+    labels = _shaped(y, n_samples)
     if labels.ndim == 2:
-        if not np.isin(labels, (0, 1)).all():
+        names = _names(labels, tasks)
+        labels = _as_numbers(
+            labels, "a two-dimensional y holds one task a column, 0 or 1 each; for classes give a vector"
+        )
+        known = ~np.isnan(labels)
+        if not np.isin(labels[known], (0, 1)).all():
             msg = "a two-dimensional y holds one task a column, 0 or 1 each; for classes give a vector"
             raise InputError(msg)
-        names = [str(k) for k in range(labels.shape[1])] if tasks is None else [str(task) for task in tasks]
-        problems = []
-        for k, column in enumerate(labels.T):
-            if column.min() == column.max():
-                msg = f"task {names[k]!r} has only the label {column[0]} in training, expected both 0 and 1"
+        for name, column, there in zip(names, labels.T, known.T, strict=True):
+            if len(found := np.unique(column[there])) < 2:
+                told = f"only the label {found[0]:g}" if len(found) else "no known labels"
+                msg = f"task {name!r} has {told} in training, expected both 0 and 1"
                 raise InputError(msg)
-            problems.append(_binary(column == 1))
-        return Targets("multilabel", np.array([0, 1]), tuple(problems), labels)
+        rows = _labeled_rows(known)
+        problems = tuple(_binary(_taken(column, some) == 1) for column, some in zip(labels.T, rows, strict=True))
+        labels = labels.astype(np.int64) if known.all() else labels
+        return Targets("multilabel", np.array([0, 1]), problems, labels, rows, np.zeros(0))
+    _refuse_missing(labels)
+    if labels.dtype.kind == "f" and (broken := labels[labels != np.floor(labels)]).size:
+        msg = (
+            f"y holds numbers that are not whole ({broken[0]}); classes are integers or strings, so bin or name them. "
+            "Numbers are for regression: MKRidge"
+        )
+        raise InputError(msg)
     try:
         classes, index = np.unique(labels, return_inverse=True)
     except TypeError as error:
@@ -152,11 +187,98 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
         msg = f"y holds a single class, {classes[0]!r}; a discriminant needs at least two"
         raise InputError(msg)
     if len(classes) == 2:
-        return Targets("binary", classes, (_binary(index == 1),), labels)
+        return Targets("binary", classes, (_binary(index == 1),), labels, (None,), np.zeros(0))
     m, sizes = float(n_samples), np.bincount(index).astype(np.float64)
     h = np.tile(-np.sqrt(sizes / m), (n_samples, 1))
     h[np.arange(n_samples), index] += np.sqrt(m / sizes[index])
-    return Targets("multiclass", classes, (h,), labels)
+    return Targets("multiclass", classes, (h,), labels, (None,), np.zeros(0))
+
+
+def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) -> Targets:
+    """Turn numbers into the targets of ridge regression: each less its mean, H = y − ȳ.
+
+    Numbers are (m,), or (m, targets) for independent problems, each over the samples whose value is known: NaN, None
+    and empty strings are unknown values. `names` names the targets in messages.
+
+    InputError is raised if the length is not m = `n_samples`, a value is no number or infinite, one of (m,) values is
+    missing, or all values of a target are the same.
+    """
+    labels = _shaped(y, n_samples)
+    if labels.ndim == 1:
+        _refuse_missing(labels)
+    labels = _as_numbers(labels, "the targets of a regression are numbers; for classes take a classifier")
+    columns = labels.reshape(n_samples, -1)
+    known = ~np.isnan(columns)
+    rows = _labeled_rows(known)
+    problems, means = [], np.zeros(len(rows))
+    for k, (name, column) in enumerate(zip(_names(columns, names), columns.T, strict=True)):
+        value = _taken(column, rows[k])
+        of_target = f"target {name!r}" if labels.ndim == 2 else "y"
+        if not len(value) or value.min() == value.max():
+            told = f"a single value, {value[0]:g}," if len(value) else "no known value"
+            msg = f"{of_target} has {told} in training; a regression needs at least two that differ"
+            raise InputError(msg)
+        means[k] = value.mean()
+        problems.append((value - means[k])[:, None])
+    return Targets("regression", np.zeros(0), tuple(problems), labels, rows, means)
+
+
+def is_known(labels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Which labels are known: all but NaN, None and empty strings."""
+    found = np.asarray(labels)
+    known = ~pd.isna(found)
+    return np.asarray(known if found.dtype.kind in "biuf" else known & (found != ""))
+
+
+def _shaped(y: npt.ArrayLike, n_samples: int) -> Array:
+    """Labels (m,) or (m, tasks)."""
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim not in (1, 2) or labels.shape[0] != n_samples:
+        msg = f"y has shape {labels.shape}, expected ({n_samples},) or ({n_samples}, tasks): a label for each sample"
+        raise InputError(msg)
+    if labels.dtype.kind == "f" and np.isinf(labels).any():
+        msg = f"y holds {np.count_nonzero(np.isinf(labels))} infinite labels; mend them, or leave those samples out"
+        raise InputError(msg)
+    return labels
+
+
+def _refuse_missing(labels: Array) -> None:
+    missing = np.count_nonzero(~is_known(labels))
+    if missing:
+        msg = (
+            f"y holds {missing} labels that are missing; leave those samples out, as K[known, known] and y[known]: "
+            "unknown labels are for tasks, the columns of a two-dimensional y"
+        )
+        raise InputError(msg)
+
+
+def _as_numbers(labels: Array, rule: str) -> Float:
+    """Labels as float64, NaN where unknown."""
+    known = is_known(labels)
+    found = np.full(labels.shape, np.nan)
+    try:
+        found[known] = labels[known].astype(np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"{rule}; found {str(labels[known][0])!r} ({error})"
+        raise InputError(msg) from error
+    return found
+
+
+def _names(labels: Array, tasks: Array | None) -> list[str]:
+    """The names of the columns; their numbers where they have none."""
+    return [str(k) for k in (range(labels.shape[1]) if tasks is None else tasks)]
+
+
+def _labeled_rows(known: npt.NDArray[np.bool_]) -> tuple[Index | None, ...]:
+    """The known rows of each column, None where that is all: one array for all columns that have the same."""
+    found: dict[bytes, Index | None] = {np.ones(len(known), dtype=bool).tobytes(): None}
+    return tuple(found.setdefault(column.tobytes(), np.flatnonzero(column)) for column in known.T)
+
+
+def _taken(column: Array, rows: Index | None) -> Array:
+    return column if rows is None else column[rows]
 
 
 def _binary(positive: npt.NDArray[np.bool_]) -> Float:

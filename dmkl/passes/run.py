@@ -205,7 +205,7 @@ def run_pass(lenses: Sequence[Lens], columns: Sequence[Columns], verb: str = "ap
             results[owner].append(result)
     axis = {"each": 2, "sum": 1, "project": 0}
     whole = [np.concatenate(r, axis=axis[c.want]) if len(r) > 1 else r[0] for r, c in zip(results, wide, strict=True)]
-    found = [whole[k] if part is None else np.ascontiguousarray(whole[k][:, part]) for k, part in places]
+    found = [whole[k] if part is None else np.ascontiguousarray(whole[k][..., part]) for k, part in places]
     return found, len(loads)
 
 
@@ -219,13 +219,13 @@ def _run(lenses: Sequence[Lens], columns: Sequence[Columns], name: str) -> list[
 
 
 def _joined(columns: Sequence[Columns]) -> tuple[list[Columns], list[tuple[int, slice | None]]]:
-    """The columns with sums of one precision through one lens side by side, and where each of those given is there.
+    """The columns of one kind and precision through one lens side by side, and where each of those given is there.
 
-    A graph has tasks for each of the columns: for many narrow sums these would cost more than the products.
+    A graph has tasks for each of the columns: for many narrow ones these would cost more than the products.
     """
     alike: dict[Any, list[int]] = {}
     for k, c in enumerate(columns):
-        alike.setdefault((c.lens, c.dtype) if c.want == "sum" else k, []).append(k)
+        alike.setdefault(k if c.want == "project" else (c.want, c.lens, c.dtype), []).append(k)
     wide: list[Columns] = []
     places: list[tuple[int, slice | None]] = [(0, None)] * len(columns)
     for members in alike.values():
@@ -237,8 +237,9 @@ def _joined(columns: Sequence[Columns]) -> tuple[list[Columns], list[tuple[int, 
         ends = np.cumsum([c.width for c in some]).tolist()
         for k, c, end in zip(members, some, ends, strict=True):
             places[k] = (len(wide), slice(end - c.width, end))
-        weights = np.concatenate([c.weights for c in some if c.weights is not None], axis=1)
-        wide.append(replace(some[0], block=np.concatenate([c.block for c in some], axis=1), weights=weights))
+        weights = [c.weights for c in some if c.weights is not None]
+        together = np.concatenate(weights, axis=1) if weights else None
+        wide.append(replace(some[0], block=np.concatenate([c.block for c in some], axis=1), weights=together))
     return wide, places
 
 

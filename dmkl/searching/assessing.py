@@ -10,7 +10,8 @@ import xarray as xr
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
-from dmkl.estimators.learner import KernelClassifier
+from dmkl.estimators.classifier import KernelClassifier
+from dmkl.estimators.regressor import KernelRegressor
 from dmkl.kernelset import KernelSet
 from dmkl.searching.confusion import class_scores, confusion
 from dmkl.searching.scoring import as_metrics, evaluate
@@ -19,7 +20,7 @@ __all__ = ["assess", "measures_of"]
 
 
 def assess(
-    model: KernelClassifier,
+    model: KernelClassifier | KernelRegressor,
     K: KernelSet | None = None,
     y: npt.ArrayLike | None = None,
     *,
@@ -45,8 +46,8 @@ def assess(
     Returns
     -------
     Dataset
-        score over measure (and task); confusion over true and predicted (and task); recall, precision and support over
-        class, or over task for the label 1.
+        score over measure (and task, or target of a regression); of classes also confusion over true and predicted (and
+        task); recall, precision and support over class, or over task for the label 1.
 
     Raises
     ------
@@ -58,19 +59,22 @@ def assess(
     if truth is None:
         msg = "assess needs labels: give y, or store them with the kernels"
         raise InputError(msg)
-    decision = model.decision_function(K, **new).values
+    regression = isinstance(model, KernelRegressor)
+    decision = model._decision(K, **new).values
     truth = np.asarray(truth)
     if len(truth) != len(decision):
         msg = f"y has {len(truth)} labels, and there are {len(decision)} samples; give one for each"
         raise InputError(msg)
-    truth = truth.reshape(len(truth), -1)[:, 0] if model.kind_ != "multilabel" else truth
+    truth = truth.reshape(len(truth), -1)[:, 0] if model.tasks_ is None else truth
     scores = measures_of(model, decision, truth, scoring)
     tasks = None if model.tasks_ is None else np.array([str(task) for task in model.tasks_])
+    dim = "target" if regression else "task"
+    coords: dict[str, Any] = {"measure": list(scores)} | ({} if tasks is None else {dim: tasks})
+    found = xr.Dataset({"score": xr.DataArray(np.array(list(scores.values())), coords)})
+    if regression:
+        return found
     counts = confusion(truth, model.labels_of(decision), model.classes_, tasks)
-    coords: dict[str, Any] = {"measure": list(scores)} | ({} if tasks is None else {"task": tasks})
-    return xr.Dataset({"score": xr.DataArray(np.array(list(scores.values())), coords), "confusion": counts}).merge(
-        class_scores(counts)
-    )
+    return found.assign(confusion=counts).merge(class_scores(counts))
 
 
 def measures_of(model: Any, decision: Float, truth: Array, scoring: Any) -> dict[str, Any]:

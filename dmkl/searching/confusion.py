@@ -8,6 +8,7 @@ import xarray as xr
 from sklearn.metrics import confusion_matrix
 
 from dmkl.arrays import Array
+from dmkl.numerics.fisher import is_known
 
 __all__ = ["class_scores", "confusion"]
 
@@ -20,7 +21,7 @@ def confusion(
     Parameters
     ----------
     truth, predicted
-        (rows,) labels, or (rows, tasks) of 0 and 1.
+        (rows,) labels, or (rows, tasks) of 0 and 1; rows whose true label is unknown do not count.
     classes
         Labels that the matrix has in any case; not used for several tasks.
     tasks
@@ -34,7 +35,12 @@ def confusion(
     """
     truth, predicted = np.asarray(truth), np.asarray(predicted)
     if truth.ndim == 2:
-        counts = [confusion_matrix(t, p, labels=[0, 1]) for t, p in zip(truth.T, predicted.T, strict=True)]
+        known = is_known(truth)
+        columns = zip(truth.T, predicted.T, known.T, strict=True)
+        counts = [
+            confusion_matrix(t[rows].astype(np.int64), p[rows], labels=[0, 1]) if rows.any() else np.zeros((2, 2), int)
+            for t, p, rows in columns
+        ]
         names = np.arange(truth.shape[1]) if tasks is None else tasks
         coords = {"task": names.astype(str), "true": [0, 1], "predicted": [0, 1]}
         return xr.DataArray(np.stack(counts), coords, name="confusion")

@@ -25,25 +25,26 @@ __all__ = ["as_dataset"]
 def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: float) -> xr.Dataset:
     """Everything as one labeled data set."""
     sizes, names = shape(question.grid), list(question.grid)
-    multilabel = question.targets.kind == "multilabel"
-    task = ("task",) if multilabel else ()
+    dim = question.targets.dim
+    several = dim is not None
+    task = () if dim is None else (dim,)
     fold_dims = (*names, "fold", *task)
 
     def by_point(array: Array) -> Array:
         """(point, fold, task, …) with the grid's own dimensions, without the task where there is one."""
         found = array.reshape(*sizes, *array.shape[1:])
-        return found if multilabel else np.take(found, 0, axis=len(sizes) + 1)
+        return found if several else np.take(found, 0, axis=len(sizes) + 1)
 
     variables: dict[str, Any] = {}
     for end, (validation, test) in zip(question.name_ends, _scored(question, found).values(), strict=True):
         variables[f"score{end}"] = (fold_dims, by_point(validation))
         if any(len(fold.test) for fold in question.folds):
             variables[f"test_score{end}"] = (fold_dims, by_point(test))
-    weights = found.weights.swapaxes(2, 3) if multilabel else found.weights[:, :, :1].swapaxes(2, 3)
+    weights = found.weights.swapaxes(2, 3) if several else found.weights[:, :, :1].swapaxes(2, 3)
     weights = weights.reshape(*sizes, *weights.shape[1:])
     variables["weight"] = (
         (*names, "fold", "kernel", *task),
-        weights if multilabel else weights[..., 0],
+        weights if several else weights[..., 0],
     )
     variables["gap"] = (fold_dims, by_point(found.gap))
     variables["objective"] = (fold_dims, by_point(found.objective))
@@ -56,8 +57,8 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
         "fold": np.array([fold.name for fold in question.folds], dtype=str),
         "kernel": np.array(question.K.names, dtype=str),
     }
-    if multilabel:
-        coords["task"] = np.array(
+    if dim is not None:
+        coords[dim] = np.array(
             [str(t) for t in (range(question.n_tasks) if question.tasks is None else question.tasks)], dtype=str
         )
     parameters = {name: repr(value) for name, value in question.estimator.get_params(deep=False).items()}

@@ -17,8 +17,9 @@ from sklearn.base import clone
 from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.estimators.classifier import predicted_labels
 from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelClassifier, labeled_targets, predicted_labels
+from dmkl.estimators.learner import KernelLearner, labeled_targets
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.kernelset import KernelSet
 from dmkl.searching.choice import Rule, check_rule
@@ -37,7 +38,7 @@ __all__ = ["evaluate"]
 
 
 def evaluate(
-    estimator: KernelClassifier,
+    estimator: KernelLearner,
     K: KernelSet,
     y: npt.ArrayLike | None = None,
     grid: Mapping[str, Any] | None = None,
@@ -100,8 +101,16 @@ def evaluate(
     started = time.monotonic()
     check_rule(rule)
     check_square(K, "evaluate")
-    everything, tasks = labeled_targets(K, y, "evaluate")
-    folds = nest_folds(outer, inner, everything.labels, splits=K.splits, groups=groups_of(K, groups), samples=K.samples)
+    everything, tasks = labeled_targets(estimator, K, y, "evaluate")
+    folds = nest_folds(
+        outer,
+        inner,
+        everything.labels,
+        splits=K.splits,
+        groups=groups_of(K, groups),
+        samples=K.samples,
+        classes=everything.kind != "regression",
+    )
     values, metrics = as_grid(grid, estimator), as_metrics(scoring, everything.kind)
     chain = [one for each in folds for one in each.inner]
     question = Question(clone(estimator), K, everything.labels, tasks, everything, values, chain, metrics)
@@ -139,8 +148,9 @@ def _at_choice(question: Question, search: SearchResult, one: OuterFold) -> Fit:
 
 def _as_dataset(question: Question, searches: Mapping[str, SearchResult], answers: Answers) -> xr.Dataset:
     """What was chosen in each outer fold, and what the models fitted there make of its test rows."""
-    multilabel = question.targets.kind == "multilabel"
-    dims = ("fold", *(("task",) if multilabel else ()))
+    dim = question.targets.dim
+    several = dim is not None
+    dims = ("fold",) if dim is None else ("fold", dim)
     found = answers.fits
     variables: dict[str, Any] = {f"test_score{end}": (dims, values) for end, values in scored(question, found).items()}
     chosen = [search.chosen for search in searches.values()]
@@ -151,17 +161,19 @@ def _as_dataset(question: Question, searches: Mapping[str, SearchResult], answer
         variables[name] = as_variable(dims, [grid[place] for place in places.ravel()], shape)
     parts = [per_task(one, len(question.K), question.n_tasks) for one in found]
     weight, gap, objective, status = (np.stack(values) for values in zip(*parts, strict=True))
-    variables["weight"] = (("fold", "kernel", *dims[1:]), weight.swapaxes(1, 2) if multilabel else weight[:, 0])
+    variables["weight"] = (("fold", "kernel", *dims[1:]), weight.swapaxes(1, 2) if several else weight[:, 0])
     for name, array in (("gap", gap), ("objective", objective), ("status", status.astype(np.int8))):
-        variables[name] = (dims, array if multilabel else array[:, 0])
+        variables[name] = (dims, array if several else array[:, 0])
     for name, rows in (("n_train", "train"), ("n_test", "held_out")):
         variables[name] = ("fold", np.array([len(getattr(one.data.fit, rows)) for one in found]))
     first = next(iter(searches.values())).scores
     kept = ("estimator", "parameters", "scoring", "kind", "parameters_searched", "solver")
     coords = {"fold": np.array(list(searches), dtype=str), "kernel": first["kernel"].values}
+    if question.targets.kind != "regression":
+        variables["confusion"] = xr.concat([_confusion(question, one) for one in found], "fold")
     dataset = xr.Dataset(
-        variables | {"confusion": xr.concat([_confusion(question, one) for one in found], "fold")},
-        coords=coords | ({"task": first["task"].values} if multilabel else {}),
+        variables,
+        coords=coords | ({} if dim is None else {dim: first[dim].values}),
         attrs={name: first.attrs[name] for name in kept},
     )
     dataset.attrs |= {

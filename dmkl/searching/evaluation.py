@@ -16,7 +16,7 @@ from dmkl.errors import InputError, StoreError
 from dmkl.estimators.saving import READERS, check_version, load, put_in_place, write_dataset
 from dmkl.searching.confusion import class_scores
 from dmkl.searching.labeled import described, read_dataset, values_of
-from dmkl.searching.means import mean_and_error
+from dmkl.searching.means import mean_and_error, task_dim, tasks_of
 from dmkl.searching.result import SearchResult
 from dmkl.searching.texts import count, value_told, with_error
 from dmkl.solvers.outcome import WORDS
@@ -98,8 +98,8 @@ class EvaluationResult:
 
     @property
     def tasks(self) -> tuple[str, ...] | None:
-        """Names of the tasks of a multilabel problem, None otherwise."""
-        return tuple(map(str, self._scores["task"].values)) if "task" in self._scores["test_score"].dims else None
+        """Names of the tasks of a multilabel problem, or of the targets of a regression of several; None otherwise."""
+        return tasks_of(self._scores)
 
     @property
     def n_passes_(self) -> float:
@@ -135,7 +135,16 @@ class EvaluationResult:
 
     @property
     def confusion(self) -> xr.DataArray:
-        """Test rows of each true class by the class that was predicted, of all outer folds together."""
+        """Test rows of each true class by the class that was predicted, of all outer folds together.
+
+        Raises
+        ------
+        InputError
+            If it was a regression.
+        """
+        if "confusion" not in self._scores:
+            msg = "a regression predicts numbers, which no confusion matrix counts; its measures are in scores"
+            raise InputError(msg)
         return self._scores["confusion"].sum("fold", keep_attrs=True)
 
     @property
@@ -154,7 +163,8 @@ class EvaluationResult:
             fold, task (of a multilabel problem), the chosen parameters, inner_score, each measure on the test rows by
             its name, gap and status of the model that was tested.
         """
-        scores, by = self._scores, ["fold", *(() if self.tasks is None else ("task",))]
+        scores, dim = self._scores, task_dim(self._scores)
+        by = ["fold"] if dim is None else ["fold", dim]
         names = {f"test_score{'' if k == 0 else f'_{name}'}": name for k, name in enumerate(self.measures)}
         values = scores[["inner_score", *names, "gap"]].rename(names)
         frame = values.to_dataframe(dim_order=by).reset_index()
@@ -170,11 +180,11 @@ class EvaluationResult:
         grid = " × ".join(f"{first.sizes[name]} {name}" for name in self.parameters)
         inner = sorted({search.scores.sizes["fold"] for search in self._searches.values()})
         folds = f"{count(scores.sizes['fold'], 'outer fold')} × {' or '.join(map(str, inner))} inner"
-        tasks = "" if self.tasks is None else f", {len(self.tasks)} tasks"
+        tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(scores)}s"
         lines = [f"Evaluation of {attrs['estimator']}: {grid}, {folds}{tasks}"]
         for k, name in enumerate(self.measures):
             score = scores[f"test_score{'' if k == 0 else f'_{name}'}"]
-            over_tasks = score if self.tasks is None else score.mean("task")
+            over_tasks = score.mean([dim for dim in score.dims if dim != "fold"])
             told = "in test, on rows that no choice has seen" if k == 0 else "in test"
             lines.append(f"{name} {with_error(*mean_and_error(over_tasks))} {told}")
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")

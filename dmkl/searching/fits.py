@@ -17,11 +17,11 @@ from dmkl._version import __version__
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelClassifier, check_kernel_set
+from dmkl.estimators.learner import KernelLearner, check_kernel_set
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets, encode_targets
+from dmkl.numerics.fisher import Targets
 from dmkl.searching.folds import Fold
 from dmkl.searching.grid import points
 from dmkl.searching.scoring import Metric
@@ -39,7 +39,7 @@ OF_TASKS = ("p", "lam", "C")
 class Question:
     """What is searched, checked."""
 
-    estimator: KernelClassifier
+    estimator: KernelLearner
     K: KernelSet
     labels: Array
     tasks: Array | None
@@ -60,7 +60,7 @@ class Question:
 
     def targets_of(self, rows: Index) -> Targets:
         """What is learnt from some rows."""
-        return encode_targets(self.labels[rows], len(rows), self.tasks)
+        return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
 
 
 def check_square(K: KernelSet, what: str) -> None:
@@ -91,11 +91,11 @@ def check_tasks(question: Question, what: str, *, refit: bool) -> None:
             msg = f"{what} takes an estimator with one {name} for all tasks, got {own!r}; give one number"
             raise InputError(msg)
     others = [name for name in question.grid if name not in OF_TASKS]
-    if refit and question.targets.kind == "multilabel" and others:
+    if refit and question.targets.dim is not None and others:
         instead = "search with refit=False, or over p, lam and C" if what == "search" else "take p, lam and C"
         msg = (
-            f"the tasks of a multilabel problem choose each for themselves, and one model has one {', '.join(others)} "
-            f"for all; {instead}"
+            f"the {question.targets.dim}s of a problem choose each for themselves, and one model has one "
+            f"{', '.join(others)} for all; {instead}"
         )
         raise InputError(msg)
 
@@ -238,7 +238,7 @@ def _identity(question: Question) -> dict[str, str]:
     } | {f"parameter {name}": repr(value) for name, value in _parameters(model).items() if name not in _POLICY}
 
 
-def _parameters(model: KernelClassifier) -> Mapping[str, Any]:
+def _parameters(model: KernelLearner) -> Mapping[str, Any]:
     return dict(sorted(model.get_params(deep=False).items()))
 
 

@@ -16,6 +16,7 @@ from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
+from dmkl.numerics.fisher import is_known
 from dmkl.numerics.positions import positions
 
 __all__ = ["Fold", "OuterFold", "check_joint", "make_folds", "nest_folds"]
@@ -64,6 +65,7 @@ def make_folds(
     splits: Array | None = None,
     groups: npt.ArrayLike | None = None,
     samples: Array | None = None,
+    classes: bool = True,
 ) -> list[Fold]:
     """Turn any description of a cross-validation into checked folds.
 
@@ -81,13 +83,17 @@ def make_folds(
           mapping of names to such;
         - a tuple of such parts, (train, validation) or (train, validation, test): an explicit validation set.
     labels
-        (m,) classes, or (m, tasks) of 0 and 1.
+        (m,) classes, (m, tasks) of 0 and 1, or numbers. Rows whose label is unknown (see
+        `dmkl.numerics.fisher.is_known`) are in no fold of that task.
     splits
         The stored splits, (split, m): 0 train, 1 validation, 2 test, -1 in no part (`KernelSet.splits`).
     groups
         (m,) what no fold may split. Splitters that ask for groups are given them.
     samples
         (m,) names of the samples, where rows may be the same sample; all rows differ where None.
+    classes
+        Whether labels are classes, and not numbers: a number of folds is then stratified, and folds are checked for
+        classes.
 
     Returns
     -------
@@ -101,11 +107,11 @@ def make_folds(
         training or no validation rows, rows or groups that are in two of its parts, positions outside, fewer than two
         classes in training (of the set, or of a task), or a class in validation or test that training lacks.
     """
-    known = _known(labels, groups, samples)
+    known = _known(labels, groups, samples, classes=classes)
     if cv is None:
         cv = SPLITS if splits is not None and (splits == VALIDATION).any() else DEFAULT_FOLDS
     what, called = "stored split" if isinstance(cv, str) else "fold", ("train", "validation", "test")
-    found = _described(cv, known.y, splits, known.groups, "cv")
+    found = _described(cv, known.y, splits, known.groups, "cv", classes=classes)
     return [
         _checked(_as_fold(name, f"{what} {name}", parts, len(known.y), called), known) for name, parts in found.items()
     ]
@@ -119,6 +125,7 @@ def nest_folds(
     splits: Array | None = None,
     groups: npt.ArrayLike | None = None,
     samples: Array | None = None,
+    classes: bool = True,
 ) -> list[OuterFold]:
     """Folds that test, and in the training rows of each the folds that choose for it.
 
@@ -130,7 +137,7 @@ def nest_folds(
     inner
         A number of folds or a splitter, made anew in the training rows of each outer fold; 3 folds where None. With
         the stored splits as outer folds, None or "splits" stands for their own training and validation rows.
-    labels, splits, groups, samples
+    labels, splits, groups, samples, classes
         As in `make_folds`; groups hold in both loops.
 
     Raises
@@ -138,23 +145,23 @@ def nest_folds(
     InputError
         As in `make_folds`, and if `inner` is something else.
     """
-    known = _known(labels, groups, samples)
+    known = _known(labels, groups, samples, classes=classes)
     outer = DEFAULT_FOLDS if outer is None else outer
     stored, own = isinstance(outer, str), inner is None or (isinstance(inner, str) and inner == SPLITS)
     if stored and own and splits is not None and (splits == VALIDATION).any():
         return [
             OuterFold(Fold(one.name, one.title, one.seen, one.test[:0], _tested(one)), [one])
-            for one in make_folds(outer, labels, splits=splits, groups=groups, samples=samples)
+            for one in make_folds(outer, labels, splits=splits, groups=groups, samples=samples, classes=classes)
         ]
     inner = INNER_FOLDS if inner is None else inner
-    if _as_splitter(inner, known.y, known.groups, "inner") is None:
+    if _as_splitter(inner, known.y, known.groups, "inner", classes=classes) is None:
         msg = (
             "inner must be a number of folds or a splitter of scikit-learn, which splits the training rows of each "
             f"outer fold, or None, got {inner!r}; 'splits' goes with outer='splits' where splits have validation rows"
         )
         raise InputError(msg)
     found = []
-    for name, parts in _described(outer, known.y, splits, known.groups, "outer").items():
+    for name, parts in _described(outer, known.y, splits, known.groups, "outer", classes=classes).items():
         title = f"stored split {name}" if stored else f"outer fold {name}"
         pair = (np.union1d(parts[0], parts[1]), parts[2]) if stored else parts
         fold = _checked(_as_fold(name, title, pair, len(known.y), ("train", "test")), known)
@@ -166,7 +173,8 @@ def _inner_folds(inner: Any, fold: Fold, known: _Known) -> list[Fold]:
     """Folds of the training rows of another one, as positions among all rows."""
     rows = fold.train
     try:
-        found = _described(inner, known.y[rows], None, None if known.groups is None else known.groups[rows], "inner")
+        groups = None if known.groups is None else known.groups[rows]
+        found = _described(inner, known.y[rows], None, groups, "inner", classes=known.classes)
     except InputError as error:
         msg = f"{fold.title}: {error}"
         raise InputError(msg) from error
@@ -194,16 +202,17 @@ class _Known:
     y: Array
     groups: Array | None
     numbers: Index
+    classes: bool
 
 
-def _known(labels: npt.ArrayLike, groups: npt.ArrayLike | None, samples: Array | None) -> _Known:
+def _known(labels: npt.ArrayLike, groups: npt.ArrayLike | None, samples: Array | None, *, classes: bool) -> _Known:
     y = np.asarray(labels)
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     own = None if groups is None else np.asarray(groups)
     if own is not None and own.shape != (len(y),):
         msg = f"groups has shape {own.shape}, expected ({len(y)},): a group for each row"
         raise InputError(msg)
-    return _Known(y, own, np.arange(len(y)) if samples is None else _numbered(samples))
+    return _Known(y, own, np.arange(len(y)) if samples is None else _numbered(samples), classes)
 
 
 def _numbered(samples: Array) -> Index:
@@ -212,9 +221,11 @@ def _numbered(samples: Array) -> Index:
     return found
 
 
-def _described(cv: Any, y: Array, splits: Array | None, groups: Array | None, argument: str) -> dict[str, Any]:
+def _described(
+    cv: Any, y: Array, splits: Array | None, groups: Array | None, argument: str, *, classes: bool
+) -> dict[str, Any]:
     """The parts of each fold by its name, not checked."""
-    splitter = _as_splitter(cv, y, groups, argument)
+    splitter = _as_splitter(cv, y, groups, argument, classes=classes)
     if splitter is not None:
         found = _split(splitter, y, groups)
     elif isinstance(cv, str):
@@ -241,14 +252,15 @@ def _some(found: dict[str, Any], argument: str) -> dict[str, Any]:
     return found
 
 
-def _as_splitter(cv: Any, y: Array, groups: Array | None, argument: str) -> Any:
+def _as_splitter(cv: Any, y: Array, groups: Array | None, argument: str, *, classes: bool) -> Any:
     """The splitter that `cv` is or stands for, None where it holds the folds themselves."""
     if not isinstance(cv, numbers.Integral):
         return cv if hasattr(cv, "split") and not isinstance(cv, str | type) else None
+    stratified = classes and y.ndim == 1
     try:
         if groups is not None:
-            return (StratifiedGroupKFold if y.ndim == 1 else GroupKFold)(int(cv))
-        return check_cv(int(cv), _plain(y), classifier=y.ndim == 1)
+            return (StratifiedGroupKFold if stratified else GroupKFold)(int(cv))
+        return check_cv(int(cv), _plain(y), classifier=stratified)
     except ValueError as error:
         msg = f"{argument}={cv!r} is no number of folds: {error}"
         raise InputError(msg) from error
@@ -360,14 +372,16 @@ def _checked(fold: Fold, known: _Known) -> Fold:
             )
             raise InputError(msg)
     for k, column in enumerate(y.reshape(len(y), -1).T):
-        _check_classes(fold, column, f" in task {k}" if y.ndim == 2 else "")
+        of_task = f" in {'task' if known.classes else 'target'} {k}" if y.ndim == 2 else ""
+        _check_labels(fold, column, of_task, classes=known.classes)
     return fold
 
 
-def _check_classes(fold: Fold, column: Array, of_task: str) -> None:
-    where, learnt = fold.title, np.unique(column[fold.train])
+def _check_labels(fold: Fold, column: Array, of_task: str, *, classes: bool) -> None:
+    known = is_known(column)
+    where, learnt = fold.title, np.unique(column[fold.train[known[fold.train]]])
     for part, rows in (("validation", fold.validation), ("test", fold.test)):
-        missing = np.setdiff1d(column[rows], learnt).tolist()
+        missing = np.setdiff1d(column[rows[known[rows]]], learnt).tolist() if classes else []
         if missing:
             msg = (
                 f"{where} has no training rows of class {missing[0]!r}{of_task}, of which it has {part} rows; use "
@@ -375,10 +389,9 @@ def _check_classes(fold: Fold, column: Array, of_task: str) -> None:
             )
             raise InputError(msg)
     if len(learnt) < 2:
-        msg = (
-            f"{where} has training rows of a single class, {learnt.tolist()[0]!r}{of_task}, and needs two at "
-            "least; use fewer or stratified folds"
-        )
+        what = "class" if classes else "value"
+        told = f"of a single {what}, {learnt.tolist()[0]!r}" if len(learnt) else f"without a known {what}"
+        msg = f"{where} has training rows {told}{of_task}, and needs two at least; use fewer or stratified folds"
         raise InputError(msg)
 
 

@@ -11,7 +11,23 @@ import xarray as xr
 from dmkl.errors import InputError
 from dmkl.searching.choice import Rule, choose
 
-__all__ = ["best_index", "grid_points", "mean_and_error"]
+__all__ = ["best_index", "grid_points", "mean_and_error", "of_task", "task_dim", "tasks_of"]
+
+
+def task_dim(scores: xr.Dataset) -> str | None:
+    """The dimension of problems that choose each for itself, "task" or "target"; None where there is one."""
+    return next((dim for dim in ("task", "target") if dim in scores["gap"].dims), None)
+
+
+def tasks_of(scores: xr.Dataset) -> tuple[str, ...] | None:
+    """Names along the dimension of `task_dim`."""
+    dim = task_dim(scores)
+    return None if dim is None else tuple(map(str, scores[dim].values))
+
+
+def of_task(scores: xr.Dataset, task: str | None) -> xr.Dataset:
+    """The scores of a task or target; all where None."""
+    return scores if task is None else scores.sel({task_dim(scores): task})
 
 
 def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:

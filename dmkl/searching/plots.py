@@ -18,7 +18,7 @@ from dmkl.arrays import Float
 from dmkl.errors import InputError
 from dmkl.pictures import picture, shortened
 from dmkl.searching.choice import choose, within_one_standard_error
-from dmkl.searching.means import grid_points, mean_and_error
+from dmkl.searching.means import grid_points, mean_and_error, of_task, task_dim
 
 __all__ = ["plot_scores", "plot_weights"]
 
@@ -50,7 +50,8 @@ def _choices(result: Searched, task: str | None) -> tuple[dict[str, xr.DataArray
     """The positions that were chosen, of a task where one is named; and the dimensions that chose each for itself."""
     index, by = result.best_index_, list(result.choosers)
     if task is not None:
-        index, by = {name: at.sel(task=task) for name, at in index.items()}, [dim for dim in by if dim != "task"]
+        own = task_dim(result.scores)
+        index, by = {name: at.sel({own: task}) for name, at in index.items()}, [dim for dim in by if dim != own]
     return index, by
 
 
@@ -136,7 +137,9 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
         figure = axes[0].figure
     measure = shortened(str(result.scores.attrs["scoring"]).replace("_", " "), LONGEST_NAME)
     if result.tasks is not None:
-        of = f"mean of {len(result.tasks)} tasks" if task is None else shortened(task, LONGEST_NAME)
+        of = (
+            f"mean of {len(result.tasks)} {task_dim(result.scores)}s" if task is None else shortened(task, LONGEST_NAME)
+        )
         measure = f"{measure}, {of}"
     if surface.y is not None:
         _draw_map(axes[0], surface, surface.y, measure)
@@ -146,11 +149,11 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
 
 def _surface(result: Searched, task: str | None) -> _Surface:
     _check_task(result, task)
-    scores = result.scores if task is None else result.scores.sel(task=task)
+    scores = of_task(result.scores, task)
     index, by = _choices(result, task)
     positions = [dict(zip(index, places, strict=True)) for places in zip(*map(_flat, index.values()), strict=True)]
     if by:
-        mean, error = mean_and_error(scores["score"].mean("task") if "task" in by else scores["score"])
+        mean, error = mean_and_error(scores["score"].mean([dim for dim in by if dim != "fold"]))
         scores = xr.Dataset({"mean_score": mean, "standard_error": error})
     points = grid_points(scores, result.parameters)
     best = choose(**points)
@@ -344,7 +347,11 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
     ax.set_axisbelow(True)
     index, by = _choices(result, task)
     if by:
-        many = "" if task is not None or result.tasks is None else f"mean of {len(result.tasks)} tasks, "
+        many = (
+            ""
+            if task is not None or result.tasks is None
+            else f"mean of {len(result.tasks)} {task_dim(result.scores)}s, "
+        )
         title = f"{many}each {' and '.join(by)} at its own choice"
         told = [_setting(name, value) for name, value in (at or {}).items()]
     else:
@@ -362,7 +369,7 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
 
 def _weights(result: Searched, task: str | None, at: Mapping[str, Any]) -> Float:
     """The weights of a point, (fold, kernel)."""
-    scores = result.scores if task is None else result.scores.sel(task=task)
+    scores = of_task(result.scores, task)
     index: dict[str, Any] = dict(_choices(result, task)[0])
     for name, value in at.items():
         if name not in result.parameters:

@@ -30,7 +30,8 @@ def refitted(question: Question, result: SearchResult) -> SearchResult:
     found = run(Plan(question.K, fits)).fits
     scores = result.scores
     if any(len(fit.held_out) for fit in fits):
-        dims = ("fold", *(() if result.tasks is None else ("task",)))
+        dim = question.targets.dim
+        dims = ("fold",) if dim is None else ("fold", dim)
         scores = scores.assign(
             {f"refit_test_score{end}": (dims, values) for end, values in scored(question, found).items()}
         )
@@ -65,7 +66,7 @@ def chosen_fit(
     if result.tasks is not None:
         points = list(params.values())
         params = {name: _of_all_tasks(name, [point[name] for point in points]) for name in question.grid}
-        starts = list(weight.transpose("task", "kernel").values)
+        starts = list(weight.transpose(question.targets.dim, "kernel").values)
     else:
         starts = [weight.values]
     model = clone(question.estimator).set_params(**params)
@@ -78,7 +79,7 @@ def scored(question: Question, found: Sequence[FitOutcome]) -> dict[str, Array]:
 
     NaN where nothing is held out.
     """
-    tasks = (question.n_tasks,) if question.targets.kind == "multilabel" else ()
+    tasks = () if question.targets.dim is None else (question.n_tasks,)
     values = np.full((len(question.metrics), len(found), *tasks), np.nan)
     for f, one in enumerate(found):
         rows, targets = one.data.fit.held_out, one.data.fit.targets

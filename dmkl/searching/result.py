@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.errors import InputError, StoreError
-from dmkl.estimators.learner import KernelClassifier
+from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import (
     READERS,
     check_version,
@@ -24,7 +24,7 @@ from dmkl.estimators.saving import (
 )
 from dmkl.searching.choice import Rule, check_rule
 from dmkl.searching.labeled import by_fold, completed, nested, read_dataset, values_of
-from dmkl.searching.means import best_index, mean_and_error
+from dmkl.searching.means import best_index, mean_and_error, task_dim, tasks_of
 from dmkl.searching.texts import count, told, with_error
 from dmkl.solvers.outcome import WORDS
 
@@ -53,7 +53,7 @@ class SearchResult:
     Parameters
     ----------
     scores
-        One dimension for each parameter of the grid by its name, "fold", "kernel", "task" (of a multilabel problem)
+        One dimension for each parameter of the grid by its name, "fold", "kernel", "task" ("target" of a regression)
         and "round" (one for each pass of the search). With P for the parameters' dimensions:
 
         ============================ ==================== =============================================================
@@ -84,7 +84,7 @@ class SearchResult:
         If the rule is none of these, or `scores` lacks something of the above.
     """
 
-    def __init__(self, scores: xr.Dataset, *, best: KernelClassifier | None = None, rule: Rule = "best") -> None:
+    def __init__(self, scores: xr.Dataset, *, best: KernelLearner | None = None, rule: Rule = "best") -> None:
         check_rule(rule)
         self._scores = completed(scores)
         self._best = best
@@ -114,13 +114,14 @@ class SearchResult:
 
     @property
     def tasks(self) -> tuple[str, ...] | None:
-        """Names of the tasks of a multilabel problem, None otherwise."""
-        return tuple(map(str, self._scores["task"].values)) if "task" in self._scores["score"].dims else None
+        """Names of the tasks of a multilabel problem, or of the targets of a regression of several; None otherwise."""
+        return tasks_of(self._scores)
 
     @property
     def choosers(self) -> tuple[str, ...]:
-        """Dimensions along which each chooses for itself: "fold", "task", both or none."""
-        return (*(("fold",) if by_fold(self._scores) else ()), *(() if self.tasks is None else ("task",)))
+        """Dimensions along which each chooses for itself: "fold", "task" (or "target"), both or none."""
+        dim = task_dim(self._scores)
+        return (*(("fold",) if by_fold(self._scores) else ()), *(() if dim is None else (dim,)))
 
     @property
     def n_passes_(self) -> float:
@@ -128,7 +129,7 @@ class SearchResult:
         return float(self._scores.attrs["n_passes"])
 
     @property
-    def best_(self) -> KernelClassifier:
+    def best_(self) -> KernelLearner:
         """The model fitted with the chosen parameters.
 
         On the training and validation rows of the first fold where folds have test rows or choose each for itself, on
@@ -225,7 +226,7 @@ class SearchResult:
         """A few lines: what was searched, what was chosen, how good it is, what it took."""
         scores, attrs = self._scores, self._scores.attrs
         grid = " × ".join(f"{scores.sizes[name]} {name}" for name in self.parameters)
-        tasks = "" if self.tasks is None else f", {len(self.tasks)} tasks"
+        tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(scores)}s"
         lines = [f"Search of {attrs['estimator']}: {grid}, {count(scores.sizes['fold'], 'fold')}{tasks}"]
         try:
             lines += self._chosen_lines()

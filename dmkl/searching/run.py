@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 from sklearn.base import clone
 
-from dmkl.estimators.learner import KernelClassifier, labeled_targets
+from dmkl.estimators.learner import KernelLearner, labeled_targets
 from dmkl.kernelset import KernelSet
 from dmkl.searching.choice import Choice, Rule, check_choice, check_rule
 from dmkl.searching.dataset import as_dataset
@@ -25,7 +25,7 @@ __all__ = ["search"]
 
 
 def search(
-    estimator: KernelClassifier,
+    estimator: KernelLearner,
     K: KernelSet,
     y: npt.ArrayLike | None = None,
     grid: Mapping[str, Any] | None = None,
@@ -52,7 +52,8 @@ def search(
         The kernels of all samples, square.
     y
         (m,) labels, or (m, tasks) of 0 and 1, matched by name where it carries names of samples; those stored with the
-        kernels where missing. Each task of a multilabel problem has weights and a choice of its own.
+        kernels where missing. Each task of a multilabel problem, and each target of a
+        regression, has weights and a choice of its own.
     grid
         Values by parameter. The papers' by default: p = 1, 1 + 2⁻⁶ … 1 + 2⁻¹, 2, 3, 4, 8, ∞; ten values of λ, 1e-8 to
         10 for kernels of unit trace, 4⁻⁵ to 4⁴ for cosine normalization (JMLR 3.3, CVPR 4.1).
@@ -63,7 +64,8 @@ def search(
     scoring
         A measure by name or a callable, as scikit-learn takes it; the papers' are "mean_class_accuracy",
         "average_precision_voc", "mean_average_precision", "matthews" and their like (`searching.scoring`). Several in
-        a list or a dict; the first decides. Accuracy by default; average precision for multilabel problems.
+        a list or a dict; the first decides. Accuracy by default; average precision for multilabel problems, R² for
+        regressions.
     groups
         (m,) what no fold may split, such as the subject of a scan. An integer `cv` then makes folds of whole groups.
     refit
@@ -97,8 +99,15 @@ def search(
     started = time.monotonic()
     check_rule(rule)
     check_square(K, "search")
-    everything, tasks = labeled_targets(K, y, "search")
-    folds = make_folds(cv, everything.labels, splits=K.splits, groups=groups_of(K, groups), samples=K.samples)
+    everything, tasks = labeled_targets(estimator, K, y, "search")
+    folds = make_folds(
+        cv,
+        everything.labels,
+        splits=K.splits,
+        groups=groups_of(K, groups),
+        samples=K.samples,
+        classes=everything.kind != "regression",
+    )
     if choice is None:
         choice = "fold" if len(folds) > 1 and any(len(fold.test) for fold in folds) else "joint"
     check_choice(choice)

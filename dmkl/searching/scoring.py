@@ -6,7 +6,7 @@ import inspect
 import numbers
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from sklearn.metrics import average_precision_score, get_scorer, matthews_corrco
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
+from dmkl.numerics.fisher import Kind, is_known
+from dmkl.searching.regression import named_measure, scored_values
 
 __all__ = [
     "OWN_METRICS",
@@ -28,7 +30,6 @@ __all__ = [
     "mean_class_accuracy",
 ]
 
-Kind = Literal["binary", "multiclass", "multilabel"]
 Metric = Callable[[Array, Array, Array], float]
 """(truth, decision, classes) ↦ a number: labels (rows,), scores (rows,) for two classes or (rows, classes) for more,
 the classes sorted; the second of two is the positive one."""
@@ -260,14 +261,15 @@ def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
     scoring
         One of
 
-        - None: "accuracy", and "average_precision" for a multilabel problem;
+        - None: "accuracy", "average_precision" for a multilabel problem, "r2" for a regression;
         - a name of the table below, or of ``sklearn.metrics.get_scorer_names()``;
         - a callable (estimator, X, y) ↦ a number, such as ``sklearn.metrics.make_scorer`` returns; its estimator has
           classes_, decision_function and predict, and the labels are as they are;
         - a list of names;
         - a mapping from names of your choice to names or callables.
     kind
-        "binary", "multiclass", or "multilabel", where each task is measured as a binary problem.
+        "binary", "multiclass", "multilabel", where each task is measured as a binary problem, or "regression", where
+        each target is measured by itself: by "correlation" (Pearson's), "r2", "neg_mean_squared_error" …
 
     Returns
     -------
@@ -300,7 +302,7 @@ def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
     leave them undefined: the precision of a class of which there are no rows, the area under a ROC curve of one class.
     """
     if scoring is None:
-        scoring = "average_precision" if kind == "multilabel" else "accuracy"
+        scoring = {"multilabel": "average_precision", "regression": "r2"}.get(kind, "accuracy")
     if isinstance(scoring, str):
         return {scoring: _named(scoring, kind)}
     if isinstance(scoring, Mapping):
@@ -318,10 +320,15 @@ def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:
     if not chosen or not all(isinstance(name, str) for name in chosen):
         msg = f"scoring must name one measure at least, by strings, got {scoring!r}"
         raise InputError(msg)
-    return {name: _named(what, kind) if isinstance(what, str) else _scorer(name, what) for name, what in chosen.items()}
+    return {
+        name: _named(what, kind) if isinstance(what, str) else _scorer(name, what, kind)
+        for name, what in chosen.items()
+    }
 
 
 def _named(name: str, kind: Kind) -> Metric:
+    if kind == "regression":
+        return named_measure(name)
     if name in OWN_METRICS:
         return OWN_METRICS[name]
     try:
@@ -336,7 +343,7 @@ def _named(name: str, kind: Kind) -> Metric:
     return _scored(name, scorer, numbered=True)
 
 
-def _scorer(name: str, scorer: Any) -> Metric:
+def _scorer(name: str, scorer: Any, kind: Kind) -> Metric:
     try:
         inspect.signature(scorer).bind(None, None, None)
     except (TypeError, ValueError) as error:
@@ -345,7 +352,7 @@ def _scorer(name: str, scorer: Any) -> Metric:
             "prediction with sklearn.metrics.make_scorer"
         )
         raise InputError(msg) from error
-    return _scored(name, scorer, numbered=False)
+    return scored_values(name, scorer) if kind == "regression" else _scored(name, scorer, numbered=False)
 
 
 def evaluate(
@@ -358,17 +365,17 @@ def evaluate(
     metrics
         From `as_metrics`.
     classes
-        The labels that were learnt, sorted; not used for a multilabel problem.
+        The labels that were learnt, sorted; not used for a regression.
     truth
-        (rows,) labels, or (rows, tasks) of 0 and 1.
+        (rows,) labels, or (rows, tasks or targets), of which those that are unknown do not count.
     decision
-        (rows,) for two classes, (rows, classes), or (rows, tasks).
+        (rows,) for two classes and for one target, (rows, classes), or (rows, tasks or targets).
 
     Returns
     -------
     ndarray
-        (metrics,), or (metrics, tasks) where each task is measured as a binary problem of 0 and 1. NaN where a measure
-        is undefined for these labels.
+        (metrics,), or (metrics, tasks or targets), each measured by itself. NaN where a measure is undefined for these
+        labels.
 
     Raises
     ------
@@ -376,7 +383,12 @@ def evaluate(
         If a label is none of the classes, or a scorer fails.
     """
     truth, decision, classes = np.asarray(truth), np.asarray(decision), np.asarray(classes)
-    if kind != "multilabel":
+    as_number = {"multilabel": np.int64, "regression": np.float64}.get(kind)
+    if truth.ndim == 1:
+        truth = truth if as_number is None else truth.astype(as_number)
         return np.array([metric(truth, decision, classes) for metric in metrics.values()])
-    tasks = list(zip(truth.astype(np.int64).T, decision.T, strict=True))
-    return np.array([[metric(t, d, np.array([0, 1])) for t, d in tasks] for metric in metrics.values()])
+    parts = []
+    for column, scores in zip(truth.T, decision.T, strict=True):
+        known = is_known(column)
+        parts.append((column[known].astype(as_number), scores[known]))
+    return np.array([[metric(*p, classes) if len(p[0]) else np.nan for p in parts] for metric in metrics.values()])

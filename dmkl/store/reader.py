@@ -100,6 +100,8 @@ class StoreReader:
             _strings(self._group["train_sample"][:]) if "train_sample" in self._group else self.samples
         )
         self.labels: Array | None = self._optional("label")
+        if self.labels is None:
+            self.labels = self._optional("target")
         self.tasks: Array | None = self._optional("task")
         self.splits: Array | None = self._optional("split")
         self._files = plain_folder(self._gram)

@@ -346,12 +346,12 @@ class StoreWriter:
 
     def _label(self, name: str, values: Array) -> None:
         dims = NODES[name].dims
-        if name == "label" and values.ndim == 2:
+        if name in ("label", "target") and values.ndim == 2:
             dims = ("sample", "task")
         if values.dtype.kind in "OUST":
             create_strings(self._group, name, values, dims, NODES[name].doc)
         else:
-            fill = -1 if values.dtype.kind == "i" else 0
+            fill = {"i": -1, "f": np.nan}.get(values.dtype.kind, 0)
             array = create_array(
                 self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True
             )

@@ -10,7 +10,7 @@ from helpers.references import digits, in_memory
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.learner import KernelClassifier
+from dmkl.estimators.classifier import KernelClassifier
 from dmkl.numerics.fisher import certify, uniform_weights
 from dmkl.solvers.fisher.problem import certificate_step, certified_outcome
 from dmkl.solvers.fisher.registry import SOLVERS

@@ -55,6 +55,13 @@ def test_nested(views, tmp_path):
     assert "Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner" in printed
 
 
+def test_ridge(tmp_path):
+    options = ["--targets", 3, "--samples", 80, "--kernels", 3, "--ps", 2, "--lams", 0.01, 0.1, "--n-iter", 5]
+    printed = run("ridge.py", *options, cwd=tmp_path)
+    assert re.search(r"KernelRidge by [0-9.]+e-1[0-9] at most", printed)
+    assert "largest gap" in printed
+
+
 @pytest.mark.slow
 def test_noise_kernels(views, tmp_path):
     options = ["--noise", 0, 2, "--ps", 1, 2, "--lams", 0.01, "--output", tmp_path / "out"]

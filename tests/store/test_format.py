@@ -233,6 +233,21 @@ def test_it_names_what_is_broken(symmetric, case):
     assert message in problems(symmetric)
 
 
+def test_numbers_are_targets(sound, tmp_path):
+    """Numbers and unknown labels lie in an array of their own, which older readers leave alone."""
+    path = tmp_path / "numbers.zarr"
+    values = np.arange(18).reshape(9, 2) / 4
+    values[3, 1] = np.nan
+    dmkl.create(path, psd(2, 9), names=["a", "b"], labels=values, tasks=["height", "weight"], tile=4)
+    assert problems(path) == ""
+    assert "label" not in zarr.open_group(path, mode="r")
+    write("target", (0, 0), np.inf)(path)
+    removed("task")(path)
+    found = problems(path)
+    assert "target must hold numbers" in found
+    assert "task must name the 2 columns of target" in found
+
+
 def test_it_finds_halves_that_differ_and_lost_tasks(sound, tmp_path):
     full = shutil.copytree(sound / "full.zarr", tmp_path / "full.zarr")
     write("gram", (0, 8, 0), 9.0)(full)

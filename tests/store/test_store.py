@@ -151,7 +151,11 @@ def test_any_zarr_store_is_a_location(tmp_path, store):
 
 
 def test_labels_of_every_kind_come_back(tmp_path):
-    for labels in (np.arange(11) % 2, np.array(list("abababababa")), np.eye(11, 3, dtype=int), [1.0] * 11):
+    unknown = np.eye(11, 3)
+    unknown[2:5, 1] = np.nan
+    numbers = np.arange(33).reshape(11, 3) / 7
+    kinds = (np.arange(11) % 2, np.array(list("abababababa")), np.eye(11, 3, dtype=int), [1.0] * 11)
+    for labels in (*kinds, np.arange(11) / 7, unknown, numbers, np.where(numbers > 3, np.nan, numbers)):
         made = dmkl.create(tmp_path / "set.zarr", K[:1], tile=6, labels=labels, overwrite=True)
         np.testing.assert_array_equal(made.labels, labels)
         assert not problems(tmp_path / "set.zarr")
@@ -283,9 +287,9 @@ REFUSED = {
     "equal samples": (psd(2, 7), {"samples": list("aabcdef")}, "sample names must be unique, but 'a'"),
     "few samples": (psd(2, 7), {"samples": list("abc")}, "sample names: found 3, expected one for each of the 7"),
     "few labels": (psd(2, 7), {"labels": [0, 1]}, r"labels have shape \(2,\), expected \(7,\)"),
-    "fractions": (psd(2, 7), {"labels": np.arange(7) / 2}, "found fractions; round or bin them"),
     "NaN label": (psd(2, 7), {"labels": [0, 1, np.nan, 0, 0, 0, 0]}, "label 2 is nan"),
-    "multilabel": (psd(2, 7), {"labels": np.full((7, 2), 3)}, "must be 0 or 1"),
+    "multilabel": (psd(2, 7), {"labels": [["yes", "no"]] * 7}, "must be numbers, those of tasks 0 or 1"),
+    "infinite label": (psd(2, 7), {"labels": np.full((7, 2), np.inf)}, "sample 0 in column 0 is infinite"),
     "few tasks": (psd(2, 7), {"labels": np.eye(7, 2), "tasks": ["t"]}, "task names: found 1"),
     "splits": (psd(2, 7), {"splits": [[0, 1, 2, 3, 0, 0, 0]]}, r"found \[0, 1, 2, 3\]"),
     "short splits": (psd(2, 7), {"splits": [[0, 1]]}, r"splits have shape \(1, 2\), expected \(splits, 7\)"),

@@ -37,6 +37,7 @@ import numpy as np
 from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import Certificate, certify, uniform_weights
+from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import check_memory, machine
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificate_step, certified_outcome
 from dmkl.solvers.fisher.span import Span
@@ -119,7 +120,8 @@ def descend(
             # Of the residual, rounding is all that is left.
             status = Status.ITERATIONS if read >= options.max_iter else Status.STALLED
             break
-        found, rho = _saddle(span, problem, beta, rho, options.mu, 0.1 * tol, names)
+        with pinned_blas(1):  # the problem on the span is too small for threads, which would wait for one another
+            found, rho = _saddle(span, problem, beta, rho, options.mu, 0.1 * tol, names)
         coefficients, beta = found.coefficients, found.beta
         alpha, products = span.combine(coefficients)
         # The bound ρ and λ are the bound one and λ/ρ.

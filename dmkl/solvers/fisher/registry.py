@@ -15,7 +15,7 @@ import numpy as np
 from dmkl.errors import InputError
 from dmkl.passes.execute import machine
 from dmkl.passes.view import Lens
-from dmkl.solvers.fisher import cg, direct, dual, interleaved
+from dmkl.solvers.fisher import anchored, cg, direct, dual, interleaved
 from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.fisher.solver import FisherSolver
 from dmkl.solvers.fisher.subspace import solve as subspace
@@ -25,7 +25,7 @@ from dmkl.solvers.outcome import Outcome
 __all__ = ["AUTO", "SOLVERS", "FisherMethod", "check_solver", "choose"]
 
 SOLVERS: dict[str, FisherSolver] = {
-    module.SOLVER.name: module.SOLVER for module in (direct, cg, subspace, interleaved, dual)
+    module.SOLVER.name: module.SOLVER for module in (direct, cg, anchored, subspace, interleaved, dual)
 }
 AUTO = "auto"
 """The name that leaves the choice to `choose`."""
@@ -85,17 +85,23 @@ _AMPLE = 1e-3
 """λ by tr K(β) from which descent on the dual takes no more passes than the subspace solver, and half of its time."""
 _ROOM = 100
 """Directions that it should have room for."""
+_MANY, _DIRECTIONS = 32, 5
+"""Targets from which one factor for all may be better than one for each, and the directions that each takes."""
 
 
 def choose(jobs: Sequence[Job]) -> str:
     """The solver for some jobs, as `pipelines/compare_solvers.py` has measured them.
 
-    The subspace solver where a target has several points (p, λ) with weights to learn, whose subspace is one; the
-    direct one where combined kernels fit in memory; otherwise descent for a single problem of ample λ, and the subspace
-    solver.
+    Where factors fit in memory, the anchored solver for many targets, unless they have several points (p, λ) and all
+    of them a subspace smaller than the kernels are. The subspace solver where a target has several points with weights
+    to learn, whose subspace is one; the direct one where combined kernels fit in memory; otherwise descent for a single
+    problem of ample λ, and the subspace solver.
     """
     points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
-    if max(points.values(), default=0) > 1:
+    several = max(points.values(), default=0) > 1
+    if _are_many(jobs, several=several) and anchored.fits(jobs):
+        return anchored.SOLVER.name
+    if several:
         return subspace.SOLVER.name
     if direct.fits(jobs):
         return direct.SOLVER.name
@@ -112,6 +118,15 @@ def choose(jobs: Sequence[Job]) -> str:
     if problem.lam < _AMPLE * trace * n ** (1.0 - 1.0 / problem.p):
         return subspace.SOLVER.name
     return dual.SOLVER.name if problem.p > 1 else interleaved.SOLVER.name
+
+
+def _are_many(jobs: Sequence[Job], *, several: bool) -> bool:
+    """Whether a training set has many targets, which fill its space where they have several points each."""
+    targets = {(id(job.training), id(job.problem.h)): job for job in jobs if job.n_kernels > 1}
+    counts = Counter(training for training, _ in targets)
+    sizes = {id(job.training): job.training.n_train for job in jobs}
+    least = {training: sizes[training] / _DIRECTIONS if several else _MANY for training in counts}
+    return any(count >= max(_MANY, least[training]) for training, count in counts.items())
 
 
 def check_resolution(lens: Lens, lam: float) -> None:

@@ -1,0 +1,104 @@
+"""What classifiers share beside what all learners do: classes, and what scores mean."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
+
+from dmkl.arrays import Array
+from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.problems import Problems
+from dmkl.kernelset import KernelSet
+from dmkl.numerics.fisher import Targets, encode_targets, is_known
+
+__all__ = ["KernelClassifier", "label_accuracy", "predicted_labels"]
+
+
+class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: ignore[misc]
+    """A classifier on a weighted sum of kernels."""
+
+    def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
+        return encode_targets(labels, n_samples, tasks)
+
+    def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
+        return Problems.binary(targets, tasks, self.multiclass)
+
+    def decision_function(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
+        """Scores Σ_j β_j K_j α + b of the row samples, (sample, class); (sample,) for two classes.
+
+        Parameters
+        ----------
+        K
+            ``K[test, train]``, or a rectangular set: new samples against the training samples in their order. Kernels
+            are matched by name; those of zero weight are not read.
+        **new
+            Instead of `K` the `features` of new samples, and `samples`, `present`, `join` and `missing` where they are
+            needed (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of
+            zero weight are not computed.
+
+        Raises
+        ------
+        InputError
+            If the columns are not the training samples, or a kernel with weight is missing; if features are missing or
+            have other columns than in training.
+        """
+        return self._decision(K, **new)
+
+    def predict(self, K: KernelSet | None = None, **new: Any) -> Array:
+        """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
+
+        The class of the largest score; the second class where a binary score is positive; 0 or 1 for each task of a
+        multilabel problem, by the sign of its score. A binary score of a Fisher discriminant is zero where the
+        estimated probability of the second class equals its share in training: rare classes are found rather than
+        missed. For another balance, put a threshold of your own on `decision_function`.
+        """
+        return self.labels_of(self.decision_function(K, **new).values)
+
+    def labels_of(self, scores: Array) -> Array:
+        """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
+        return predicted_labels(self.kind_, self.classes_, scores)
+
+    def score(
+        self,
+        K: KernelSet | None = None,
+        y: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        **new: Any,
+    ) -> float:
+        """Share of the row samples whose labels are predicted: of a multilabel problem, all those that are known.
+
+        Parameters
+        ----------
+        K, **new
+            As in `decision_function`.
+        y
+            The true labels; those of `K` where missing.
+        """
+        return label_accuracy(self._truth(K, y), self.predict(K, **new), sample_weight)
+
+
+def predicted_labels(kind: str, classes: Array, scores: Array) -> Array:
+    """Labels that scores mean: the largest of several classes, the sign for two classes and for tasks."""
+    if kind == "multilabel":
+        return (scores > 0).astype(np.int64)
+    index = (scores > 0).astype(np.int64) if kind == "binary" else np.argmax(scores, axis=1)
+    return cast(Array, classes[index])
+
+
+def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:
+    """Share of the samples whose labels are right: all those that are known, of several tasks.
+
+    Samples of which no label is known do not count.
+    """
+    known = is_known(truth)
+    if truth.ndim == 2 and not known.all():
+        truth = np.where(known, truth, predicted).astype(predicted.dtype)
+        some = known.any(axis=1)
+        sample_weight = None if sample_weight is None else np.asarray(sample_weight)[some]
+        truth, predicted = truth[some], predicted[some]
+    return float(accuracy_score(truth, predicted, sample_weight=sample_weight))

@@ -1,0 +1,140 @@
+"""Multiple kernel ridge regression of many targets, beside himalaya and scikit-learn.
+
+    python pipelines/ridge.py                                        # 40 targets, a small grid, all three
+    python pipelines/ridge.py --targets 1000 --ps 2 --lams 1e-3      # what a thousand targets take
+
+Each simulated target depends on three of the kernels and on noise. Three quarters of the samples train; where the grid
+has several points, a quarter of those chooses, for each target, and what is chosen is fitted anew on all of them. The
+rest tests. himalaya's MultipleKernelRidgeCV chooses by random search on the same rows, with the same values of λ, on
+kernels that are centered and scaled as dmkl does it; it runs where it is installed (pip install himalaya).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics import r2_score
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import PredefinedSplit
+
+import dmkl
+
+
+def simulated(n: int, m: int, n_targets: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """RBF kernels (n, m, m) of features of their own, and targets (m, n_targets)."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((n, m, 5))
+    kernels = np.stack([rbf_kernel(x, gamma=0.1) for x in features])
+    # Functions of a kernel's space, by random Fourier features.
+    waves = [
+        np.sqrt(2 / 100) * np.cos(np.sqrt(0.2) * x @ rng.standard_normal((5, 100)) + 6 * rng.random(100))
+        for x in features
+    ]
+    targets = np.empty((m, n_targets))
+    for column in targets.T:
+        chosen = rng.choice(n, min(3, n), replace=False)
+        signal = sum(waves[j] @ rng.standard_normal(100) for j in chosen)
+        column[:] = signal / signal.std() + noise * rng.standard_normal(m)
+    return kernels, targets
+
+
+def told(name: str, seconds: float, truth: np.ndarray, found: np.ndarray, more: str) -> None:
+    """A line of the table."""
+    scores = r2_score(truth, found, multioutput="raw_values")
+    print(f"{name:12} {seconds:8.1f} s   R² {scores.mean():.4f} ± {scores.std():.4f} over targets   {more}", flush=True)
+
+
+def with_dmkl(K: dmkl.KernelSet, y: np.ndarray, rows: dict[str, np.ndarray], grid: dict[str, list[float]]) -> None:
+    """Search, where there is a choice, and fit."""
+    train, test = rows["train"], rows["test"]
+    started = time.monotonic()
+    if max(map(len, grid.values())) > 1:
+        found = dmkl.search(dmkl.MKRidge(), K, y, grid, cv=(rows["learn"], rows["choose"]), refit=False)
+        points = found.best_params_.values()
+        chosen = {name: tuple(point[name] for point in points) for name in grid}
+        passes, solver = found.n_passes_, found.scores.attrs["solver"]
+    else:
+        chosen, passes, solver = {name: values[0] for name, values in grid.items()}, 0.0, ""
+    model = dmkl.MKRidge(**chosen).fit(K[train, train], y[train])
+    seconds = time.monotonic() - started
+    solvers = model.solver_ if solver in ("", model.solver_) else f"{solver}, {model.solver_}"
+    gap = float(np.max(model.gap_))
+    more = f"{passes + model.n_passes_:g} passes ({solvers}), largest gap {gap:.0e}"
+    told("dmkl", seconds, y[test], model.predict(K[test, train]).values, more)
+
+
+def prepared(kernels: np.ndarray, rows: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """Kernels centered and of unit trace by the training rows."""
+    found = kernels[:, rows][:, :, train]
+    own = kernels[:, train][:, :, train]
+    means = own.mean(axis=1)
+    grand = means.mean(axis=1)[:, None, None]
+    traces = np.trace(own, axis1=1, axis2=2) - len(train) * grand[:, 0, 0]
+    centered = found - found.mean(axis=2)[:, :, None] - means[:, None, :] + grand
+    return centered / traces[:, None, None]
+
+
+def with_himalaya(
+    kernels: np.ndarray, y: np.ndarray, rows: dict[str, np.ndarray], lams: list[float], n_iter: int
+) -> None:
+    """Random search over weights, which all targets try alike, and λ for each."""
+    if find_spec("himalaya") is None:
+        print("himalaya     is not installed; pip install himalaya")
+        return
+    from himalaya.kernel_ridge import MultipleKernelRidgeCV
+
+    train, test = rows["train"], rows["test"]
+    means = y[train].mean(axis=0)
+    started = time.monotonic()
+    cv = PredefinedSplit(np.where(np.isin(train, rows["choose"]), 0, -1))
+    # Its weights add up to one, those of dmkl are of norm one: more values of λ make up for it.
+    alphas = np.unique([lam / 2.0**k for lam in lams for k in range(4)])
+    options = {"n_iter": n_iter, "alphas": alphas, "progress_bar": False}
+    model = MultipleKernelRidgeCV(
+        kernels="precomputed", solver="random_search", solver_params=options, cv=cv, random_state=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(prepared(kernels, train, train), y[train] - means)
+    seconds = time.monotonic() - started
+    found = model.predict(prepared(kernels, test, train)) + means
+    told("himalaya", seconds, y[test], found, f"{n_iter} weightings tried")
+
+
+def main() -> None:
+    """Run all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--targets", type=int, default=40)
+    parser.add_argument("--samples", type=int, default=800)
+    parser.add_argument("--kernels", type=int, default=10)
+    parser.add_argument("--noise", type=float, default=0.5, help="standard deviation, that of the signal being 1")
+    parser.add_argument("--ps", type=float, nargs="+", default=[1.0, 1.5, 2.0])
+    parser.add_argument("--lams", type=float, nargs="+", default=[1e-4, 1e-3, 1e-2])
+    parser.add_argument("--n-iter", type=int, default=100, help="weightings that himalaya tries")
+    parser.add_argument("--output", type=Path, default=Path("out"), help="folder for the kernels")
+    chosen = parser.parse_args()
+    kernels, y = simulated(chosen.kernels, chosen.samples, chosen.targets, chosen.noise)
+    shuffled = np.random.default_rng(1).permutation(chosen.samples)
+    train, test = (np.sort(part) for part in np.split(shuffled, [3 * chosen.samples // 4]))
+    learn, choose = train[np.arange(len(train)) % 4 > 0], train[::4]
+    rows = {"train": train, "test": test, "learn": learn, "choose": choose}
+    K = dmkl.create(chosen.output / "ridge.zarr", kernels, overwrite=True).persist()
+
+    one = K.select([K.names[0]])
+    ours = dmkl.MKRidge(lam=0.1, steps=()).fit(one[train, train], y[train]).predict(one[test, train])
+    theirs = KernelRidge(alpha=0.1, kernel="precomputed").fit(kernels[0][np.ix_(train, train)], y[train])
+    difference = np.abs(ours.values - theirs.predict(kernels[0][np.ix_(test, train)])).max()
+    print(f"one kernel: predictions differ from scikit-learn's KernelRidge by {difference:.1e} at most")
+
+    with_dmkl(K, y, rows, {"p": chosen.ps, "lam": chosen.lams})
+    with_himalaya(kernels, y, rows, chosen.lams, chosen.n_iter)
+
+
+if __name__ == "__main__":
+    main()

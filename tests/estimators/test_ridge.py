@@ -1,0 +1,261 @@
+"""ℓp multiple kernel ridge regression, against cvxpy, scikit-learn, dense algebra, and fits one by one."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from helpers.references import dense_view, digits, in_memory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone, is_regressor
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.solvers.fisher.registry import SOLVERS
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+TRAIN, TEST = np.arange(60), np.arange(60, 90)
+STEPS = ("center", "trace")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with threadpool_limits(1, "blas"):
+        yield
+
+
+@cache
+def problem():
+    """Five kernels of 90 digits, and targets that depend on the first, on the third, on both, with noise."""
+    kernels, _ = digits()
+    rng = np.random.default_rng(3)
+    roots = [np.linalg.cholesky(K + 1e-8 * np.trace(K) * np.eye(90)) for K in (kernels[0], kernels[2])]
+    a, b = (root @ rng.standard_normal(90) for root in roots)
+    a, b = (v / v.std() for v in (a, b))
+    y = np.stack([a, b, a + b], axis=1) + 0.1 * rng.standard_normal((90, 3))
+    return in_memory(kernels, 25), kernels, y * [1.0, 100.0, 0.01] + [5.0, -3.0, 0.0]
+
+
+def least(kernels, h, lam, p):
+    """The least of Σ(h − f)² + λ‖f‖² over β and f: min over c of ‖h‖² − max …, by its dual, with cvxpy.
+
+    For fixed β it is max over a of  aᵀh − ¼aᵀa − (1/4λ) aᵀK(β)a, so that the whole is that with max_β = ‖·‖_p*.
+    """
+    scale = np.linalg.norm(h)
+    a = cp.Variable(len(h))
+    factors = [np.linalg.cholesky(K + 1e-12 * np.trace(K) * np.eye(len(K))) for K in kernels]
+    q = cp.hstack([cp.sum_squares(F.T @ a) / (4 * lam) for F in factors])
+    dual = {1.0: np.inf, np.inf: 1.0}.get(p) or p / (p - 1)
+    upper = cp.Variable(len(kernels))
+    value = a @ (h / scale) - 0.25 * cp.sum_squares(a) - cp.norm(upper, "inf" if np.isinf(dual) else dual)
+    cp.Problem(cp.Maximize(value), [upper >= q]).solve(solver=cp.CLARABEL)
+    return value.value * scale**2
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, np.inf])
+@pytest.mark.parametrize("lam", [1e-3, 1e-1])
+def test_the_objective_is_the_optimum(p, lam):
+    K, kernels, y = problem()
+    model = dmkl.MKRidge(p, lam, tol=1e-6).fit(K[TRAIN, TRAIN], y[TRAIN, 2])
+    h = y[TRAIN, 2] - y[TRAIN, 2].mean()
+    assert model.gap_ <= 1e-6
+    assert -model.objective_ == pytest.approx(least(dense_view(kernels, TRAIN, TRAIN, STEPS), h, lam, p), rel=1e-4)
+
+
+def primal(combined, h, lam, c):
+    return np.sum((h - combined @ c) ** 2) + lam * c @ combined @ c
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    p=st.sampled_from([1.0, 1.25, 2.0, 5.0, np.inf]),
+    lam=st.floats(1e-4, 10.0),
+    seed=st.integers(0, 1000),
+    scale=st.floats(1e-3, 1e3),
+    solver=st.sampled_from(["direct", "subspace", "cg"]),
+)
+def test_the_gap_is_proven(p, lam, seed, scale, solver):
+    """No other weights of the ball give a lower value than the proven bound, nor do those returned."""
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((4, 25, 3))
+    kernels = features @ features.transpose(0, 2, 1)
+    y = scale * (kernels[0] @ rng.standard_normal(25) + rng.standard_normal(25))
+    model = dmkl.MKRidge(p, lam, solver=solver).fit(in_memory(kernels, 10), y)
+    dense, h = dense_view(kernels, steps=STEPS), y - y.mean()
+    beta, c = model.weights_.values, model.dual_coef_.values[:, 0]
+    combined = np.tensordot(beta, dense, axes=1)
+    assert np.all(beta >= 0)
+    assert np.linalg.norm(beta, p) <= 1 + 1e-9
+    # −S is the value at the exact c; the c that is returned gives no less.
+    value = primal(combined, h, lam, c)
+    assert value >= -model.objective_ * (1 - model.gap_) - 1e-9 * value
+    floor = -model.objective_ * (1 - model.gap_)
+    for _ in range(20):
+        other = rng.dirichlet(np.ones(4) * rng.choice([0.1, 1.0, 10.0]))
+        other /= np.linalg.norm(other, p)
+        Kb = np.tensordot(other, dense, axes=1)
+        best = lam * h @ np.linalg.solve(Kb + lam * np.eye(25), h)
+        assert best >= floor * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solvers_agree(solver):
+    K, _, y = problem()
+    p = 1.5
+    fits = [dmkl.MKRidge(p, 1e-2, tol=1e-8, solver=s).fit(K[TRAIN, TRAIN], y[TRAIN, 2]) for s in (solver, "direct")]
+    assert fits[0].solver_ == solver
+    np.testing.assert_allclose(fits[0].weights_, fits[1].weights_, atol=2e-4)
+    scores = [model.predict(K[TEST, TRAIN]).values for model in fits]
+    np.testing.assert_allclose(*scores, rtol=1e-3, atol=1e-3 * np.abs(scores[0]).max())
+
+
+@pytest.mark.parametrize("lam", [1e-3, 1.0])
+def test_one_kernel_is_kernel_ridge(lam):
+    K, kernels, y = problem()
+    one = K.select([K.names[0]])
+    model = dmkl.MKRidge(2.0, lam, steps=()).fit(one[TRAIN, TRAIN], y[TRAIN])
+    known = KernelRidge(alpha=lam, kernel="precomputed").fit(kernels[0][np.ix_(TRAIN, TRAIN)], y[TRAIN])
+    np.testing.assert_allclose(model.dual_coef_, known.dual_coef_, rtol=1e-8, atol=1e-8)
+    cross = kernels[0][np.ix_(TEST, TRAIN)]
+    np.testing.assert_allclose(model.predict(one[TEST, TRAIN]), known.predict(cross), rtol=1e-8, atol=1e-8)
+    assert not model.intercept_.any()
+
+
+def test_a_centered_linear_kernel_is_ridge_with_an_intercept():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((50, 4)) + 3, rng.standard_normal(50) + 10
+    K = in_memory((X @ X.T)[None], 20)
+    model = dmkl.MKRidge(1.0, 0.7, steps="center").fit(K[:40, :40], y[:40])
+    known = Ridge(alpha=0.7).fit(X[:40], y[:40])
+    np.testing.assert_allclose(model.predict(K[40:, :40]), known.predict(X[40:]), rtol=1e-9)
+    assert model.score(K[40:, :40], y[40:]) == pytest.approx(known.score(X[40:], y[40:]))
+    assert float(model.intercept_[0]) == pytest.approx(y[:40].mean())
+
+
+def test_several_targets_are_single_fits():
+    K, _, y = problem()
+    p, lam = (1.0, 2.0, np.inf), (1e-3, 1e-2, 0.1)
+    model = dmkl.MKRidge(p, lam, tol=1e-8).fit(K[TRAIN, TRAIN], y[TRAIN])
+    assert model.weights_.dims == ("kernel", "target")
+    assert model.dual_coef_.dims == ("sample", "target")
+    predicted = model.predict(K[TEST, TRAIN])
+    assert predicted.dims == ("sample", "target")
+    scores = []
+    for k in range(3):
+        single = dmkl.MKRidge(p[k], lam[k], tol=1e-8).fit(K[TRAIN, TRAIN], y[TRAIN, k])
+        assert single.weights_.dims == ("kernel",)
+        np.testing.assert_allclose(model.weights_[:, k], single.weights_, atol=1e-6)
+        found = single.predict(K[TEST, TRAIN])
+        np.testing.assert_allclose(predicted[:, k], found, rtol=1e-5, atol=1e-5 * np.abs(found).max())
+        scores.append(r2_score(y[TEST, k], found))
+    assert model.score(K[TEST, TRAIN], y[TEST]) == pytest.approx(np.mean(scores), rel=1e-5)
+
+
+def test_scale_and_shift_of_the_target_go_through():
+    K, _, y = problem()
+    first, second = (
+        dmkl.MKRidge(1.5, 1e-2, solver="direct").fit(K[TRAIN, TRAIN], v[TRAIN]) for v in (y[:, 0], 1e6 * y[:, 0] + 7)
+    )
+    np.testing.assert_allclose(first.weights_, second.weights_, atol=1e-5)  # to which Clarabel's are the same
+    found = second.predict(K[TEST, TRAIN])
+    np.testing.assert_allclose(
+        1e6 * first.predict(K[TEST, TRAIN]) + 7, found, rtol=1e-5, atol=1e-5 * np.abs(found).max()
+    )
+
+
+def test_it_is_saved_and_a_regressor(tmp_path):
+    K, _, y = problem()
+    model = dmkl.MKRidge((1.0, 2.0, 2.0), 1e-2).fit(K[TRAIN, TRAIN], y[TRAIN])
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    for name in ("weights_", "dual_coef_", "intercept_", "gap_"):
+        assert getattr(loaded, name).identical(getattr(model, name))
+    assert loaded.predict(K[TEST, TRAIN]).identical(model.predict(K[TEST, TRAIN]))
+    assert loaded.get_params() == model.get_params() == clone(model).get_params()
+    assert is_regressor(model)
+    check_is_fitted(model)
+
+
+def test_kernels_without_weight_are_not_needed():
+    K, _, y = problem()
+    model = dmkl.MKRidge(1.0, 1e-2).fit(K[TRAIN, TRAIN], y[TRAIN, 0])
+    used = [name for name, weight in zip(K.names, model.weights_.values, strict=True) if weight]
+    assert 0 < len(used) < len(K)
+    few = K.select(used)[TEST, TRAIN]
+    np.testing.assert_allclose(model.predict(few), model.predict(K[TEST, TRAIN]))
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.full(60, 2.0), "y has a single value, 2, in training"),
+        (np.stack([np.arange(60.0), np.full(60, 2.0)], axis=1), "target '1' has a single value"),
+        (np.where(np.arange(60) == 3, np.nan, 1.0), "1 labels that are missing; leave those samples out"),
+        (np.where(np.arange(60) == 3, np.inf, 1.0), "1 infinite labels"),
+        (np.array(["a", "b"] * 30), "targets of a regression are numbers"),
+        (np.arange(59.0), r"y has shape \(59,\), expected \(60,\)"),
+    ],
+)
+def test_bad_targets_are_refused(y, message):
+    K, _, _ = problem()
+    with pytest.raises(InputError, match=message):
+        dmkl.MKRidge().fit(K[TRAIN, TRAIN], y)
+
+
+# --- searches --------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_chooses_for_each_target():
+    K, kernels, y = problem()
+    grid = {"p": [1.0, 2.0], "lam": [1e-4, 1e-2, 1.0]}
+    found = dmkl.search(dmkl.MKRidge(), K, y, grid, cv=3, scoring=["r2", "correlation", "neg_mean_squared_error"])
+    assert found.scores["score"].dims == ("p", "lam", "fold", "target")
+    assert list(found.best_params_) == ["0", "1", "2"]
+    for k, (target, point) in enumerate(found.best_params_.items()):
+        alone = dmkl.search(dmkl.MKRidge(), K, y[:, k], grid, cv=3)
+        mine = found.scores.sel(target=target)
+        np.testing.assert_allclose(mine["score"], alone.scores["score"], atol=2e-3)
+        mean = mine["score"].mean("fold").values
+        assert (grid["p"].index(point["p"]), grid["lam"].index(point["lam"])) == np.unravel_index(
+            mean.argmax(), mean.shape
+        )
+    assert found.best_.p == tuple(point["p"] for point in found.best_params_.values()) or np.ndim(found.best_.p) == 0
+    # One score by hand: exact weights at p = ∞ are all one, so take the kernels' sum there.
+    flat = dmkl.search(dmkl.MKRidge(), K, y, {"p": [np.inf], "lam": [1e-2]}, cv=[(TRAIN, TEST)], scoring=list(SCORES))
+    dense, cross = (dense_view(kernels, rows, TRAIN, STEPS).sum(axis=0) for rows in (TRAIN, TEST))
+    means = y[TRAIN].mean(axis=0)
+    predicted = cross @ np.linalg.solve(dense + 1e-2 * np.eye(60), y[TRAIN] - means) + means
+    for name, measure in SCORES.items():
+        variable = "score" if name == "r2" else f"score_{name}"
+        expected = [measure(y[TEST, k], predicted[:, k]) for k in range(3)]
+        np.testing.assert_allclose(flat.scores[variable].values.ravel(), expected, rtol=1e-3)
+
+
+SCORES = {
+    "r2": r2_score,
+    "correlation": lambda truth, found: np.corrcoef(truth, found)[0, 1],
+    "neg_mean_squared_error": lambda truth, found: -np.mean((truth - found) ** 2),
+}
+
+
+def test_a_search_of_one_target_is_not_stratified_and_refitted(tmp_path):
+    K, _, y = problem()
+    found = dmkl.search(dmkl.MKRidge(), K, y[:, 0], {"lam": [1e-4, 1e-2]}, cv=3)
+    assert found.scores["score"].dims == ("lam", "fold")
+    assert found.scores.attrs["kind"] == "regression"
+    found.save(tmp_path / "search")
+    loaded = dmkl.load(tmp_path / "search")
+    assert loaded.best_.predict(K).identical(found.best_.predict(K))
+    assert "r2" in found.summary()
+    with pytest.raises(InputError, match="does not suit a regression"):
+        dmkl.search(dmkl.MKRidge(), K, y[:, 0], {"lam": [1.0]}, scoring="accuracy")
+    with pytest.raises(InputError, match="no scoring 'nonsense' for a regression"):
+        dmkl.search(dmkl.MKRidge(), K, y[:, 0], {"lam": [1.0]}, scoring="nonsense")

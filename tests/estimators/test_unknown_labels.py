@@ -1,0 +1,184 @@
+"""Labels that are unknown for some samples of a task: each task is learnt from, and scored on, its own samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.references import digits, in_memory
+from sklearn.model_selection import KFold
+from threadpoolctl import threadpool_limits
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.numerics.fisher import encode_targets, encode_values, is_known
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+TRAIN, TEST = np.arange(60), np.arange(60, 90)
+SOLVERS = ["direct", "subspace", "cg", "interleaved"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with threadpool_limits(1, "blas"):
+        yield
+
+
+def problem():
+    """Three tasks of digits: of the first a third is unknown, of the second nothing, of the last two fifths."""
+    kernels, y = digits()
+    labels = np.stack([y < 5, y % 2 == 0, y > 2], axis=1).astype(float)
+    rng = np.random.default_rng(0)
+    labels[rng.permutation(90)[:30], 0] = np.nan
+    labels[rng.permutation(90)[:36], 2] = np.nan
+    return in_memory(kernels, 25), labels
+
+
+def known_rows(labels, k, among):
+    return among[~np.isnan(labels[among, k])]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_task_is_the_fit_on_its_labeled_rows(solver):
+    K, labels = problem()
+    model = dmkl.MKFDA(1.5, 1e-2, solver=solver, tol=1e-8).fit(K[TRAIN, TRAIN], labels[TRAIN])
+    scores = model.decision_function(K[TEST, TRAIN])
+    assert scores.dims == ("sample", "task")
+    for k in range(3):
+        rows = known_rows(labels, k, TRAIN)
+        alone = dmkl.MKFDA(1.5, 1e-2, solver=solver, tol=1e-8).fit(K[rows, rows], labels[rows, k])
+        np.testing.assert_allclose(model.weights_[:, k], alone.weights_, atol=1e-3)
+        expected = alone.decision_function(K[TEST, rows])
+        np.testing.assert_allclose(scores[:, k], expected, atol=1e-4 * np.abs(expected).max())
+        unknown = np.setdiff1d(TRAIN, rows)
+        assert not model.dual_coef_.values[unknown, k].any()
+    assert not np.isnan(model.gap_).any()
+
+
+@pytest.mark.parametrize(
+    "learner", [dmkl.Uniform(0.1), dmkl.Product(0.1), dmkl.MKSVM(1.5, 4.0, tol=1e-6), dmkl.GMKL(4.0, tol=1e-6)]
+)
+def test_all_learners_of_tasks_by_themselves_do(learner, tmp_path):
+    K, labels = problem()
+    model = learner.fit(K[TRAIN, TRAIN], labels[TRAIN])
+    scores = model.decision_function(K[TEST, TRAIN])
+    predicted = model.predict(K[TEST, TRAIN])
+    for k in range(3):
+        rows = known_rows(labels, k, TRAIN)
+        alone = type(learner)(**learner.get_params()).fit(K[rows, rows], labels[rows, k])
+        expected = alone.decision_function(K[TEST, rows])
+        np.testing.assert_allclose(scores[:, k], expected, atol=1e-3 * np.abs(expected).max())
+        np.testing.assert_array_equal(predicted[:, k], alone.predict(K[TEST, rows]))
+    model.save(tmp_path / "model")
+    assert dmkl.load(tmp_path / "model").decision_function(K[TEST, TRAIN]).identical(scores)
+
+
+def test_tasks_share_passes():
+    K, labels = problem()
+    every = dmkl.MKFDA(2.0, 1e-2, solver="subspace").fit(K[TRAIN, TRAIN], labels[TRAIN])
+    rows = [known_rows(labels, k, TRAIN) for k in range(3)]
+    alone = [dmkl.MKFDA(2.0, 1e-2, solver="subspace").fit(K[r, r], labels[r, k]) for k, r in enumerate(rows)]
+    assert every.n_passes_ <= max(model.n_passes_ for model in alone) + 2
+    assert every.n_passes_ < sum(model.n_passes_ for model in alone)
+
+
+def test_predictions_take_one_pass():
+    K, labels = problem()
+    model = dmkl.MKFDA(2.0, 1e-2).fit(K[TRAIN, TRAIN], labels[TRAIN])
+    model.decision_function(K[TEST, TRAIN])
+    assert model.n_prediction_passes_ == 1
+
+
+def test_a_score_counts_known_labels():
+    K, labels = problem()
+    model = dmkl.MKFDA(2.0, 1e-2).fit(K[TRAIN, TRAIN], labels[TRAIN])
+    predicted, truth = model.predict(K[TEST, TRAIN]), labels[TEST]
+    right = [np.all((row == true)[~np.isnan(true)]) for row, true in zip(predicted, truth, strict=True)]
+    some = ~np.isnan(truth).all(axis=1)
+    assert model.score(K[TEST, TRAIN], truth) == pytest.approx(np.mean(np.array(right)[some]))
+
+
+def test_regressions_leave_out_unknown_values():
+    K, labels = problem()
+    rng = np.random.default_rng(1)
+    y = np.where(np.isnan(labels), np.nan, rng.standard_normal(labels.shape) + labels)
+    model = dmkl.MKRidge((1.0, 2.0, np.inf), 1e-2, tol=1e-8).fit(K[TRAIN, TRAIN], y[TRAIN])
+    found = model.predict(K[TEST, TRAIN])
+    for k, p in enumerate((1.0, 2.0, np.inf)):
+        rows = known_rows(y, k, TRAIN)
+        alone = dmkl.MKRidge(p, 1e-2, tol=1e-8).fit(K[rows, rows], y[rows, k])
+        np.testing.assert_allclose(found[:, k], alone.predict(K[TEST, rows]), rtol=1e-6, atol=1e-6)
+        assert float(model.intercept_[k]) == pytest.approx(y[rows, k].mean())
+
+
+@pytest.mark.parametrize("learner", [dmkl.MKFDA(), dmkl.MKRidge(), dmkl.MKSVM()])
+def test_a_search_of_a_task_is_that_on_its_labeled_rows(learner):
+    K, labels = problem()
+    price = "C" if isinstance(learner, dmkl.MKSVM) else "lam"
+    grid = {"p": [2.0], price: [1e-2, 1.0]}
+    scoring = "r2" if isinstance(learner, dmkl.MKRidge) else "roc_auc"
+    found = dmkl.search(learner, K, labels, grid, cv=2, scoring=scoring)
+    dim = "target" if scoring == "r2" else "task"
+    rows = known_rows(labels, 2, np.arange(90))
+    place = {row: i for i, row in enumerate(rows)}
+    cv = [[np.array([place[i] for i in part if i in place]) for part in parts] for parts in KFold(2).split(labels)]
+    alone = dmkl.search(learner, K[rows, rows], labels[rows, 2], grid, cv=cv, scoring=scoring)
+    np.testing.assert_allclose(found.scores["score"].sel({dim: "2"}), alone.scores["score"], atol=2e-3)
+    np.testing.assert_allclose(found.best_.weights_.sel({dim: "2"}), alone.best_.weights_, atol=1e-2)
+
+
+def test_a_search_goes_on_from_its_state(tmp_path):
+    K, labels = problem()
+    grid = {"lam": [1e-2, 1.0]}
+    first = dmkl.search(dmkl.MKFDA(), K, labels, grid, cv=2, state=tmp_path / "state")
+    again = dmkl.search(dmkl.MKFDA(), K, labels, grid, cv=2, state=tmp_path / "state")
+    assert again.scores["score"].equals(first.scores["score"])
+
+
+# --- how labels say it -----------------------------------------------------------------------------------------------
+
+
+def test_ways_to_say_unknown():
+    texts = np.array([["1", ""], ["0", "1"], ["", "0"], ["1", "1"]])
+    objects = np.array([[1, None], [0, 1], [np.nan, 0], [1, 1]], dtype=object)
+    numbers = np.array([[1, np.nan], [0, 1], [np.nan, 0], [1, 1]])
+    for labels in (texts, objects, numbers):
+        np.testing.assert_array_equal(is_known(labels), ~np.isnan(numbers))
+        targets = encode_targets(labels, 4)
+        np.testing.assert_array_equal(targets.labels, numbers)
+        np.testing.assert_array_equal(targets.rows[0], [0, 1, 3])
+        np.testing.assert_array_equal(targets.rows[1], [1, 2, 3])
+        np.testing.assert_allclose(targets.problems[0][:, 0], [0.5, -1.0, 0.5])
+    values = encode_values(objects, 4)
+    np.testing.assert_allclose(values.problems[0][:, 0], np.array([1, 0, 1]) - 2 / 3)
+    np.testing.assert_allclose(values.means, [2 / 3, 2 / 3])
+
+
+def test_tasks_with_the_same_samples_share_them():
+    labels = np.array([[1, 0, 1, 0], [0, 1, np.nan, np.nan], [np.nan, np.nan, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]])
+    targets = encode_targets(labels, 5)
+    assert targets.rows[0] is targets.rows[1]
+    assert targets.rows[2] is targets.rows[3]
+    assert encode_targets(labels[3:], 2).all_known
+
+
+def test_what_cannot_be_learnt_is_refused():
+    K, labels = problem()
+    with pytest.raises(
+        InputError, match=r"60 labels that are missing|labels that are missing; leave those samples out"
+    ):
+        dmkl.MKFDA().fit(K[TRAIN, TRAIN], labels[TRAIN, 0])
+    with pytest.raises(InputError, match="labels that are missing"):
+        dmkl.MKFDA().fit(K[TRAIN, TRAIN], np.where(np.arange(60) < 3, "", "ab"))
+    alone = labels.copy()
+    alone[alone[:, 0] == 0, 0] = np.nan
+    with pytest.raises(InputError, match="task '0' has only the label 1 in training"):
+        dmkl.MKFDA().fit(K, alone)
+    with pytest.raises(InputError, match="task '0' has no known labels in training"):
+        dmkl.MKFDA().fit(K, labels * [np.nan, 1, 1])
+    for learner in (dmkl.GSMKL(), dmkl.NCuts(), dmkl.SingleBest()):
+        with pytest.raises(InputError, match="needs the labels of all samples"):
+            learner.fit(K, labels)
+    one_class = labels.copy()
+    one_class[:60, 0] = np.where(one_class[:60, 0] == 0, np.nan, one_class[:60, 0])
+    with pytest.raises(InputError, match=r"fold 0 has (no )?training rows of .*class.* in task 0"):
+        dmkl.search(dmkl.MKFDA(), K, one_class, {"lam": [1.0]}, cv=[(TRAIN, TEST)])
