@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -172,7 +173,10 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
-        """Scores of new samples: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
+        """What labels are read from: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
+
+        The second of two classes and a task where it is positive, the largest of several classes; the scores of the
+        estimator after its `decisions_of`.
 
         Parameters
         ----------
@@ -184,18 +188,31 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         InputError
             If X breaks a rule.
         """
+        decisions: npt.NDArray[np.float64] = self.estimator_.decisions_of(self._found("decision_function", X))
+        return decisions
+
+    def predict(self, X: Any) -> Array:
+        """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA` for the rule and its `priors`."""
+        labels: Array = self.estimator_.labels_of(self._found("decision_function", X))
+        return labels
+
+    @available_if(lambda self: getattr(self.estimator_, "calibrated_on_", None) is not None)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Calibrated probabilities of new samples, (n, classes), or (n, tasks) of a multilabel problem.
+
+        There where the estimator has calibrated ones after fitting, as Fisher discriminants have; see its
+        `calibrated_on_`.
+        """
+        return self._found("predict_proba", X)
+
+    def _found(self, method: str, X: Any) -> npt.NDArray[np.float64]:
+        """What a method of the estimator says of new samples."""
         check_is_fitted(self, "estimator_")
         X = validate_data(self, X, reset=False, **self._checks())
         with _in_this_process():
-            found = self.estimator_.decision_function(features=self._features(X), missing=self.missing)
-        scores: npt.NDArray[np.float64] = found.values
-        return scores
-
-    def predict(self, X: Any) -> Array:
-        """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA.predict` for the balance of two classes."""
-        scores = self.decision_function(X)
-        labels: Array = self.estimator_.labels_of(scores)
-        return labels
+            found = getattr(self.estimator_, method)(features=self._features(X), missing=self.missing)
+        values: npt.NDArray[np.float64] = found.values
+        return values
 
     def _checks(self) -> dict[str, Any]:
         finite = "allow-nan" if self.missing == "zero" else True

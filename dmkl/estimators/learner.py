@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from sklearn.metrics import accuracy_score
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
+from dmkl.estimators.calibration import Calibrated
+from dmkl.estimators.decisions import Decider, class_sizes, prior_probabilities
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass, Problems
@@ -35,15 +37,15 @@ from dmkl.solvers.requests import CombinedProduct, Solver
 __all__ = [
     "KernelClassifier",
     "check_kernel_set",
+    "decisions_of",
     "features_of",
     "fitted",
     "labeled_targets",
     "labels_of",
-    "predicted_labels",
 ]
 
 
-class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class KernelClassifier(Calibrated, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier on a weighted sum of kernels.
 
     The score of a sample x for class k is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row of kernel values centered
@@ -64,7 +66,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """What `_preparation` found, for learners that predict with it."""
     _HAS_INTERCEPT = False
     """Whether solutions have a bias."""
-    _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_")
+    _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_", "calibrated_on_")
     """Attributes that are saved as JSON, where they are there."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **more: Any) -> None:
@@ -163,6 +165,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if found.solver is not None:
             self.solver_ = found.solver
         set_results(self, found)
+        self.priors_ = np.array([prior_probabilities(self.priors, sizes) for sizes in class_sizes(targets)])
+        self._set_decider(self._decider(found))
         self._set_attributes(found)
         warn_if_open(self, found)
 
@@ -281,16 +285,11 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, K: KernelSet | None = None, **new: Any) -> Array:
         """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
 
-        The class of the largest score; the second class where a binary score is positive; 0 or 1 for each task of a
-        multilabel problem, by the sign of its score. A binary score of a Fisher discriminant is zero where the
-        estimated probability of the second class equals its share in training: rare classes are found rather than
-        missed. For another balance, put a threshold of your own on `decision_function`.
+        Of a machine with margins the class of the largest score, the second of two classes where the score is
+        positive, 0 or 1 for each task of a multilabel problem by the sign of its score. Of a Fisher discriminant the
+        nearest class mean in the discriminant space, `priors` given: see `MKFDA`.
         """
         return self.labels_of(self.decision_function(K, **new).values)
-
-    def labels_of(self, scores: Array) -> Array:
-        """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
-        return predicted_labels(self.kind_, self.classes_, scores)
 
     def score(
         self,
@@ -383,14 +382,6 @@ def fitted(found: FitOutcome) -> KernelClassifier:
     return model
 
 
-def predicted_labels(kind: str, classes: Array, scores: Array) -> Array:
-    """Labels that scores mean: the largest of several classes, the sign for two classes and for tasks."""
-    if kind == "multilabel":
-        return (scores > 0).astype(np.int64)
-    index = (scores > 0).astype(np.int64) if kind == "binary" else np.argmax(scores, axis=1)
-    return cast(Array, classes[index])
-
-
 def labeled_targets(K: Any, y: npt.ArrayLike | None, what: str) -> tuple[Targets, Array | None]:
     """The targets of square kernels, and the names of the tasks of a multilabel problem.
 
@@ -409,6 +400,13 @@ def labeled_targets(K: Any, y: npt.ArrayLike | None, what: str) -> tuple[Targets
         msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
         raise InputError(msg)
     return encode_targets(labels, K.shape[1], tasks), tasks
+
+
+def decisions_of(found: FitOutcome) -> Float:
+    """What labels of the held-out rows of a plan's row are read from, as its learner would after that fit."""
+    learner: Any = found.data.fit.learner
+    decider: Decider | None = learner._decider(found)
+    return found.decision if decider is None else decider.decision(found.scores).reshape(found.decision.shape)
 
 
 def labels_of(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:

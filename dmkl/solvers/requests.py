@@ -22,6 +22,7 @@ __all__ = [
     "CombinedFactor",
     "CombinedProduct",
     "EachProduct",
+    "FactorDiagonal",
     "FactorSolve",
     "GroupClassifier",
     "Projection",
@@ -89,6 +90,14 @@ class FactorSolve:
 
 
 @dataclass(frozen=True, eq=False)
+class FactorDiagonal:
+    """The diagonal of A⁻¹ by a factor of A; answered by (m,)."""
+
+    factor: Any
+    """As `CombinedFactor` was answered."""
+
+
+@dataclass(frozen=True, eq=False)
 class SVM:
     """A support vector machine on K(β); answered by a `SVMSolution`."""
 
@@ -141,6 +150,7 @@ Request = (
     | Projection
     | CombinedEntries
     | CombinedFactor
+    | FactorDiagonal
     | FactorSolve
     | SVM
     | GroupClassifier
