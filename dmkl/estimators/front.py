@@ -128,7 +128,7 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.classifier_tags.multi_label = True
         return tags
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
         """Make the kernels and learn their weights.
 
         Parameters
@@ -137,6 +137,8 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             (m, columns), an array or a data frame of numbers.
         y
             (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems.
+        **fit_params
+            For the `fit` of the estimator, such as the `sample_weight` of `dmkl.MKSVM`.
 
         Raises
         ------
@@ -164,7 +166,7 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with _in_this_process():
             self._check_plan(specs, features, X)
             K = build(None, features, specs, missing=self.missing, dtype=self.dtype)
-            self.estimator_ = clone(estimator).fit(K.persist(), labels)
+            self.estimator_ = clone(estimator).fit(K.persist(), labels, **fit_params)
         self.classes_ = self.estimator_.classes_
         self.weights_ = self.estimator_.weights_
         self.kernel_names_ = K.names

@@ -142,11 +142,14 @@ class KernelClassifier(Calibrated, ClassifierMixin, BaseEstimator):  # type: ign
         MemoryBudgetError
             If the solver that was asked for does not fit the memory budget.
         """
+        return self._fit(K, y)
+
+    def _fit(self, K: KernelSet, y: npt.ArrayLike | None, sample_weight: Float | None = None) -> Self:
         # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         targets, tasks = labeled_targets(K, y, "fit")
-        row = Fit(self, np.arange(K.shape[1]), targets, tasks)
+        row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=sample_weight)
         self._take(run(Plan(K, [row])).fits[0])
         return self
 

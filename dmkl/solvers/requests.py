@@ -105,7 +105,8 @@ class SVM:
     """β, (n,)"""
     y: Float
     """(m,), 1 and −1"""
-    C: float
+    C: float | Float
+    """The bound on α, or one for each sample, (m,)"""
     tol: float
     """The relative gap that is asked for; what the arithmetic does not resolve may be left."""
     start: Float | None = None
