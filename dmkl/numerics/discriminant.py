@@ -122,7 +122,7 @@ class Discriminant:
         means = np.array([scores[index == k].mean(axis=0) for k in range(n_classes)])
         inside = scores - means[index]
         total = float(scores.var(axis=0).mean())
-        within = inside.T @ inside / max(1, len(scores) - n_classes)
+        within = inside.T @ inside / len(scores)
         within[np.diag_indices_from(within)] += _RIDGE * total if total > 0 else 1.0
         values, vectors = np.linalg.eigh(within)
         white = vectors / np.sqrt(values)
