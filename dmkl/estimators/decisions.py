@@ -204,7 +204,7 @@ class Decider:
     # --- saving --------------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, Any]:
-        """Everything as arrays with their dimensions, by name."""
+        """Everything but the priors as arrays with their dimensions, by name."""
         return {
             "decision_means": (
                 ("decision_problem", "label", "decision_column"),
@@ -214,16 +214,15 @@ class Decider:
                 ("decision_problem", "decision_column", "discriminant"),
                 np.stack([one.scalings for one in self.discriminants]),
             ),
-            "decision_priors": (("decision_problem", "label"), self.priors),
             "decision_sharpness": (("decision_problem",), self.sharpness),
         }
 
     @classmethod
-    def of_arrays(cls, kind: str, arrays: dict[str, Array], learnt_on: str) -> Decider:
+    def of_arrays(cls, kind: str, arrays: dict[str, Array], priors: Float, learnt_on: str) -> Decider:
         """What `arrays` told."""
         pairs = zip(arrays["decision_means"], arrays["decision_scalings"], strict=True)
         found = tuple(Discriminant(means, scalings) for means, scalings in pairs)
-        return cls(kind, found, arrays["decision_priors"], arrays["decision_sharpness"], learnt_on)
+        return cls(kind, found, priors, arrays["decision_sharpness"], learnt_on)
 
 
 def _parts(kind: str, scores: Float) -> list[Float]:
