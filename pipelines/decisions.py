@@ -58,8 +58,9 @@ def main() -> None:
 Sample = tuple[str, list[np.ndarray], np.ndarray, np.ndarray]
 
 
-def data_sets(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, list[np.ndarray], np.ndarray, np.ndarray]]:
+def data_sets(options: argparse.Namespace, seed: int) -> list[Sample]:
     """Name, views, labels, and the training samples of each class."""
+    found: list[Sample] = []
     for name, path, most, least in (("digits", options.digits, 160, 8), ("scenes", options.scenes, 100, 10)):
         if path is not None:
             with np.load(path) as data:
