@@ -65,7 +65,7 @@ def data_sets(options: argparse.Namespace, seed: int) -> list[Sample]:
         if path is not None:
             with np.load(path) as data:
                 views = [data[key].astype(np.float64) for key in data.files if data[key].ndim == 2 and key != "split"]
-                labels = data["label"].astype(np.int64)
+                labels = np.unique(data["label"], return_inverse=True)[1]
             sizes = np.geomspace(most, least, len(np.unique(labels))).round().astype(int)
             found.append((name, views, labels, sizes))
     x, malignant = load_breast_cancer(return_X_y=True)

@@ -190,12 +190,14 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         InputError
             If X breaks a rule.
         """
-        decisions: npt.NDArray[np.float64] = self.estimator_.decisions_of(self._found("decision_function", X))
+        scores = self._found("decision_function", X)
+        decisions: npt.NDArray[np.float64] = self.estimator_.decisions_of(scores)
         return decisions
 
     def predict(self, X: Any) -> Array:
         """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA` for the rule and its `priors`."""
-        labels: Array = self.estimator_.labels_of(self._found("decision_function", X))
+        scores = self._found("decision_function", X)
+        labels: Array = self.estimator_.labels_of(scores)
         return labels
 
     @available_if(lambda self: getattr(self.estimator_, "calibrated_on_", None) is not None)  # type: ignore[untyped-decorator]
