@@ -17,8 +17,8 @@ from sklearn.base import clone
 from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.estimators.engine import run
 from dmkl.estimators.decisions import predicted_labels
+from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelClassifier, decisions_of, labeled_targets
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.kernelset import KernelSet

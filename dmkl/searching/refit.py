@@ -50,7 +50,7 @@ def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fol
 
     def scores_of(**task: int) -> Array:
         at = {"fold": fold, **task}
-        place = [int(index[name].isel({dim: at[dim] for dim in index[name].dims})) for name in question.grid]
+        place = [int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in question.grid]
         found: Array = grid.decisions[int(np.ravel_multi_index(place, sizes)), fold]
         return found
 
