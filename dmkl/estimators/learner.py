@@ -31,7 +31,7 @@ from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Job, Method, SideBySide
 from dmkl.solvers.requests import CombinedProduct, Solver
 
-__all__ = ["KernelLearner", "check_kernel_set", "features_of", "fitted", "labeled_targets", "labels_of"]
+__all__ = ["KernelLearner", "check_kernel_set", "decisions_of", "features_of", "fitted", "labeled_targets", "labels_of"]
 
 
 class KernelLearner(BaseEstimator):  # type: ignore[misc]
@@ -121,6 +121,13 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     def _set_attributes(self, found: FitOutcome) -> None:
         """Set the attributes that only this learner has, after those of all learners."""
 
+    def _decisions(self, found: FitOutcome) -> Float:
+        """What predictions for the held-out rows of a plan's row are read from, as after that fit."""
+        return found.decision
+
+    def _set_decisions(self, found: FitOutcome) -> None:
+        """Learn what scores mean, where that is more than the scores themselves."""
+
     # --- fitting -------------------------------------------------------------------------------------------------
 
     def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
@@ -146,11 +153,14 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         MemoryBudgetError
             If the solver that was asked for does not fit the memory budget.
         """
+        return self._fit(K, y)
+
+    def _fit(self, K: KernelSet, y: npt.ArrayLike | None, sample_weight: Float | None = None) -> Self:
         # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         targets, tasks = labeled_targets(self, K, y, "fit")
-        row = Fit(self, np.arange(K.shape[1]), targets, tasks)
+        row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=sample_weight)
         self._take(run(Plan(K, [row])).fits[0])
         return self
 
@@ -168,6 +178,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             self.solver_ = found.solver
         set_results(self, found)
         self.statistics_ = self._statistics(data)
+        self._set_decisions(found)
         self._set_attributes(found)
         warn_if_open(self, found)
 
@@ -386,6 +397,13 @@ def labeled_targets(learner: KernelLearner, K: Any, y: npt.ArrayLike | None, wha
         msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
         raise InputError(msg)
     return learner._targets(labels, K.shape[1], tasks), tasks
+
+
+def decisions_of(found: FitOutcome) -> Float:
+    """What predictions for the held-out rows of a plan's row are read from, as its learner would after that fit."""
+    learner: Any = found.data.fit.learner
+    decisions: Float = learner._decisions(found)
+    return decisions
 
 
 def labels_of(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:

@@ -15,6 +15,7 @@ import zarr
 
 from dmkl._version import __version__
 from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
+from dmkl.estimators.decisions import Decider
 from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.steps import load_step
@@ -122,6 +123,10 @@ def write_model(model: Any, path: Path) -> None:
         rows = None if part.rows is None else part.rows.tolist()
         parts.append({"prefix": start, "steps": steps, "columns": part.columns.tolist(), "rows": rows})
     plain = len(parts) == 1 and parts[0]["rows"] is None
+    if hasattr(model, "priors_"):
+        arrays["priors_"] = (("decision_problem", "label"), model.priors_)
+    if hasattr(model, "decider_"):
+        arrays |= model.decider_.arrays()
     parameters = {name: encode(value) for name, value in model.get_params(deep=False).items()}
     attrs = {
         "format": FORMAT,
@@ -277,6 +282,12 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
     features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
     model.features_ = features.get("none") or TrainingFeatures.load(path, features, model.train_samples_)
     model._set_state(dict(attrs["state"]))
+    if "priors_" in dataset:
+        model.priors_ = _whole(dataset, "priors_")
+    if "decision_means" in dataset:
+        names = [str(name) for name in dataset if str(name).startswith("decision_")]
+        decisions = {name: _whole(dataset, name) for name in names}
+        model.decider_ = Decider.of_arrays(model.kind_, decisions, model.priors_, model.calibrated_on_ or "")
     return model
 
 
