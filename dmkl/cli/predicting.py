@@ -126,7 +126,12 @@ def predict(
 
 
 def _check_source(
-    store: str | None, features: list[Path] | None, split: int | None, named: Path | None, join: str, missing: str | None
+    store: str | None,
+    features: list[Path] | None,
+    split: int | None,
+    named: Path | None,
+    join: str,
+    missing: str | None,
 ) -> None:
     if bool(store) == bool(features):
         msg = "samples come from STORE or from --features FILE, one of the two; give --features again for further files"
