@@ -136,7 +136,7 @@ class Calibrated:
     def _calibrate(self, scores: Float, labels: Array, learnt_on: str) -> Self:
         index = class_index(self.kind_, self.classes_, labels)
         for k, one in enumerate(index):
-            counts = np.bincount(one, minlength=len(self.classes_))
+            counts = np.bincount(one[one >= 0], minlength=len(self.classes_))
             if counts.min() < 2:
                 of_task = f" of task {self.tasks_[k]}" if self.kind_ == "multilabel" and self.tasks_ is not None else ""
                 msg = (
@@ -144,8 +144,8 @@ class Calibrated:
                     f"{of_task} has {counts.min()}; give more rows"
                 )
                 raise InputError(msg)
-        columns = scores.reshape(len(scores), -1)
-        self._set_decider(Decider.learn(self.kind_, columns, index, list(self.priors_), learnt_on))
+        known = HeldOut(scores.reshape(len(scores), -1), index, np.arange(len(scores)), len(scores))
+        self._set_decider(Decider.learn(self.kind_, *known.by_problem(self.kind_), list(self.priors_), learnt_on))
         return self
 
     def _calibrate_on(self, folds: Sequence[HeldOut], targets: Sequence[Targets], own: Targets) -> None:
@@ -153,11 +153,9 @@ class Calibrated:
 
         `targets` are what the folds have learnt, `own` what this model has.
         """
-        if not all(fold.is_known for fold in folds) or not all(each.all_known for each in (*targets, own)):
-            return
         known = joined([self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)])
         if self.calibrated_on_ is None and known.enough_for(self.priors_):
-            found = Decider.learn(self.kind_, known.scores, known.index, list(self.priors_), SEARCHED)
+            found = Decider.learn(self.kind_, *known.by_problem(self.kind_), list(self.priors_), SEARCHED)
             self._set_decider(found.scaled(self._units(own)))
 
     def _comparable(self, fold: HeldOut, targets: Targets) -> HeldOut:

@@ -119,8 +119,8 @@ def regression_units(sizes: Sequence[Float], ridges: Sequence[float]) -> list[Fl
     return [excess(size) / (2.0 * lam) for size, lam in zip(sizes, ridges, strict=True)]
 
 
-def regression_scores(targets: Targets, dual: Float, inverses: Sequence[Float | None]) -> Float:
-    """The estimates g = P(k | x) − π_k of the training rows, all problems side by side, like the dual variables α.
+def regression_scores(targets: Targets, dual: Float, inverses: Sequence[Float | None]) -> list[Float]:
+    """The estimates g = P(k | x) − π_k of the training rows of each problem: those whose class is known.
 
     Of the regression on all other rows where (A⁻¹)_ii and A⁻¹1 are there; otherwise of the rows themselves,
     s(H − ½α), which their labels have been fitted to.
@@ -129,11 +129,12 @@ def regression_scores(targets: Targets, dual: Float, inverses: Sequence[Float | 
     indexes = class_index(targets.kind, targets.classes, targets.labels)
     alphas = _parts(targets.kind, dual)
     for h, alpha, inverse, index in zip(targets.problems, alphas, inverses, indexes, strict=True):
+        alpha, index = alpha[index >= 0], index[index >= 0]
         if inverse is None:
             found.append(excess(np.bincount(index, minlength=n_classes).astype(np.float64)) * (h - 0.5 * alpha))
         else:
             found.append(leave_one_out(alpha, inverse[:, 0], inverse[:, 1], index, n_classes))
-    return np.concatenate(found, axis=1)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,11 +167,11 @@ class Decider:
 
     @classmethod
     def learn(
-        cls, kind: str, scores: Float, index: Sequence[Index], priors: Sequence[Float], learnt_on: str
+        cls, kind: str, scores: Sequence[Float], index: Sequence[Index], priors: Sequence[Float], learnt_on: str
     ) -> Decider:
-        """Learn from scores (rows, columns) of rows whose classes are known, for each problem."""
+        """Learn from scores (rows, columns) of rows with known classes, for each problem."""
         found, sharp = [], []
-        for part, classes, q in zip(_parts(kind, scores), index, priors, strict=True):
+        for part, classes, q in zip(scores, index, priors, strict=True):
             shares = np.bincount(classes, minlength=len(q)) / len(classes)
             found.append(Discriminant.of(part, classes, len(q), q))
             sharp.append(sharpness(found[-1].log_densities(part) + np.log(shares), classes))
@@ -271,14 +272,15 @@ class HeldOut:
         index = [one[chosen] for one in self.index]
         return HeldOut(self.scores[chosen], index, self.rows[chosen], int(np.count_nonzero(chosen)))
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the classes of all rows are known."""
-        return all((index >= 0).all() for index in self.index)
+    def by_problem(self, kind: str) -> tuple[list[Float], list[Index]]:
+        """Scores and classes of each problem, of the rows whose class is known."""
+        known = [index >= 0 for index in self.index]
+        parts = [part[k] for part, k in zip(_parts(kind, self.scores), known, strict=True)]
+        return parts, [index[k] for index, k in zip(self.index, known, strict=True)]
 
     def enough_for(self, priors: Sequence[Float] | Float) -> bool:
         """Whether every class of every problem has the rows that a rule is learnt from."""
-        counts = [np.bincount(index, minlength=len(q)).min() for index, q in zip(self.index, priors, strict=True)]
+        counts = [np.bincount(i[i >= 0], minlength=len(q)).min() for i, q in zip(self.index, priors, strict=True)]
         return bool(min(counts) >= _FEWEST)
 
     @property
@@ -334,7 +336,7 @@ def _shifted(kind: str, learnt: HeldOut, priors: Sequence[Float], scores: Float)
     """
     if not learnt.enough_for(priors):
         return scores
-    decider = Decider.learn(kind, learnt.scores, learnt.index, priors, SEARCHED)
+    decider = Decider.learn(kind, *learnt.by_problem(kind), priors, SEARCHED)
     if kind == "multiclass":
         return decider.decision(scores)
     low, high = decider.decision(np.zeros((1, scores.shape[1]))), decider.decision(np.ones((1, scores.shape[1])))

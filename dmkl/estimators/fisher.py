@@ -156,21 +156,17 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         coords = {"sample": scores.sample.values}
         return xr.DataArray(found, dims=("sample", "discriminant"), coords=coords, name="coordinate")
 
-    def _decider(self, found: FitOutcome) -> Decider | None:
+    def _decider(self, found: FitOutcome) -> Decider:
         targets = found.data.problems.targets
-        if not targets.all_known:
-            return None  # the scores of a task are those of its labeled rows: there is no one rule for all
         inverses = [outcome.inverse for outcome in found.outcomes]
         honest = all(inverse is not None for inverse in inverses)
         scores = regression_scores(targets, found.rule.dual, inverses if honest else [None] * len(inverses))
-        index = class_index(targets.kind, targets.classes, targets.labels)
+        index = [each[each >= 0] for each in class_index(targets.kind, targets.classes, targets.labels)]
         priors = [prior_probabilities(self.priors, sizes) for sizes in class_sizes(targets)]
         learnt = Decider.learn(targets.kind, scores, index, priors, LEFT_OUT if honest else "")
         return learnt.scaled(self._units(targets))
 
     def _decided_held_out(self, folds: Sequence[HeldOut], targets: Sequence[Targets]) -> list[Float]:
-        if not all(fold.is_known for fold in folds) or not all(each.all_known for each in targets):
-            return [fold.scores for fold in folds]
         comparable = [self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)]
         priors = [[prior_probabilities(self.priors, sizes) for sizes in class_sizes(each)] for each in targets]
         return cross_decided(targets[0].kind, comparable, priors)

@@ -18,7 +18,7 @@ from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets, as_exponent
+from dmkl.numerics.fisher import Targets, as_exponent, is_known
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.margin.gmkl import Method, gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
@@ -97,7 +97,11 @@ class WeightedClassifier(MarginClassifier, abstract=True):
             msg = f"class_weight must be 'balanced', a weight for each class, or None, got {self.class_weight!r}"
             raise InputError(msg)
         weight = dict(self.class_weight) if isinstance(self.class_weight, Mapping) else self.class_weight
-        return [np.asarray(compute_sample_weight(weight, column), dtype=np.float64) for column in labels.T]
+        found = np.ones(labels.shape)
+        for column, own in zip(labels.T, found.T, strict=True):
+            known = is_known(column)
+            own[known] = compute_sample_weight(weight, column[known])
+        return list(found.T)
 
     def _bounds(self, data: TrainingSet, number: int, C: float) -> Bounds:
         """The price of a violation of each sample of a problem; one number where all are alike."""
