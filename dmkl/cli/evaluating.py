@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 import dmkl
 from dmkl.cli.cluster import computing_on
@@ -19,7 +20,7 @@ from dmkl.cli.samples import read_groups, training_samples
 from dmkl.cli.tables import choices_table, classes_table, confusion_table, evaluation_as_mapping
 from dmkl.errors import StoreExistsError
 from dmkl.estimators.saving import has_format
-from dmkl.searching.evaluation import FORMAT
+from dmkl.searching.evaluation import FORMAT, EvaluationResult
 from dmkl.searching.state import remove_state
 
 __all__ = ["evaluate"]
@@ -110,10 +111,17 @@ def evaluate(
         return
     first, *more = result.summary().splitlines()
     say(f"{first}, on {count(len(chosen), 'sample')} ({on})", style="bold")
-    matrix = confusion_table(result.confusion)
     console().print()
-    show(choices_table(result), classes_table(result.classes), *([] if matrix is None else [matrix]))
+    show(choices_table(result), *_by_class(result))
     console().print()
     for line in more:
         say(line)
     say(f"Saved in {out}; dmkl.load reads it.")
+
+
+def _by_class(result: EvaluationResult) -> list[Table]:
+    """Measures of each class, and which is taken for which, where there are classes."""
+    if "confusion" not in result.scores:
+        return []
+    matrix = confusion_table(result.confusion)
+    return [classes_table(result.classes), *([] if matrix is None else [matrix])]

@@ -294,7 +294,7 @@ def evaluation_as_mapping(result: EvaluationResult) -> dict[str, Any]:
         "standard_error": error,
         "folds": result.table().to_dict("records"),
         "choices": result.choices.to_dict("records"),
-        **measures_as_mapping(result.classes, result.confusion),
+        **(measures_as_mapping(result.classes, result.confusion) if "confusion" in scores else {}),
         "passes": result.n_passes_,
         "seconds": attrs["seconds"],
     }

@@ -24,7 +24,7 @@ from dmkl.solvers.outcome import WORDS
 __all__ = ["EvaluationResult"]
 
 FORMAT, FORMAT_VERSION = "dmkl-evaluation", 1
-_NEEDED = ("test_score", "inner_score", "confusion", "weight", "gap", "status")
+_NEEDED = ("test_score", "inner_score", "weight", "gap", "status")
 
 
 class EvaluationResult:

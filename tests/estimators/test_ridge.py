@@ -259,3 +259,18 @@ def test_a_search_of_one_target_is_not_stratified_and_refitted(tmp_path):
         dmkl.search(dmkl.MKRidge(), K, y[:, 0], {"lam": [1.0]}, scoring="accuracy")
     with pytest.raises(InputError, match="no scoring 'nonsense' for a regression"):
         dmkl.search(dmkl.MKRidge(), K, y[:, 0], {"lam": [1.0]}, scoring="nonsense")
+
+
+def test_an_evaluation_and_an_assessment_measure_numbers():
+    K, _, y = problem()
+    grid = {"lam": [1e-4, 1e-2]}
+    found = dmkl.evaluate(dmkl.MKRidge(), K, y[:, :2], grid, outer=2, inner=2, scoring=["r2", "correlation"])
+    assert found.scores["test_score"].dims == ("fold", "target")
+    assert found.tasks == ("0", "1")
+    assert "2 targets" in found.summary()
+    with pytest.raises(InputError, match="which no confusion matrix counts"):
+        _ = found.confusion
+    model = dmkl.MKRidge(2.0, 1e-2).fit(K[TRAIN, TRAIN], y[TRAIN])
+    measured = dmkl.assess(model, K[TEST, TRAIN], y[TEST], scoring=["r2", "correlation"])
+    assert measured["score"].dims == ("measure", "target")
+    assert float(measured["score"].sel(measure="r2").mean()) == pytest.approx(model.score(K[TEST, TRAIN], y[TEST]))
