@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 from zarr.storage import MemoryStore
 
 from dmkl.arrays import Array
+from dmkl.errors import InputError
 from dmkl.inputs.joined_kernels import JoinedSource
 from dmkl.inputs.joins import Join, Named, in_order, named_by_position, warn_of_positions
 from dmkl.inputs.kernel_sources import as_source
@@ -21,7 +24,10 @@ from dmkl.passes.view import View
 from dmkl.store.ingest import ingest
 from dmkl.store.reader import Location, StoreReader
 
-__all__ = ["create", "open"]
+__all__ = ["Kernels", "as_kernel_set", "create", "open"]
+
+Kernels = KernelSet | xr.DataArray | Array | Sequence[Any] | Mapping[str, Any]
+"""A kernel set, or matrices in memory as `dmkl.create` takes them."""
 
 
 def open(path: Location) -> KernelSet:
@@ -180,3 +186,28 @@ def create(
         overwrite=overwrite,
     )
     return open(written)
+
+
+def as_kernel_set(K: Any, what: str, train_samples: Array | None = None) -> KernelSet:
+    """A kernel set as it is; one in memory of matrices, as `dmkl.create` takes them.
+
+    Parameters
+    ----------
+    train_samples
+        The samples of the columns, where the rows are new ones: columns with names are put in this order, those without
+        are taken to be in it.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    if isinstance(K, KernelSet):
+        return K
+    if K is None or isinstance(K, str | os.PathLike):
+        msg = (
+            f"{what} takes a kernel set, or matrices as dmkl.create takes them, got {type(K).__name__}; open a stored "
+            "set with dmkl.open(path)"
+        )
+        raise InputError(msg)
+    return create(None, K, symmetric=train_samples is None, train_samples=train_samples)

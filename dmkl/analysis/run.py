@@ -24,6 +24,7 @@ from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.view import Lens
+from dmkl.stores import Kernels, as_kernel_set
 
 __all__ = ["analyze"]
 
@@ -35,7 +36,7 @@ than with one. A flat spectrum would need more; its bounds tell.
 
 
 def analyze(
-    K: KernelSet,
+    K: Kernels,
     y: npt.ArrayLike | None = None,
     *,
     steps: str | Sequence[str] = ("center",),
@@ -98,6 +99,7 @@ def analyze(
         raise InputError(msg)
     chain = as_steps(steps)
     centered = "center" in chain
+    K = as_kernel_set(K, "analyze")
     check_alignable(K.view)
     m = K.shape[1]
     labels, tasks = K.labels, K.tasks

@@ -24,7 +24,6 @@ from dmkl.estimators.decisions import (
     predicted_labels,
 )
 from dmkl.estimators.plan import FitOutcome
-from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
 
 __all__ = ["Calibrated"]
@@ -46,6 +45,7 @@ class Calibrated:
 
     decision_function: Callable[..., xr.DataArray]
     _check_fitted: Callable[[], None]
+    _truth: Callable[[Any, Any], Array]
 
     def labels_of(self, scores: Array) -> Array:
         """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
@@ -61,7 +61,7 @@ class Calibrated:
             return scores
         return self.decider_.decision(scores.reshape(len(scores), -1)).reshape(scores.shape)
 
-    def predict_proba(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
+    def predict_proba(self, K: Any = None, **new: Any) -> xr.DataArray:
         """Calibrated probabilities of the row samples, (sample, class); (sample, task) for a multilabel problem.
 
         What they were calibrated on, rows that the machine was not trained on, is told by `calibrated_on_`. See
@@ -84,7 +84,7 @@ class Calibrated:
         coords = {"sample": scores.sample.values, dim: labels}
         return xr.DataArray(found, dims=("sample", dim), coords=coords, name="probability")
 
-    def calibrate(self, K: KernelSet | None = None, y: npt.ArrayLike | None = None, **new: Any) -> Self:
+    def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, **new: Any) -> Self:
         """Learn from rows that were not trained on what scores mean.
 
         The class means of their scores and the covariance within classes give probabilities by Bayes' rule, as in
@@ -104,10 +104,7 @@ class Calibrated:
             If a row was trained on, a label is none of the classes, or a class has fewer than two rows.
         """
         scores = self.decision_function(K, **new)
-        truth = K.labels if y is None and K is not None else y
-        if truth is None:
-            msg = "calibrate needs labels: give y, or store them with the kernels"
-            raise InputError(msg)
+        truth = self._truth(K, y)
         trained = scores.sample.values[np.isin(scores.sample.values, self.train_samples_)]
         if len(trained):
             msg = (

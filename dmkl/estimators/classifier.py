@@ -16,8 +16,8 @@ from dmkl.estimators.decisions import class_sizes, prior_probabilities
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import FitOutcome
 from dmkl.estimators.problems import Problems
-from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, encode_targets, is_known
+from dmkl.stores import Kernels
 
 __all__ = ["KernelClassifier", "label_accuracy"]
 
@@ -42,14 +42,14 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         self.priors_ = np.array([prior_probabilities(self.priors, each) for each in sizes])
         self._set_decider(self._decider(found))
 
-    def decision_function(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
+    def decision_function(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Scores Σ_j β_j K_j α + b of the row samples, (sample, class); (sample,) for two classes.
 
         Parameters
         ----------
         K
-            ``K[test, train]``, or a rectangular set: new samples against the training samples in their order. Kernels
-            are matched by name; those of zero weight are not read.
+            ``K[test, train]``, or a rectangular set: new samples against the training samples in their order; or such
+            matrices in memory. Kernels are matched by name; those of zero weight are not read.
         **new
             Instead of `K` the `features` of new samples, and `samples`, `present`, `join` and `missing` where they are
             needed (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of
@@ -63,7 +63,7 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         """
         return self._decision(K, **new)
 
-    def predict(self, K: KernelSet | None = None, **new: Any) -> Array:
+    def predict(self, K: Kernels | None = None, **new: Any) -> Array:
         """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
 
         Of a machine with margins the class of the largest score, the second of two classes where the score is
@@ -74,7 +74,7 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
 
     def score(
         self,
-        K: KernelSet | None = None,
+        K: Kernels | None = None,
         y: npt.ArrayLike | None = None,
         sample_weight: npt.ArrayLike | None = None,
         **new: Any,

@@ -34,6 +34,7 @@ from dmkl.numerics.fisher import Targets, as_exponent, onto_sphere
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
 from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver
 from dmkl.solvers.jobs import Job
+from dmkl.stores import Kernels
 
 __all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Uniform"]
 
@@ -140,7 +141,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         sizes = class_sizes(targets)
         return regression_units(sizes, one_for_each("lam", self._ridges(), len(sizes)))
 
-    def transform(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
+    def transform(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Discriminant coordinates of the row samples, (sample, discriminant): classes − 1, or one for each task.
 
         In them the covariance within classes is the identity, and the first tells the classes apart most; the mean of

@@ -30,8 +30,16 @@ from dmkl.passes.view import View
 from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Job, Method, SideBySide
 from dmkl.solvers.requests import CombinedProduct, Solver
+from dmkl.stores import Kernels, as_kernel_set
 
-__all__ = ["KernelLearner", "check_kernel_set", "decisions_of", "features_of", "fitted", "labeled_targets", "labels_of"]
+__all__ = [
+    "KernelLearner",
+    "decisions_of",
+    "features_of",
+    "fitted",
+    "labeled_targets",
+    "labels_of",
+]
 
 
 class KernelLearner(BaseEstimator):  # type: ignore[misc]
@@ -130,13 +138,13 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, K: KernelSet, y: npt.ArrayLike | None = None) -> Self:
+    def fit(self, K: Kernels, y: npt.ArrayLike | None = None) -> Self:
         """Learn the weights and the dual variables.
 
         Parameters
         ----------
         K
-            The training kernels, ``K[train, train]``.
+            The training kernels, ``K[train, train]``, or matrices in memory as `dmkl.create` takes them.
         y
             For a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1; for a regression
             (m,) or (m, targets) numbers. Columns are independent problems that share the passes. A label that is
@@ -155,10 +163,11 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """
         return self._fit(K, y)
 
-    def _fit(self, K: KernelSet, y: npt.ArrayLike | None, sample_weight: Float | None = None) -> Self:
+    def _fit(self, K: Kernels, y: npt.ArrayLike | None, sample_weight: Float | None = None) -> Self:
         # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
+        K = as_kernel_set(K, "fit")
         targets, tasks = labeled_targets(self, K, y, "fit")
         row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=sample_weight)
         self._take(run(Plan(K, [row])).fits[0])
@@ -201,7 +210,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
-    def _decision(self, K: KernelSet | None, **new: Any) -> xr.DataArray:
+    def _decision(self, K: Kernels | None, **new: Any) -> xr.DataArray:
         """See `KernelClassifier.decision_function`."""
         self._check_fitted()
         if new:
@@ -209,8 +218,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
                 msg = "give kernels or features, not both"
                 raise InputError(msg)
             return self._decision(self.cross_kernels(**new))
-        check_kernel_set(K, "prediction")
-        assert K is not None
+        K = as_kernel_set(K, "prediction", self.train_samples_)
         chosen, used = self._matching(self._new_source(K))
         rule = self._rule(used)
         rules = [rule.of(part.columns, part.rows) for part in self.statistics_]
@@ -302,9 +310,9 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         return self._kernels_used()
 
     @staticmethod
-    def _truth(K: KernelSet | None, y: npt.ArrayLike | None) -> Array:
+    def _truth(K: Kernels | None, y: npt.ArrayLike | None) -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
-        truth = y if K is None else labels_of(K, y)[0]
+        truth = labels_of(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
             msg = "score needs labels: give y, or store them with the kernels"
             raise InputError(msg)
@@ -379,15 +387,16 @@ def fitted(found: FitOutcome) -> Any:
     return model
 
 
-def labeled_targets(learner: KernelLearner, K: Any, y: npt.ArrayLike | None, what: str) -> tuple[Targets, Array | None]:
+def labeled_targets(
+    learner: KernelLearner, K: KernelSet, y: npt.ArrayLike | None, what: str
+) -> tuple[Targets, Array | None]:
     """What a learner is to learn from square kernels, and the names of the tasks or targets.
 
     Raises
     ------
     InputError
-        If `K` is no kernel set or not square, or there are no labels.
+        If `K` is not square, or there are no labels.
     """
-    check_kernel_set(K, what)
     if not K.is_square:
         _, rows, cols = K.shape
         msg = f"{what} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
@@ -426,19 +435,3 @@ def features_of(K: KernelSet) -> TrainingFeatures | str:
         return training_features(K)
     except InputError as error:
         return str(error)
-
-
-def check_kernel_set(K: Any, what: str) -> None:
-    """Refuse anything but a kernel set, saying how to make one.
-
-    Raises
-    ------
-    InputError
-        If `K` is something else.
-    """
-    if not isinstance(K, KernelSet):
-        msg = (
-            f"{what} takes a kernel set, got {type(K).__name__}; store matrices with dmkl.create(path, kernels) and "
-            "open them with dmkl.open(path)"
-        )
-        raise InputError(msg)

@@ -25,6 +25,7 @@ from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.margin.machine import Bounds
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.requests import Solver
+from dmkl.stores import Kernels, as_kernel_set
 
 __all__ = ["GMKL", "MKSVM", "ClassWeight", "MarginClassifier", "votes"]
 
@@ -57,7 +58,7 @@ class WeightedClassifier(MarginClassifier, abstract=True):
 
     class_weight: ClassWeight = None
 
-    def fit(self, K: KernelSet, y: npt.ArrayLike | None = None, sample_weight: npt.ArrayLike | None = None) -> Self:
+    def fit(self, K: Kernels, y: npt.ArrayLike | None = None, sample_weight: npt.ArrayLike | None = None) -> Self:
         """Learn the weights and the classifier.
 
         Parameters
@@ -78,6 +79,7 @@ class WeightedClassifier(MarginClassifier, abstract=True):
         IndefiniteKernelError
             If a kernel proves not to be positive semidefinite.
         """
+        K = as_kernel_set(K, "fit")
         return self._fit(K, y, None if sample_weight is None else _checked_weights(sample_weight, K.shape[1]))
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:

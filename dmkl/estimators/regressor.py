@@ -13,8 +13,8 @@ from sklearn.metrics import r2_score
 from dmkl.arrays import Array
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.problems import Problems
-from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, encode_values, is_known
+from dmkl.stores import Kernels
 
 __all__ = ["KernelRegressor", "mean_r2"]
 
@@ -33,14 +33,14 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.of_targets(targets, tasks)
 
-    def predict(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
+    def predict(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Predict the targets of the row samples: Σ_j β_j K_j c + b, (sample,), or (sample, target) of several.
 
         Parameters
         ----------
         K
-            ``K[test, train]``, or a rectangular set: new samples against the training samples in their order. Kernels
-            are matched by name; those of zero weight are not read.
+            ``K[test, train]``, or a rectangular set: new samples against the training samples in their order; or such
+            matrices in memory. Kernels are matched by name; those of zero weight are not read.
         **new
             Instead of `K` the `features` of new samples, and `samples`, `present`, `join` and `missing` where they are
             needed (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of
@@ -56,7 +56,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
 
     def score(
         self,
-        K: KernelSet | None = None,
+        K: Kernels | None = None,
         y: npt.ArrayLike | None = None,
         sample_weight: npt.ArrayLike | None = None,
         **new: Any,

@@ -12,16 +12,16 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.regressor import KernelRegressor
-from dmkl.kernelset import KernelSet
 from dmkl.searching.confusion import class_scores, confusion
 from dmkl.searching.scoring import as_metrics, evaluate
+from dmkl.stores import Kernels
 
 __all__ = ["assess", "measures_of"]
 
 
 def assess(
     model: KernelClassifier | KernelRegressor,
-    K: KernelSet | None = None,
+    K: Kernels | None = None,
     y: npt.ArrayLike | None = None,
     *,
     scoring: Any = None,
@@ -55,13 +55,9 @@ def assess(
         If there are no labels or of another length, a label is none of the classes learnt, or as in
         `decision_function`.
     """
-    truth = K.labels if y is None and K is not None else y
-    if truth is None:
-        msg = "assess needs labels: give y, or store them with the kernels"
-        raise InputError(msg)
+    truth = model._truth(K, y)
     regression = isinstance(model, KernelRegressor)
     decision = model._decision(K, **new).values
-    truth = np.asarray(truth)
     if len(truth) != len(decision):
         msg = f"y has {len(truth)} labels, and there are {len(decision)} samples; give one for each"
         raise InputError(msg)

@@ -21,25 +21,25 @@ from dmkl.estimators.decisions import predicted_labels
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner, decisions_of, labeled_targets
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
-from dmkl.kernelset import KernelSet
 from dmkl.searching.choice import Rule, check_rule
 from dmkl.searching.confusion import confusion
 from dmkl.searching.dataset import as_dataset
 from dmkl.searching.evaluation import EvaluationResult
-from dmkl.searching.fits import GridFits, Question, check_square, check_tasks, fit_grid, groups_of, per_task
+from dmkl.searching.fits import GridFits, Question, check_tasks, fit_grid, groups_of, per_task, square_set
 from dmkl.searching.folds import OuterFold, nest_folds
 from dmkl.searching.grid import as_grid
 from dmkl.searching.labeled import as_variable
 from dmkl.searching.refit import chosen_fit, scored
 from dmkl.searching.result import SearchResult
 from dmkl.searching.scoring import as_metrics
+from dmkl.stores import Kernels
 
 __all__ = ["evaluate"]
 
 
 def evaluate(
     estimator: KernelLearner,
-    K: KernelSet,
+    K: Kernels,
     y: npt.ArrayLike | None = None,
     grid: Mapping[str, Any] | None = None,
     *,
@@ -100,7 +100,7 @@ def evaluate(
     """
     started = time.monotonic()
     check_rule(rule)
-    check_square(K, "evaluate")
+    K = square_set(K, "evaluate")
     everything, tasks = labeled_targets(estimator, K, y, "evaluate")
     folds = nest_folds(
         outer,

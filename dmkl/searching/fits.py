@@ -18,7 +18,7 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import HeldOut, class_index
 from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelLearner, check_kernel_set
+from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
@@ -28,8 +28,9 @@ from dmkl.searching.grid import points
 from dmkl.searching.scoring import Metric
 from dmkl.solvers.outcome import Round, worst
 from dmkl.solvers.workspace import Workspace
+from dmkl.stores import Kernels, as_kernel_set
 
-__all__ = ["OF_TASKS", "GridFits", "Question", "check_square", "check_tasks", "fit_grid", "groups_of", "per_task"]
+__all__ = ["OF_TASKS", "GridFits", "Question", "check_tasks", "fit_grid", "groups_of", "per_task", "square_set"]
 
 
 OF_TASKS = ("p", "lam", "C")
@@ -71,13 +72,14 @@ class Question:
         return HeldOut(scores.reshape(len(rows), -1), index, rows, len(parts.validation))
 
 
-def check_square(K: KernelSet, what: str) -> None:
-    """Refuse anything but the kernels of all samples among themselves, by InputError."""
-    check_kernel_set(K, what)
+def square_set(K: Kernels, what: str) -> KernelSet:
+    """The kernels of all samples among themselves, refused by InputError where they are something else."""
+    K = as_kernel_set(K, what)
     if not K.is_square:
         _, rows, cols = K.shape
         msg = f"{what} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
         raise InputError(msg)
+    return K
 
 
 def groups_of(K: KernelSet, groups: Any) -> Array | None:

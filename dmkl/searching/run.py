@@ -11,22 +11,22 @@ import numpy.typing as npt
 from sklearn.base import clone
 
 from dmkl.estimators.learner import KernelLearner, labeled_targets
-from dmkl.kernelset import KernelSet
 from dmkl.searching.choice import Choice, Rule, check_choice, check_rule
 from dmkl.searching.dataset import as_dataset
-from dmkl.searching.fits import Question, check_square, check_tasks, fit_grid, groups_of
+from dmkl.searching.fits import Question, check_tasks, fit_grid, groups_of, square_set
 from dmkl.searching.folds import check_joint, make_folds
 from dmkl.searching.grid import as_grid
 from dmkl.searching.refit import refitted
 from dmkl.searching.result import SearchResult
 from dmkl.searching.scoring import as_metrics
+from dmkl.stores import Kernels
 
 __all__ = ["search"]
 
 
 def search(
     estimator: KernelLearner,
-    K: KernelSet,
+    K: Kernels,
     y: npt.ArrayLike | None = None,
     grid: Mapping[str, Any] | None = None,
     cv: Any = None,
@@ -49,7 +49,7 @@ def search(
     estimator
         What to fit; its other parameters hold for all points. It is not changed.
     K
-        The kernels of all samples, square.
+        The kernels of all samples, square: a set, or matrices in memory as `dmkl.create` takes them.
     y
         (m,) labels, or (m, tasks) of 0 and 1, matched by name where it carries names of samples; those stored with the
         kernels where missing. Each task of a multilabel problem, and each target of a
@@ -98,7 +98,7 @@ def search(
     """
     started = time.monotonic()
     check_rule(rule)
-    check_square(K, "search")
+    K = square_set(K, "search")
     everything, tasks = labeled_targets(estimator, K, y, "search")
     folds = make_folds(
         cv,

@@ -195,5 +195,5 @@ def test_product_refuses_by_name():
         model.predict(K.select([0, 1, 3]))
     with pytest.raises(InputError, match=r"as they are stored; call it before center\(\) and normalize\(\)"):
         dmkl.Product().fit(K.center(), y)
-    with pytest.raises(InputError, match="fit takes a kernel set, got ndarray"):
-        dmkl.Product().fit(kernels, y)
+    with pytest.raises(InputError, match=r"fit takes a kernel set, or matrices .* got str"):
+        dmkl.Product().fit("kernels.zarr", y)

@@ -592,7 +592,7 @@ def test_equal_labels_of_another_type_are_the_same_search(tmp_path, interrupted)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"K": np.eye(3)}, "search takes a kernel set, got ndarray"),
+        ({"K": "kernels.zarr"}, "search takes a kernel set, or matrices"),
         ({"K": "rectangular"}, "search needs the kernels of all samples among themselves, got 60 rows and 90 columns"),
         ({"y": None}, "search needs labels: give y"),
         ({"y": np.zeros(90, dtype=int)}, "a single class"),

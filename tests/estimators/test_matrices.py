@@ -1,0 +1,82 @@
+"""Matrices in memory go straight in, wherever a kernel set does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from helpers.references import digits, in_memory
+
+import dmkl
+from dmkl.errors import InputError
+
+TRAIN, TEST = np.arange(60), np.arange(60, 90)
+NAMES = ["wide", "narrow", "linear", "cubic", "noise"]
+
+
+def forms(rows, cols):
+    """The kernels between some samples, in every form."""
+    kernels = digits()[0][:, rows][:, :, cols]
+    frames = [pd.DataFrame(k, index=[f"s{r}" for r in rows], columns=[f"s{c}" for c in cols]) for k in kernels]
+    return {
+        "an array": kernels,
+        "a list": list(kernels),
+        "a mapping": dict(zip(NAMES, kernels, strict=True)),
+        "data frames": dict(zip(NAMES, frames, strict=True)),
+        "xarray": xr.DataArray(kernels, dims=("kernel", "row", "column"), coords={"kernel": NAMES}),
+    }
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("form", forms(TRAIN, TRAIN))
+@pytest.mark.parametrize("learner", [dmkl.MKFDA(1.5), dmkl.MKSVM(2.0, 4.0), dmkl.NCuts(3)])
+def test_a_fit_and_its_predictions(form, learner):
+    y = digits()[1] % 3
+    K = in_memory(digits()[0], 25)
+    expected = learner.__class__(**learner.get_params()).fit(K[TRAIN, TRAIN], y[TRAIN])
+    model = learner.fit(forms(TRAIN, TRAIN)[form], y[TRAIN])
+    new = forms(TEST, TRAIN)[form]
+    if "cosine" in learner.steps:
+        with pytest.raises(InputError, match="diagonal"):
+            model.predict(new)
+        return
+    scores = expected.decision_function(K[TEST, TRAIN]).values
+    # The two halves of these matrices differ by their last bits, and masters are solved to some 1e-6.
+    np.testing.assert_allclose(model.decision_function(new), scores, atol=1e-5 * np.abs(scores).max())
+    np.testing.assert_array_equal(model.predict(new), expected.predict(K[TEST, TRAIN]))
+    assert model.score(new, y[TEST]) == expected.score(K[TEST, TRAIN], y[TEST])
+    named = form in ("a mapping", "data frames", "xarray")
+    assert list(model.weights_.kernel) == (NAMES if named else [f"kernel_{k}" for k in range(5)])
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_columns_with_names_are_put_in_order():
+    y = digits()[1] % 3
+    model = dmkl.MKFDA().fit(forms(TRAIN, TRAIN)["data frames"], y[TRAIN])
+    new = forms(TEST, TRAIN)["data frames"]
+    shuffled = {name: frame.iloc[:, np.random.default_rng(0).permutation(60)] for name, frame in new.items()}
+    np.testing.assert_array_equal(model.decision_function(shuffled), model.decision_function(new))
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_searches_evaluations_and_analyses():
+    kernels, y = digits()[0][:, :60][:, :, :60], digits()[1][:60] % 3
+    K = in_memory(kernels, 25)
+    grid = {"lam": [1e-2, 1.0]}
+    found = [dmkl.search(dmkl.MKFDA(), each, y, grid, 3).scores["score"] for each in (list(kernels), K)]
+    np.testing.assert_allclose(*found)
+    found = [dmkl.evaluate(dmkl.Uniform(), each, y, grid, outer=3).scores["test_score"] for each in (list(kernels), K)]
+    np.testing.assert_allclose(*found)
+    found = [dmkl.analyze(each, y, steps="center").data["alignment"] for each in (list(kernels), K)]
+    np.testing.assert_allclose(*found, atol=1e-12)
+
+
+def test_what_is_no_matrix_is_refused():
+    y = digits()[1][:60]
+    with pytest.raises(InputError, match=r"fit takes a kernel set, or matrices .*got str; open a stored set with"):
+        dmkl.MKFDA().fit("kernels.zarr", y)
+    with pytest.raises(InputError, match="symmetric"):
+        dmkl.MKFDA().fit(digits()[0][:, :60, 30:], y)
+    with pytest.raises(InputError, match="fit needs labels"):
+        dmkl.MKFDA().fit(digits()[0])
