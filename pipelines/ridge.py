@@ -130,7 +130,7 @@ def main() -> None:
     ours = dmkl.MKRidge(lam=0.1, steps=()).fit(one[train, train], y[train]).predict(one[test, train])
     theirs = KernelRidge(alpha=0.1, kernel="precomputed").fit(kernels[0][np.ix_(train, train)], y[train])
     difference = np.abs(ours.values - theirs.predict(kernels[0][np.ix_(test, train)])).max()
-    print(f"one kernel: predictions differ from scikit-learn's KernelRidge by {difference:.1e} at most")
+    print(f"one kernel: predictions differ from scikit-learn's KernelRidge by {difference:.1e} at most", flush=True)
 
     with_dmkl(K, y, rows, {"p": chosen.ps, "lam": chosen.lams})
     with_himalaya(kernels, y, rows, chosen.lams, chosen.n_iter)
