@@ -7,7 +7,7 @@ train, 1 validation, 2 test). `flower17.toml`, beside this script, says which ke
 χ²(x, y) = Σ (x − y)²/(x + y) and η its mean over pairs of training samples of the first split. λ, or C of the support
 vector machines on the uniform sum, is chosen on the validation part of each split, the model trained on train alone.
 Of the machines, scikit-learn's own way with several classes (one against one, by vote) is shown beside one against the
-rest, by the largest distance.
+rest, by the largest score.
 """
 
 from __future__ import annotations

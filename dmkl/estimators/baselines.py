@@ -13,13 +13,15 @@ from sklearn.model_selection import check_cv
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
-from dmkl.estimators.classifier import predicted_labels
+from dmkl.estimators.decisions import HeldOut, Priors, class_index, predicted_labels
 from dmkl.estimators.fisher import MKFDA, FisherClassifier, Uniform
 from dmkl.estimators.plan import Fit, FitOutcome
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import encode_targets
 
 __all__ = ["Product", "SingleBest"]
+
+Fold = tuple[Index, Index]
 
 
 class SingleBest(FisherClassifier):
@@ -29,7 +31,7 @@ class SingleBest(FisherClassifier):
     ----------
     lam
         Ridge λ > 0.
-    steps, solver, tol, max_iter
+    priors, steps, solver, tol, max_iter
         As in `MKFDA`.
     cv
         Number of folds (stratified where the labels are classes), or a scikit-learn splitter.
@@ -52,13 +54,14 @@ class SingleBest(FisherClassifier):
         self,
         lam: float = 1e-2,
         *,
+        priors: Priors = None,
         steps: str | Sequence[str] = ("center", "trace"),
         solver: str = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
         cv: Any = 3,
     ) -> None:
-        super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
+        super().__init__(lam, priors=priors, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
         self.cv = cv
 
     def _exponents(self) -> list[float]:
@@ -75,7 +78,7 @@ class SingleBest(FisherClassifier):
             rows += [replace(some, kernels=np.array([j])) for j in range(len(K))]
         return rows
 
-    def _folds(self, fit: Fit) -> list[tuple[Index, Index]]:
+    def _folds(self, fit: Fit) -> list[Fold]:
         labels = fit.targets.labels
         splitter = check_cv(self.cv, labels, classifier=labels.ndim == 1)
         folds = list(splitter.split(np.zeros(len(labels)), labels))
@@ -86,11 +89,22 @@ class SingleBest(FisherClassifier):
     def _decided(self, fit: Fit, found: Sequence[FitOutcome]) -> Fit:
         """The kernel with the highest mean accuracy, the first of those that tie."""
         folds = self._folds(fit)
-        each = iter(found)
         n = len(found) // len(folds)
-        scores = np.array([[_accuracy(next(each), fit.targets.labels[test]) for _ in range(n)] for _, test in folds]).T
+        scores = np.array([self._accuracies(folds, found[j::n], fit.targets.labels) for j in range(n)])
         best = int(np.argmax(scores.mean(axis=1)))
         return replace(fit, kernels=np.array([best]), nested=scores)
+
+    def _accuracies(self, folds: Sequence[Fold], found: Sequence[FitOutcome], labels: Array) -> list[float]:
+        """Of one kernel on each fold, decided as in a search."""
+        targets = [each.data.problems.targets for each in found]
+        kind, classes = targets[0].kind, targets[0].classes
+        held_out = [
+            HeldOut(each.scores, class_index(kind, classes, labels[test]), test, len(test))
+            for each, (_, test) in zip(found, folds, strict=True)
+        ]
+        decided = self._decided_held_out(held_out, targets)
+        predicted = [predicted_labels(kind, classes, each[:, 0] if kind == "binary" else each) for each in decided]
+        return [float(accuracy_score(labels[test], each)) for (_, test), each in zip(folds, predicted, strict=True)]
 
     def _set_attributes(self, found: FitOutcome) -> None:
         scores = found.data.fit.nested
@@ -99,11 +113,6 @@ class SingleBest(FisherClassifier):
         self.best_ = self.kernel_names_[best]
         coords = {"kernel": np.array(self.kernel_names_, dtype=str), "fold": np.arange(scores.shape[1])}
         self.scores_ = xr.DataArray(scores, dims=("kernel", "fold"), coords=coords, name="accuracy")
-
-
-def _accuracy(found: FitOutcome, labels: Array) -> float:
-    targets = found.data.problems.targets
-    return float(accuracy_score(labels, predicted_labels(targets.kind, targets.classes, found.decision)))
 
 
 def _check_fold(number: int, labels: Array, train: Index, test: Index) -> None:
@@ -133,6 +142,8 @@ class Product(FisherClassifier):
     ----------
     lam
         Ridge λ > 0.
+    priors
+        As in `MKFDA`.
     steps, solver, tol, max_iter
         As in `MKFDA`, applied to the product.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +11,16 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 
 from dmkl.arrays import Array
+from dmkl.estimators.calibration import Calibrated
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.problems import Problems
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, encode_targets, is_known
 
-__all__ = ["KernelClassifier", "label_accuracy", "predicted_labels"]
+__all__ = ["KernelClassifier", "label_accuracy"]
 
 
-class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: ignore[misc]
+class KernelClassifier(Calibrated, ClassifierMixin, KernelLearner, abstract=True):  # type: ignore[misc]
     """A classifier on a weighted sum of kernels."""
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
@@ -52,16 +53,11 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
     def predict(self, K: KernelSet | None = None, **new: Any) -> Array:
         """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
 
-        The class of the largest score; the second class where a binary score is positive; 0 or 1 for each task of a
-        multilabel problem, by the sign of its score. A binary score of a Fisher discriminant is zero where the
-        estimated probability of the second class equals its share in training: rare classes are found rather than
-        missed. For another balance, put a threshold of your own on `decision_function`.
+        Of a machine with margins the class of the largest score, the second of two classes where the score is
+        positive, 0 or 1 for each task of a multilabel problem by the sign of its score. Of a Fisher discriminant the
+        nearest class mean in the discriminant space, `priors` given: see `MKFDA`.
         """
         return self.labels_of(self.decision_function(K, **new).values)
-
-    def labels_of(self, scores: Array) -> Array:
-        """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
-        return predicted_labels(self.kind_, self.classes_, scores)
 
     def score(
         self,
@@ -80,14 +76,6 @@ class KernelClassifier(ClassifierMixin, KernelLearner, abstract=True):  # type: 
             The true labels; those of `K` where missing.
         """
         return label_accuracy(self._truth(K, y), self.predict(K, **new), sample_weight)
-
-
-def predicted_labels(kind: str, classes: Array, scores: Array) -> Array:
-    """Labels that scores mean: the largest of several classes, the sign for two classes and for tasks."""
-    if kind == "multilabel":
-        return (scores > 0).astype(np.int64)
-    index = (scores > 0).astype(np.int64) if kind == "binary" else np.argmax(scores, axis=1)
-    return cast(Array, classes[index])
 
 
 def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:

@@ -6,15 +6,30 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from dask.utils import parse_bytes
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_positive, one_for_each
 from dmkl.estimators.classifier import KernelClassifier
+from dmkl.estimators.decisions import (
+    LEFT_OUT,
+    Decider,
+    HeldOut,
+    Priors,
+    check_priors,
+    class_index,
+    class_sizes,
+    cross_decided,
+    prior_probabilities,
+    regression_scores,
+    regression_units,
+)
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.plan import TrainingSet
+from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Problems
+from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent, onto_sphere
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
 from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver
@@ -94,8 +109,67 @@ class FisherLearner(KernelLearner, abstract=True):
 class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     """Fisher discriminant analysis on a weighted sum of kernels, the weights learnt in an ℓp ball."""
 
+    _DECIDES = True
+
+    def __init__(
+        self,
+        lam: float | Sequence[float] = 1e-2,
+        *,
+        priors: Priors = None,
+        steps: str | Sequence[str] = ("center", "trace"),
+        solver: str = "auto",
+        tol: float = 1e-4,
+        max_iter: int = 200,
+    ) -> None:
+        super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
+        self.priors = priors
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_priors(self.priors)
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        check_priors(self.priors, len(targets.classes))
+
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.of_classes(targets, tasks)
+
+    def _units(self, targets: Targets) -> list[Float]:
+        """See `Calibrated._units`: into estimates g = P(k | x) − π_k."""
+        sizes = class_sizes(targets)
+        return regression_units(sizes, one_for_each("lam", self._ridges(), len(sizes)))
+
+    def transform(self, K: KernelSet | None = None, **new: Any) -> xr.DataArray:
+        """Discriminant coordinates of the row samples, (sample, discriminant): classes − 1, or one for each task.
+
+        In them the covariance within classes is the identity, and the first tells the classes apart most; the mean of
+        the class means by prior probability lies at zero.
+
+        Parameters
+        ----------
+        K, **new
+            As in `decision_function`.
+        """
+        scores = self.decision_function(K, **new)
+        found = self.decider_.coordinates(scores.values.reshape(len(scores), -1))
+        coords = {"sample": scores.sample.values}
+        return xr.DataArray(found, dims=("sample", "discriminant"), coords=coords, name="coordinate")
+
+    def _decider(self, found: FitOutcome) -> Decider:
+        targets = found.data.problems.targets
+        inverses = [outcome.inverse for outcome in found.outcomes]
+        honest = all(inverse is not None for inverse in inverses)
+        scores = regression_scores(targets, found.rule.dual, inverses if honest else [None] * len(inverses))
+        index = class_index(targets.kind, targets.classes, targets.labels)
+        priors = [prior_probabilities(self.priors, sizes) for sizes in class_sizes(targets)]
+        learnt = Decider.learn(targets.kind, scores, index, priors, LEFT_OUT if honest else "")
+        return learnt.scaled(self._units(targets))
+
+    def _decided_held_out(self, folds: Sequence[HeldOut], targets: Sequence[Targets]) -> list[Float]:
+        comparable = [self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)]
+        priors = [[prior_probabilities(self.priors, sizes) for sizes in class_sizes(each)] for each in targets]
+        return cross_decided(targets[0].kind, comparable, priors)
 
 
 class MKFDA(FisherClassifier):
@@ -112,6 +186,10 @@ class MKFDA(FisherClassifier):
         problem also one for each task.
     lam
         Ridge λ > 0, in units of the normalized kernels' eigenvalues. For a multilabel problem also one for each task.
+    priors
+        Prior probabilities of the classes in `predict` and `predict_proba`, as in scikit-learn's discriminants: their
+        shares in training ("empirical", or None), "uniform", or a number for each class, sorted, that sum to one.
+        Weights and scores do not depend on them.
     steps
         What is done to the kernels, in this order, by statistics of the training samples: "center" (in feature space;
         the method assumes it), "trace" (unit trace), "cosine" (unit norm of each sample), "multiplicative" (unit
@@ -169,11 +247,24 @@ class MKFDA(FisherClassifier):
         "dual".
     classes_ : ndarray
         The labels, sorted.
+    priors_ : ndarray
+        The prior probabilities, a row for each problem.
+    calibrated_on_ : str or None
+        What rows the probabilities were calibrated on; None where there were no honest ones, and `predict_proba`
+        refuses.
     train_samples_, kernel_names_ : ndarray, tuple
         What the model was fitted on; prediction checks them.
 
     Notes
     -----
+    `predict` is Fisher's decision: the nearest class mean in the discriminant space, in the metric of the covariance
+    within classes and with the log prior probabilities added. `decision_function` gives the coordinates that it is
+    taken in, regression scores that estimate P(k | x) − π_k but for their scale, and `transform` gives the discriminant
+    coordinates. Means and covariance are those of leave-one-out scores where the solver has a factor of the combined
+    kernel ("direct"), and these calibrate the probabilities too; the learnt weights and the scale of the kernels have
+    seen the row that is left out. Other solvers leave training scores alone for it, which are too good at small λ:
+    call `calibrate` with rows that were left out.
+
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10
     to 22, Algorithms 1 and 2; Section 2.3 for the interleaved and the dual solver, Eqs. 25 and 26 for `mu`.
 
@@ -194,6 +285,7 @@ class MKFDA(FisherClassifier):
         p: float | Sequence[float] = 2.0,
         lam: float | Sequence[float] = 1e-2,
         *,
+        priors: Priors = None,
         steps: str | Sequence[str] = ("center", "trace"),
         solver: str = "auto",
         tol: float = 1e-4,
@@ -203,7 +295,7 @@ class MKFDA(FisherClassifier):
         basis: int | str | None = None,
         mu: float | None = None,
     ) -> None:
-        super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
+        super().__init__(lam, priors=priors, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
         self.p = p
         self.master = master
         self.finish = finish
@@ -227,7 +319,7 @@ class Uniform(FisherClassifier):
 
     Parameters
     ----------
-    lam, steps, solver, tol, max_iter
+    lam, priors, steps, solver, tol, max_iter
         As in `MKFDA`.
     """
 

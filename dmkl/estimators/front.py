@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -127,7 +128,7 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.classifier_tags.multi_label = True
         return tags
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
         """Make the kernels and learn their weights.
 
         Parameters
@@ -136,6 +137,8 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             (m, columns), an array or a data frame of numbers.
         y
             (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems.
+        **fit_params
+            For the `fit` of the estimator, such as the `sample_weight` of `dmkl.MKSVM`.
 
         Raises
         ------
@@ -163,7 +166,7 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with in_this_process():
             self._check_plan(specs, features, X)
             K = build(None, features, specs, missing=self.missing, dtype=self.dtype)
-            self.estimator_ = clone(estimator).fit(K.persist(), labels)
+            self.estimator_ = clone(estimator).fit(K.persist(), labels, **fit_params)
         self.classes_ = self.estimator_.classes_
         self.weights_ = self.estimator_.weights_
         self.kernel_names_ = K.names
@@ -172,7 +175,10 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
-        """Scores of new samples: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
+        """What labels are read from: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
+
+        The second of two classes and a task where it is positive, the largest of several classes; the scores of the
+        estimator after its `decisions_of`.
 
         Parameters
         ----------
@@ -184,18 +190,33 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         InputError
             If X breaks a rule.
         """
+        scores = self._found("decision_function", X)
+        decisions: npt.NDArray[np.float64] = self.estimator_.decisions_of(scores)
+        return decisions
+
+    def predict(self, X: Any) -> Array:
+        """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA` for the rule and its `priors`."""
+        scores = self._found("decision_function", X)
+        labels: Array = self.estimator_.labels_of(scores)
+        return labels
+
+    @available_if(lambda self: getattr(self.estimator_, "calibrated_on_", None) is not None)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Calibrated probabilities of new samples, (n, classes), or (n, tasks) of a multilabel problem.
+
+        There where the estimator has calibrated ones after fitting, as Fisher discriminants have; see its
+        `calibrated_on_`.
+        """
+        return self._found("predict_proba", X)
+
+    def _found(self, method: str, X: Any) -> npt.NDArray[np.float64]:
+        """What a method of the estimator says of new samples."""
         check_is_fitted(self, "estimator_")
         X = validate_data(self, X, reset=False, **self._checks())
         with in_this_process():
-            found = self.estimator_.decision_function(features=self._features(X), missing=self.missing)
-        scores: npt.NDArray[np.float64] = found.values
-        return scores
-
-    def predict(self, X: Any) -> Array:
-        """Labels of new samples, (n,), or (n, tasks) of 0 and 1; see `MKFDA.predict` for the balance of two classes."""
-        scores = self.decision_function(X)
-        labels: Array = self.estimator_.labels_of(scores)
-        return labels
+            found = getattr(self.estimator_, method)(features=self._features(X), missing=self.missing)
+        values: npt.NDArray[np.float64] = found.values
+        return values
 
     def _checks(self) -> dict[str, Any]:
         finite = "allow-nan" if self.missing == "zero" else True

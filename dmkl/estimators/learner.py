@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
+from dmkl.estimators.decisions import Decider, HeldOut
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass, Problems, Statistics, side_by_side
@@ -118,6 +119,24 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         found: Float = (yield CombinedProduct(rule.dual, rule.weights, exact=True)) + rule.bias
         return found
 
+    def _decider(self, found: FitOutcome) -> Decider | None:
+        """How labels are read from scores, where that is more than the largest of them or their sign."""
+        return None
+
+    def _take_decider(self, found: FitOutcome) -> None:
+        """Keep what a fit has learnt of its scores."""
+
+    def _calibrate_on(self, folds: Sequence[HeldOut], targets: Sequence[Targets], own: Targets) -> None:
+        """Learn from the validation rows of a search what scores mean, where they mean classes."""
+
+    def _decided_held_out(self, folds: Sequence[HeldOut], targets: Sequence[Targets]) -> list[Float]:
+        """Decisions about the held-out rows of each fold of a search, of their scores: what is predicted from."""
+        return [fold.scores for fold in folds]
+
+    def decisions_of(self, scores: Array) -> Float:
+        """What is predicted from, of scores and in their shape: the scores themselves."""
+        return scores
+
     def _set_attributes(self, found: FitOutcome) -> None:
         """Set the attributes that only this learner has, after those of all learners."""
 
@@ -146,11 +165,14 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         MemoryBudgetError
             If the solver that was asked for does not fit the memory budget.
         """
+        return self._fit(K, y)
+
+    def _fit(self, K: KernelSet, y: npt.ArrayLike | None, sample_weight: Float | None = None) -> Self:
         # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         targets, tasks = labeled_targets(self, K, y, "fit")
-        row = Fit(self, np.arange(K.shape[1]), targets, tasks)
+        row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=sample_weight)
         self._take(run(Plan(K, [row])).fits[0])
         return self
 
@@ -168,6 +190,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             self.solver_ = found.solver
         set_results(self, found)
         self.statistics_ = self._statistics(data)
+        self._take_decider(found)
         self._set_attributes(found)
         warn_if_open(self, found)
 
@@ -386,6 +409,13 @@ def labeled_targets(learner: KernelLearner, K: Any, y: npt.ArrayLike | None, wha
         msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
         raise InputError(msg)
     return learner._targets(labels, K.shape[1], tasks), tasks
+
+
+def decisions_of(found: FitOutcome) -> Float:
+    """What labels of the held-out rows of a plan's row are read from, as its learner would after that fit."""
+    learner: Any = found.data.fit.learner
+    decider: Decider | None = learner._decider(found)
+    return found.decision if decider is None else decider.decision(found.scores).reshape(found.decision.shape)
 
 
 def labels_of(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.class_weight import compute_sample_weight
 
 from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
@@ -21,10 +22,13 @@ from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.margin.gmkl import Method, gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
+from dmkl.solvers.margin.machine import Bounds
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.requests import Solver
 
-__all__ = ["GMKL", "MKSVM", "MarginClassifier", "votes"]
+__all__ = ["GMKL", "MKSVM", "ClassWeight", "MarginClassifier", "votes"]
+
+ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
 
 
 class MarginClassifier(KernelClassifier, abstract=True):
@@ -48,6 +52,76 @@ class MarginClassifier(KernelClassifier, abstract=True):
         return votes(scores) if rule.dim == "pair" else scores
 
 
+class WeightedClassifier(MarginClassifier, abstract=True):
+    """Machines whose price of a violation, C, differs from sample to sample."""
+
+    class_weight: ClassWeight = None
+
+    def fit(self, K: KernelSet, y: npt.ArrayLike | None = None, sample_weight: npt.ArrayLike | None = None) -> Self:
+        """Learn the weights and the classifier.
+
+        Parameters
+        ----------
+        K
+            The training kernels, ``K[train, train]``.
+        y
+            (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems that
+            share the passes. The labels stored with the kernels where missing.
+        sample_weight
+            (m,), w_i > 0: sample i has the price C·w_i, times the weight of its class. A weight of two counts like two
+            equal samples, but for the statistics of centering and normalizing, in which each sample counts once.
+
+        Raises
+        ------
+        InputError
+            If a parameter, the labels, the weights or the kernels break a rule.
+        IndefiniteKernelError
+            If a kernel proves not to be positive semidefinite.
+        """
+        return self._fit(K, y, None if sample_weight is None else _checked_weights(sample_weight, K.shape[1]))
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        self._class_weights(targets)
+
+    def _class_weights(self, targets: Targets) -> list[Float]:
+        """What the class of each sample counts, (m,), for each task or for all problems."""
+        labels = targets.labels if targets.kind == "multilabel" else targets.labels[:, None]
+        if isinstance(self.class_weight, Mapping):
+            strange = [label for label in self.class_weight if label not in targets.classes.tolist()]
+            if strange or not all(np.isfinite(w) and w > 0 for w in self.class_weight.values()):
+                told = f"has weights for {strange}" if strange else "has weights that are not positive and finite"
+                msg = f"class_weight maps classes, {targets.classes.tolist()}, to positive weights; {told}"
+                raise InputError(msg)
+        elif self.class_weight not in (None, "balanced"):
+            msg = f"class_weight must be 'balanced', a weight for each class, or None, got {self.class_weight!r}"
+            raise InputError(msg)
+        weight = dict(self.class_weight) if isinstance(self.class_weight, Mapping) else self.class_weight
+        return [np.asarray(compute_sample_weight(weight, column), dtype=np.float64) for column in labels.T]
+
+    def _bounds(self, data: TrainingSet, number: int, C: float) -> Bounds:
+        """The price of a violation of each sample of a problem; one number where all are alike."""
+        given = data.fit.sample_weight
+        if self.class_weight is None and given is None:
+            return C
+        targets, rows = data.problems.targets, data.problems.rows[number]
+        weights = self._class_weights(targets)[number if targets.kind == "multilabel" else 0]
+        weights = weights if given is None else weights * given
+        return C * (weights if rows is None else weights[rows])
+
+
+def _checked_weights(sample_weight: npt.ArrayLike, n_samples: int) -> Float:
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (n_samples,) or not (np.isfinite(weights) & (weights > 0)).all():
+        msg = (
+            f"sample_weight must be a positive number for each of the {n_samples} samples, got shape {weights.shape}"
+            f"{'' if weights.shape != (n_samples,) else f' with {weights.min():g} in it'}; leave samples of no weight "
+            "out"
+        )
+        raise InputError(msg)
+    return weights
+
+
 def votes(scores: Float) -> Float:
     """The votes for each class; a fraction of a vote, by the sum of its distances, breaks ties."""
     n_classes = (1 + round((1 + 8 * scores.shape[1]) ** 0.5)) // 2
@@ -60,7 +134,7 @@ def votes(scores: Float) -> Float:
     return np.asarray(votes + sums / (3.0 * (np.abs(sums) + 1.0)))
 
 
-class MKSVM(MarginClassifier):
+class MKSVM(WeightedClassifier):
     """ℓp-norm multiple kernel learning with the hinge loss.
 
     Learns weights β of the kernels together with a support vector machine on K(β) = Σ_j β_j K_j:
@@ -76,6 +150,11 @@ class MKSVM(MarginClassifier):
     multiclass
         More than two classes: "ovr", one against the rest, the largest score wins; "ovo", one against one, by votes.
         Each binary problem has weights of its own.
+    class_weight
+        What a sample of each class counts, C times that: "balanced" (m divided by the number of classes and by the
+        samples of the class, as in scikit-learn), a weight for each class by its label, or None. In every problem, one
+        class against the rest or against another, a sample has the weight of its own class; tasks of a multilabel
+        problem are balanced each by itself.
     steps
         As in `MKFDA`; ("center", "multiplicative") by default, so that C counts in units of the kernels' variance.
     tol
@@ -119,6 +198,7 @@ class MKSVM(MarginClassifier):
         C: float | Sequence[float] = 1.0,
         *,
         multiclass: Multiclass = "ovr",
+        class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-3,
         max_iter: int = 100,
@@ -126,6 +206,7 @@ class MKSVM(MarginClassifier):
         self.p = p
         self.C = C
         self.multiclass = multiclass
+        self.class_weight = class_weight
         self.steps = steps
         self.tol = tol
         self.max_iter = max_iter
@@ -143,13 +224,13 @@ class MKSVM(MarginClassifier):
         prices = one_for_each("C", check_positive("C", self.C), len(problems))
 
         def solver_of(k: int) -> partial[Any]:
-            problem = MarginProblem(problems.h[k], prices[k], exponents[k], problems.title(k))
+            problem = MarginProblem(problems.h[k], self._bounds(data, k, prices[k]), exponents[k], problems.title(k))
             return partial(mk_svm, problem, data.n_kernels, tol=self.tol, max_iter=self.max_iter, names=data.names)
 
         return data.jobs(solver_of)
 
 
-class GMKL(MarginClassifier):
+class GMKL(WeightedClassifier):
     """Generalized multiple kernel learning of Varma and Ray, with prices and linear constraints on the weights.
 
     Learns weights d of the kernels together with a support vector machine on K(d) = Σ_j d_j K_j:
@@ -165,11 +246,11 @@ class GMKL(MarginClassifier):
     A, b
         (rows, kernels) and (rows,): linear prior knowledge A d ≥ b, such as d_1 ≥ 2 d_2. None: d ≥ 0 alone.
     multiclass
-        "ovo" (1-vs-1): majority vote, the papers' choice for ties being the larger sum of distances; "ovr" (1-vs-All):
-        the largest distance. Each binary problem has weights of its own.
+        "ovo" (1-vs-1): majority vote, ties broken by the larger sum of scores; "ovr" (1-vs-All): the largest score f,
+        which is the distance from the hyperplane times ‖w_k‖. Each binary problem has weights of its own.
     method
         "newton", or the paper's projected "gradient" with Armijo's rule, which takes many more passes.
-    steps, tol, max_iter
+    class_weight, steps, tol, max_iter
         As in `MKSVM`.
 
     Attributes
@@ -197,6 +278,7 @@ class GMKL(MarginClassifier):
         multiclass: Multiclass = "ovr",
         *,
         method: Method = "newton",
+        class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-3,
         max_iter: int = 100,
@@ -207,6 +289,7 @@ class GMKL(MarginClassifier):
         self.b = b
         self.multiclass = multiclass
         self.method = method
+        self.class_weight = class_weight
         self.steps = steps
         self.tol = tol
         self.max_iter = max_iter
@@ -224,7 +307,9 @@ class GMKL(MarginClassifier):
         for C in check_positive("C", self.C):
             self._problem(np.array([1.0, -1.0]), C, len(K))
 
-    def _problem(self, y: Float, C: float, n: int, kernels: Index | None = None, title: str = "") -> GeneralizedProblem:
+    def _problem(
+        self, y: Float, C: Bounds, n: int, kernels: Index | None = None, title: str = ""
+    ) -> GeneralizedProblem:
         """The problem over some of the n kernels; prices and constraints are given for all of them."""
         sigma = np.asarray(self.sigma, dtype=np.float64)
         sigma = np.full(n, float(sigma)) if sigma.ndim == 0 else sigma
@@ -243,7 +328,7 @@ class GMKL(MarginClassifier):
 
         def solver_of(k: int) -> partial[Any]:
             n, kernels = data.training.n_kernels, data.fit.kernels
-            problem = self._problem(problems.h[k], prices[k], n, kernels, problems.title(k))
+            problem = self._problem(problems.h[k], self._bounds(data, k, prices[k]), n, kernels, problems.title(k))
             return partial(
                 gmkl,
                 problem,

@@ -47,6 +47,8 @@ class Fit:
         Weights of all kernels to begin with, one for each problem, where the learner can use them.
     title
         What the training set is called in messages: a fold, say.
+    sample_weight
+        (m,), what each training row counts, for learners that weight them; all alike where None.
     nested
         What the rows that this one depended on have found.
     """
@@ -59,6 +61,7 @@ class Fit:
     kernels: Index | None = None
     starts: Sequence[Float] | None = None
     title: str = ""
+    sample_weight: Float | None = None
     nested: Any = None
 
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dmkl.arrays import Array
@@ -109,7 +110,10 @@ class PrecomputedMKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return self
 
     def decision_function(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Scores of new samples: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
+        """What labels are read from: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
+
+        The second of two classes and a task where it is positive, the largest of several classes; the scores of the
+        estimator after its `decisions_of`.
 
         Parameters
         ----------
@@ -121,6 +125,23 @@ class PrecomputedMKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         InputError
             If X has another number of training samples or kernels.
         """
+        scores = self._found("decision_function", X)
+        decisions: npt.NDArray[np.float64] = self.estimator_.decisions_of(scores)
+        return decisions
+
+    def predict(self, X: npt.ArrayLike) -> Array:
+        """Labels of new samples, (n,), or (n, tasks) of 0 and 1."""
+        scores = self._found("decision_function", X)
+        labels: Array = self.estimator_.labels_of(scores)
+        return labels
+
+    @available_if(lambda self: getattr(self.estimator_, "calibrated_on_", None) is not None)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Calibrated probabilities of new samples, as those of `dmkl.MKLClassifier`."""
+        return self._found("predict_proba", X)
+
+    def _found(self, method: str, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """What a method of the estimator says of new samples."""
         check_is_fitted(self, "estimator_")
         kernels = _kernels_first(X)
         m, n = self.n_features_in_, len(self.estimator_.kernel_names_)
@@ -131,14 +152,8 @@ class PrecomputedMKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(msg)
         with in_this_process():
             K = create(None, kernels, names=self.estimator_.kernel_names_, symmetric=False)
-            scores: npt.NDArray[np.float64] = self.estimator_.decision_function(K).values
-        return scores
-
-    def predict(self, X: npt.ArrayLike) -> Array:
-        """Labels of new samples, (n,), or (n, tasks) of 0 and 1."""
-        scores = self.decision_function(X)
-        labels: Array = self.estimator_.labels_of(scores)
-        return labels
+            found: npt.NDArray[np.float64] = getattr(self.estimator_, method)(K).values
+        return found
 
 
 def _kernels_first(X: npt.ArrayLike) -> Array:

@@ -15,6 +15,7 @@ import zarr
 
 from dmkl._version import __version__
 from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
+from dmkl.estimators.decisions import Decider
 from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.steps import load_step
@@ -111,6 +112,10 @@ def has_format(path: Path, form: str) -> bool:
 def write_model(model: Any, path: Path) -> None:
     """Write a fitted model as a Zarr group at a path where there is none."""
     arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
+    if hasattr(model, "priors_"):
+        arrays["priors_"] = (("decision_problem", "label"), model.priors_)
+    if hasattr(model, "decider_"):
+        arrays |= model.decider_.arrays()
     parts = []
     for number, part in enumerate(model.statistics_):
         steps = []
@@ -277,6 +282,12 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
     features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
     model.features_ = features.get("none") or TrainingFeatures.load(path, features, model.train_samples_)
     model._set_state(dict(attrs["state"]))
+    if "priors_" in dataset:
+        model.priors_ = _whole(dataset, "priors_")
+    if "decision_means" in dataset:
+        names = [str(name) for name in dataset if str(name).startswith("decision_")]
+        decisions = {name: _whole(dataset, name) for name in names}
+        model.decider_ = Decider.of_arrays(model.kind_, decisions, model.priors_, model.calibrated_on_ or "")
     return model
 
 

@@ -95,3 +95,23 @@ class Factor:
         solved = np.empty(b.shape)
         solved[self._order] = scipy.linalg.cho_solve(self._factor, b[self._order], check_finite=False)
         return solved
+
+    def inverse_diagonal(self) -> Float:
+        """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹, some columns at a time."""
+        lower, _ = self._factor
+        m = len(lower)
+        found = np.empty(m)
+        for start in range(0, m, _PANEL):
+            width = min(_PANEL, m - start)
+            # L⁻¹ is zero above its diagonal: its columns from `start` on are those of the inverse of the lower corner.
+            unit = np.zeros((m - start, width), order="F")
+            unit[np.diag_indices(width)] = 1.0
+            columns = scipy.linalg.solve_triangular(
+                lower[start:, start:], unit, lower=True, overwrite_b=True, check_finite=False
+            )
+            found[start : start + width] = np.einsum("ij,ij->j", columns, columns)
+        if self._order is None:
+            return found
+        ordered = np.empty(m)
+        ordered[self._order] = found
+        return ordered

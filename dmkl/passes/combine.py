@@ -23,7 +23,15 @@ from dmkl.passes.execute import active_client, again, execute, send_all
 from dmkl.passes.sums import Combination, SumPlan, SumTile, add_tiles, put_together, sum_order
 from dmkl.passes.view import Lens, TileTask, View
 
-__all__ = ["FactorHandle", "StoredSum", "combine_pass", "direct_bytes", "factor_pass", "solve_by_factors"]
+__all__ = [
+    "FactorHandle",
+    "StoredSum",
+    "combine_pass",
+    "diagonals_of_inverses",
+    "direct_bytes",
+    "factor_pass",
+    "solve_by_factors",
+]
 
 
 # --- factors in memory -------------------------------------------------------------------------------------------
@@ -62,6 +70,23 @@ def solve_by_factors(factors: Sequence[FactorHandle], blocks: Sequence[Float]) -
 def _solve(factor: Factor, b: Float) -> Float:
     with pinned_blas(settings.available_cores()):
         return factor.solve(b)
+
+
+def diagonals_of_inverses(factors: Sequence[FactorHandle]) -> list[Float]:
+    """The diagonal of A⁻¹ of each factor, (m,): on a cluster where the factors lie, all at once."""
+    client = active_client()
+    if client is None:
+        return [_diagonal(factor.held) for factor in factors]
+    found = [
+        client.submit(_diagonal, factor.held, pure=False, key=f"alpha-diagonal-{uuid.uuid4().hex}")
+        for factor in factors
+    ]
+    return [np.asarray(diagonal) for diagonal in client.gather(found)]
+
+
+def _diagonal(factor: Factor) -> Float:
+    with pinned_blas(settings.available_cores()):
+        return factor.inverse_diagonal()
 
 
 def factor_pass(

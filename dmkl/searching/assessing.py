@@ -78,6 +78,7 @@ def assess(
 
 
 def measures_of(model: Any, decision: Float, truth: Array, scoring: Any) -> dict[str, Any]:
-    """Measures of the decision scores of a fitted model by name: a number each, or (task,)."""
+    """Measures of what a fitted model decides from its scores, by name: a number each, or (task,)."""
     metrics = as_metrics(scoring, model.kind_)
-    return dict(zip(metrics, evaluate(metrics, model.kind_, model.classes_, truth, decision), strict=True))
+    decided = model.decisions_of(decision)
+    return dict(zip(metrics, evaluate(metrics, model.kind_, model.classes_, truth, decided), strict=True))

@@ -13,7 +13,7 @@ import xarray as xr
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float
 from dmkl.searching.choice import Choice
-from dmkl.searching.fits import GridFits, Question
+from dmkl.searching.fits import GridFits, Question, decided
 from dmkl.searching.grid import points, shape
 from dmkl.searching.labeled import as_coordinate
 from dmkl.searching.scoring import evaluate
@@ -85,7 +85,7 @@ def _scored(question: Question, found: GridFits) -> dict[str, tuple[Float, Float
     """Validation and test scores of every measure, (point, fold, task)."""
     sizes = (len(points(question.grid)), len(question.folds), question.n_tasks)
     scores = {name: (np.full(sizes, np.nan), np.full(sizes, np.nan)) for name in question.metrics}
-    for (g, f), decision in found.decisions.items():
+    for (g, f), decision in decided(question, found).items():
         fold, targets = question.folds[f], found.targets[f]
         middle = len(fold.validation)
         for part, rows, mine in ((0, fold.validation, decision[:middle]), (1, fold.test, decision[middle:])):

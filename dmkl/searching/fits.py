@@ -16,6 +16,7 @@ from sklearn.base import clone
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
+from dmkl.estimators.decisions import HeldOut, class_index
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner, check_kernel_set
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
@@ -61,6 +62,14 @@ class Question:
     def targets_of(self, rows: Index) -> Targets:
         """What is learnt from some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
+
+    def held_out(self, fold: int, scores: Float) -> HeldOut:
+        """The scores of what a fold holds out, with the classes of its rows."""
+        parts = self.folds[fold]
+        rows = np.concatenate([parts.validation, parts.test])
+        known = self.targets.kind != "regression"
+        index = class_index(self.targets.kind, self.targets.classes, self.labels[rows]) if known else []
+        return HeldOut(scores.reshape(len(rows), -1), index, rows, len(parts.validation))
 
 
 def check_square(K: KernelSet, what: str) -> None:
@@ -181,6 +190,17 @@ def fit_grid(question: Question, state: str | Path | None) -> GridFits:
     )
     for place, found in zip(places, answers.fits, strict=True):
         _put(result, place, found)
+    return result
+
+
+def decided(question: Question, found: GridFits) -> dict[tuple[int, int], Float]:
+    """What labels of the held-out rows are read from, of each (point, fold), by rules from rows of these folds."""
+    result: dict[tuple[int, int], Float] = {}
+    for g, point in enumerate(points(question.grid)):
+        model = clone(question.estimator).set_params(**point)
+        kept = [question.held_out(f, found.decisions[g, f]) for f in range(len(found.targets))]
+        for f, rows in enumerate(model._decided_held_out(kept, found.targets)):
+            result[g, f] = rows.reshape(found.decisions[g, f].shape)
     return result
 
 

@@ -10,17 +10,19 @@ from sklearn.base import clone
 
 from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
+from dmkl.estimators.decisions import HeldOut
 from dmkl.estimators.engine import run
-from dmkl.estimators.learner import fitted
+from dmkl.estimators.learner import decisions_of, fitted
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
-from dmkl.searching.fits import OF_TASKS, Question
+from dmkl.searching.fits import OF_TASKS, GridFits, Question
+from dmkl.searching.grid import shape
 from dmkl.searching.result import SearchResult
 from dmkl.searching.scoring import evaluate
 
 __all__ = ["chosen_fit", "refitted", "scored"]
 
 
-def refitted(question: Question, result: SearchResult) -> SearchResult:
+def refitted(question: Question, grid: GridFits, result: SearchResult) -> SearchResult:
     """With the model of the chosen point, and its scores on the test rows of the folds."""
     folds = question.folds
     if "fold" in result.choosers or any(len(fold.test) for fold in folds):
@@ -35,8 +37,30 @@ def refitted(question: Question, result: SearchResult) -> SearchResult:
         scores = scores.assign(
             {f"refit_test_score{end}": (dims, values) for end, values in scored(question, found).items()}
         )
-    models = [fitted(one) for one in found]
-    return SearchResult(scores, best=models[0], rule=result.rule)
+    best = fitted(found[0])
+    if question.targets.kind != "regression":
+        # A model of the first fold's rows takes that fold's alone: others are tested on there.
+        used = range(1 if len(fits) > 1 else len(folds))
+        kept = [_chosen_scores(question, grid, result, f) for f in used]
+        best._calibrate_on(kept, grid.targets[: len(used)], fits[0].targets)
+    return SearchResult(scores, best=best, rule=result.rule)
+
+
+def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fold: int) -> HeldOut:
+    """Scores of the validation rows of a fold at the chosen point, of each task at its own."""
+    index, sizes = result.best_index_, shape(question.grid)
+
+    def scores_of(**task: int) -> Array:
+        at = {"fold": fold, **task}
+        place = [int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in question.grid]
+        found: Array = grid.decisions[int(np.ravel_multi_index(place, sizes)), fold]
+        return found
+
+    if question.targets.kind == "multilabel":
+        scores = np.stack([scores_of(task=t)[:, t] for t in range(question.n_tasks)], axis=1)
+    else:
+        scores = scores_of()
+    return question.held_out(fold, scores).validation
 
 
 def chosen_fit(
@@ -85,7 +109,7 @@ def scored(question: Question, found: Sequence[FitOutcome]) -> dict[str, Array]:
         rows, targets = one.data.fit.held_out, one.data.fit.targets
         if len(rows):
             truth = question.labels[rows]
-            values[:, f] = evaluate(question.metrics, targets.kind, targets.classes, truth, one.decision)
+            values[:, f] = evaluate(question.metrics, targets.kind, targets.classes, truth, decisions_of(one))
     return dict(zip(question.name_ends, values, strict=True))
 
 

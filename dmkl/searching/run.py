@@ -118,4 +118,4 @@ def search(
     check_tasks(question, "search", refit=refit)
     found = fit_grid(question, state)
     result = SearchResult(as_dataset(question, found, choice, time.monotonic() - started), rule=rule)
-    return refitted(question, result) if refit else result
+    return refitted(question, found, result) if refit else result

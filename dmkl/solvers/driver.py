@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dmkl.passes.combine import factor_pass, solve_by_factors
+from dmkl.passes.combine import diagonals_of_inverses, factor_pass, solve_by_factors
 from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination
 from dmkl.passes.sweep import Columns, Want
@@ -26,6 +26,7 @@ from dmkl.solvers.requests import (
     CombinedFactor,
     CombinedProduct,
     EachProduct,
+    FactorDiagonal,
     FactorSolve,
     GroupClassifier,
     Projection,
@@ -161,6 +162,10 @@ def _solves(asked: Asked) -> tuple[list[Any], float]:
     return list(solve_by_factors([one.factor for _, one in asked], [one.block for _, one in asked])), 0.0
 
 
+def _diagonals(asked: Asked) -> tuple[list[Any], float]:
+    return list(diagonals_of_inverses([one.factor for _, one in asked])), 0.0
+
+
 def _classifiers(asked: Asked) -> tuple[list[Any], float]:
     lenses = _distinct([lens for lens, _ in asked])
     found, passes = train_together(lenses, [(_place(lens, lenses), request) for lens, request in asked])
@@ -220,6 +225,7 @@ ANSWERS: list[tuple[tuple[type, ...], str, Answer]] = [
     ((Task,), "task", _tasks),
     ((CombinedFactor,), "factor", _factors),
     ((FactorSolve,), "solve", _solves),
+    ((FactorDiagonal,), "diagonal", _diagonals),
     ((SVM, GroupClassifier), "train", _classifiers),
     ((CombinedEntries,), "entries", _entries),
     ((EachProduct, CombinedProduct, Projection), "products", _products),

@@ -105,6 +105,9 @@ class Outcome:
         The history, oldest first.
     scores
         Of the held-out rows, (rows, columns), where the solver has them from the same products; None otherwise.
+    inverse
+        Of the system A that the dual variables solve for the final weights: the diagonal of A⁻¹ and A⁻¹1, (m, 2), where
+        the solver has a factor and dual variables were asked for; None otherwise.
     """
 
     status: Status
@@ -116,6 +119,7 @@ class Outcome:
     bias: Float | float = 0.0
     steps: Sequence[Step] = field(default_factory=tuple)
     scores: Float | None = None
+    inverse: Float | None = None
 
     @property
     def proven(self) -> bool:

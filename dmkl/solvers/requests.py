@@ -22,6 +22,7 @@ __all__ = [
     "CombinedFactor",
     "CombinedProduct",
     "EachProduct",
+    "FactorDiagonal",
     "FactorSolve",
     "GroupClassifier",
     "Projection",
@@ -89,6 +90,14 @@ class FactorSolve:
 
 
 @dataclass(frozen=True, eq=False)
+class FactorDiagonal:
+    """The diagonal of A⁻¹ by a factor of A; answered by (m,)."""
+
+    factor: Any
+    """As `CombinedFactor` was answered."""
+
+
+@dataclass(frozen=True, eq=False)
 class SVM:
     """A support vector machine on K(β); answered by a `SVMSolution`."""
 
@@ -96,7 +105,8 @@ class SVM:
     """β, (n,)"""
     y: Float
     """(m,), 1 and −1"""
-    C: float
+    C: float | Float
+    """The bound on α, or one for each sample, (m,)"""
     tol: float
     """The relative gap that is asked for; what the arithmetic does not resolve may be left."""
     start: Float | None = None
@@ -141,6 +151,7 @@ Request = (
     | Projection
     | CombinedEntries
     | CombinedFactor
+    | FactorDiagonal
     | FactorSolve
     | SVM
     | GroupClassifier

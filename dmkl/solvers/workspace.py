@@ -167,7 +167,9 @@ class Workspace:
             "names": np.array(names, dtype=str),
             "figures": np.array([[step.figures[name] for name in names] for step in steps]),
         }
-        arrays |= {name: value for name in ("dual", "scores") if (value := getattr(outcome, name)) is not None}
+        arrays |= {
+            name: value for name in ("dual", "scores", "inverse") if (value := getattr(outcome, name)) is not None
+        }
         if steps and all(step.weights is not None for step in steps):
             arrays["step_weights"] = np.stack([np.asarray(step.weights) for step in steps])
         save_arrays(self._outcome_file(number), arrays)
@@ -195,6 +197,7 @@ class Workspace:
             stored["bias"],
             steps,
             stored.get("scores"),
+            stored.get("inverse"),
         )
 
     def _outcome_file(self, number: int) -> Path:

@@ -144,7 +144,9 @@ def test_optimum_and_its_proof(name, p, lam):
         assert model.gap_ == pytest.approx(proven(model, case), abs=1e-9)
         assert (model.weights_.values >= 0).all()
         assert np.linalg.norm(model.weights_, p) <= 1 + 1e-12
-    np.testing.assert_array_equal(direct.predict(case.testing), cg.predict(case.testing))
+    scores = direct.decision_function(case.testing).values
+    # By the same rule, since another solver has no scores of left-out rows to learn it from.
+    np.testing.assert_array_equal(direct.labels_of(scores), direct.labels_of(cg.decision_function(case.testing).values))
 
 
 @pytest.mark.parametrize("p", EXPONENTS)
@@ -181,7 +183,7 @@ def test_solvers_agree_on_larger_data(p):
         assert model.gap_ == pytest.approx(proven(model, case), abs=1e-8)
     assert abs(direct.objective_ - cg.objective_) <= 1e-4 * abs(direct.objective_)
     np.testing.assert_allclose(direct.weights_, cg.weights_, atol=5e-3)
-    np.testing.assert_array_equal(direct.predict(testing), cg.predict(testing))
+    np.testing.assert_array_equal(direct.predict(testing), direct.labels_of(cg.decision_function(testing).values))
     assert direct.score(testing, case.y[case.test]) > 0.9
 
 
@@ -495,7 +497,7 @@ def test_scores_are_the_dense_formula(name, steps):
         rows = getattr(case, part)
         combined = np.tensordot(model.weights_.values, case.dense(part, steps), axes=1)
         expected = combined @ model.dual_coef_.values
-        labels = expected.argmax(axis=1) if name == "digits" else (expected[:, 0] > 0).astype(int)
+        labels = model.labels_of(expected if name == "digits" else expected[:, 0])
         view = case.set[rows, case.train]
         scores = model.decision_function(view)
         np.testing.assert_allclose(scores.values.reshape(expected.shape), expected, atol=1e-9 * np.abs(expected).max())

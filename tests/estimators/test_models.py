@@ -130,7 +130,7 @@ def test_xarray_opens_a_model(tmp_path):
     model = fitted()
     model.save(tmp_path / "model")
     with xr.open_zarr(tmp_path / "model", consolidated=False) as opened:
-        assert dict(opened.sizes) == {"kernel": 3, "sample": 30, "class": 3, "model_kernel": 3}
+        assert opened.sizes.items() >= {"kernel": 3, "sample": 30, "class": 3, "model_kernel": 3}.items()
         np.testing.assert_array_equal(opened.weights_.sel(kernel="kernel_1"), model.weights_.sel(kernel="kernel_1"))
         assert list(opened["class"].values) == ["blau", "grün", "rot"]
         assert opened.attrs["parameters"]["lam"] == 0.5

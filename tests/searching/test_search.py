@@ -6,12 +6,15 @@ import dask
 import numpy as np
 import pytest
 from helpers.references import Counting, dense_view, digits, in_memory, over
+from sklearn.base import clone
 from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score
 from sklearn.model_selection import KFold, RepeatedStratifiedKFold, StratifiedGroupKFold, StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.estimators.decisions import HeldOut, class_index
+from dmkl.numerics.fisher import encode_targets
 from dmkl.solvers.workspace import Workspace
 
 TIGHT = 1e-7
@@ -90,23 +93,36 @@ def check_scores(result, estimator, K, y, folds, part=1, prefix="score"):
     for place in np.ndindex(*(scores.sizes[name] for name in names)):
         at = dict(zip(names, place, strict=True))
         params = {name: result.grid[name][k] for name, k in at.items()}
-        for f, fold in enumerate(folds):
-            train = fold[0]
-            model = estimator.__class__(**{**estimator.get_params(), "solver": "direct", **params})
-            model.fit(K[train, train], y[train])
+        learner = estimator.__class__(**{**estimator.get_params(), "solver": "direct", **params})
+        models = [clone(learner).fit(K[fold[0], fold[0]], y[fold[0]]) for fold in folds]
+        decisions = decided(learner, models, K, folds, y)
+        for f, (fold, model) in enumerate(zip(folds, models, strict=True)):
             found = scores.isel({**at, "fold": f})
+            mine = decisions[f][: len(fold[1])] if part == 1 else decisions[f][len(fold[1]) :]
             check_measures(
-                [found[prefix], found[f"{prefix}_precision"], found[f"{prefix}_margin"]], model, K, fold, part, y
+                [found[prefix], found[f"{prefix}_precision"], found[f"{prefix}_margin"]], mine, fold, part, y
             )
             if list(model.weights_.kernel.values) == list(scores.kernel.values):
                 np.testing.assert_allclose(found["weight"], model.weights_, atol=1e-2)
             np.testing.assert_allclose(found["objective"], model.objective_, rtol=2 * TIGHT)
 
 
-def check_measures(found, model, K, fold, part, y):
-    """Measures are those of the model's scores, up to ranks that what the tolerance leaves may turn."""
-    train, rows = fold[0], fold[part]
-    scores, classes = model.decision_function(K[rows, train]).values, np.unique(y[train])
+def decided(learner, models, K, folds, y):
+    """What labels of the held-out rows of each fold are read from, by rules of the scores of single fits."""
+    held_out, targets = [], []
+    for fold, model in zip(folds, models, strict=True):
+        rows = np.concatenate(fold[1:])
+        scores = model.decision_function(K[rows, fold[0]]).values.reshape(len(rows), -1)
+        targets.append(encode_targets(y[fold[0]], len(fold[0])))
+        index = class_index(targets[0].kind, targets[0].classes, y[rows])
+        held_out.append(HeldOut(scores, index, rows, len(fold[1])))
+    found = learner._decided_held_out(held_out, targets)
+    return [each[:, 0] if targets[0].kind == "binary" else each for each in found]
+
+
+def check_measures(found, scores, fold, part, y):
+    """Measures are those of what is decided, up to ranks that what the tolerance leaves may turn."""
+    rows, classes = fold[part], np.unique(y[fold[0]])
     size = CLOSE * np.abs(scores).max()
     low, exact, high = (measured(scores, y[rows], classes, favor) for favor in (-size, 0.0, size))
     for value, least, most in zip(found[:2], low, high, strict=False):
@@ -309,7 +325,8 @@ def test_stored_splits_with_test_rows(tmp_path, kind, solver):
         lam = [p["lam"] for p in own.values()] if kind == "multilabel" else own["lam"]
         rows = np.union1d(train, validation)
         again = dmkl.MKFDA(1.5, lam, tol=TIGHT, solver="direct").fit(K[rows, rows], y[rows])
-        check_measures([result.scores["refit_test_score"].isel(fold=k)], again, K, (rows, test), 1, y)
+        mine = again.decisions_of(again.decision_function(K[test, rows]).values)
+        check_measures([result.scores["refit_test_score"].isel(fold=k)], mine, (rows, test), 1, y)
         if k == 0:
             np.testing.assert_array_equal(result.best_.train_samples_, again.train_samples_)
             np.testing.assert_allclose(result.best_.weights_, again.weights_, atol=1e-2)
@@ -380,7 +397,12 @@ def test_scores_of_a_fold_densely():
         positive = y[train, task] == 1
         h = np.where(positive, 1 / positive.sum(), -1 / (~positive).sum())
         alpha = np.linalg.solve(0.5 * (np.eye(60) + np.tensordot(beta, square, axes=1) / 1e-2), h)
-        scores, truth = np.tensordot(beta, cross, axes=1) @ alpha, y[rows, task]
+        truth, shares = y[rows, task], np.array([1 - positive.mean(), positive.mean()])
+        # P(1 | x) less its share in training, above the threshold of a linear discriminant of these rows.
+        scores = np.tensordot(beta, cross, axes=1) @ alpha / 2e-2 * positive.sum() * (~positive).sum() / 60
+        low, high = (scores[truth == k].mean() for k in (0, 1))
+        spread = np.mean((scores - np.where(truth == 1, high, low)) ** 2)
+        scores -= (low + high) / 2 - spread * np.log(shares[1] / shares[0]) / (high - low)
         at = result.scores.isel(p=0, fold=0, task=task)
         assert at["score"] == pytest.approx(accuracy_score(truth, scores > 0))
         assert at["score_precision"] == pytest.approx(average_precision_score(truth, scores), abs=1e-2)

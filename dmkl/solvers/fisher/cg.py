@@ -71,6 +71,11 @@ class CGStep:
         self._companions = missing
         return self._directions.curvature(products)
 
+    def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
+        """See `AlphaStep.inverse`: there is no factor."""
+        yield from ()
+        return None
+
     def _system(self, block: Float, product: Array) -> Float:
         """A S from S and K(β)S."""
         return 0.5 * block + product.astype(np.float64, copy=False) / (2.0 * self._problem.lam)

@@ -17,7 +17,7 @@ from dmkl.solvers.fisher.solver import FisherSolver
 from dmkl.solvers.fisher.wrapper import wrapper
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
-from dmkl.solvers.requests import CombinedFactor, FactorSolve, Request, Solver
+from dmkl.solvers.requests import CombinedFactor, FactorDiagonal, FactorSolve, Request, Solver
 
 __all__ = ["SOLVER", "DirectStep", "allowed_bytes", "fits", "needed_bytes"]
 
@@ -25,18 +25,24 @@ __all__ = ["SOLVER", "DirectStep", "allowed_bytes", "fits", "needed_bytes"]
 class DirectStep:
     """The α-step by a Cholesky factor of the combined kernel, which one pass adds up."""
 
-    def __init__(self, problem: FisherProblem) -> None:
+    def __init__(self, problem: FisherProblem, *, inverse: bool = False) -> None:
         self._problem = problem
         self._factor: FactorHandle | None = None
+        self._beta: Float | None = None
+        self._inverse = inverse
         self.products = 0
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
         """See `AlphaStep.begin`."""
-        self._factor = None  # the old factor's memory is free before the new one is asked for
-        self._factor = yield CombinedFactor(beta, self._problem.lam)
-        self.products += 1
+        yield from self._factorize(beta)
         alpha: Float = yield self._solve(self._problem.h)
         return alpha
+
+    def _factorize(self, beta: Float) -> Generator[Request, Any, None]:
+        self._factor = None  # the old factor's memory is free before the new one is asked for
+        self._factor = yield CombinedFactor(beta, self._problem.lam)
+        self._beta = beta
+        self.products += 1
 
     def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
         """See `AlphaStep.refine`: one step of iterative refinement, without a pass."""
@@ -48,6 +54,16 @@ class DirectStep:
         n, m, c = products.shape
         solved: Float = yield self._solve(side_by_side(products))
         return np.tensordot(products, solved.reshape(m, n, c), axes=((1, 2), (0, 2)))
+
+    def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
+        """See `AlphaStep.inverse`: without a pass, unless the best weights were not the last."""
+        if not self._inverse:
+            return None
+        if beta is not self._beta:
+            yield from self._factorize(beta)
+        diagonal: Float = yield FactorDiagonal(self._factor)
+        of_ones: Float = yield self._solve(np.ones((len(diagonal), 1)))
+        return np.column_stack([diagonal, of_ones])
 
     def _solve(self, b: Float) -> FactorSolve:
         return FactorSolve(self._factor, b)
@@ -79,7 +95,8 @@ def _check(jobs: Sequence[Job]) -> None:
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     def solver_of(job: Job) -> Solver[Outcome]:
-        return wrapper(job.problem, job.n_kernels, DirectStep(job.problem), options, job.names)
+        step = DirectStep(job.problem, inverse=context.duals)
+        return wrapper(job.problem, job.n_kernels, step, options, job.names)
 
     # Each running problem holds a factor: as many at once as fit.
     return context.drive(jobs, solver_of, lanes=max(1, allowed_bytes() // needed_bytes(jobs)))

@@ -8,6 +8,7 @@ planes need a hundred α-steps where it needs some five.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +36,9 @@ class AlphaStep(Protocol):
 
     def curvature(self, beta: Float, products: Array) -> Generator[Request, Any, Float]:
         """Σ_k W_ikᵀA⁻¹W_jk for the last β and W = K_jα_k, (n, m, c); a model of it where no factor is there."""
+
+    def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
+        """The diagonal of A⁻¹ and A⁻¹1 for these weights, (m, 2), where there is a factor and they are wanted."""
 
     @property
     def products(self) -> int:
@@ -114,7 +118,8 @@ def wrapper(
             exact = options.master == "exact"
             candidate = exact_master(cuts, problem.p) if exact else taylor_master(cuts, candidate, problem.p)
     assert best is not None
-    return certified_outcome(*best, status, steps)
+    inverse = yield from alpha_step.inverse(best[1])
+    return replace(certified_outcome(*best, status, steps), inverse=inverse)
 
 
 def _evaluate(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dmkl.arrays import Float, Index
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.solvers.margin.dense import FIRST_EPS, optimize, rounding_error
-from dmkl.solvers.margin.machine import SVMSolution, as_signs, box, certify, feasible
+from dmkl.solvers.margin.machine import Bounds, SVMSolution, as_signs, box, certify, feasible
 
 __all__ = ["ReadColumns", "solve_by_columns"]
 
@@ -25,7 +25,7 @@ def solve_by_columns(
     columns: ReadColumns,
     diagonal: Float,
     y: npt.ArrayLike,
-    C: float,
+    C: Bounds,
     tol: float,
     max_bytes: int,
     start: npt.ArrayLike | None = None,
@@ -47,7 +47,7 @@ def solve_by_columns(
     y
         (m,), 1 and −1.
     C
-        The bound on α.
+        The bound on α, or one for each sample, (m,).
     tol
         The relative gap to reach.
     max_bytes

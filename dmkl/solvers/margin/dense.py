@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.solvers.margin.machine import SVMSolution, as_signs, box, certify, feasible, solve_among_free
+from dmkl.solvers.margin.machine import Bounds, SVMSolution, as_signs, box, certify, feasible, solve_among_free
 from dmkl.solvers.margin.smo import ascend
 
 __all__ = ["FIRST_EPS", "dense_bytes", "optimize", "rounding_error", "solve_dense"]
@@ -29,7 +29,7 @@ def dense_bytes(m: int) -> int:
 
 
 def solve_dense(
-    K: Float, y: npt.ArrayLike, C: float, tol: float = 1e-6, start: npt.ArrayLike | None = None
+    K: Float, y: npt.ArrayLike, C: Bounds, tol: float = 1e-6, start: npt.ArrayLike | None = None
 ) -> SVMSolution:
     """Train a support vector machine on a kernel matrix in memory.
 
@@ -44,7 +44,7 @@ def solve_dense(
     y
         (m,), 1 and −1.
     C
-        The bound on α.
+        The bound on α, or one for each sample, (m,).
     tol
         The relative gap (P − D)/|P| to reach.
     start

@@ -10,13 +10,13 @@ Hessian comes from the support vectors between the bounds (see `dmkl.solvers.mar
 
 Lower bounds
 ------------
-Weak duality: for every feasible u, and every t with 0 ≤ t·max α ≤ C, tu is feasible as well. With v_j = uᵀK_ju,
+Weak duality: for every feasible u, and every t with 0 ≤ tα ≤ C, tu is feasible as well. With v_j = uᵀK_ju,
 
     T(d) ≥ t Σα + dᵀ(σ − ½t²v)   for all d ≥ 0.
 
 Minimized over the polyhedron by linear programming duality, and maximized over t,
 
-    T* ≥ max { t Σα + bᵀp :  p ≥ 0,  Aᵀp + ½t²v ≤ σ,  0 ≤ t ≤ C/max α },
+    T* ≥ max { t Σα + bᵀp :  p ≥ 0,  Aᵀp + ½t²v ≤ σ,  0 ≤ t ≤ min C/α },
 
 a small conic program. For t = 1 the minimum can be −∞ (without rows: as soon as one v_j > 2σ_j). Some t > 0 has a
 finite one if σᵀr > 0 for each direction r ≥ 0, Ar ≥ 0 in which the polyhedron is unbounded. This is asked for: else
@@ -172,7 +172,9 @@ class _Trial:
 
     def largest_scale(self, problem: GeneralizedProblem) -> float:
         """The largest t for which tu is feasible."""
-        return problem.C / (float(np.abs(self.u).max()) or problem.C)
+        used = self.u != 0
+        bounds = np.broadcast_to(problem.C, used.shape)
+        return float(np.min(bounds[used] / np.abs(self.u[used]))) if used.any() else 1.0
 
     def planes(self, problem: GeneralizedProblem) -> tuple[Float, Float]:
         """Linear functions below T, from u and its multiples: constants (r,) and slopes (r, n).
@@ -192,14 +194,14 @@ def _evaluate(
     products = (yield EachProduct(u[:, None]))[:, :, 0]
     v = products @ u
     check_slopes(v, names)
-    losses = hinge(d @ products, answer.bias, problem.y)
-    objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + problem.C * losses
+    losses = hinge(d @ products, answer.bias, problem.y, problem.C)
+    objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + losses
     gradient, total = problem.sigma - 0.5 * v, float(problem.y @ u)
     return _Trial(d, u, float(answer.bias), objective, gradient, total, v, answer.curvature(products))
 
 
 def _lower_bound(problem: GeneralizedProblem, trial: _Trial, widest: float) -> float:
-    """The bound max { tΣα + bᵀp : p ≥ 0, Aᵀp + ½t²v ≤ σ, 0 ≤ t ≤ C/max α }, safe against the solver's tolerance.
+    """The bound max { tΣα + bᵀp : p ≥ 0, Aᵀp + ½t²v ≤ σ, 0 ≤ t ≤ min C/α }, safe against the solver's tolerance.
 
     `widest` bounds Σd at the optimum: where the constraint is violated by at most e, the bound is off by e·widest at
     most.

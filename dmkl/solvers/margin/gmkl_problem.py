@@ -9,6 +9,7 @@ from scipy.optimize import linprog
 
 from dmkl.arrays import Float
 from dmkl.errors import InputError
+from dmkl.solvers.margin.machine import Bounds
 
 __all__ = ["GeneralizedProblem", "largest_sum", "row_lengths"]
 
@@ -26,8 +27,8 @@ class GeneralizedProblem:
 
     y: Float
     """(m,), 1 and −1."""
-    C: float
-    """The price of a unit of hinge loss."""
+    C: Bounds
+    """The price of a unit of hinge loss, or that of each sample, (m,)."""
     sigma: Float
     """(n,), the price of a unit of weight for each kernel."""
     A: Float = field(default_factory=lambda: np.zeros((0, 0)))
@@ -43,8 +44,8 @@ class GeneralizedProblem:
         if y.ndim != 1 or not np.isin(y, (-1.0, 1.0)).all() or len(np.unique(y)) != 2:
             msg = f"y holds {np.unique(y)[:5]} in shape {y.shape}, expected a vector of 1 and −1 with both in it"
             raise InputError(msg)
-        if not (np.isfinite(self.C) and self.C > 0):
-            msg = f"C must be a positive number, got {self.C!r}"
+        if not (np.isfinite(self.C) & (np.asarray(self.C) > 0)).all() or np.shape(self.C) not in ((), y.shape):
+            msg = f"C must be a positive number, or one for each sample, got {self.C!r}"
             raise InputError(msg)
         if sigma.ndim != 1 or len(sigma) == 0 or not np.isfinite(sigma).all():
             msg = (

@@ -9,8 +9,9 @@ and for each u of the dual's box, with f = y − Ku its gradient,
 
     P − D = Σ_i [C max(0, y_i(f_i − b)) − u_i(f_i − b)],
 
-every term of which is at least 0. For positive semidefinite K that bounds what a better u would gain; for any other it
-vanishes where no small change of u gains anything, which is then all that a gap within the tolerance says.
+every term of which is at least 0, also where each sample has a C_i of its own. For positive semidefinite K that bounds
+what a better u would gain; for any other it vanishes where no small change of u gains anything, which is then all that
+a gap within the tolerance says.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.solvers.outcome import relative_gap
 
-__all__ = ["SVMSolution", "as_signs", "best_bias", "box", "certify", "feasible", "hinge", "solve_among_free"]
+__all__ = ["Bounds", "SVMSolution", "as_signs", "best_bias", "box", "certify", "feasible", "hinge", "solve_among_free"]
+
+Bounds = float | Float
+"""C: one for all samples, or (m,), one for each."""
 
 _RIDGE = 1e-12
 """Of the trace of the kernel among free vectors: what keeps it regular where rows are equal."""
@@ -78,24 +82,33 @@ class SVMSolution:
             return None
 
 
-def best_bias(scores: Float, y: Float) -> float:
-    """The b that minimizes Σ max(0, 1 − y_i(s_i + b)).
+def best_bias(scores: Float, y: Float, C: Bounds = 1.0) -> float:
+    """The b that minimizes Σ C_i max(0, 1 − y_i(s_i + b)).
 
-    The sum is piecewise linear in b, with a kink at each y_i − s_i where its slope rises by one from −m₊ to m₋. So the
-    minimum lies between the m₊-th and the next of the sorted kinks, in the middle of which b is taken.
+    The sum is piecewise linear in b, with a kink at each y_i − s_i where its slope rises by C_i, from −Σ₊C_i to Σ₋C_i.
+    So with equal C the minimum lies between the m₊-th and the next of the sorted kinks, in the middle of which b is
+    taken; otherwise at the kink where the slope changes its sign, or between two where it is zero.
     """
     kinks = y - scores
+    if np.ndim(C):
+        order = np.argsort(kinks)
+        risen = np.cumsum(np.broadcast_to(C, y.shape)[order])
+        target = float(np.sum(np.broadcast_to(C, y.shape)[y > 0]))
+        level = 1e-12 * risen[-1]  # sums of equal parts in another order
+        first = int(np.searchsorted(risen, target - level))
+        last = min(int(np.searchsorted(risen, target + level)), len(y) - 1)
+        return 0.5 * float(kinks[order[first]] + kinks[order[last]])
     n_positive = int(np.count_nonzero(y > 0))
     around = np.partition(kinks, (n_positive - 1, n_positive))
     return 0.5 * float(around[n_positive - 1] + around[n_positive])
 
 
-def hinge(scores: Float, bias: float, y: Float) -> float:
-    """Σ max(0, 1 − y_i(s_i + b))."""
-    return float(np.maximum(0.0, 1.0 - y * (scores + bias)).sum())
+def hinge(scores: Float, bias: float, y: Float, C: Bounds = 1.0) -> float:
+    """Σ C_i max(0, 1 − y_i(s_i + b))."""
+    return float(np.sum(C * np.maximum(0.0, 1.0 - y * (scores + bias))))
 
 
-def feasible(start: npt.ArrayLike | None, y: Float, C: float) -> Float:
+def feasible(start: npt.ArrayLike | None, y: Float, C: Bounds) -> Float:
     """The start cut to the box 0 ≤ y_iu_i ≤ C, its heavier side then scaled down until Σu = 0; zeros where missing.
 
     InputError is raised if the start has another length than y, or holds NaN or infinity.
@@ -115,8 +128,8 @@ def feasible(start: npt.ArrayLike | None, y: Float, C: float) -> Float:
     return u
 
 
-def as_signs(y: npt.ArrayLike, C: float) -> Float:
-    """The labels as float64; InputError if they are not 1 and −1, both present, or C is not a positive number."""
+def as_signs(y: npt.ArrayLike, C: Bounds) -> Float:
+    """The labels as float64; InputError if they are not 1 and −1, both present, or a C is not a positive number."""
     signs = np.asarray(y, dtype=np.float64)
     if signs.ndim != 1 or not np.array_equal(np.unique(signs), [-1.0, 1.0]):
         msg = (
@@ -124,26 +137,29 @@ def as_signs(y: npt.ArrayLike, C: float) -> Float:
             f"{signs.shape} with {np.unique(signs)[:5]}. Turn classes into signs, one class against others"
         )
         raise InputError(msg)
-    if not (np.isfinite(C) and C > 0):
+    if not (np.isfinite(C) & (np.asarray(C) > 0)).all():
         msg = f"C must be a positive finite number, got {C!r}; a hard margin is a large C"
+        raise InputError(msg)
+    if np.shape(C) not in ((), signs.shape):
+        msg = f"C must be one number, or one for each of the {len(signs)} samples; found shape {np.shape(C)}"
         raise InputError(msg)
     return signs
 
 
-def box(y: Float, C: float) -> tuple[Float, Float]:
+def box(y: Float, C: Bounds) -> tuple[Float, Float]:
     """The least and the largest u of the box 0 ≤ y_iu_i ≤ C."""
     return np.where(y > 0, 0.0, -C), np.where(y > 0, C, 0.0)
 
 
-def certify(u: Float, scores: Float, y: Float, C: float) -> SVMSolution:
+def certify(u: Float, scores: Float, y: Float, C: Bounds) -> SVMSolution:
     """The machine that u makes, with its gap, from u and its scores Ku alone."""
-    bias = best_bias(scores, y)
+    bias = best_bias(scores, y, C)
     energy = 0.5 * float(u @ scores)
     return SVMSolution(
         u=u,
         bias=bias,
         dual=float(y @ u) - energy,
-        primal=energy + C * hinge(scores, bias, y),
+        primal=energy + hinge(scores, bias, y, C),
         scores=scores,
         free=np.flatnonzero((u != 0) & (np.abs(u) < C)),
     )

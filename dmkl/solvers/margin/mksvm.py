@@ -24,7 +24,7 @@ from dmkl.errors import InputError
 from dmkl.numerics.fisher import as_exponent, dual_norm, onto_sphere, uniform_weights
 from dmkl.solvers.cones import ConicError
 from dmkl.solvers.line_search import LineSearch
-from dmkl.solvers.margin.machine import as_signs, best_bias, hinge
+from dmkl.solvers.margin.machine import Bounds, as_signs, best_bias, hinge
 from dmkl.solvers.masters import ascent_direction, newton_master
 from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes, relative_gap
 from dmkl.solvers.requests import SVM, EachProduct
@@ -42,10 +42,13 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class MarginProblem:
-    """One binary problem: labels 1 and −1 (m,), the bound C on α, the exponent p ≥ 1 of the norm, or InputError."""
+    """One binary problem: labels 1 and −1 (m,), the bound C on α or one for each sample, the norm's exponent p ≥ 1.
+
+    InputError is raised if one of them is anything else.
+    """
 
     y: Float
-    C: float
+    C: Bounds
     p: float
     name: str = ""
 
@@ -89,17 +92,17 @@ class MarginCertificate:
         return relative_gap(self.objective - self.lower, self.upper)
 
 
-def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: float, p: float) -> MarginCertificate:
+def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: Bounds, p: float) -> MarginCertificate:
     """Certify a pair of u (m,), 0 ≤ y_iu_i ≤ C and Σu = 0, and β (n,) ≥ 0, ‖β‖_p ≤ 1.
 
     In float64, and from u and its products K_ju (n, m) alone; the labels are 1 and −1, C the bound on α.
     """
     slopes = np.asarray(products @ u, dtype=np.float64)
     scores = np.tensordot(beta, products, axes=1)
-    bias = best_bias(scores, y)
+    bias = best_bias(scores, y, C)
     total, energy = float(y @ u), 0.5 * float(beta @ slopes)
     return MarginCertificate(
-        upper=energy + C * hinge(scores, bias, y),
+        upper=energy + hinge(scores, bias, y, C),
         objective=total - energy,
         lower=total - 0.5 * dual_norm(slopes, p),
         bias=bias,

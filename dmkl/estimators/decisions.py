@@ -1,0 +1,341 @@
+"""What scores mean: labels by a decision rule with prior probabilities, and calibrated probabilities.
+
+A `Decider` is learnt from *honest* scores, of rows that the machine was not trained on: the leave-one-out scores of a
+fit, the held-out rows of a search, or rows that are given to `calibrate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import softmax
+
+from dmkl.arrays import Array, Float, Index
+from dmkl.errors import InputError
+from dmkl.numerics.discriminant import Discriminant, excess, leave_one_out, sharpness
+from dmkl.numerics.fisher import Targets, is_known
+
+__all__ = [
+    "GIVEN",
+    "LEFT_OUT",
+    "SEARCHED",
+    "Decider",
+    "HeldOut",
+    "NotCalibratedError",
+    "Priors",
+    "check_priors",
+    "class_index",
+    "class_sizes",
+    "cross_decided",
+    "joined",
+    "predicted_labels",
+    "prior_probabilities",
+    "regression_scores",
+    "regression_units",
+]
+
+LEFT_OUT = "leave-one-out scores of the training rows"
+SEARCHED = "held-out rows of the folds of a search"
+GIVEN = "rows that were given to calibrate"
+"""What probabilities can be calibrated on."""
+_FEWEST = 2
+"""Rows of each class that a rule is learnt from."""
+
+
+class NotCalibratedError(InputError, AttributeError):
+    """There are no honest scores that probabilities could be calibrated on."""
+
+
+Priors = Literal["empirical", "uniform"] | Sequence[float] | None
+"""Prior probabilities of the classes, as in scikit-learn's LinearDiscriminantAnalysis."""
+
+
+def check_priors(priors: Any, n_classes: int | None = None) -> None:
+    """Refuse prior probabilities that are none.
+
+    Raises
+    ------
+    InputError
+        If they are no word that is known, not positive, do not sum to one, or are not one for each class.
+    """
+    if priors is None or (isinstance(priors, str) and priors in ("empirical", "uniform")):
+        return
+    rule = "priors must be 'empirical' (None), 'uniform', or a positive number for each class that sum to one"
+    try:
+        values = np.asarray(priors, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        msg = f"{rule}; got {priors!r}"
+        raise InputError(msg) from error
+    if values.ndim != 1 or not (values > 0).all() or abs(values.sum() - 1.0) > 1e-5:
+        msg = f"{rule}; got {priors!r}, whose sum is {values.sum():g}"
+        raise InputError(msg)
+    if n_classes is not None and len(values) != n_classes:
+        msg = f"priors holds {len(values)} numbers and there are {n_classes} classes; give one for each, classes sorted"
+        raise InputError(msg)
+
+
+def prior_probabilities(priors: Priors, sizes: Float) -> Float:
+    """q, (classes,), for classes of these sizes in training."""
+    if priors is None or isinstance(priors, str):
+        weights = np.ones(len(sizes)) if priors == "uniform" else sizes
+    else:
+        weights = np.asarray(priors, dtype=np.float64)
+    return np.asarray(weights / weights.sum())
+
+
+def class_index(kind: str, classes: Array, labels: npt.ArrayLike) -> list[Index]:
+    """The class of each row as a number, −1 where it is unknown, for each problem: one, or a problem for each task."""
+    found = np.asarray(labels)
+    if kind == "multilabel":
+        return [np.where(is_known(column), column, -1).astype(np.int64) for column in found.T]
+    index = np.minimum(np.searchsorted(classes, found), len(classes) - 1)
+    unknown = found[classes[index] != found]
+    if len(unknown):
+        msg = (
+            f"the labels hold {unknown.tolist()[0]!r}, which is none of the classes learnt, {classes.tolist()}; leave "
+            "those rows out"
+        )
+        raise InputError(msg)
+    return [index]
+
+
+def class_sizes(targets: Targets) -> list[Float]:
+    """Training rows of each class, for each problem."""
+    n_classes = len(targets.classes)
+    found = class_index(targets.kind, targets.classes, targets.labels)
+    return [np.bincount(index[index >= 0], minlength=n_classes).astype(np.float64) for index in found]
+
+
+def regression_units(sizes: Sequence[Float], ridges: Sequence[float]) -> list[Float]:
+    """What turns scores Σ_j β_j K_j α of each problem into g = P(k | x) − π_k: a factor for each column.
+
+    g = s·f with s of `dmkl.numerics.discriminant.excess` and f the scores divided by 2λ.
+    """
+    return [excess(size) / (2.0 * lam) for size, lam in zip(sizes, ridges, strict=True)]
+
+
+def regression_scores(targets: Targets, dual: Float, inverses: Sequence[Float | None]) -> Float:
+    """The estimates g = P(k | x) − π_k of the training rows, all problems side by side, like the dual variables α.
+
+    Of the regression on all other rows where (A⁻¹)_ii and A⁻¹1 are there; otherwise of the rows themselves,
+    s(H − ½α), which their labels have been fitted to.
+    """
+    found = np.zeros_like(dual)
+    indexes = class_index(targets.kind, targets.classes, targets.labels)
+    problems = zip(_parts(targets.kind, found), _parts(targets.kind, dual), indexes, inverses, strict=True)
+    for h, (part, alpha, index, inverse) in zip(targets.problems, problems, strict=True):
+        known, n_classes = index >= 0, len(targets.classes)
+        if inverse is None:
+            sizes = np.bincount(index[known], minlength=n_classes).astype(np.float64)
+            part[known] = excess(sizes) * (h - 0.5 * alpha[known])
+        else:
+            part[known] = leave_one_out(alpha[known], inverse[:, 0], inverse[:, 1], index[known], n_classes)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Decider:
+    """How scores become decisions and probabilities: Fisher's rule in the discriminant space, for each problem.
+
+    Of a score s the probability of class k is softmax_k of t (log q_k + log p(s | k)), where q are the prior
+    probabilities, log p the functions of `Discriminant`, and t sharpens or softens what the normal distribution says.
+    The decision is the class of the largest.
+
+    Parameters
+    ----------
+    kind
+        "binary", "multiclass" or "multilabel".
+    discriminants
+        One for each problem: one, or one for each task.
+    priors
+        q, (problems, classes).
+    sharpness
+        t, (problems,).
+    learnt_on
+        What the scores were of that this was learnt from; empty where they were training scores.
+    """
+
+    kind: str
+    discriminants: tuple[Discriminant, ...]
+    priors: Float
+    sharpness: Float
+    learnt_on: str
+
+    @classmethod
+    def learn(
+        cls, kind: str, scores: Float, index: Sequence[Index], priors: Sequence[Float], learnt_on: str
+    ) -> Decider:
+        """Learn from scores (rows, columns) and the classes of the rows, for each problem; −1 is unknown."""
+        found, sharp = [], []
+        for scored, classed, q in zip(_parts(kind, scores), index, priors, strict=True):
+            part, classes = scored[classed >= 0], classed[classed >= 0]
+            shares = np.bincount(classes, minlength=len(q)) / len(classes)
+            found.append(Discriminant.of(part, classes, len(q), q))
+            sharp.append(sharpness(found[-1].log_densities(part) + np.log(shares), classes))
+        return cls(kind, tuple(found), np.array(priors), np.array(sharp), learnt_on)
+
+    def scaled(self, factors: Sequence[Float]) -> Decider:
+        """The same for scores of which those it was learnt from are multiples, column by column of each problem."""
+        found = tuple(one.scaled(factor) for one, factor in zip(self.discriminants, factors, strict=True))
+        return Decider(self.kind, found, self.priors, self.sharpness, self.learnt_on)
+
+    def decision(self, scores: Float) -> Float:
+        """What labels are read from: (rows, classes), the largest wins; (rows, 1) or (rows, tasks), by the sign."""
+        logits = self._logits(scores)
+        if self.kind == "multiclass":
+            return logits[0]
+        return np.stack([each[:, 1] - each[:, 0] for each in logits], axis=1)
+
+    def probabilities(self, scores: Float) -> Float:
+        """(rows, classes), of the second class of each task (rows, tasks)."""
+        found = [softmax(logits, axis=1) for logits in self._logits(scores)]
+        return np.stack([each[:, 1] for each in found], axis=1) if self.kind == "multilabel" else found[0]
+
+    def coordinates(self, scores: Float) -> Float:
+        """Discriminant coordinates of all problems side by side, (rows, r)."""
+        parts = zip(self.discriminants, _parts(self.kind, scores), self.priors, strict=True)
+        return np.concatenate([one.coordinates(part, q) for one, part, q in parts], axis=1)
+
+    def _logits(self, scores: Float) -> list[Float]:
+        parts = zip(self.discriminants, _parts(self.kind, scores), self.priors, self.sharpness, strict=True)
+        return [t * (one.log_densities(part) + np.log(q)) for one, part, q, t in parts]
+
+    # --- saving --------------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, Any]:
+        """Everything but the priors as arrays with their dimensions, by name."""
+        return {
+            "decision_means": (
+                ("decision_problem", "label", "decision_column"),
+                np.stack([one.means for one in self.discriminants]),
+            ),
+            "decision_scalings": (
+                ("decision_problem", "decision_column", "discriminant"),
+                np.stack([one.scalings for one in self.discriminants]),
+            ),
+            "decision_sharpness": (("decision_problem",), self.sharpness),
+        }
+
+    @classmethod
+    def of_arrays(cls, kind: str, arrays: dict[str, Array], priors: Float, learnt_on: str) -> Decider:
+        """What `arrays` told."""
+        pairs = zip(arrays["decision_means"], arrays["decision_scalings"], strict=True)
+        found = tuple(Discriminant(means, scalings) for means, scalings in pairs)
+        return cls(kind, found, priors, arrays["decision_sharpness"], learnt_on)
+
+
+def _parts(kind: str, scores: Float) -> list[Float]:
+    """The scores of each problem."""
+    return [column[:, None] for column in scores.T] if kind == "multilabel" else [scores]
+
+
+def predicted_labels(kind: str, classes: Array, decision: Array) -> Array:
+    """Labels that a decision means: the largest of several classes, the sign for two classes and for tasks.
+
+    `decision` is (rows, classes), (rows, tasks), or (rows,) for two classes.
+    """
+    if kind == "multilabel":
+        return (decision > 0).astype(np.int64)
+    index = (decision > 0).astype(np.int64) if kind == "binary" else np.argmax(decision, axis=1)
+    return np.asarray(classes[index])
+
+
+# --- held-out rows of several folds ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The held-out rows of one fold.
+
+    Parameters
+    ----------
+    scores
+        (rows, columns), comparable between folds: g for regression scores.
+    index
+        The class of each row, for each problem; −1 where it is unknown.
+    rows
+        Positions of the rows among all samples.
+    n_validation
+        The first of the rows are for choosing, the others for testing.
+    """
+
+    scores: Float
+    index: Sequence[Index]
+    rows: Index
+    n_validation: int
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> HeldOut:
+        """Some of the rows, all for choosing."""
+        index = [one[chosen] for one in self.index]
+        return HeldOut(self.scores[chosen], index, self.rows[chosen], int(np.count_nonzero(chosen)))
+
+    def enough_for(self, priors: Sequence[Float] | Float) -> bool:
+        """Whether every class of every problem has the rows that a rule is learnt from."""
+        counts = [
+            np.bincount(index[index >= 0], minlength=len(q)).min() for index, q in zip(self.index, priors, strict=True)
+        ]
+        return bool(min(counts) >= _FEWEST)
+
+    @property
+    def validation(self) -> HeldOut:
+        """The rows for choosing."""
+        return self.take(np.arange(len(self.rows)) < self.n_validation)
+
+
+def cross_decided(kind: str, folds: Sequence[HeldOut], priors: Sequence[Sequence[Float]]) -> list[Float]:
+    """Decisions about the held-out rows of each fold, (rows, columns), by rules that were learnt from other rows.
+
+    The rule for the validation rows of a fold is learnt from those of the other folds that it does not hold out; the
+    rule for its test rows from its validation rows. With a single fold, or too few rows of a class, validation rows
+    of several classes are decided in five parts, each by a rule from the others; of two classes, whose rule on one
+    score is a single threshold, all by one from themselves. `priors` are those of each fold, for each problem.
+    """
+    found = []
+    for fold, q in zip(folds, priors, strict=True):
+        others = [other.validation for other in folds if other is not fold]
+        rest = joined([other.take(~np.isin(other.rows, fold.rows)) for other in others]) if others else None
+        own = fold.validation
+        if rest is not None and rest.enough_for(q):
+            decided = _shifted(kind, rest, q, own.scores)
+        elif kind != "multiclass":
+            decided = _shifted(kind, own, q, own.scores)
+        else:
+            decided = np.empty((len(own.rows), len(q[0])))
+            part = _fifths(own.index[0])
+            for k in range(part.max() + 1):
+                decided[part == k] = _shifted(kind, own.take(part != k), q, own.scores[part == k])
+        found.append(np.concatenate([decided, _shifted(kind, own, q, fold.scores[fold.n_validation :])]))
+    return found
+
+
+def joined(some: Sequence[HeldOut]) -> HeldOut:
+    """Rows of several folds together, all for choosing."""
+    index = [np.concatenate(each) for each in zip(*(one.index for one in some), strict=True)]
+    rows = np.concatenate([one.rows for one in some])
+    return HeldOut(np.concatenate([one.scores for one in some]), index, rows, len(rows))
+
+
+def _fifths(index: Index) -> Index:
+    """A part of five for each row, the rows of a class dealt out in turn."""
+    part = np.empty(len(index), dtype=np.int64)
+    part[np.argsort(index, kind="stable")] = np.arange(len(index)) % 5
+    return part
+
+
+def _shifted(kind: str, learnt: HeldOut, priors: Sequence[Float], scores: Float) -> Float:
+    """Decisions by the rule of some rows; of two classes the scores themselves less a threshold, in their own order.
+
+    The scores where there are too few rows for a rule, or where they do not grow from the first class to the second.
+    """
+    if not learnt.enough_for(priors):
+        return scores
+    decider = Decider.learn(kind, learnt.scores, learnt.index, priors, SEARCHED)
+    if kind == "multiclass":
+        return decider.decision(scores)
+    low, high = decider.decision(np.zeros((1, scores.shape[1]))), decider.decision(np.ones((1, scores.shape[1])))
+    slope = high - low
+    return np.where(slope > 0, scores + low / np.where(slope > 0, slope, 1.0), scores)

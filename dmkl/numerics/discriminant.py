@@ -1,0 +1,158 @@
+"""Fisher's decision on regression scores: the nearest class mean in the discriminant space, and honest scores for it.
+
+MK-FDA solves a ridge regression of class indicators. With π_k = m_k/m and the targets of JMLR Eq. 18 or Eq. 4 its
+scores Σ_j β_j K_j α/2λ = f estimate, for every class k,
+
+    g_k(x) = P(k | x) − π_k,     g_k = √π_k f_k for several classes,     g = f / (1/m⁺ + 1/m⁻) for the second of two.
+
+These estimates span the discriminant space (spectral regression: Cai, He, Han, ICDM 2007; penalized discriminant
+analysis: Hastie, Buja, Tibshirani, Annals of Statistics 23, 1995), but the largest of them is neither Bayes' decision
+nor Fisher's: least squares moves a class that lies between others, or a small one, toward the rest. Fisher's decision
+takes them as coordinates, and among the classes the one whose mean is nearest in the metric of the covariance within
+classes, prior probabilities given:
+
+    argmax_k of  log q_k − ½ (g − ḡ_k)ᵀ W⁻¹ (g − ḡ_k).
+
+Training scores are no sample of new ones: at small λ they reproduce the targets, W vanishes, and what lies between the
+classes comes out as certain. So means and covariances are those of scores that each row gets from the regression on
+all others, which follow from one factor (`leave_one_out`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+from dmkl.arrays import Float, Index
+
+__all__ = ["Discriminant", "excess", "indicators", "leave_one_out", "sharpness"]
+
+_CENTERED = 1e-2
+"""How far A⁻¹1 may be from 2·1, relative, for the kernel to count as centered."""
+_RIDGE = 1e-10
+"""Of the total variance: what keeps the covariance within classes regular, as scores of several classes, which sum to a
+constant, need it. In the direction of that sum the classes have one mean, so nothing is decided by it."""
+_SHARPEST = 12.0
+"""The exponent of 2 up to which logits are multiplied or divided."""
+
+
+def indicators(index: Index, n_classes: int) -> Float:
+    """Y (rows, classes): one where the row is of the class, zero elsewhere; for two classes the second column alone."""
+    whole = np.eye(n_classes)[index]
+    return whole[:, 1:] if n_classes == 2 else whole
+
+
+def excess(sizes: Float) -> Float:
+    """What turns regression scores f into g = P(k | x) − π_k: a factor for each column of the targets.
+
+    √π_k for several classes (JMLR Eq. 18), 1/(1/m⁺ + 1/m⁻) for the single column of two (JMLR Eq. 4), from the
+    number of training rows of each class, (classes,).
+    """
+    return np.array([sizes.prod() / sizes.sum()]) if len(sizes) == 2 else np.sqrt(sizes / sizes.sum())
+
+
+def leave_one_out(alpha: Float, diagonal: Float, of_ones: Float, index: Index, n_classes: int) -> Float:
+    """The estimates g of each training row by the regression on all other rows, from one factor.
+
+    With A = ½(I + K/λ) and Aα = H the regression that leaves row i out errs by α_i/(A⁻¹)_ii. Where the kernel is
+    centered (then A⁻¹1 = 2·1) the row takes part in the mean too. The regression that is centered anew without it is
+    the one with a free bias, which errs by
+
+        e_i = α_i / ((A⁻¹)_ii − (A⁻¹1)_i²/1ᵀA⁻¹1),
+
+    and the share of the class among the others is subtracted from its estimate, as the targets of a new fit have it:
+
+        g_ik = Y_ik − s_k e_ik − (m_k − Y_ik)/(m − 1),     s = `excess`.
+
+    So this is what training without row i gives, but for the scale of normalized kernels and their weights, which stay
+    as they are.
+
+    Parameters
+    ----------
+    alpha
+        (m, columns), the solution for the targets H.
+    diagonal
+        (m,), of A⁻¹.
+    of_ones
+        (m,), A⁻¹1.
+    index
+        (m,), the class of each row.
+    n_classes
+        The number of classes.
+
+    Returns
+    -------
+    ndarray
+        (m, columns)
+    """
+    sizes = np.bincount(index, minlength=n_classes).astype(np.float64)
+    m, scale, truth = len(index), excess(sizes), indicators(index, n_classes)
+    totals = sizes[1:] if n_classes == 2 else sizes
+    if np.abs(of_ones - 2.0).max() > 2.0 * _CENTERED:
+        return truth - totals / m - scale * alpha / diagonal[:, None]
+    error = alpha / (diagonal - of_ones**2 / of_ones.sum())[:, None]
+    return np.asarray(truth - scale * error - (totals - truth) / (m - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Discriminant:
+    """Class means, and coordinates in which the covariance within classes is the identity.
+
+    Parameters
+    ----------
+    means
+        (classes, columns), of scores.
+    scalings
+        (columns, r), r ≤ classes − 1: the discriminant coordinates of scores s are (s − x̄)ᵀ scalings, the most
+        discriminative first, where x̄ is the mean of the class means by prior probability.
+    """
+
+    means: Float
+    scalings: Float
+
+    @classmethod
+    def of(cls, scores: Float, index: Index, n_classes: int, priors: Float) -> Discriminant:
+        """Estimate means and covariance from scores (rows, columns) of rows whose classes are known.
+
+        Every class has a row at least. `priors` (classes,) weight the classes in the order of the coordinates.
+        """
+        means = np.array([scores[index == k].mean(axis=0) for k in range(n_classes)])
+        inside = scores - means[index]
+        total = float(scores.var(axis=0).mean())
+        within = inside.T @ inside / len(scores)
+        within[np.diag_indices_from(within)] += _RIDGE * total if total > 0 else 1.0
+        values, vectors = np.linalg.eigh(within)
+        white = vectors / np.sqrt(values)
+        between = np.sqrt(priors)[:, None] * ((means - priors @ means) @ white)
+        _, _, turned = np.linalg.svd(between, full_matrices=False)
+        return cls(means, white @ turned.T[:, : n_classes - 1])
+
+    def scaled(self, factor: Float) -> Discriminant:
+        """The same for scores s of which these are s·factor, column by column."""
+        return Discriminant(self.means / factor, self.scalings * factor[:, None])
+
+    def coordinates(self, scores: Float, priors: Float) -> Float:
+        """Discriminant coordinates, (rows, r), with the mean of the class means at zero."""
+        return np.asarray((scores - priors @ self.means) @ self.scalings)
+
+    def log_densities(self, scores: Float) -> Float:
+        """Log p(s | k), (rows, classes), up to what all classes share: Fisher's functions, linear in the scores."""
+        rows, means = scores @ self.scalings, self.means @ self.scalings
+        return np.asarray(rows @ means.T - 0.5 * (means**2).sum(axis=1))
+
+
+def sharpness(logits: Float, index: Index) -> float:
+    """The t > 0 for which softmax(t · logits) has the least log loss: temperature scaling, t = 1/temperature.
+
+    Guo, Pleiss, Sun, Weinberger: On calibration of modern neural networks, ICML 2017. `logits` (rows, classes) are of
+    rows that nothing was fitted to, `index` (rows,) their classes.
+    """
+    rows = np.arange(len(index))
+
+    def loss(exponent: float) -> float:
+        return -float(log_softmax(2.0**exponent * logits, axis=1)[rows, index].mean())
+
+    return float(2.0 ** minimize_scalar(loss, bounds=(-_SHARPEST, _SHARPEST), method="bounded").x)

@@ -1,0 +1,105 @@
+"""Samples and classes of different weight: against scikit-learn, repeated samples, and the certificate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.references import in_memory, psd
+from sklearn.svm import SVC
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.solvers.margin.decomposition import solve_by_columns
+from dmkl.solvers.margin.dense import solve_dense
+from dmkl.solvers.margin.machine import best_bias, hinge
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+
+def problem(m=40, seed=0):
+    """Kernels, signs, and whole weights from 1 to 3."""
+    rng = np.random.default_rng(seed)
+    kernels = psd(2, m, seed=seed, rank=10)
+    y = np.where(kernels[0, 0] + 0.5 * rng.standard_normal(m) > 0, 1.0, -1.0)
+    return kernels, y, rng.integers(1, 4, m)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bias_is_the_best(seed):
+    _, y, weights = problem(25, seed)
+    scores = np.random.default_rng(seed).standard_normal(25).round(1)  # with ties
+    for C in (weights * 0.7, np.full(25, 0.1)):
+        kinks = y - scores
+        least = min(hinge(scores, b, y, C) for b in kinks)
+        assert hinge(scores, best_bias(scores, y, C), y, C) == pytest.approx(least, rel=1e-12)
+    np.testing.assert_allclose(best_bias(scores, y, np.full(25, 0.1)), best_bias(scores, y), atol=1e-12)
+
+
+@pytest.mark.parametrize("C", [0.1, 10.0])
+def test_a_machine_of_weighted_samples_is_that_of_scikit_learn(C):
+    kernels, y, weights = problem()
+    K = kernels.sum(axis=0)
+    found = solve_dense(K, y, C * weights, 1e-8)
+    by_columns, _ = solve_by_columns(lambda index: K[:, index], K.diagonal(), y, C * weights, 1e-8, 40 * 40 * 20)
+    theirs = SVC(C=C, kernel="precomputed", tol=1e-8).fit(K, y, sample_weight=weights)
+    for machine in (found, by_columns):
+        assert machine.gap <= 1e-8
+        assert (np.abs(machine.u) <= C * weights + 1e-12).all()
+        np.testing.assert_allclose(machine.scores + machine.bias, theirs.decision_function(K), atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [lambda: dmkl.MKSVM(1.5, 0.02, steps=(), tol=1e-6), lambda: dmkl.GMKL(0.02, steps=())])
+def test_whole_weights_are_repeated_samples(make):
+    kernels, y, weights = problem()
+    times = np.repeat(np.arange(len(y)), weights)
+    weighted = make().fit(in_memory(kernels, 20), y.astype(int), sample_weight=weights)
+    repeated = make().fit(in_memory(kernels[:, times[:, None], times], 20), y[times].astype(int))
+    for model in (weighted, repeated):
+        assert model.gap_ <= model.tol
+    assert weighted.objective_ == pytest.approx(repeated.objective_, rel=2 * weighted.tol)
+    plain = make().fit(in_memory(kernels, 20), y.astype(int))
+    assert abs(plain.objective_ - weighted.objective_) > 0.1 * weighted.objective_
+
+
+@pytest.mark.parametrize("multiclass", ["ovr", "ovo"])
+@pytest.mark.parametrize("class_weight", ["balanced", {0: 1.0, 1: 5.0, 2: 0.5}])
+def test_classes_of_different_weight(class_weight, multiclass):
+    """Of one against one, scikit-learn's machines have the class weights of all classes too."""
+    kernels, _, _ = problem(60)
+    labels = np.repeat([0, 1, 2], [35, 15, 10])
+    model = dmkl.MKSVM(np.inf, 2.0, steps=(), class_weight=class_weight, multiclass=multiclass, tol=1e-8)
+    model.fit(in_memory(kernels, 20), labels)
+    K = kernels.sum(axis=0)
+    balanced = {k: 60 / (3 * n) for k, n in enumerate([35, 15, 10])}
+    weights = np.array([(balanced if class_weight == "balanced" else class_weight)[k] for k in labels])
+    for number, dual in enumerate(model.dual_coef_.values.T):
+        pair = [(0, 1), (0, 2), (1, 2)][number]
+        rows = np.flatnonzero(np.isin(labels, pair)) if multiclass == "ovo" else np.arange(60)
+        signs = np.where(labels[rows] == (pair[0] if multiclass == "ovo" else number), 1, -1)
+        theirs = SVC(C=2.0, kernel="precomputed", tol=1e-8).fit(K[np.ix_(rows, rows)], signs, weights[rows])
+        scores = K[rows] @ dual + model.intercept_.values[number]
+        np.testing.assert_allclose(scores, theirs.decision_function(K[np.ix_(rows, rows)]), atol=1e-3)
+
+
+def test_balanced_classes_find_the_rare_one():
+    kernels, _, _ = problem(60)
+    labels = np.repeat([0, 1], [50, 10])
+    K = in_memory(kernels, 20)
+    found = [np.sum(dmkl.MKSVM(C=0.01, class_weight=w).fit(K, labels).predict(K)) for w in (None, "balanced")]
+    assert found[0] < found[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "weights", "words"),
+    [
+        (lambda: dmkl.MKSVM(class_weight="even"), None, "'balanced'"),
+        (lambda: dmkl.MKSVM(class_weight={7: 1.0}), None, r"weights for \[7\]"),
+        (lambda: dmkl.GMKL(class_weight={1: -1.0}), None, "not positive"),
+        (dmkl.MKSVM, np.ones(3), r"each of the 40 samples, got shape \(3,\)"),
+        (dmkl.MKSVM, np.arange(40.0), "with 0 in it; leave samples of no weight out"),
+    ],
+)
+def test_weights_that_are_none(make, weights, words):
+    kernels, y, _ = problem()
+    with pytest.raises(InputError, match=words):
+        make().fit(in_memory(kernels, 20), y.astype(int), sample_weight=weights)
