@@ -59,7 +59,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     """Whether solutions have a bias."""
     _TAKES_UNKNOWN_LABELS = True
     """Whether labels may be unknown for some samples of a task."""
-    _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_")
+    _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_", "calibrated_on_")
     """Attributes that are saved as JSON, where they are there."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **more: Any) -> None:
