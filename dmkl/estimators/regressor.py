@@ -54,6 +54,10 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         """
         return self._decision(K, **new).rename("prediction")
 
+    def decisions_of(self, scores: Array) -> Array:
+        """What predictions are measured by: themselves."""
+        return scores
+
     def score(
         self,
         K: Kernels | None = None,
