@@ -85,10 +85,10 @@ def search(
     Examples
     --------
         dmkl search kernels.zarr found
-        dmkl search kernels.zarr found -p 1,4/3,2 --lam 1e-3,0.1 --rule one-standard-error
+        dmkl search kernels.zarr found -p 1,4/3,2 --lam 1e-3,0.1
         dmkl search kernels.zarr found --cv "GroupKFold(5)" --groups subjects.txt
-        dmkl search kernels.zarr found --model uniform --grid steps=center+trace,cosine+center
-        dmkl search kernels.zarr found --model mksvm -p 1,2 -C 0.25,1,4 --multiclass ovo
+        dmkl search kernels.zarr found --grid steps=center+trace,cosine+center
+        dmkl search kernels.zarr found --model mksvm -p 1,2 -C 0.25,1,4
     """
     out = out.expanduser()
     state = out.absolute().with_name(f"{out.name}.partial")

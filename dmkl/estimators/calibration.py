@@ -45,7 +45,7 @@ class Calibrated:
 
     decision_function: Callable[..., xr.DataArray]
     _check_fitted: Callable[[], None]
-    _truth: Callable[[Any, Any], Array]
+    _truth: Callable[..., Array]
 
     def labels_of(self, scores: Array) -> Array:
         """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
@@ -104,7 +104,7 @@ class Calibrated:
             If a row was trained on, a label is none of the classes, or a class has fewer than two rows.
         """
         scores = self.decision_function(K, **new)
-        truth = self._truth(K, y)
+        truth = self._truth(K, y, "calibrate")
         trained = scores.sample.values[np.isin(scores.sample.values, self.train_samples_)]
         if len(trained):
             msg = (

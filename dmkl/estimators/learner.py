@@ -310,11 +310,11 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         return self._kernels_used()
 
     @staticmethod
-    def _truth(K: Kernels | None, y: npt.ArrayLike | None) -> Array:
+    def _truth(K: Kernels | None, y: npt.ArrayLike | None, what: str = "score") -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
         truth = labels_of(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
-            msg = "score needs labels: give y, or store them with the kernels"
+            msg = f"{what} needs labels: give y, or store them with the kernels"
             raise InputError(msg)
         return np.asarray(truth)
 

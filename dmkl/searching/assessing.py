@@ -55,7 +55,7 @@ def assess(
         If there are no labels or of another length, a label is none of the classes learnt, or as in
         `decision_function`.
     """
-    truth = model._truth(K, y)
+    truth = model._truth(K, y, "assess")
     regression = isinstance(model, KernelRegressor)
     decision = model._decision(K, **new).values
     if len(truth) != len(decision):

@@ -102,6 +102,7 @@ def evaluate(
     check_rule(rule)
     K = square_set(K, "evaluate")
     everything, tasks = labeled_targets(estimator, K, y, "evaluate")
+    values, metrics = as_grid(grid, estimator), as_metrics(scoring, everything.kind)
     folds = nest_folds(
         outer,
         inner,
@@ -111,7 +112,6 @@ def evaluate(
         samples=K.samples,
         classes=everything.kind != "regression",
     )
-    values, metrics = as_grid(grid, estimator), as_metrics(scoring, everything.kind)
     chain = [one for each in folds for one in each.inner]
     question = Question(clone(estimator), K, everything.labels, tasks, everything, values, chain, metrics)
     check_tasks(question, "evaluate", refit=True)

@@ -100,6 +100,7 @@ def search(
     check_rule(rule)
     K = square_set(K, "search")
     everything, tasks = labeled_targets(estimator, K, y, "search")
+    values, metrics = as_grid(grid, estimator), as_metrics(scoring, everything.kind)
     folds = make_folds(
         cv,
         everything.labels,
@@ -113,7 +114,6 @@ def search(
     check_choice(choice)
     if choice == "joint":
         check_joint(folds, K.samples)
-    values, metrics = as_grid(grid, estimator), as_metrics(scoring, everything.kind)
     question = Question(clone(estimator), K, everything.labels, tasks, everything, values, folds, metrics)
     check_tasks(question, "search", refit=refit)
     found = fit_grid(question, state)

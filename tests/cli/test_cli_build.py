@@ -280,6 +280,7 @@ def test_predictions_of_features_in_several_files(run, tmp_path, fitted, tables)
         "store": None,
         "features": [str(tmp_path / "shape.npy"), str(tmp_path / "color.npy")],
         "samples": 15,
+        "trained_on": 0,
         "accuracy": None,
         "out": None,
     }

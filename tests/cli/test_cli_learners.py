@@ -58,7 +58,7 @@ def words(text):
 
 
 def test_names():
-    assert OWN == ["gmkl", "gsmkl", "mkfda", "mksvm", "ncuts", "product", "single-best", "uniform"]
+    assert OWN == ["gmkl", "gsmkl", "mkfda", "mkridge", "mksvm", "ncuts", "product", "single-best", "uniform"]
 
 
 @pytest.mark.usefixtures("narrow")

@@ -21,7 +21,7 @@ pytest_plugins = ["helpers.command_line"]
 
 NAMES = ("clear", "fair", "poor", "noise")
 THREADS = ("--cluster", "threads")
-MODELS = {name: made for name, made in learners().items() if made.__module__.startswith("dmkl.")}
+MODELS = {name: made for name, made in learners().items() if made.__module__.startswith("dmkl.") and name != "mkridge"}
 
 
 @pytest.fixture(scope="module")
@@ -149,17 +149,17 @@ def test_options_of_other_models_are_refused(run, tmp_path, store, prices, rules
         (
             "mksvm",
             ["--lam", 1],
-            "--lam is for --model gsmkl or mkfda or ncuts or product or single-best or uniform, and mksvm",
+            "--lam is for --model gsmkl or mkfda or mkridge or ncuts or product or single-best or uniform, and mksvm",
         ),
         ("gmkl", ["--groups", 2], "--groups is for --model gsmkl, and gmkl has no"),
-        ("mksvm", ["--master", "newton"], "--master is for --model mkfda, and mksvm has no"),
-        ("mksvm", ["--solver", "cg"], "--solver is for --model mkfda or product"),
+        ("mksvm", ["--master", "newton"], "--master is for --model mkfda or mkridge, and mksvm has no"),
+        ("mksvm", ["--solver", "cg"], "--solver is for --model mkfda or mkridge or product"),
         ("mksvm", ["--sigma", 1], "--sigma is for --model gmkl, and mksvm"),
         ("mksvm", ["--constraints", rules], "--constraints is for --model gmkl, and mksvm"),
         ("mkfda", ["--C", 1], "--C is for --model gmkl or gsmkl or mksvm or ncuts, and mkfda"),
         ("mkfda", ["--multiclass", "ovo"], "--multiclass is for --model gmkl or mksvm or ncuts, and mkfda"),
-        ("gmkl", ["--p", 2], "--p is for --model mkfda or mksvm, and gmkl"),
-        ("uniform", ["--p", 2], "--p is for --model mkfda or mksvm, and uniform"),
+        ("gmkl", ["--p", 2], "--p is for --model mkfda or mkridge or mksvm, and gmkl"),
+        ("uniform", ["--p", 2], "--p is for --model mkfda or mkridge or mksvm, and uniform"),
         ("product", ["--master", "exact"], "--master is for --model mkfda"),
     ):
         for command in ("fit", "search"):

@@ -64,7 +64,7 @@ def test_its_own_parameters_stand_where_nothing_is_given(run, tmp_path, store):
 def test_what_is_refused(run, tmp_path, store):
     for given, told in (
         (["--examples", 11], "has 10 training samples; take n_examples=10 or fewer"),
-        (["--p", 2], "--p is for --model mkfda or mksvm, and ncuts has no"),
+        (["--p", 2], "--p is for --model mkfda or mkridge or mksvm, and ncuts has no"),
         (["--loss", "square", "--multiclass", "ovo"], "take multiclass='ovr', or loss='hinge'"),
     ):
         status, out, err = run("fit", store, tmp_path / "model", "--model", "ncuts", *given, *THREADS)

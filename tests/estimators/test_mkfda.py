@@ -647,7 +647,7 @@ def refused(words, action, kind=InputError):
         ({"max_iter": 0}, ["max_iter must be at least 1", "got 0"]),
         (
             {"solver": "newton"},
-            ["solver must be 'auto', 'direct', 'cg', 'subspace', 'interleaved' or 'dual'", "got 'newton'"],
+            ["solver must be 'auto', 'direct', 'cg', 'anchored', 'subspace', 'interleaved' or 'dual'", "got 'newton'"],
         ),
         ({"master": "silp"}, ["master must be 'newton', 'taylor' or 'exact'", "got 'silp'"]),
         (
@@ -669,7 +669,7 @@ def test_bad_parameters(options, words):
     [
         (lambda y: y[:-1], ["y has shape (59,)", "expected (60,)", "a label for each"]),
         (lambda y: np.zeros_like(y), ["single class", "at least two"]),
-        (lambda y: np.where(y == 3, np.nan, y), ["6 labels", "NaN", "leave those samples out"]),
+        (lambda y: np.where(y == 3, np.nan, y), ["6 labels", "missing", "leave those samples out"]),
         (lambda y: np.stack([y > 4, y >= 0], axis=1), ["task '1'", "only the label", "both 0 and 1"]),
     ],
 )
@@ -686,9 +686,9 @@ def test_no_labels():
 
 def test_not_a_kernel_set():
     case, model = digits(), fitted("digits")
-    way_out = ["kernel set, got ndarray", "dmkl.create", "dmkl.open"]
-    refused(["fit takes", *way_out], lambda: dmkl.MKFDA().fit(case.dense(), case.training[1]))
-    refused(["prediction takes", *way_out], lambda: model.predict(case.dense("test")))
+    way_out = ["kernel set, or matrices as dmkl.create takes them, got str", "dmkl.open"]
+    refused(["fit takes", *way_out], lambda: dmkl.MKFDA().fit("kernels.zarr", case.training[1]))
+    refused(["prediction takes", *way_out], lambda: model.predict("kernels.zarr"))
 
 
 def test_kernels_that_are_not_square():

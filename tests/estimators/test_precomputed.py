@@ -32,12 +32,12 @@ def test_folds_are_cut_along_both_axes(estimator):
 
 def test_a_grid_search_finds_what_dmkl_finds():
     X, y = data()
-    lams = [1e-3, 1e-1, 10.0]
-    search = GridSearchCV(dmkl.PrecomputedMKLClassifier(), {"estimator__lam": lams}, cv=FOLDS).fit(X, y)
-    own = dmkl.search(dmkl.MKFDA(solver="direct"), in_memory(digits()[0], 25), y, {"lam": lams}, FOLDS)
+    costs, machine = [0.25, 4.0, 64.0], dmkl.MKSVM(2.0)
+    search = GridSearchCV(dmkl.PrecomputedMKLClassifier(machine), {"estimator__C": costs}, cv=FOLDS).fit(X, y)
+    own = dmkl.search(machine, in_memory(digits()[0], 25), y, {"C": costs}, FOLDS)
     np.testing.assert_allclose(search.cv_results_["mean_test_score"], own.scores["mean_score"], atol=1e-12)
-    assert search.best_params_["estimator__lam"] == own.best_params_["lam"]
-    assert search.best_estimator_.weights_.sizes == {"kernel": 5}
+    assert search.best_params_["estimator__C"] == own.best_params_["C"]
+    assert search.best_estimator_.weights_.sizes["kernel"] == 5
 
 
 def test_labels_of_several_tasks():

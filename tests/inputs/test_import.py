@@ -681,7 +681,10 @@ def test_labels_of_the_columns_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"y": Y[:5]}, r"variable 'y' of .*k.npz has shape \(5,\), expected \(7,\), a class for each sample"),
+        (
+            {"y": Y[:5]},
+            r"variable 'y' of .*k.npz has shape \(5,\), expected \(7,\), a class or a number for each sample",
+        ),
         ({"samples": SAMPLES[:5]}, r"variable 'samples' .* expected a name for each of the 7 rows"),
         ({"splits": SPLITS[:, :4]}, r"variable 'splits' .* expected a part for each of the 7 samples"),
         ({"names": ["a"]}, "variable 'names' .* has 1 names, expected one for each of the 3 kernels"),

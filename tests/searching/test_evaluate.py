@@ -249,7 +249,7 @@ def test_assess():
     assert found["score"].sel(measure="accuracy") == model.score(K[test, train], y[test])
     np.testing.assert_array_equal(found["confusion"], confusion_matrix(y[test], model.predict(K[test, train])))
     assert found["class"].values.tolist() == ["large", "small"]
-    with pytest.raises(InputError, match="score needs labels"):
+    with pytest.raises(InputError, match="assess needs labels"):
         dmkl.assess(model, K[test, train])
     with pytest.raises(InputError, match="y has 29 labels, and there are 30 samples"):
         dmkl.assess(model, K[test, train], y[test][1:])
