@@ -150,6 +150,8 @@ class Calibrated:
 
         `targets` are what the folds have learnt, `own` what this model has.
         """
+        if any(not np.array_equal(each.classes, own.classes) for each in targets):
+            return
         known = joined([self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)])
         if self.calibrated_on_ is None and known.enough_for(self.priors_):
             found = Decider.learn(self.kind_, *known.by_problem(self.kind_), list(self.priors_), SEARCHED)

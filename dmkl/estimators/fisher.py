@@ -170,7 +170,13 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     def _decided_held_out(self, folds: Sequence[HeldOut], targets: Sequence[Targets]) -> list[Float]:
         comparable = [self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)]
         priors = [[prior_probabilities(self.priors, sizes) for sizes in class_sizes(each)] for each in targets]
-        return cross_decided(targets[0].kind, comparable, priors)
+        decided: dict[int, Float] = {}
+        # Folds that have learnt other classes say nothing of one another.
+        for classes in {tuple(each.classes.tolist()) for each in targets}:
+            mine = [f for f, each in enumerate(targets) if tuple(each.classes.tolist()) == classes]
+            found = cross_decided(targets[mine[0]].kind, [comparable[f] for f in mine], [priors[f] for f in mine])
+            decided |= dict(zip(mine, found, strict=True))
+        return [decided[f] for f in range(len(folds))]
 
 
 class MKFDA(FisherClassifier):

@@ -64,11 +64,11 @@ class Question:
         """What is learnt from some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
 
-    def held_out(self, fold: int, scores: Float) -> HeldOut:
-        """The scores of what a fold holds out, with the classes of its rows."""
+    def held_out(self, fold: int, scores: Float, targets: Targets) -> HeldOut:
+        """The scores of what a fold holds out, with the classes of its rows among those that the fold has learnt."""
         parts = self.folds[fold]
         rows = np.concatenate([parts.validation, parts.test])
-        index = class_index(self.targets.kind, self.targets.classes, self.labels[rows])
+        index = class_index(targets.kind, targets.classes, self.labels[rows])
         return HeldOut(scores.reshape(len(rows), -1), index, rows, len(parts.validation))
 
 
@@ -201,9 +201,9 @@ def decided(question: Question, found: GridFits) -> dict[tuple[int, int], Float]
     result: dict[tuple[int, int], Float] = {}
     for g, point in enumerate(points(question.grid)):
         model = clone(question.estimator).set_params(**point)
-        kept = [question.held_out(f, found.decisions[g, f]) for f in range(len(found.targets))]
+        kept = [question.held_out(f, found.decisions[g, f], targets) for f, targets in enumerate(found.targets)]
         for f, rows in enumerate(model._decided_held_out(kept, found.targets)):
-            result[g, f] = rows[:, 0] if question.targets.kind == "binary" else rows
+            result[g, f] = rows.reshape(found.decisions[g, f].shape)
     return result
 
 

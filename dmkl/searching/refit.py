@@ -60,7 +60,7 @@ def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fol
         scores = np.stack([scores_of(task=t)[:, t] for t in range(question.n_tasks)], axis=1)
     else:
         scores = scores_of()
-    return question.held_out(fold, scores).validation
+    return question.held_out(fold, scores, grid.targets[fold]).validation
 
 
 def chosen_fit(
