@@ -54,10 +54,14 @@ def scheduler(request):
         yield request.param
 
 
-@pytest.fixture(params=["whole", "cut"])
+@pytest.fixture(params=["whole", "apart", "together"])
 def cutting(request, monkeypatch):
-    """Whether passes cut tiles down to the samples that are looked at; otherwise the number of columns says."""
-    monkeypatch.setattr("dmkl.passes.sweep._WORTH", 0.0 if request.param == "cut" else np.inf)
+    """How passes cut tiles down to the samples that are looked at; otherwise the cost of each says."""
+    costs = {"_GATHER": np.inf} if request.param == "whole" else {"_GATHER": 1e-9, "_ADD": 0.0, "_CALL": 0.0}
+    if request.param == "apart":
+        costs["_MOST_SEATS"] = 1
+    for name, cost in costs.items():
+        monkeypatch.setattr(f"dmkl.passes.lanes.{name}", cost)
 
 
 @pytest.fixture

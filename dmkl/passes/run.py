@@ -18,6 +18,7 @@ from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.numerics.chain import Fitted
 from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send_all
+from dmkl.passes.lanes import Lane, lanes_of
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.sweep import Columns, Partial, merge, sweep
 from dmkl.passes.units import Unit, units_of
@@ -97,8 +98,9 @@ def pass_graph(
         f"{name}-lenses-{token}": [replace(lens, fitted=lens.fitted.for_products()) for lens in lenses],
         f"{name}-vectors-{token}": list(columns),
         f"{name}-plan-{token}": plan,
+        f"{name}-lanes-{token}": lanes_of(lenses, columns),
     }
-    shared_lenses, shared_columns, shared_plan = send_all(what)
+    shared_lenses, shared_columns, shared_plan, shared_lanes = send_all(what)
     units, parts = [], []
     for number, (unit, held) in enumerate(cut):
         task = delayed(_sweep_part, pure=False)(
@@ -109,6 +111,7 @@ def pass_graph(
             shared_columns,
             where.slots_per_host,
             held,
+            shared_lanes,
             dask_key_name=f"{name}-{number}-{token}",
         )
         units.append((unit, task, len(unit.kernels) * len(unit.tiles) * view.bytes_per_tile))
@@ -129,10 +132,11 @@ def _sweep_part(
     columns: list[Columns],
     tasks_per_machine: int,
     held: dict[TileKey, Array] | None,
+    lanes: list[Lane],
 ) -> Partial:
     if fitted is not None:
         lenses = [replace(lenses[0], fitted=fitted)]
-    return sweep(lenses, plan[number], columns, tasks_per_machine, held)
+    return sweep(lenses, plan[number], columns, tasks_per_machine, held, lanes)
 
 
 def _units(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> list[tuple[Unit, Any]]:
@@ -179,7 +183,8 @@ def pass_bytes(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machin
     width, tile_bytes = sum(c.width for c in columns), tiling.tile**2 * dtype.itemsize
     group = max(len(unit.kernels) for unit, _ in _units(lenses, columns, where))
     return {
-        "tiles": (2 + 2 * any(c.dtype != dtype for c in columns)) * tile_bytes + view.source.scratch_bytes,
+        # One is read while the other is multiplied, as it lies or cut and cast.
+        "tiles": 2 * tile_bytes + tiling.tile**2 * max(c.dtype.itemsize for c in columns) + view.source.scratch_bytes,
         "vectors": tiling.cols * width * 16,
         "products": tiling.rows * width * 8 * 2,
         "results": group * _bytes_per_kernel(lenses, columns),

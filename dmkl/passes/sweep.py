@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 
 from dmkl.arrays import Array, Index
-from dmkl.numerics.tiling import Tiling
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.ordering import StoreOrder
+from dmkl.passes.lanes import Block, Lane, lanes_of
 from dmkl.passes.units import Unit
-from dmkl.passes.view import Lens, TileKey
+from dmkl.passes.view import Lens, TileKey, TileTask
 
 __all__ = ["Columns", "Partial", "Want", "merge", "sweep"]
 
@@ -69,8 +69,12 @@ def sweep(
     columns: list[Columns],
     tasks_per_machine: int,
     held: dict[TileKey, Array] | None = None,
+    lanes: Sequence[Lane] | None = None,
 ) -> Partial:
-    """Go once through the tiles of a unit: those that are `held` in memory, or else as they are read."""
+    """Go once through the tiles of a unit: those that are `held` in memory, or else as they are read.
+
+    `lanes` are those of the pass (`lanes_of`), where it has found them for all of its units.
+    """
     # What has come from another process may lie unaligned: NumPy then copies it for each product, into another layout,
     # for which BLAS takes another kernel that rounds otherwise.
     columns = [replace(c, block=np.require(c.block, requirements=["ALIGNED"])) for c in columns]
@@ -78,11 +82,12 @@ def sweep(
     keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]
     stream = view.source.stream(keys) if held is None else ((key, held[key]) for key in keys)
     with pinned_blas(blas_threads(tasks_per_machine)):
-        return _sweep(lenses, unit, columns, stream)
+        return _sweep(lenses, unit, columns, lanes_of(lenses, columns) if lanes is None else lanes, stream)
 
 
-def _sweep(lenses: Sequence[Lens], unit: Unit, columns: list[Columns], stream: Stream) -> Partial:
-    tiling = lenses[0].view.source.tiling
+def _sweep(
+    lenses: Sequence[Lens], unit: Unit, columns: list[Columns], lanes: Sequence[Lane], stream: Stream
+) -> Partial:
     seen = [lenses[c.lens] for c in columns]
     results: list[Any] = [
         np.zeros((lens.view.shape[1], c.width))
@@ -90,22 +95,34 @@ def _sweep(lenses: Sequence[Lens], unit: Unit, columns: list[Columns], stream: S
         else np.empty((len(unit.kernels), *_shape(c, lens.view.shape[1])), _out(c))
         for c, lens in zip(columns, seen, strict=True)
     ]
-    needed = _needed(tiling, lenses, columns)
-    carried: list[tuple[Array, list[Array | None]]] = []
+    running = [_Running(lane, columns, seen) for lane in lanes]
+    scratch = _Scratch()
+    kept: list[list[Array | None]] = []
     for place, k in enumerate(unit.kernels):
-        if not carried or not all(lens.fitted.same_for_all for lens in lenses):
+        if not kept or not all(lens.fitted.same_for_all for lens in lenses):
             carried = [_carry(lens, int(k), c) for c, lens in zip(columns, seen, strict=True)]
-        sums = _through_tiles(unit, lenses, needed, columns, [wide for wide, _ in carried], stream)
-        for position, (c, lens, total, (_, kept)) in enumerate(zip(columns, seen, sums, carried, strict=True)):
-            if c.want == "project":
-                results[position][place] = total * lens.fitted.factor(int(k))
-                continue
-            product = lens.fitted.left(int(k), total, kept, offsets=unit.first)
-            if c.want == "sum":
-                assert c.weights is not None
-                results[position] += product * c.weights[k]
-            else:
-                results[position][place] = product
+            kept = [offset for _, offset in carried]
+            for one in running:
+                one.load([carried[position][0] for position in one.lane.columns])
+            del carried
+        for one in running:
+            one.clear()
+        for task in unit.tiles:
+            _, tile = next(stream)
+            for one in running:
+                one.multiply(task, tile, scratch)
+        for one in running:
+            for position, total in one.totals():
+                c, lens = columns[position], seen[position]
+                if c.want == "project":
+                    results[position][place] = total * lens.fitted.factor(int(k))
+                    continue
+                product = lens.fitted.left(int(k), total, kept[position], offsets=unit.first)
+                if c.want == "sum":
+                    assert c.weights is not None
+                    results[position] += product * c.weights[k]
+                else:
+                    results[position][place] = product
     return results
 
 
@@ -124,10 +141,13 @@ def _carry(lens: Lens, k: int, c: Columns) -> tuple[Array, list[Array | None]]:
     carried, kept = lens.fitted.right(k, c.block)
     n_cols = view.source.tiling.cols
     if is_whole(view.cols, n_cols):
-        wide = carried
+        return np.ascontiguousarray(carried, dtype=c.dtype), kept
+    once = len(np.unique(view.cols)) == len(view.cols)
+    wide = np.zeros((n_cols, c.width), dtype=c.dtype if once else np.float64)
+    if once:
+        wide[view.cols] = carried
     else:
-        wide = np.zeros((n_cols, c.width), dtype=np.float64)
-        np.add.at(wide, view.cols, carried)  # samples may repeat
+        np.add.at(wide, view.cols, carried)
     return np.ascontiguousarray(wide, dtype=c.dtype), kept
 
 
@@ -136,114 +156,128 @@ def is_whole(positions: Index, length: int) -> bool:
     return len(positions) == length and bool(np.all(positions == np.arange(length)))
 
 
-@dataclass
-class _Lane:
-    """Columns that go through each tile in one product: many narrow products would run far below the machine's rate."""
+class _Scratch:
+    """Arrays that are used again for every tile: fresh pages would take as long as filling them."""
 
-    wide: Array
-    total: Array
-    scratch: Array
-    project: bool
-    rows: StoreOrder
-    cols: StoreOrder
+    def __init__(self) -> None:
+        self._buffers: dict[Any, Array] = {}
 
-
-_WORTH = 45
-"""A tile is cut down to a fraction s of its entries if at least this many columns times s / (1 − s) go through it.
-
-Picking an entry costs some 1.3 ns, multiplying it by a column 0.03 ns.
-"""
+    def take(self, use: str, dtype: np.dtype[Any], rows: int, cols: int) -> Array:
+        """An array of this shape, (rows, cols), that holds anything; good until the next one for the same use."""
+        buffer = self._buffers.get((use, dtype))
+        if buffer is None or buffer.size < rows * cols:
+            buffer = self._buffers[use, dtype] = np.empty(rows * cols, dtype=dtype)
+        return buffer[: rows * cols].reshape(rows, cols)
 
 
-def _needed(tiling: Tiling, lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[tuple[StoreOrder, StoreOrder]]:
-    """For each lens the rows and columns that tiles are cut down to where that is worth it, otherwise all there are."""
-    whole = tuple(StoreOrder.of(np.arange(length), tiling.tile) for length in (tiling.rows, tiling.cols))
-    found = []
-    for number, lens in enumerate(lenses):
-        view, width = lens.view, sum(c.width for c in columns if c.lens == number)
-        rows, cols = (StoreOrder.of(np.unique(positions), tiling.tile) for positions in (view.rows, view.cols))
-        fraction = len(rows.stored) * len(cols.stored) / (tiling.rows * tiling.cols)
-        found.append((rows, cols) if width * (1.0 - fraction) > _WORTH * fraction else (whole[0], whole[1]))
-    return found
+class _Running:
+    """A lane while one kernel after another goes through it.
 
-
-def _lanes(
-    tile: int, needed: Sequence[tuple[StoreOrder, StoreOrder]], columns: list[Columns], wides: list[Array]
-) -> tuple[list[_Lane], list[tuple[_Lane, slice]]]:
-    """One lane for all columns of one precision, one for each projection; and where each of the columns ends up."""
-    lanes: list[_Lane] = []
-    places: dict[int, tuple[_Lane, slice]] = {}
-    groups: dict[Any, list[int]] = {}
-    for position, c in enumerate(columns):
-        groups.setdefault((c.dtype, position if c.want == "project" else -1, needed[c.lens]), []).append(position)
-    for (dtype, projected, (rows, cols)), members in groups.items():
-        wide = wides[members[0]] if len(members) == 1 else np.concatenate([wides[k] for k in members], axis=1)
-        wide = wide if len(cols.stored) == len(wide) else wide[cols.stored]
-        width, project = wide.shape[1], projected >= 0
-        total = np.zeros((width, width)) if project else np.zeros((len(rows.stored), width), dtype=dtype)
-        lanes.append(_Lane(wide, total, np.empty((tile, width), dtype=dtype), project, rows, cols))
-        starts = np.cumsum([0, *(columns[k].width for k in members)])
-        for k, start, stop in zip(members, starts[:-1], starts[1:], strict=True):
-            places[k] = lanes[-1], slice(int(start), int(stop))
-    return lanes, [places[k] for k in range(len(columns))]
-
-
-class _TileParts:
-    """The parts of one tile that lanes multiply, each cut out and cast once."""
-
-    def __init__(self, tile: Array, i: int, j: int) -> None:
-        self._tile, self._i, self._j = tile, i, j
-        self._made: dict[Any, Array] = {}
-
-    def of(self, lane: _Lane, rows: StoreOrder, cols: StoreOrder) -> Array:
-        """Some rows and columns of it, in the precision of a lane."""
-        key = (lane.wide.dtype, rows, cols)
-        if key not in self._made:
-            part = self._tile[rows.inside(rows.run(self._i))][:, cols.inside(cols.run(self._j))]
-            self._made[key] = np.require(part, lane.wide.dtype, ["ALIGNED"])
-        return self._made[key]
-
-
-def _through_tiles(
-    unit: Unit,
-    lenses: Sequence[Lens],
-    needed: Sequence[tuple[StoreOrder, StoreOrder]],
-    columns: list[Columns],
-    wides: list[Array],
-    stream: Stream,
-) -> list[Array]:
-    """The raw products of one kernel, for the rows of the views.
-
-    Sums over tiles are in the precision of the products: a tile's own sums are, and they are the longer ones.
+    Sums over tiles are in float64: what they add up to then does not depend on which tiles went into which task.
     """
-    lanes, places = _lanes(lenses[0].view.source.tiling.tile, needed, columns, wides)
-    for task in unit.tiles:
-        _, tile = next(stream)
-        parts = _TileParts(tile, task.i, task.j)
-        for lane in lanes:
-            rows, cols = lane.rows, lane.cols
+
+    def __init__(self, lane: Lane, columns: Sequence[Columns], seen: Sequence[Lens]) -> None:
+        self.lane = lane
+        self._loops: ModuleType | None = None
+        if not (lane.rows.is_whole and lane.cols.is_whole):
+            # Not before: numba takes long to import, and passes over whole tiles do without.
+            from dmkl.numerics import gather_loops
+
+            self._loops = gather_loops
+        self._seen = [seen[position] for position in lane.columns]
+        ends = np.cumsum([columns[position].width for position in lane.columns]).tolist()
+        self._places = [
+            slice(end - columns[position].width, end) for end, position in zip(ends, lane.columns, strict=True)
+        ]
+        width = ends[-1]
+        self._total = np.zeros((width, width) if lane.project else (len(lane.rows.stored), width))
+        self._vectors: list[tuple[Array, Index]] = []
+        """For each block its vectors over the samples of its part, and where those of each tile begin."""
+
+    def load(self, wides: Sequence[Array]) -> None:
+        """Take in the vectors of the next kernels, over all columns of the source."""
+        wide = wides[0] if len(wides) == 1 else np.concatenate(wides, axis=1)
+        self._vectors = []
+        for block in self.lane.blocks:
+            stored, starts = self.lane.cols.of_part(block.cols)
+            chosen = wide if len(stored) == len(wide) else wide[stored]
+            if sum(part.stop - part.start for part in block.vectors) < wide.shape[1]:
+                chosen = np.concatenate([chosen[:, part] for part in block.vectors], axis=1)
+            self._vectors.append((chosen, starts))
+
+    def clear(self) -> None:
+        """Begin with the next kernel."""
+        self._total[:] = 0.0
+
+    def multiply(self, task: TileTask, tile: Array, scratch: _Scratch) -> None:
+        """Add the products of one tile."""
+        lane = self.lane
+        if not (self._looks_at(task.i, task.j) or (task.transposed and self._looks_at(task.j, task.i))):
+            return
+        part = self._cut(task, tile, scratch)
+        for block, (vectors, starts) in zip(lane.blocks, self._vectors, strict=True):
+            if lane.project:
+                left, right = (vectors[starts[t] : starts[t + 1]] for t in (task.i, task.j))
+                self._project(task, left, part, right, scratch)
+                continue
             if task.forward:
-                part = parts.of(lane, rows, cols)
-                product = np.matmul(part, lane.wide[cols.run(task.j)], out=lane.scratch[: part.shape[0]])
-                if lane.project:
-                    inner = lane.wide[rows.run(task.i)].T @ product
-                    lane.total += inner
-                    if task.transposed:
-                        lane.total += inner.T
-                    continue
-                lane.total[rows.run(task.i)] += product
+                self._add(block, vectors[starts[task.j] : starts[task.j + 1]], part, task.i, task.j, scratch)
             if task.transposed:
                 # The tile stands for its mirror image too, where its rows are columns.
-                part = parts.of(lane, cols, rows).T
-                product = np.matmul(part, lane.wide[cols.run(task.i)], out=lane.scratch[: part.shape[0]])
-                lane.total[rows.run(task.j)] += product
-    return [
-        lane.total if lane.project else _picked(lane, lenses[c.lens].view.rows, part)
-        for c, (lane, part) in zip(columns, places, strict=True)
-    ]
+                self._add(block, vectors[starts[task.i] : starts[task.i + 1]], part.T, task.j, task.i, scratch)
 
+    def totals(self) -> Iterator[tuple[int, Array]]:
+        """For each of the columns, by position, its raw product for the rows of its view, or its projection."""
+        for position, lens, place in zip(self.lane.columns, self._seen, self._places, strict=True):
+            if self.lane.project:
+                yield position, self._total
+                continue
+            where = self.lane.rows.find(lens.view.rows)
+            yield position, self._total[:, place] if is_whole(where, len(self._total)) else self._total[where, place]
 
-def _picked(lane: _Lane, positions: Index, part: slice) -> Array:
-    """The rows at some positions of the source, of some of a lane's columns."""
-    where = np.searchsorted(lane.rows.stored, positions)
-    return lane.total[:, part] if is_whole(where, len(lane.total)) else lane.total[where, part]
+    def _looks_at(self, i: int, j: int) -> bool:
+        """Whether any of the lane's samples are rows and columns of a tile."""
+        rows, cols = self.lane.rows.run(i), self.lane.cols.run(j)
+        return bool(rows.stop > rows.start and cols.stop > cols.start)
+
+    def _cut(self, task: TileTask, tile: Array, scratch: _Scratch) -> Array:
+        """The samples of the lane, in its order and precision."""
+        rows, cols, dtype = self.lane.rows, self.lane.cols, self.lane.dtype
+        tile = np.require(tile, requirements=["ALIGNED"]).view()
+        if self._loops is None:
+            if tile.dtype == dtype:
+                return tile
+            part = scratch.take("tile", dtype, *tile.shape)
+            np.copyto(part, tile)
+            return part
+        down, across = (positions.astype(np.uint64) for positions in (rows.inside(task.i), cols.inside(task.j)))
+        part = scratch.take("tile", dtype, len(down), len(across))
+        tile.flags.writeable = False  # one kind of array: each is compiled for anew
+        self._loops.gather(tile, down, across, part)
+        return part
+
+    def _project(self, task: TileTask, left: Array, part: Array, right: Array, scratch: _Scratch) -> None:
+        """Add V_iᵀ (K_ij V_j), of a view whose rows are its columns."""
+        product = np.matmul(part, right, out=scratch.take("product", self.lane.dtype, len(part), right.shape[1]))
+        inner = left.T @ product
+        self._total += inner
+        if task.transposed:
+            self._total += inner.T
+
+    def _add(self, block: Block, vectors: Array, part: Array, i: int, j: int, scratch: _Scratch) -> None:
+        """Add a block's product of a tile (i, j), or of its mirror image."""
+        lane = self.lane
+        across, down = lane.cols.parts(j, block.cols, block.cols + 1), lane.rows.parts(i, *block.rows)
+        if across.stop == across.start or down.stop == down.start:
+            return
+        out = scratch.take("product", lane.dtype, down.stop - down.start, vectors.shape[1])
+        product = np.matmul(part[down, across], vectors, out=out)
+        begin = lane.rows.run(i).start
+        rows, start = slice(begin + down.start, begin + down.stop), 0
+        for place in block.vectors:
+            stop = start + place.stop - place.start
+            if self._loops is None:
+                self._total[rows, place] += product[:, start:stop]
+            else:
+                self._loops.add(self._total[rows, place], product[:, start:stop])
+            start = stop

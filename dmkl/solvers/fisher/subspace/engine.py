@@ -42,7 +42,7 @@ from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors
 from dmkl.solvers.outcome import Outcome, Round, Step
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["SubspaceSolver"]
+__all__ = ["SubspaceSolver", "block_width"]
 
 
 _ROUGH = 1e-2
@@ -56,6 +56,11 @@ width of each block: with 32 the fifteen training sets of a nested cross-validat
 76. What does not fit in memory side by side rides passes one after another."""
 _FAR = 30.0
 """A point whose gap was above this is far from certified."""
+
+
+def block_width(n_sets: int) -> int:
+    """Columns of each block, one for each of so many training sets."""
+    return max(_NARROWEST, min(_WIDEST, _COLUMNS // n_sets))
 
 
 class SubspaceSolver:
@@ -105,7 +110,7 @@ class SubspaceSolver:
         self.n_passes = n_passes
         self._names = learnt[0].training.names
         self._spaces = [Subspace(one, workspace.fold(f)) for f, one in enumerate(learnt)]
-        width = options.block or max(_NARROWEST, min(_WIDEST, _COLUMNS // len(learnt)))
+        width = options.block or block_width(len(learnt))
         self._step = grid_step([point.lam for point in points])
         self._growth = Growth(self._spaces, points, width, self._step)
         self._worst: list[float] = []

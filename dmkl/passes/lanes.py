@@ -1,0 +1,297 @@
+"""How the columns that ride a pass share the products of each tile.
+
+Lenses that see other samples of the same kernels (the folds of a cross-validation) cut the samples into *parts*: those
+that the same lenses have as rows, and the same as columns. A tile is permuted once so that parts are contiguous, and
+each part is multiplied once, with the columns of all lenses that have it, side by side. That takes the operations of
+the floor, 2·rows·cols·b for every lens, one gathering of the tile for all of them, and wide products.
+
+Where parts are many and small, adding up their products costs more than that saves: then some lenses are cut out
+together and others apart, or tiles are multiplied whole, with zeros where a lens has no sample. `lanes_of` takes what
+costs least by the time of each operation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dmkl.arrays import Array, Index
+from dmkl.passes.view import Lens, TileSource
+
+if TYPE_CHECKING:
+    from dmkl.passes.sweep import Columns
+
+__all__ = ["Axis", "Block", "Lane", "lanes_of"]
+
+_MULTIPLY = {4: 0.03, 8: 0.06}
+"""Nanoseconds of one multiplication and addition on one core, by the bytes of a number."""
+_GATHER, _CAST, _ADD, _CALL = 1.5, 1.0, 1.0, 10_000.0
+"""Nanoseconds of taking an entry out of a tile, of casting one where it is, of adding one to a sum, of one product."""
+_MOST_SEATS = 16
+"""Lenses that are cut out together: more make parts too small to be worth it, and take long to find."""
+_BITS = 32
+"""Of the number that says which seats have a sample as a row, and as many which have it as a column."""
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """The samples along one axis that a lane looks at, sorted by tile, and by part within a tile."""
+
+    stored: Index
+    """Position of each in the source."""
+    bounds: Index
+    """(tiles, parts + 1): where each part of each tile begins, and the last one ends."""
+    side: int
+    """Of a tile, in samples."""
+    is_whole: bool
+    """Whether these are all samples of the source as they lie there: nothing has to be taken out of a tile."""
+
+    def run(self, tile: int) -> slice:
+        """The samples that lie in one row (or column) of tiles."""
+        return slice(int(self.bounds[tile, 0]), int(self.bounds[tile, -1]))
+
+    def inside(self, tile: int) -> Index:
+        """Where in their tile the samples of a run lie."""
+        return self.stored[self.run(tile)] - tile * self.side
+
+    def parts(self, tile: int, first: int, last: int) -> slice:
+        """Consecutive parts within the samples of a tile."""
+        bounds = self.bounds[tile]
+        return slice(int(bounds[first] - bounds[0]), int(bounds[last] - bounds[0]))
+
+    def of_part(self, part: int) -> tuple[Index, Index]:
+        """The samples of one part in all tiles, and where those of each tile begin, (tiles + 1,)."""
+        sizes = self.bounds[:, part + 1] - self.bounds[:, part]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        chosen = np.concatenate([np.arange(*bounds[part : part + 2]) for bounds in self.bounds])
+        return self.stored[chosen], starts
+
+    def find(self, positions: Index) -> Index:
+        """Where samples, given by their positions in the source, are among these."""
+        places = np.zeros(int(self.stored.max(initial=-1)) + 1, dtype=np.int64)
+        places[self.stored] = np.arange(len(self.stored))
+        return places[positions]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One product of a tile: a part of its columns, consecutive parts of its rows, and the vectors that go through."""
+
+    cols: int
+    """The part."""
+    rows: tuple[int, int]
+    """The first part, and the one after the last."""
+    vectors: tuple[slice, ...]
+    """Of the lane's vectors, where they stand side by side."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """Columns that go through each tile together, and how it is cut for them."""
+
+    columns: tuple[int, ...]
+    """Positions among the columns of the pass."""
+    dtype: np.dtype[Any]
+    """Of the products."""
+    project: bool
+    """Whether VᵀKV is wanted, of a single one of the columns."""
+    rows: Axis
+    cols: Axis
+    """Of a symmetric source the same."""
+    blocks: tuple[Block, ...]
+    """The products of a tile. A mirrored tile has the same ones: its rows are columns."""
+
+
+# --- which lenses are cut out together -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Seat:
+    """Samples that some of the columns look at, as rows and as columns."""
+
+    rows: Array
+    cols: Array
+    """Masks over the samples of the source."""
+    columns: list[int]
+    """Positions among the columns of the pass."""
+    width: int
+    """Vectors of all these."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Seats that are cut out of a tile together."""
+
+    seats: tuple[_Seat, ...]
+    row_bits: Index
+    col_bits: Index
+    """For each sample of an axis the seats that have it, as a number with a bit for each."""
+    symmetric: bool
+
+    def joined(self, seat: _Seat) -> _Group:
+        """With one more seat."""
+        bit = 1 << len(self.seats)
+        return _Group(
+            (*self.seats, seat), self.row_bits + bit * seat.rows, self.col_bits + bit * seat.cols, self.symmetric
+        )
+
+    @cached_property
+    def parts(self) -> tuple[tuple[Array, Index], tuple[Array, Index]]:
+        """For the rows and the columns what the seats of each part have, (parts, 2), and the part of each sample."""
+        if self.symmetric:
+            both = self.row_bits << _BITS | self.col_bits
+            found = _parts(both)
+            return found, found
+        return _parts(self.row_bits << _BITS), _parts(self.col_bits)
+
+    @cached_property
+    def blocks(self) -> list[tuple[int, tuple[int, int], int]]:
+        """Each a part of the columns, a run of parts of the rows, and the seats that have both."""
+        (rows, _), (cols, _) = self.parts
+        found: list[tuple[int, tuple[int, int], int]] = []
+        for b, (_, there) in enumerate(cols):
+            wanted = rows[:, 0] & there
+            cuts = [0, *(np.flatnonzero(np.diff(wanted)) + 1).tolist(), len(wanted)]
+            for first, last in itertools.pairwise(cuts):
+                if wanted[first]:
+                    found.append((b, (first, last), int(wanted[first])))
+        return found
+
+    def width(self, bits: int) -> int:
+        """Vectors of some seats."""
+        return sum(seat.width for k, seat in enumerate(self.seats) if bits >> k & 1)
+
+    def nanoseconds(self, side: int, itemsize: int) -> float:
+        """What cutting and multiplying all tiles takes one core."""
+        (rows, row_part), (cols, col_part) = self.parts
+        n_rows, n_cols = _sizes(rows, row_part), _sizes(cols, col_part)
+        tiles = -(-len(col_part) // side)
+        calls = -(-len(row_part) // side) * tiles * len(self.blocks)
+        multiplied = sum(
+            float(n_rows[first:last].sum()) * self.width(bits) * (n_cols[b] * _MULTIPLY[itemsize] + tiles * _ADD)
+            for b, (first, last), bits in self.blocks
+        )
+        gathered = float(n_rows.sum() * n_cols.sum()) * (0.5 if self.symmetric else 1.0)
+        return float(multiplied + calls * _CALL + _GATHER * gathered)
+
+
+def _parts(bits: Index) -> tuple[Array, Index]:
+    """The distinct numbers as what rows and columns have, and which of them each sample has; −1 where it has none."""
+    values, part = np.unique(bits, return_inverse=True)
+    if len(values) and values[0] == 0:
+        values, part = values[1:], part - 1
+    return np.stack([values >> _BITS, values & ((1 << _BITS) - 1)], axis=1), part
+
+
+def _sizes(parts: Array, part: Index) -> Index:
+    return np.bincount(part[part >= 0], minlength=len(parts))
+
+
+def lanes_of(lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[Lane]:
+    """The lanes of a pass: how its columns share the products of each tile at the least cost."""
+    source = lenses[0].view.source
+    tiling = source.tiling
+    masks = [_masks(lens) for lens in lenses]
+    alike: dict[Any, dict[Any, list[int]]] = {}
+    for position, c in enumerate(columns):
+        # A projection is of the product of its own block alone.
+        kind = (c.dtype, position if c.want == "project" else -1)
+        rows, cols = masks[c.lens]
+        alike.setdefault(kind, {}).setdefault((rows.tobytes(), cols.tobytes()), []).append(position)
+    lanes = []
+    for (dtype, projected), members in alike.items():
+        seats = [
+            _Seat(*masks[columns[some[0]].lens], some, sum(columns[k].width for k in some)) for some in members.values()
+        ]
+        groups, cost = _grouped(seats, tiling.tile, dtype.itemsize, symmetric=tiling.upper)
+        if _whole_nanoseconds(seats, source, dtype) <= cost:
+            rows, cols = (np.ones(length, dtype=bool) for length in (tiling.rows, tiling.cols))
+            own = [k for seat in seats for k in seat.columns]
+            everything = _Seat(rows, cols, own, sum(seat.width for seat in seats))
+            groups = [_group(everything, symmetric=tiling.upper)]
+        lanes += [_lane(group, columns, dtype, tiling.tile, project=projected >= 0) for group in groups]
+    return lanes
+
+
+def _whole_nanoseconds(seats: Sequence[_Seat], source: TileSource, dtype: np.dtype[Any]) -> float:
+    """What multiplying whole tiles takes one core, with zeros where a lens has no sample."""
+    tiling, width = source.tiling, sum(seat.width for seat in seats)
+    down, across = tiling.shape
+    cast = 0.0 if dtype == source.dtype else _CAST * (0.5 if tiling.upper else 1.0)
+    multiplied = width * (tiling.cols * _MULTIPLY[dtype.itemsize] + across * _ADD)
+    return tiling.rows * (multiplied + tiling.cols * cast) + _CALL * down * across
+
+
+def _masks(lens: Lens) -> tuple[Array, Array]:
+    tiling, view = lens.view.source.tiling, lens.view
+    rows, cols = np.zeros(tiling.rows, dtype=bool), np.zeros(tiling.cols, dtype=bool)
+    rows[view.rows], cols[view.cols] = True, True
+    return rows, cols
+
+
+def _group(seat: _Seat, *, symmetric: bool) -> _Group:
+    empty = _Group((), np.zeros(len(seat.rows), dtype=np.int64), np.zeros(len(seat.cols), dtype=np.int64), symmetric)
+    return empty.joined(seat)
+
+
+def _grouped(seats: Sequence[_Seat], side: int, itemsize: int, *, symmetric: bool) -> tuple[list[_Group], float]:
+    """Seats next to one another cut out together as long as that costs less than apart; and the cost of all."""
+    groups: list[_Group] = []
+    costs: list[float] = []
+    for seat in seats:
+        alone = _group(seat, symmetric=symmetric)
+        cost = alone.nanoseconds(side, itemsize)
+        if groups and len(groups[-1].seats) < _MOST_SEATS:
+            together = groups[-1].joined(seat)
+            cost_together = together.nanoseconds(side, itemsize)
+            if cost_together < costs[-1] + cost:
+                groups[-1], costs[-1] = together, cost_together
+                continue
+        groups.append(alone)
+        costs.append(cost)
+    return groups, sum(costs)
+
+
+def _lane(group: _Group, columns: Sequence[Columns], dtype: np.dtype[Any], side: int, *, project: bool) -> Lane:
+    (row_parts, row_part), (col_parts, col_part) = group.parts
+    rows = _axis(row_part, len(row_parts), side)
+    cols = rows if group.symmetric else _axis(col_part, len(col_parts), side)
+    ends = np.cumsum([seat.width for seat in group.seats]).tolist()
+    places = [slice(end - seat.width, end) for end, seat in zip(ends, group.seats, strict=True)]
+    blocks = tuple(
+        Block(b, run, _merged([place for k, place in enumerate(places) if bits >> k & 1]))
+        for b, run, bits in group.blocks
+    )
+    return Lane(tuple(k for seat in group.seats for k in seat.columns), dtype, project, rows, cols, blocks)
+
+
+def _axis(part: Index, n_parts: int, side: int) -> Axis:
+    tile = np.arange(len(part)) // side
+    order = np.lexsort((part, tile))
+    stored = order[part[order] >= 0]
+    n_tiles = -(-len(part) // side)
+    sizes = np.zeros((n_tiles, n_parts), dtype=np.int64)
+    np.add.at(sizes, (tile[stored], part[stored]), 1)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return Axis(
+        stored,
+        starts[np.arange(n_tiles)[:, None] * n_parts + np.arange(n_parts + 1)],
+        side,
+        n_parts == 1 and len(stored) == len(part),
+    )
+
+
+def _merged(slices: Sequence[slice]) -> tuple[slice, ...]:
+    """Neighbors as one."""
+    found: list[slice] = []
+    for one in slices:
+        if found and found[-1].stop == one.start:
+            found[-1] = slice(found[-1].start, one.stop)
+        else:
+            found.append(one)
+    return tuple(found)
