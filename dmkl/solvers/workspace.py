@@ -8,7 +8,11 @@
     part-<name>/                     the same for a part of the plan that has a solver of its own
     fold-<f>/basis-<n>.npy           V, (m, r)
     fold-<f>/gram-<n>.npy            G, (n, r, r)
-    fold-<f>/products-<round>-<k>.npy  K_jV of one pass's new columns for a group of kernels, (kernels, rows, b)
+    fold-<f>/products-<round>-<c>-<k>.npy  K_jV of a block of columns, from column c on, for a group of kernels,
+                                     (kernels, rows, b)
+    fold-<f>/probes.npy              Z, (m, s), the probes that measure rounding
+    fold-<f>/probed-<round>-<k>.npy  K_jZ for a group of kernels, (kernels, m, s)
+    fold-<f>/errors-<n>.npy          ZᵀE, (n, s, r)
     fold-<f>/anchor-<a>-<i>-<j>.npy  tiles of combined kernels
 
 Whatever state.json does not name is left over from work that was cut off, and is written anew. Workers write the
@@ -37,7 +41,7 @@ from dmkl.solvers.outcome import Outcome, Status, Step
 __all__ = ["Workspace", "save_array"]
 
 
-FORMAT, FORMAT_VERSION = "dmkl-search-state", 2
+FORMAT, FORMAT_VERSION = "dmkl-search-state", 3
 
 
 def save_array(path: str | Path, array: Array) -> None:
@@ -106,7 +110,7 @@ class Workspace:
         except ValueError as error:
             msg = f"{file} is not the state of a search ({error}); move the folder away to start anew"
             raise StoreError(msg) from error
-        if found.get("format") != FORMAT or found.get("format_version", 0) > FORMAT_VERSION:
+        if found.get("format") != FORMAT or found.get("format_version") != FORMAT_VERSION:
             msg = (
                 f"{file} is not a state that this dmkl reads (format {found.get('format')!r}, version "
                 f"{found.get('format_version')}); move the folder away to start anew"

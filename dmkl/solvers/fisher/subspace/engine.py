@@ -54,6 +54,8 @@ _WIDEST, _NARROWEST, _COLUMNS = 128, 76, 384
 """Columns of a block: what all blocks have together, and between which bounds. The number of rounds depends on the
 width of each block: with 32 the fifteen training sets of a nested cross-validation took twice the passes of five with
 76. What does not fit in memory side by side rides passes one after another."""
+_HIDDEN = 0.5
+"""Share of the tolerance that rounding may hide: with more, products are made again in double precision."""
 _FAR = 30.0
 """A point whose gap was above this is far from certified."""
 
@@ -145,6 +147,7 @@ class SubspaceSolver:
                     break
                 self._worst.append(max(r.left for r in opened.values()))
                 self._note_steps(opened)
+                self._refine(opened)
                 blocks = self._growth.next_blocks(number, opened)
             # One block there must be: without any there is nothing to report.
             if all(space.width for space in self._spaces) and self._is_spent(blocks):
@@ -170,10 +173,11 @@ class SubspaceSolver:
 
     def _is_spent(self, blocks: list[Float]) -> bool:
         """Whether no further pass is allowed, or would help."""
-        if not any(block.shape[1] for block in blocks) or self.n_passes >= self.options.max_passes:
+        again = any(space.hidden_by_rounding for space in self._spaces)
+        if not (again or any(block.shape[1] for block in blocks)) or self.n_passes >= self.options.max_passes:
             return True
         # Three rounds that brought nothing: the arithmetic resolves no more.
-        if len(self._worst) > 4 and min(self._worst[-3:]) > 0.9 * min(self._worst[:-3]):
+        if not again and len(self._worst) > 4 and min(self._worst[-3:]) > 0.9 * min(self._worst[:-3]):
             return True
         widths = [space.width + block.shape[1] for space, block in zip(self._spaces, blocks, strict=True)]
         allowed = self.options.basis_bytes
@@ -271,6 +275,12 @@ class SubspaceSolver:
         }
         return Step(solution.beta, figures)
 
+    def _refine(self, opened: dict[int, OpenPoint]) -> None:
+        """Go on in double precision where rounding hides too much of what is to be proven."""
+        for k, r in opened.items():
+            if r.left < 1.0 and r.hidden > _HIDDEN * self.options.tol:
+                self._spaces[self.points[k].space].double = True
+
     # --- anchors -------------------------------------------------------------------------------------------------
 
     def _anchors_allowed(self) -> bool:
@@ -299,7 +309,7 @@ class SubspaceSolver:
     def _add_anchors(self, opened: dict[int, OpenPoint]) -> bool:
         """Add up the combined kernels of weightings that no anchor serves well; whether there were any."""
         # After one block the weights are too rough to be worth a pass.
-        if not self._anchors_allowed() or max(len(space.rounds) for space in self._spaces) < 2:
+        if not self._anchors_allowed() or max(len(space.blocks) for space in self._spaces) < 2:
             return False
         started, chosen = time.monotonic(), list[tuple[int, Float]]()
         for f, space in enumerate(self._spaces):

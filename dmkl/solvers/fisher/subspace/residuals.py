@@ -15,6 +15,7 @@ from dmkl.arrays import Float
 from dmkl.solvers.fisher.subspace.anchors import Closeness, ridge
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
 from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
+from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding
 from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anchors
 from dmkl.solvers.fisher.subspace.tasks import SolveJob, solve_points
 from dmkl.solvers.running import run_tasks
@@ -29,17 +30,29 @@ class OpenPoint:
     solution: ReducedSolution
     residual: Float
     """R, (m, c)"""
-    alpha_gap: float
-    """What a better α would gain at most, relative to |S|"""
+    bound: float
+    """What a better α would gain at most, relative to |S|, were the products exact"""
+    rounding: Rounding
+    """What rounding may hide, d relative to √|S| and what it does to F − S relative to |S|"""
     direction: Float | None = None
     """The residual through an anchor: the first-order error of α"""
     condition: float = np.inf
     """Condition number to the anchor that gave `direction`"""
 
     @property
+    def alpha_gap(self) -> float:
+        """What a better α would gain at most, relative to |S|."""
+        return float((np.sqrt(self.bound) + self.rounding.residual) ** 2)
+
+    @property
     def gap(self) -> float:
         """The proven relative gap."""
-        return self.solution.weights_gap + self.alpha_gap
+        return self.solution.weights_gap + self.rounding.weights + self.alpha_gap
+
+    @property
+    def hidden(self) -> float:
+        """What would be left, by the same measure as `left`, of an exact solution: the part that rounding hides."""
+        return (self.rounding.weights + self.rounding.residual**2) / self.solution.share
 
     @property
     def left(self) -> float:
@@ -98,11 +111,15 @@ def residuals(
     for f, space in enumerate(spaces):
         mine = of_space(points, solutions, f)
         pairs = [(s.beta, s.coefficients) for s in mine.values()]
-        for (k, solution), product in zip(mine.items(), space.products(pairs, held_out=False), strict=True):
+        lams, norms = [points[k].lam for k in mine], [points[k].p for k in mine]
+        hidden = rounding(space.errors, space.single_blocks, pairs, lams, norms)
+        products = space.products(pairs, held_out=False)
+        for (k, solution), product, unknown in zip(mine.items(), products, hidden, strict=True):
             h = space.targets[points[k].target]
             residual = h - 0.5 * (space.basis @ solution.coefficients) - product / (2.0 * points[k].lam)
-            bound = float(np.sum(residual * residual)) / abs(solution.objective)
-            found[k] = OpenPoint(solution, residual, bound)
+            size = abs(solution.objective)
+            relative = Rounding(unknown.residual / np.sqrt(size), unknown.weights / size)
+            found[k] = OpenPoint(solution, residual, float(np.sum(residual * residual)) / size, relative)
     return found
 
 
@@ -126,7 +143,7 @@ def sharpen(spaces: Sequence[Subspace], points: Sequence[Point], opened: Mapping
         r.direction = direction
         if bounds:
             bound = 0.5 * float(np.sum(r.residual * direction)) / abs(r.solution.objective)
-            r.alpha_gap = min(r.alpha_gap, max(bound, 0.0))
+            r.bound = min(r.bound, max(bound, 0.0))
 
 
 def unsolved(point: Point, anchor: int, near: Closeness, columns: Float, step: float) -> Unsolved:

@@ -17,13 +17,26 @@ from dmkl.passes.execute import machine
 from dmkl.passes.sums import Combination, for_sums
 from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness
 from dmkl.solvers.fisher.subspace.problem import TargetSet
+from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.tasks import ProductFiles, combined_products, settle
 from dmkl.solvers.running import run_tasks
 from dmkl.solvers.workspace import save_array
 
-__all__ = ["Anchor", "Subspace", "Unsolved", "add_anchors", "solve_by_anchors"]
+__all__ = ["Anchor", "Block", "Subspace", "Unsolved", "add_anchors", "solve_by_anchors"]
 
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns of a basis whose products were made in one pass."""
+
+    columns: tuple[int, int]
+    """The first, and the one after the last."""
+    groups: Groups
+    """Where the products lie."""
+    single: bool
+    """Whether they were made in single precision."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,13 @@ class Subspace:
         self.training, self.targets, self.folder = learnt.training, learnt.targets, folder
         self.basis: Float = np.zeros((self.training.n_train, 0))
         self.gram = ""
-        self.rounds: list[Groups] = []
+        self.blocks: list[Block] = []
+        self.probed: Groups = ()
+        """Where the products of the probes lie, by which rounding is measured."""
+        self.errors: Float = np.zeros((self.n_kernels, PROBES, 0))
+        """ZᵀE_j of the probes Z, (n, s, r): see `rounding`."""
+        self.double = self.training.whole.view.source.dtype == np.float64
+        """Whether new products are in double precision."""
         self.anchors: list[Anchor] = []
         self.forgotten: list[Anchor] = []
 
@@ -64,37 +83,56 @@ class Subspace:
         """Kernels, n."""
         return self.training.n_kernels
 
+    @property
+    def single_blocks(self) -> list[tuple[int, int]]:
+        """The columns of each block whose products are in single precision."""
+        return [block.columns for block in self.blocks if block.single]
+
+    @property
+    def hidden_by_rounding(self) -> list[int]:
+        """The blocks in single precision that are to be multiplied again: those of a space that needs double."""
+        return [k for k, block in enumerate(self.blocks) if block.single and self.double]
+
     def disk_bytes(self, width: int) -> int:
         """What a basis of so many vectors and its products take."""
-        return 8 * width * (self.n_kernels * self.training.n_rows + self.training.n_train)
+        rows = self.n_kernels * self.training.n_rows
+        kept = sum((last - first) * (4 if b.single else 8) for b in self.blocks for first, last in [b.columns])
+        more = (width - self.width) * (8 if self.double or not self.blocks else 4)
+        return (kept + more) * rows + 8 * width * self.training.n_train
 
-    def widen(self, basis: Float, cross: Float, groups: Groups, number: int) -> None:
-        """Take in new basis vectors.
+    def widen(self, basis: Float, number: int, made: Sequence[tuple[Block, Float, Float | None]]) -> None:
+        """Take in new products, of new basis vectors or in place of those of a block that was there.
 
         Parameters
         ----------
         basis
-            V with the new vectors U, (m, r).
-        cross
-            VᵀK_jU, (n, r, b).
-        groups
-            Where K_jU lies.
+            V with the new vectors, (m, r).
         number
-            Of the round, for the name of the file.
+            Of the round, for the names of files.
+        made
+            Blocks U with VᵀK_jU, (n, r, b), and ZᵀE_j (n, s, b), where rounding was measured; those in single precision
+            first.
         """
-        n, r, b = cross.shape
-        before = r - b
-        gram = np.empty((n, r, r))
+        n, r, before = self.n_kernels, basis.shape[1], self.width
+        gram, errors = np.empty((n, r, r)), np.zeros((n, PROBES, r))
         if before:
             gram[:, :before, :before] = np.load(self.gram, mmap_mode="r")
-        gram[:, :, before:] = cross
-        gram[:, before:, :before] = cross[:, :before].transpose(0, 2, 1)
-        new = gram[:, before:, before:]
-        gram[:, before:, before:] = 0.5 * (new + new.transpose(0, 2, 1))
-        self.gram = str(self.folder / f"gram-{number}.npy")
+        errors[:, :, :before] = self.errors
+        for block, cross, hidden in made:
+            first, last = block.columns
+            gram[:, :, first:last] = cross
+            gram[:, first:last, :] = cross.transpose(0, 2, 1)
+            gram[:, first:last, first:last] += cross[:, first:last]
+            gram[:, first:last, first:last] *= 0.5
+            errors[:, :, first:last] = 0.0 if hidden is None else hidden
+            places = [k for k, there in enumerate(self.blocks) if there.columns == block.columns]
+            if places:
+                self.blocks[places[0]] = block
+            else:
+                self.blocks.append(block)
+        self.gram, self.basis, self.errors = str(self.folder / f"gram-{number}.npy"), basis, errors
         save_array(self.gram, gram)
-        self.basis = basis
-        self.rounds.append(groups)
+        save_array(self.folder / self._beside("errors"), errors)
 
     def products(self, pairs: Sequence[tuple[Float, Float]], *, held_out: bool) -> list[Float]:
         """Σ_j w_j K_j V Z for pairs of weights w (n,) and coefficients Z (r, c).
@@ -111,7 +149,7 @@ class Subspace:
         side = max(64, min(2048, where.task_bytes // (32 * sum(coefficients.shape))))
         side = max(1, min(side, math.ceil((last - first) / where.slots)))
         strips = [slice(start, min(start + side, last)) for start in range(first, last, side)]
-        files = ProductFiles(tuple(self.rounds))
+        files = ProductFiles(tuple(block.groups for block in self.blocks))
         work = [partial(combined_products, files, rows, tasks_per_machine=where.slots_per_host) for rows in strips]
         found = run_tasks("scores" if held_out else "residuals", work, weights, coefficients)
         whole = np.concatenate(found) if found else np.zeros((0, coefficients.shape[1]))
@@ -142,8 +180,13 @@ class Subspace:
         """What `restore` needs, as JSON."""
         return {
             "width": self.width,
+            "double": self.double,
             "gram": Path(self.gram).name,
-            "rounds": [[[Path(path).name, list(kernels)] for path, kernels in groups] for groups in self.rounds],
+            "blocks": [
+                {"columns": list(block.columns), "single": block.single, "groups": _told(block.groups)}
+                for block in self.blocks
+            ],
+            "probed": _told(self.probed),
             "anchors": [
                 {"number": a.number, "beta": a.beta.tolist(), "tiles": [list(tile) for tile in a.total.tiles]}
                 for a in self.anchors
@@ -154,30 +197,37 @@ class Subspace:
         """Go back to a state that was described."""
         if saved["width"]:
             self.gram = str(self.folder / saved["gram"])
-            self.basis = np.load(self.folder / self.basis_file)
-            self.rounds = [
-                tuple((str(self.folder / name), tuple(kernels)) for name, kernels in groups)
-                for groups in saved["rounds"]
+            self.basis = np.load(self.folder / self._beside("basis"))
+            self.errors = np.load(self.folder / self._beside("errors"))
+            self.double = bool(saved["double"])
+            self.blocks = [
+                Block((int(one["columns"][0]), int(one["columns"][1])), self._found(one["groups"]), bool(one["single"]))
+                for one in saved["blocks"]
             ]
+            self.probed = self._found(saved["probed"])
         for anchor in saved["anchors"]:
             tiles = tuple((int(i), int(j)) for i, j in anchor["tiles"])
             total = StoredSum(self._stem(anchor["number"]), tiles, for_sums(self.training.square))
             self.anchors.append(Anchor(anchor["number"], np.array(anchor["beta"]), total))
 
-    @property
-    def basis_file(self) -> str:
-        """The basis lies beside the G that belongs to it."""
-        return Path(self.gram).name.replace("gram", "basis")
+    def _found(self, groups: Any) -> Groups:
+        return tuple((str(self.folder / name), tuple(kernels)) for name, kernels in groups)
+
+    def _beside(self, what: str) -> str:
+        """The name of what belongs to the present G."""
+        return Path(self.gram).name.replace("gram", what)
 
     def remove_stale(self) -> None:
-        """Delete bases and Gram matrices of earlier rounds."""
+        """Delete bases, Gram matrices and products of earlier rounds."""
         for anchor in self.forgotten:  # not before: until now the state on disk named them
             anchor.total.remove()
         self.forgotten = []
-        kept = {Path(self.gram).name, self.basis_file}
-        for path in [*self.folder.glob("basis-*.npy"), *self.folder.glob("gram-*.npy")]:
-            if path.name not in kept:
-                path.unlink()
+        kept = {Path(self.gram).name, self._beside("basis"), self._beside("errors")}
+        kept |= {Path(path).name for block in self.blocks for path, _ in block.groups}
+        for what in ("basis", "gram", "errors", "products"):
+            for path in self.folder.glob(f"{what}-*.npy"):
+                if path.name not in kept:
+                    path.unlink()
 
     def _stem(self, number: int) -> str:
         return str(self.folder / f"anchor-{number}")
@@ -186,6 +236,10 @@ class Subspace:
         """The number of a new anchor, `ahead` others being new too, and where its files go."""
         number = max((anchor.number for anchor in [*self.anchors, *self.forgotten]), default=-1) + 1 + ahead
         return number, self._stem(number)
+
+
+def _told(groups: Groups) -> list[Any]:
+    return [[Path(path).name, list(kernels)] for path, kernels in groups]
 
 
 def add_anchors(spaces: Sequence[Subspace], chosen: Sequence[tuple[int, Float]]) -> None:

@@ -15,15 +15,88 @@ from dmkl.passes.combine import StoredSum
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
 from dmkl.solvers.workspace import save_array
 
-__all__ = ["ProductFiles", "SolveJob", "combined_products", "keep_products", "settle", "solve_points"]
+__all__ = ["Keeping", "ProductFiles", "SolveJob", "combined_products", "keep_products", "settle", "solve_points"]
 
 
-def keep_products(products: Array, path: str, basis: str, tasks_per_machine: int) -> Float:
-    """Write W_j = K_jU of some kernels to disk; VᵀW_j, (kernels, r, b), comes back, V being the basis with U in it."""
-    save_array(path, products)
-    v = np.load(basis)
+# --- products on disk --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProductFiles:
+    """Where K_jV of one fold lies: for each round its groups of kernels, each a file and the kernels in it."""
+
+    rounds: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...]
+
+    def strip(self, kernel: int, rows: slice) -> Array:
+        """Some rows of K_jV, (rows, r)."""
+        blocks = []
+        for groups in self.rounds:
+            path, place = next((path, ks.index(kernel)) for path, ks in groups if kernel in ks)
+            # A copy, so that the mapping and the pages it holds go at once.
+            blocks.append(np.array(np.load(path, mmap_mode="r")[place, rows]))
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What becomes of the products W_j = K_jU of a block U of the basis.
+
+    Parameters
+    ----------
+    path
+        The file that keeps them.
+    basis
+        The file of V, (m, r), U being some of its columns.
+    columns
+        Which.
+    probes
+        The file of the probes Z, (m, s); empty where rounding is not measured.
+    ahead
+        The file for K_jZ, which come with these products, after those of U; empty where they do not.
+    known
+        K_jZ, where they came before.
+    double
+        Other blocks of the basis in double precision: their columns, and where their products lie.
+    """
+
+    path: str
+    basis: str
+    columns: tuple[int, int]
+    probes: str = ""
+    ahead: str = ""
+    known: ProductFiles | None = None
+    double: tuple[tuple[tuple[int, int], ProductFiles], ...] = ()
+
+
+def keep_products(
+    products: Array, keeping: Keeping, kernels: tuple[int, ...], tasks_per_machine: int
+) -> tuple[Float, Float | None]:
+    """Write the products of some kernels to disk; VᵀW_j, (kernels, r, b), comes back, and ZᵀE_j, (kernels, s, b).
+
+    With W_j in single precision VᵀW_j is that of the products in double precision wherever V has some: (K_jV)ᵀU.
+    """
+    v = np.load(keeping.basis)
+    m, (first, last) = len(v), keeping.columns
+    if keeping.ahead:
+        save_array(keeping.ahead, products[:, :m, last - first :])
+    products = products[:, :, : last - first]
+    save_array(keeping.path, products)
+    u = v[:, first:last]
+    errors = None
     with pinned_blas(blas_threads(tasks_per_machine)):
-        return np.stack([v.T @ w[: len(v)].astype(np.float64, copy=False) for w in products])
+        cross = np.stack([v.T @ w[:m].astype(np.float64, copy=False) for w in products])
+        for (start, stop), files in keeping.double:
+            for place, kernel in enumerate(kernels):
+                cross[place, start:stop] = files.strip(kernel, slice(0, m)).T @ u
+        if keeping.known is not None:
+            probes = np.load(keeping.probes).T
+            errors = np.stack(
+                [
+                    probes @ w[:m].astype(np.float64, copy=False) - keeping.known.strip(kernel, slice(0, m)).T @ u
+                    for w, kernel in zip(products, kernels, strict=True)
+                ]
+            )
+    return cross, errors
 
 
 # --- reduced problems --------------------------------------------------------------------------------------------
@@ -101,22 +174,6 @@ def _solved(job: SolveJob, start: Float, problem: ReducedProblem, names: tuple[s
 # --- products that need no pass ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ProductFiles:
-    """Where K_jV of one fold lies: for each round its groups of kernels, each a file and the kernels in it."""
-
-    rounds: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...]
-
-    def strip(self, kernel: int, rows: slice) -> Array:
-        """Some rows of K_jV, (rows, r)."""
-        blocks = []
-        for groups in self.rounds:
-            path, place = next((path, ks.index(kernel)) for path, ks in groups if kernel in ks)
-            # A copy, so that the mapping and the pages it holds go at once.
-            blocks.append(np.array(np.load(path, mmap_mode="r")[place, rows]))
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
-
-
 def combined_products(
     files: ProductFiles, rows: slice, weights: Float, coefficients: Float, *, tasks_per_machine: int
 ) -> Float:
@@ -158,6 +215,6 @@ def settle(anchor: StoredSum, ridges: list[float], tasks_per_machine: int, colum
     return found
 
 
-def group_file(folder: Path, number: int, group: int) -> str:
-    """The file of the products of one round for one group of kernels."""
-    return str(folder / f"products-{number}-{group}.npy")
+def group_file(folder: Path, number: int, block: int, group: int) -> str:
+    """The file of the products that one pass has made of a block of the basis, for one group of kernels."""
+    return str(folder / f"products-{number}-{block}-{group}.npy")
