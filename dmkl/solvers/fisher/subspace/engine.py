@@ -29,6 +29,7 @@ import numpy as np
 
 from dmkl import progress
 from dmkl.arrays import Float
+from dmkl.errors import IndefiniteKernelError
 from dmkl.passes.execute import machine
 from dmkl.passes.view import covering
 from dmkl.solvers.fisher.subspace.anchors import choose_anchors, grid_step
@@ -142,13 +143,20 @@ class SubspaceSolver:
             if not all(space.width for space in self._spaces):
                 blocks = self._first_blocks(number)
             else:
-                opened = self._solve_round()
-                if not opened:
-                    break
-                self._worst.append(max(r.left for r in opened.values()))
-                self._note_steps(opened)
-                self._refine(opened)
-                blocks = self._growth.next_blocks(number, opened)
+                try:
+                    opened = self._solve_round()
+                except IndefiniteKernelError:
+                    # Perhaps by rounding alone: that of single precision is larger than a tiny λ.
+                    if not self._refine_all():
+                        raise
+                    blocks = [space.basis[:, :0] for space in self._spaces]
+                else:
+                    if not opened:
+                        break
+                    self._worst.append(max(r.left for r in opened.values()))
+                    self._note_steps(opened)
+                    self._refine(opened)
+                    blocks = self._growth.next_blocks(number, opened)
             # One block there must be: without any there is nothing to report.
             if all(space.width for space in self._spaces) and self._is_spent(blocks):
                 self._end()
@@ -280,6 +288,13 @@ class SubspaceSolver:
         for k, r in opened.items():
             if r.left < 1.0 and r.hidden > _HIDDEN * self.options.tol:
                 self._spaces[self.points[k].space].double = True
+
+    def _refine_all(self) -> bool:
+        """Go on in double precision with every subspace; whether any was in single precision."""
+        coarse = [space for space in self._spaces if space.single_blocks]
+        for space in coarse:
+            space.double = True
+        return bool(coarse)
 
     # --- anchors -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,161 @@
+"""Certificates of products in single precision: what rounding hides is measured, and is in every gap."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from helpers.optima import bounds, solve
+from helpers.references import dense_view, in_memory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dmkl.numerics.fisher import dual_norm, encode_targets
+from dmkl.passes.statistics import measure
+from dmkl.solvers.fisher.problem import FisherProblem
+from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
+from dmkl.solvers.fisher.subspace.problem import SubspaceOptions
+from dmkl.solvers.fisher.subspace.rounding import PROBES, rounding
+from dmkl.solvers.fisher.subspace.solve import points_of
+from dmkl.solvers.jobs import Job, Training
+from dmkl.solvers.workspace import Workspace
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+NORMS = [1.0, 1.25, 2.0, np.inf]
+LAMBDAS = [1e-8, 1e-7, 1e-6, 1e-4, 1e-2, 10.0]
+M, TRAIN = 240, 160
+STEPS = ("center", "trace")
+
+
+# --- the bound ------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from([1.0, 1.5, np.inf]), st.floats(-8, 1))
+def test_errors_are_bounded(seed, n_blocks, p, exponent):
+    """Of products with any error: the residual and F − S are no farther from the exact ones than said."""
+    rng = np.random.default_rng(seed)
+    n, m, c, lam = 3, 30, 2, 10.0**exponent
+    ends = np.cumsum(rng.integers(1, 6, n_blocks + 1))
+    blocks = [(0, int(ends[0])), *((int(a), int(b)) for a, b in itertools.pairwise(ends))]
+    r = int(ends[-1])
+    V, _ = np.linalg.qr(rng.standard_normal((m, r)))
+    X = rng.standard_normal((n, m, m))
+    K = X @ X.transpose(0, 2, 1)
+    E = 10.0 ** rng.uniform(-9, -3) * rng.standard_normal((n, m, r)) * rng.random((n, 1, r)) ** 4
+    E[:, :, : blocks[0][1]] = 0.0  # the first block is in double precision
+    Z = rng.standard_normal((m, PROBES))
+    W, errors = K @ V + E, Z.T @ E
+    G = np.empty((n, r, r))
+    for k, (first, last) in enumerate(blocks):
+        cross = V.T @ W[:, :, first:last]
+        if k:
+            cross[:, : blocks[0][1]] = ((K @ V)[:, :, : blocks[0][1]]).transpose(0, 2, 1) @ V[:, first:last]
+        G[:, :last, first:last] = cross[:, :last]
+        G[:, first:last, :last] = cross[:, :last].transpose(0, 2, 1)
+        G[:, first:last, first:last] = 0.5 * (cross[:, first:last] + cross[:, first:last].transpose(0, 2, 1))
+    beta, a = rng.random(n), rng.standard_normal((r, c)) * 10.0 ** rng.uniform(-3, 0, (r, 1))
+    (found,) = rounding(errors, blocks[1:], [(beta, a)], [lam], [p])
+    hidden = np.tensordot(beta, E, axes=1) @ a / (2 * lam)
+    assert np.linalg.norm(hidden) <= found.residual
+    exact, computed = (np.einsum("rc,nrs,sc->n", a, g, a) / (4 * lam) for g in (V.T @ K @ V, G))
+    apart = abs((dual_norm(exact, p) - beta @ exact) - (dual_norm(computed, p) - beta @ computed))
+    assert apart <= found.weights + 1e-9 * np.abs(exact).sum()
+
+
+def test_the_bound_is_of_the_size_of_the_error():
+    """On the mean over many draws it is at most four times as large."""
+    rng = np.random.default_rng(0)
+    E = 1e-6 * rng.standard_normal((1, 200, 10))
+    ratios = []
+    for _ in range(50):
+        Z, a = rng.standard_normal((200, PROBES)), rng.standard_normal((10, 2))
+        (found,) = rounding(Z.T @ E, [(0, 10)], [(np.ones(1), a)], [0.5], [1.0])
+        ratios.append(found.residual / np.linalg.norm(E[0] @ a))
+    assert min(ratios) >= 1
+    assert np.mean(ratios) <= 4
+
+
+def test_nothing_is_hidden_where_all_is_in_double_precision():
+    (found,) = rounding(np.zeros((2, PROBES, 5)), [], [(np.ones(2), np.ones((5, 1)))], [1e-8], [1.0])
+    assert (found.residual, found.weights) == (0.0, 0.0)
+
+
+# --- whole problems -------------------------------------------------------------------------------------------------
+
+
+def gaussian(rng, y):
+    X = rng.standard_normal((4, M, 10)) + np.array([0.8, 0.0, 0.4, 0.0])[:, None, None] * y[None, :, None]
+    squares = (X**2).sum(axis=2)
+    return np.exp(-(squares[:, :, None] + squares[:, None] - 2 * X @ X.transpose(0, 2, 1)) / 20)
+
+
+def linear(rng, y):
+    """Of rank three: rounding is as large where the kernels are zero as where they are not.
+
+    Features are multiples of 1/16, so that single precision has the kernels exactly, and they are positive
+    semidefinite.
+    """
+    X = rng.standard_normal((4, M, 3)) + 0.5 * np.arange(4)[:, None, None] * y[None, :, None]
+    X = np.round(16 * X) / 16
+    return X @ X.transpose(0, 2, 1)
+
+
+def offset(rng, y):
+    """Large numbers that centering takes away: storing them in single precision leaves eigenvalues of some −1e-6."""
+    return 30.0 + gaussian(rng, y)
+
+
+def problem(kind, n_classes=2, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, M)
+    kernels = kind(rng, y).astype(np.float32)
+    rows = rng.permutation(M)
+    train, others = rows[:TRAIN], rows[TRAIN:]
+    K = in_memory(kernels, 64)
+    (whole,), _ = measure([K[np.concatenate([train, others]), train].with_steps(STEPS).view])
+    training = Training(whole.training(), whole)
+    (h,) = encode_targets(y[train], TRAIN).problems
+    lams = [lam for lam in LAMBDAS if lam >= 1e-4 or kind is not offset]
+    jobs = [Job(training, FisherProblem(h, lam, p, "")) for p in NORMS for lam in lams]
+    return jobs, dense_view(kernels, train, train, STEPS), h
+
+
+def run(jobs, **options):
+    workspace = Workspace(None, {})
+    try:
+        solver = SubspaceSolver(*points_of(jobs), workspace, SubspaceOptions(alphas=True, **options))
+        return solver, solver.run()
+    finally:
+        workspace.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"use_anchors": False, "block": 24}], ids=["anchors", "no anchors"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("kind", [gaussian, linear, offset])
+def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
+    """For λ from 1e-8 to 10, in double precision and from the pair that is returned: F(α) − J(β) ≤ gap · |S|."""
+    jobs, kernels, h = problem(kind, n_classes)
+    _, outcomes = run(jobs, **options)
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        lam, p = job.problem.lam, job.problem.p
+        _, upper = bounds(kernels, outcome.dual, outcome.weights, h, lam, p)
+        _, lower = solve(kernels, outcome.weights, h, lam)
+        # The dense formulas resolve S to some ε/λ of it.
+        assert (upper - lower) / abs(outcome.objective) <= outcome.gap + 1e-9 + 1e-15 / lam
+        assert outcome.gap <= 1e-4
+
+
+def test_a_coarse_product_is_made_again_in_double_precision():
+    jobs, *_ = problem(linear)
+    solver, outcomes = run(jobs, use_anchors=False, block=24)
+    assert solver._spaces[0].double
+    assert not solver._spaces[0].single_blocks
+    assert max(outcome.gap for outcome in outcomes) <= 1e-4
+
+
+def test_single_precision_is_enough_for_most():
+    jobs, *_ = problem(gaussian)
+    solver, _ = run(jobs)
+    assert solver._spaces[0].single_blocks
