@@ -1,4 +1,4 @@
-"""Progress of long work: the pass, bytes per second, the gap that is certified so far."""
+"""Progress of long work: the pass, bytes per second, the gap that is certified so far, and where the time goes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,20 @@ from rich.progress import (
 )
 from rich.text import Text
 
-__all__ = ["ConsoleWatch", "Watch", "current", "watching"]
+__all__ = ["PHASES", "ConsoleWatch", "Watch", "current", "spending", "spent", "stage", "watching"]
+
+PHASES = {
+    "passes": "going through the stored tiles, with the products kept where they are made",
+    "residuals": "products that were kept, read again",
+    "reduced": "small problems in subspaces",
+    "anchors": "factors of combined kernels, and what is solved by them",
+    "scores": "scores of held-out rows from products that were kept",
+    "training": "machines and other work on single problems",
+    "between": "what this process does between them, and waiting",
+}
+"""Where the time of a plan goes."""
+
+_PHASE_OF = {"solve-reduced": "reduced", "residuals": "residuals", "settle": "anchors", "scores": "scores"}
 
 
 class Watch:
@@ -59,6 +72,49 @@ def watching(watch: Watch) -> Iterator[Watch]:
         yield watch
     finally:
         _CURRENT.reset(token)
+
+
+# --- where the time goes ---------------------------------------------------------------------------------------------
+
+_SPENT: ContextVar[dict[str, float] | None] = ContextVar("dmkl-spent", default=None)
+
+
+@contextmanager
+def spending() -> Iterator[dict[str, float]]:
+    """Add up the seconds of each phase of the work inside this context; they are all there when it is left."""
+    outside, started = _SPENT.get(), time.monotonic()
+    seconds = dict.fromkeys(PHASES, 0.0)
+    token = _SPENT.set(seconds)
+    try:
+        yield seconds
+    finally:
+        _SPENT.reset(token)
+        seconds["between"] = time.monotonic() - started - sum(seconds.values())
+        if outside is not None:
+            for phase, added in seconds.items():
+                outside[phase] += added
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Count the time inside as that of the phase to which tasks of this name belong, such as ``extend-pass-3``."""
+    kind = name.rstrip("0123456789").rstrip("-")
+    phase = _PHASE_OF.get(kind, "passes" if kind.endswith("-pass") else "training")
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds = _SPENT.get()
+        if seconds is not None:
+            seconds[phase] += time.monotonic() - started
+
+
+def spent() -> str:
+    """The phases that took most so far, in a few words; empty where nothing is counted or all of it is passes."""
+    seconds = _SPENT.get() or {}
+    total = sum(seconds.values())
+    leading = sorted(seconds, key=lambda phase: -seconds[phase])[:2]
+    return ", ".join(f"{seconds[phase] / total:.0%} {phase}" for phase in leading if seconds[phase] > 0.05 * total)
 
 
 class _OfBytes(ProgressColumn):

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dmkl import settings
+from dmkl import progress, settings
 from dmkl.arrays import Float, Index
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, TrainingSet, decision_rule
 from dmkl.estimators.problems import Problems, side_by_side
@@ -59,8 +59,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     for fit in plan.fits:
         fit.learner._check_parameters()
         fit.learner._check_data(plan.K, fit.targets)
-    with _open(workspace) as space:
-        tally = Tally()
+    tally = Tally()
+    with progress.spending() as tally.phases, _open(workspace) as space:
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
         sets = _decided(plan.K, sets, tally)
         prepared, n_prepared = _prepared(sets, tally)

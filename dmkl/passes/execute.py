@@ -262,15 +262,22 @@ def execute(
     watch = progress.current()
     watch.begin(what, sum(n_bytes for _, n_bytes in units))
     try:
-        client = active_client()
-        sizes = {unit.key: n_bytes for unit, n_bytes in units}
-        if client is None:
-            with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
-                here = {} if _HERE.get() is None else {"scheduler": "synchronous"}
-                return list(compute(*results, optimize_graph=False, **here))
-        return _on_cluster(client, results, units, sizes, watch, keep)
+        with progress.stage(what):
+            return _executed(results, units, watch, keep)
     finally:
         watch.end()
+
+
+def _executed(
+    results: Sequence[Delayed], units: Sequence[tuple[Delayed, int]], watch: progress.Watch, keep: bool
+) -> list[Any]:
+    client = active_client()
+    sizes = {unit.key: n_bytes for unit, n_bytes in units}
+    if client is not None:
+        return _on_cluster(client, results, units, sizes, watch, keep)
+    with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
+        here = {} if _HERE.get() is None else {"scheduler": "synchronous"}
+        return list(compute(*results, optimize_graph=False, **here))
 
 
 def _on_cluster(

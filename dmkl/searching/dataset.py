@@ -12,6 +12,7 @@ import xarray as xr
 
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float
+from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question, decided
 from dmkl.searching.grid import points, shape
@@ -52,7 +53,9 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
     for field in fields(Round):
         name, key = f"round_{field.name.removeprefix('n_')}", field.name
         variables[name] = (("round",), np.array([getattr(entry, key) for entry in found.rounds]))
-    coords: dict[str, Any] = {name: as_coordinate(name, values) for name, values in question.grid.items()}
+    variables["phase_seconds"] = (("phase",), np.array([found.phases[phase] for phase in PHASES]))
+    coords: dict[str, Any] = {"phase": np.array(list(PHASES), dtype=str)}
+    coords |= {name: as_coordinate(name, values) for name, values in question.grid.items()}
     coords |= {
         "fold": np.array([fold.name for fold in question.folds], dtype=str),
         "kernel": np.array(question.K.names, dtype=str),

@@ -124,8 +124,8 @@ class GridFits:
         Scores of the held-out rows, of each (point, fold).
     targets
         What each fold has learnt.
-    n_passes, rounds, solver
-        Passes, what each was for, and who solved.
+    n_passes, rounds, phases, solver
+        Passes, what each was for, where the time went (seconds by phase), and who solved.
     """
 
     weights: Float
@@ -136,6 +136,7 @@ class GridFits:
     targets: list[Targets]
     n_passes: float
     rounds: Sequence[Round]
+    phases: Mapping[str, float]
     solver: str
 
     def of_folds(self, first: int, n: int) -> GridFits:
@@ -187,6 +188,7 @@ def fit_grid(question: Question, state: str | Path | None) -> GridFits:
         targets,
         answers.tally.n_passes,
         answers.tally.rounds,
+        answers.tally.phases,
         ", ".join(solvers),
     )
     for place, found in zip(places, answers.fits, strict=True):

@@ -35,12 +35,13 @@ _MEANINGS = {
     "status": "how the solver ended",
     "round_kind": "kind of pass",
     "round_seconds": "time of the pass",
+    "phase_seconds": "time of the phase of the search",
     "round_bytes": "size of what the pass read",
     "round_basis": "size of the largest basis",
     "round_certified": "fits certified so far",
     "round_worst_gap": "largest proven relative gap so far",
 }
-_UNITS = {"round_seconds": "s", "round_bytes": "byte"}
+_UNITS = {"round_seconds": "s", "phase_seconds": "s", "round_bytes": "byte"}
 _NEEDED = ("score", "weight", "gap", "objective", "status")
 
 

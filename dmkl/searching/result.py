@@ -68,6 +68,7 @@ class SearchResult:
         refit_test_score[_NAME]      fold[, task]          of the point that the fold has chosen, or that all have,
                                                            fitted anew on training and validation rows
         round_…                      round                 kind, seconds, bytes, basis, certified, worst_gap of a pass
+        phase_seconds                phase                 where the time went (`dmkl.progress.PHASES`)
         ============================ ==================== =============================================================
 
         Attributes: estimator, parameters (JSON), scoring, kind, choice ("fold" or "joint"; joint where it lacks),
@@ -238,6 +239,10 @@ class SearchResult:
         gap = float(scores["gap"].max())
         proven = f"; largest gap {gap:.1e}" if np.isfinite(gap) else ""
         lines.append(f"{counts.sum()} fits ({found}{proven}) in {took}")
+        if "phase_seconds" in scores:  # results of before have none
+            phases = scores["phase_seconds"].to_series().sort_values(ascending=False)
+            most = [f"{phase} {seconds:.3g} s" for phase, seconds in phases.items() if seconds >= 0.01 * phases.sum()]
+            lines.append(f"Time: {', '.join(most)}")
         return "\n".join(lines)
 
     def _chosen_lines(self) -> list[str]:

@@ -49,6 +49,8 @@ class Tally:
     def __init__(self) -> None:
         self.n_passes = 0.0
         self.rounds: list[Round] = []
+        self.phases: dict[str, float] = {}
+        """Seconds of each phase of the work (`dmkl.progress.PHASES`), once it is over."""
 
     def add(self, kind: str, passes: float, seconds: float, bytes_per_pass: int) -> None:
         """Count a step of the work."""

@@ -348,6 +348,7 @@ class SubspaceSolver:
         text = f"{passes}, {done:,} of {len(self.progress):,} points certified" + (
             f", worst gap {worst:.1e}" if worst > 0 else ""
         )
+        text = f"{text}, {spent}" if (spent := progress.spent()) else text
         left = self._seconds_left(worst)
         return text if left is None else f"{text}, about {left:.0f} s left"
 
