@@ -8,8 +8,9 @@ import sys
 import pytest
 
 import dmkl
+from dmkl.cli.main import COMMANDS
 
-HEAVY = ("clarabel", "distributed", "matplotlib", "numba", "pandas", "scipy", "sklearn", "xarray", "zarr")
+HEAVY = ("clarabel", "dask", "distributed", "matplotlib", "numba", "pandas", "scipy", "sklearn", "xarray", "zarr")
 
 
 def loaded(code):
@@ -20,6 +21,14 @@ def loaded(code):
 
 def test_importing_dmkl_imports_nothing_heavy():
     assert loaded("import dmkl, dmkl.errors") == []
+
+
+def test_help_imports_nothing_heavy():
+    help_of_all = [["--help"], *([command, "--help"] for command in COMMANDS), ["fit", "--model", "gsmkl", "--help"]]
+    code = "import io, contextlib, dmkl.cli.main as cli\nwith contextlib.redirect_stdout(io.StringIO()) as out:\n"
+    code += f"    assert [cli.main(line) for line in {help_of_all!r}] == [0] * {len(help_of_all)}\n"
+    code += "assert out.getvalue().count('Usage') == " + str(len(help_of_all)) + "\npass"
+    assert loaded(code) == []
 
 
 def test_opening_a_set_needs_no_learner():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from rich.markup import escape
@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 import dmkl
-from dmkl.analysis.result import Analysis
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import (
     STEPS_HELP,
@@ -31,6 +30,9 @@ from dmkl.cli.options import (
 from dmkl.cli.output import bar, count, number, print_json, refuse_existing, say, show, table
 from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.progress import ConsoleWatch
+
+if TYPE_CHECKING:
+    from dmkl.analysis.result import Analysis
 
 __all__ = ["analyze"]
 

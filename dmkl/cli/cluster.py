@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import dask
-from distributed import Client, LocalCluster
-
-from dmkl import settings
 from dmkl.errors import InputError, NoWorkersError
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["computing_on"]
 
@@ -36,6 +36,10 @@ def computing_on(
     (``dask scheduler --scheduler-file``). `workers` is the number of processes or threads, one for each core that this
     process may use by default; `memory` what arrays may take on one machine, the setting ``dmkl.memory`` by default.
     """
+    import dask
+
+    from dmkl import settings
+
     if workers is not None and workers < 1:
         msg = f"--workers must be at least 1, got {workers}"
         raise InputError(msg)
@@ -61,6 +65,8 @@ def computing_on(
 
 @contextmanager
 def _local(n_workers: int, budget: int) -> Iterator[Client]:
+    from distributed import Client, LocalCluster
+
     with _interrupts_held_back():
         cluster = LocalCluster(
             n_workers=n_workers,
@@ -106,6 +112,8 @@ def _interrupts_held_back() -> Iterator[None]:
 
 @contextmanager
 def _connected(where: str) -> Iterator[Client]:
+    from distributed import Client
+
     address = _address(where)
     try:
         client = Client(address, timeout=f"{_CONNECT_SECONDS}s")

@@ -8,13 +8,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import xarray as xr
-from sklearn.datasets import load_digits
-from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, polynomial_kernel
-from sklearn.model_selection import train_test_split
 
 import dmkl
 from dmkl.arrays import Array
@@ -22,9 +18,12 @@ from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Memory, Workers, option
 from dmkl.cli.output import console, count, say, show, size
 from dmkl.cli.tables import summary_table, weights_table
-from dmkl.kernelset import KernelSet
-from dmkl.pictures import picture
 from dmkl.progress import ConsoleWatch
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["Digits", "demo", "digits"]
 
@@ -136,6 +135,8 @@ class Digits:
 
     def kernels(self) -> Iterator[Array]:
         """The matrices, one at a time."""
+        from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, polynomial_kernel
+
         for features, function in self.views.values():
             if function == "linear":
                 kernel = linear_kernel(features)
@@ -149,6 +150,9 @@ class Digits:
 
 def digits(seed: int = 0) -> Digits:
     """The data set that scikit-learn carries, so that the demo needs no network."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     images, labels = load_digits(return_X_y=True)
     pixels = images.reshape(-1, 8, 8) / 16.0
     flat = pixels.reshape(-1, 64)
@@ -181,6 +185,8 @@ def _draw_weights(path: Path, weights: Mapping[str, xr.DataArray]) -> None:
 
     Weights are drawn as shares of their sum, since models of different norms have weights of different size.
     """
+    from dmkl.pictures import picture
+
     names = next(iter(weights.values())).kernel.values.tolist()
     noise = [name.startswith("noise") for name in names]
     figure = picture(2.2 + 2.1 * len(weights), 1.4 + 0.26 * len(names))

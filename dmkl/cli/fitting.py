@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -21,8 +21,10 @@ from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import training_samples
 from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
 from dmkl.errors import InputError
-from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
+
+if TYPE_CHECKING:
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["fit"]
 

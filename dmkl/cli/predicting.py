@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
-import xarray as xr
 
 import dmkl
 from dmkl.arrays import Array, Index
@@ -19,11 +18,12 @@ from dmkl.cli.output import count, print_json, refuse_existing, say, say_aside
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
-from dmkl.inputs import read_vector
-from dmkl.inputs.features import as_features
-from dmkl.inputs.labels import labels_in
-from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["predict"]
 
@@ -81,6 +81,9 @@ def predict(
         truth = None if K.labels is None else K.labels[rows]
         new = _new(K, estimator)[rows]
     else:
+        from dmkl.inputs import as_features
+        from dmkl.inputs.labels import labels_in
+
         found = as_features(features or [], join=join)
         for note in found.notes:
             say_aside("note", note)
@@ -162,6 +165,8 @@ def _new(K: KernelSet, estimator: Any) -> Array:
 def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, named: Path | None) -> Index:
     new = _new(K, estimator)
     if named is not None:
+        from dmkl.inputs import read_vector
+
         return positions(K.samples, read_vector(named), str(named))
     if split is None:
         if new.any():

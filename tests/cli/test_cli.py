@@ -16,7 +16,6 @@ from distributed import get_client
 import dmkl
 from dmkl.cli import cluster as cluster_module
 from dmkl.cli import demo as demo_module
-from dmkl.cli import stores as stores_module
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.demo import Digits
 from dmkl.cli.output import bar, size
@@ -65,7 +64,7 @@ def test_interrupted_is_status_130(run, store, monkeypatch):
     def interrupt(path):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stores_module, "open_set", interrupt)
+    monkeypatch.setattr(dmkl, "open", interrupt)
     status, _, err = run("info", store)
     assert status == 130
     assert "Traceback" not in err
@@ -76,7 +75,7 @@ def test_a_bug_is_told_in_a_line_and_in_full_with_debug(run, store, monkeypatch)
         msg = "cannot add apples"
         raise TypeError(msg)
 
-    monkeypatch.setattr(stores_module, "open_set", fail)
+    monkeypatch.setattr(dmkl, "open", fail)
     status, out, err = run("info", store)
     assert (status, out) == (1, "")
     assert err.splitlines() == [
