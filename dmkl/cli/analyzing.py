@@ -63,7 +63,7 @@ def analyze(
     every: Every = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
@@ -83,7 +83,7 @@ def analyze(
         refuse_existing(file, overwrite=overwrite, what="folder")
     chosen, on = training_samples(K, split, train, every)
     seen = K[chosen, chosen] if len(chosen) < K.shape[1] else K
-    with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+    with computing_on(cluster, n_bytes=seen.bytes_per_pass, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()
         analysis = dmkl.analyze(
             seen,

@@ -30,7 +30,7 @@ def check(
     seed: Annotated[int, option("Seed of the random start vectors.", min=0)] = 0,
     strict: Annotated[bool, option("Fail on warnings too.", None, "--strict")] = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
@@ -48,7 +48,7 @@ def check(
     from dmkl.health import check as run
 
     K = open_kernels(store, kernels)
-    with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+    with computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory), ConsoleWatch():
         report = run(K, n_steps=steps, seed=seed)
     if as_json:
         print_json(_as_mapping(K, report))

@@ -34,7 +34,7 @@ _SAVED = "MK-FDA, p = 1"
 
 def demo(
     output: Annotated[Path, option("Folder for the kernels, the model and the picture.", "DIR")] = Path("dmkl-demo"),
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
@@ -47,7 +47,7 @@ def demo(
     Examples
     --------
         dmkl demo
-        dmkl demo --output /tmp/demo --cluster threads
+        dmkl demo --output /tmp/demo --cluster local
     """
     out = console()
     store, saved, drawn = output / "digits.zarr", output / "model", output / "weights.png"
@@ -61,7 +61,7 @@ def demo(
         f"{len(split.train):,} to learn from, {len(split.test):,} to test on. A pass reads "
         f"{size(K.bytes_per_pass)}."
     )
-    with computing_on(cluster, workers=workers, memory=memory) as client, _Watch():
+    with computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory) as client, _Watch():
         say("Learning on " + ("threads of this process." if client is None else _place(client)))
         models, seconds, accuracy = _learn(K)
     prefix = "MK-FDA, "

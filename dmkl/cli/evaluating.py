@@ -60,7 +60,7 @@ def evaluate(
     restart: Annotated[bool, option("Discard what an interrupted evaluation has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
     **parameters: Any,
@@ -95,7 +95,7 @@ def evaluate(
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
         remove_state(state)
-    with resuming(state), computing_on(cluster, workers=workers, memory=memory):
+    with resuming(state), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory):
         result = dmkl.evaluate(
             estimator,
             K[chosen, chosen],

@@ -42,7 +42,7 @@ def fit(
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
     **parameters: Any,
@@ -69,7 +69,7 @@ def fit(
     measures = parse_scoring(scoring)
     held_out, which = _held_out(K, chosen, None if train or every else split or 0) if measures else (chosen, "")
     told = None
-    with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+    with computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()
         estimator.fit(K[chosen, chosen])
         seconds = time.monotonic() - started

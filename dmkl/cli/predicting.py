@@ -52,7 +52,7 @@ def predict(
     out: Annotated[Path | None, option("CSV file for the predicted labels and scores.", "FILE")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
@@ -74,8 +74,10 @@ def predict(
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
     given: dict[str, Any]
+    n_bytes = 0  # of features, which threads compute kernels of
     if store is not None:
         K = dmkl.open(store)
+        n_bytes = K.bytes_per_pass
         rows = _rows(K, estimator, split, part, named)
         given = {"K": K[rows, positions(K.train_samples, estimator.train_samples_, f"the model {model}")]}
         truth = None if K.labels is None else K.labels[rows]
@@ -95,7 +97,7 @@ def predict(
     if truth is None and wanted is not None:
         msg = "--scoring needs the true labels, and they are not known; leave it out"
         raise InputError(msg)
-    with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+    with computing_on(cluster, n_bytes=n_bytes, workers=workers, memory=memory), ConsoleWatch():
         regression = estimator.kind_ == "regression"
         scores = estimator.predict(**given) if regression else estimator.decision_function(**given)
     labels = scores.values if regression else estimator.labels_of(scores.values)

@@ -69,7 +69,7 @@ def search(
     restart: Annotated[bool, option("Discard what an interrupted search has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
     **parameters: Any,
@@ -103,7 +103,7 @@ def search(
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
         remove_state(state)
-    with resuming(state), computing_on(cluster, workers=workers, memory=memory):
+    with resuming(state), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory):
         started = time.monotonic()
         result = dmkl.search(
             estimator,

@@ -18,6 +18,7 @@ import dask
 from dask.base import compute, get_scheduler, tokenize
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
+from dask.local import get_sync
 
 from dmkl import progress, settings
 from dmkl.errors import InputError, MemoryBudgetError, NoWorkersError, SchedulerLostError, WorkerLostError
@@ -276,7 +277,7 @@ def execute(
         sizes = {unit.key: n_bytes for unit, n_bytes in units}
         if client is None:
             with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
-                here = {} if _HERE.get() is None else {"scheduler": "synchronous"}
+                here = {} if _HERE.get() is None else {"scheduler": get_sync}
                 return list(compute(*results, optimize_graph=False, **here))
         return _on_cluster(client, results, units, sizes, watch, keep)
     finally:

@@ -335,6 +335,17 @@ def test_threads_are_as_many_as_asked():
     assert dask.config.get("num_workers", None) is None
 
 
+@pytest.mark.parametrize(("n_bytes", "place"), [(0, "threads"), (256 * 2**20, "threads"), (256 * 2**20 + 1, "local")])
+def test_processes_are_started_for_large_sets_alone(monkeypatch, n_bytes, place):
+    @contextmanager
+    def started(n_workers, budget):
+        yield "client"
+
+    monkeypatch.setattr("dmkl.cli.cluster._local", started)
+    with computing_on(n_bytes=n_bytes) as client:
+        assert client == (None if place == "threads" else "client")
+
+
 # --- the demo -----------------------------------------------------------------------------------------------
 
 
