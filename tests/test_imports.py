@@ -35,6 +35,19 @@ def test_opening_a_set_needs_no_learner():
     assert not {"clarabel", "matplotlib", "numba", "sklearn"} & set(loaded("import dmkl; dmkl.open"))
 
 
+def test_what_only_some_fits_need_waits_for_them():
+    assert not {"distributed", "matplotlib", "numba"} & set(
+        loaded("import dmkl; [getattr(dmkl, n) for n in dir(dmkl)]")
+    )
+
+
+@pytest.mark.parametrize("learner", ["mkfda", "single-best", "mkridge"])
+def test_a_small_fit_starts_no_cluster(tmp_path, learner, stored):
+    line = ["fit", str(stored.view.source.location), str(tmp_path / "model"), "--model", learner]
+    code = f"import sys; from dmkl.cli.main import main; sys.stdout = sys.stderr; assert main({line!r}) == 0"
+    assert not {"distributed", "matplotlib", "numba"} & set(loaded(f"{code}; sys.stdout = sys.__stdout__"))
+
+
 def test_every_public_name_is_there():
     assert {"MKFDA", "create", "open", "search", "errors", "load"} <= set(dir(dmkl))
     for name in dir(dmkl):
