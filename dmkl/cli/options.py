@@ -90,8 +90,8 @@ Dtype = Annotated[
 Cluster = Annotated[
     str | None,
     option(
-        '"threads" of this process, "local" (processes on this machine), or the address of a Dask scheduler. [default: '
-        "threads for kernels of up to 256 MiB, else local]",
+        '"threads", "local" (processes on this machine), or the address of a Dask scheduler. [default: threads for up '
+        "to 256 MiB, else local]",
         "PLACE",
         panel=_RESOURCES,
     ),

@@ -265,7 +265,9 @@ def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store,
         return whole(self, K, y)
 
     monkeypatch.setattr(dmkl.MKFDA, "fit", fit)
-    status, _out, err = run("fit", store, tmp_path / "model", "--workers", 2, "--memory", "1GiB", "--p", 1)
+    status, _out, err = run(
+        "fit", store, tmp_path / "model", "--cluster", "local", "--workers", 2, "--memory", "1GiB", "--p", 1
+    )
     assert status == 0, err
     assert [worker["nthreads"] for worker in seen["workers"]] == [1, 1]
     assert all(2**29 < worker["memory_limit"] < 2**30 for worker in seen["workers"])
