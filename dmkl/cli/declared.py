@@ -17,6 +17,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, get_type_hints
 
+import dmkl
+
 __all__ = ["Declaration", "Declared", "declarations", "declared_by", "declared_in_source"]
 
 _ROOT = "KernelLearner"
@@ -55,8 +57,6 @@ class Declaration:
 
     def make(self, **values: Any) -> Any:
         """An instance of the class, which is imported for it."""
-        import dmkl
-
         made: Any = _made().get(self.name) or getattr(dmkl, self.name)
         return made(**values)
 
