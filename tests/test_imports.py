@@ -8,8 +8,9 @@ import sys
 import pytest
 
 import dmkl
+from dmkl.cli.main import COMMANDS
 
-HEAVY = ("clarabel", "distributed", "matplotlib", "numba", "pandas", "scipy", "sklearn", "xarray", "zarr")
+HEAVY = ("clarabel", "dask", "distributed", "matplotlib", "numba", "pandas", "scipy", "sklearn", "xarray", "zarr")
 
 
 def loaded(code):
@@ -22,8 +23,29 @@ def test_importing_dmkl_imports_nothing_heavy():
     assert loaded("import dmkl, dmkl.errors") == []
 
 
+def test_help_imports_nothing_heavy():
+    help_of_all = [["--help"], *([command, "--help"] for command in COMMANDS), ["fit", "--model", "gsmkl", "--help"]]
+    code = "import io, contextlib, dmkl.cli.main as cli\nwith contextlib.redirect_stdout(io.StringIO()) as out:\n"
+    code += f"    assert [cli.main(line) for line in {help_of_all!r}] == [0] * {len(help_of_all)}\n"
+    code += "assert out.getvalue().count('Usage') == " + str(len(help_of_all)) + "\npass"
+    assert loaded(code) == []
+
+
 def test_opening_a_set_needs_no_learner():
     assert not {"clarabel", "matplotlib", "numba", "sklearn"} & set(loaded("import dmkl; dmkl.open"))
+
+
+def test_what_only_some_fits_need_waits_for_them():
+    assert not {"distributed", "matplotlib", "numba"} & set(
+        loaded("import dmkl; [getattr(dmkl, n) for n in dir(dmkl)]")
+    )
+
+
+@pytest.mark.parametrize("learner", ["mkfda", "single-best", "mkridge"])
+def test_a_small_fit_starts_no_cluster(tmp_path, learner, stored):
+    line = ["fit", str(stored.view.source.location), str(tmp_path / "model"), "--model", learner]
+    code = f"import sys; from dmkl.cli.main import main; sys.stdout = sys.stderr; assert main({line!r}) == 0"
+    assert not {"distributed", "matplotlib", "numba"} & set(loaded(f"{code}; sys.stdout = sys.__stdout__"))
 
 
 def test_every_public_name_is_there():

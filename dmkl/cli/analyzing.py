@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from rich.markup import escape
@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 import dmkl
-from dmkl.analysis.result import Analysis
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import (
     STEPS_HELP,
@@ -31,6 +30,9 @@ from dmkl.cli.options import (
 from dmkl.cli.output import bar, count, number, print_json, refuse_existing, say, show, table
 from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.progress import ConsoleWatch
+
+if TYPE_CHECKING:
+    from dmkl.analysis.result import Analysis
 
 __all__ = ["analyze"]
 
@@ -61,7 +63,7 @@ def analyze(
     every: Every = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
@@ -81,7 +83,7 @@ def analyze(
         refuse_existing(file, overwrite=overwrite, what="folder")
     chosen, on = training_samples(K, split, train, every)
     seen = K[chosen, chosen] if len(chosen) < K.shape[1] else K
-    with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+    with computing_on(cluster, n_bytes=seen.bytes_per_pass, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()
         analysis = dmkl.analyze(
             seen,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -21,16 +21,13 @@ from dmkl.cli.output import count, refuse_existing, say, say_aside, size
 from dmkl.cli.parsing import parse_numbers
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
-from dmkl.features.specs import FUNCTIONS, plan, read_specs
-from dmkl.inputs import read_vector
-from dmkl.inputs.features import Features, as_features
-from dmkl.inputs.joins import Join
-from dmkl.inputs.label_files import read_file
-from dmkl.inputs.side_data import SideData
-from dmkl.kernelset import KernelSet
-from dmkl.numerics.functions import BANDED
+from dmkl.features.functions import FUNCTIONS
 from dmkl.progress import ConsoleWatch
-from dmkl.store.reader import partial_path
+
+if TYPE_CHECKING:
+    from dmkl.inputs.features import Features
+    from dmkl.inputs.joins import Join
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["build"]
 
@@ -112,6 +109,8 @@ def build(
         dmkl build kernels.zarr expression.csv methylation.csv --specs kernels.toml --labels y.csv --split 0
         dmkl build new.zarr new_views.npz --against kernels.zarr
     """
+    from dmkl.store.reader import partial_path
+
     started = time.monotonic()
     if "://" not in out:
         refuse_existing(Path(out).expanduser(), overwrite=overwrite)
@@ -157,6 +156,9 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 
 def _specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What kernels to make, from a file or from the options that stand for a small one."""
+    from dmkl.features.specs import read_specs
+    from dmkl.numerics.functions import BANDED
+
     if file is not None:
         _refuse(chosen, f"{file} says which kernels to make")
         return read_specs(file)
@@ -174,6 +176,8 @@ def _specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, Any]]
 
 
 def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None:
+    from dmkl.features.specs import plan
+
     planned, notes = plan(specs, found.blocks)
     used = {item.feature for item in planned}
     unused = [name for name in found.blocks if name not in used]
@@ -187,6 +191,9 @@ def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None
 
 def _open(features: list[Path], samples: Path | None, join: Join, **files: Path | None) -> Features:
     """The features, and what the other files say of the samples; what these do not say, the features may."""
+    from dmkl.inputs import as_features, read_file
+    from dmkl.inputs.side_data import SideData
+
     names = None
     if samples is not None:
         table = read_file(samples)
@@ -198,6 +205,8 @@ def _open(features: list[Path], samples: Path | None, join: Join, **files: Path 
 
 def _training_rows(found: Features, train: Path | None, split: int | None) -> Index | None:
     """The samples between which distances are averaged; None for those that `dmkl.build` takes by itself."""
+    from dmkl.inputs import read_vector
+
     if train is not None and split is not None:
         msg = "--train and --split exclude each other; give one of them"
         raise InputError(msg)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-import xarray as xr
 from rich.padding import Padding
 from rich.text import Text
 
-import dmkl.health
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Json, Kernels, Memory, Store, Workers, option
 from dmkl.cli.output import STYLES, console, count, number, print_json, say, table
 from dmkl.cli.samples import open_kernels
-from dmkl.health import SEVERITIES
-from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["check"]
 
@@ -29,7 +30,7 @@ def check(
     seed: Annotated[int, option("Seed of the random start vectors.", min=0)] = 0,
     strict: Annotated[bool, option("Fail on warnings too.", None, "--strict")] = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
@@ -43,9 +44,12 @@ def check(
         dmkl check kernels.zarr
         dmkl check kernels.zarr --strict --json > report.json
     """
+    from dmkl.health import SEVERITIES
+    from dmkl.health import check as run
+
     K = open_kernels(store, kernels)
-    with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
-        report = dmkl.health.check(K, n_steps=steps, seed=seed)
+    with computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory), ConsoleWatch():
+        report = run(K, n_steps=steps, seed=seed)
     if as_json:
         print_json(_as_mapping(K, report))
     else:
@@ -76,6 +80,8 @@ def _findings(report: xr.Dataset) -> list[tuple[str, str, str]]:
 
 
 def _print(K: KernelSet, report: xr.Dataset) -> None:
+    from dmkl.health import SEVERITIES
+
     worst: dict[str, str] = {}
     for severity, subject, _ in _findings(report):
         worst.setdefault(subject, severity)  # the gravest come first

@@ -10,32 +10,42 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import dask
-from distributed import Client, LocalCluster
-
-from dmkl import settings
 from dmkl.errors import InputError, NoWorkersError
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["computing_on"]
 
 _PROCESS_BYTES = 300 * 2**20
 """What a worker process takes before it holds any array: the interpreter and the libraries."""
 
+_SMALL_BYTES = 256 * 2**20
+"""What a pass may read where threads are taken by default: it takes less time than starting processes."""
+
 _CONNECT_SECONDS = 10
 
 
 @contextmanager
 def computing_on(
-    where: str = "local", *, workers: int | None = None, memory: str | None = None
+    where: str | None = None, *, n_bytes: int = 0, workers: int | None = None, memory: str | None = None
 ) -> Iterator[Client | None]:
     """Let computations inside this context run at `where`, and yield the client, None for threads.
 
     `where` is "local" (worker processes on this machine, which can be reached from this machine alone), "threads" of
     this process, the address of a running scheduler ("tcp://host:8786", "host:8786"), or the file that it wrote
-    (``dask scheduler --scheduler-file``). `workers` is the number of processes or threads, one for each core that this
-    process may use by default; `memory` what arrays may take on one machine, the setting ``dmkl.memory`` by default.
+    (``dask scheduler --scheduler-file``); None is "threads" where a pass reads few bytes, `n_bytes`, and otherwise
+    "local". `workers` is the number of processes or threads, one for each core that this process may use by default;
+    `memory` what arrays may take on one machine, the setting ``dmkl.memory`` by default.
     """
+    import dask.threaded
+
+    from dmkl import settings
+
+    if where is None:
+        where = "threads" if n_bytes <= _SMALL_BYTES else "local"
     if workers is not None and workers < 1:
         msg = f"--workers must be at least 1, got {workers}"
         raise InputError(msg)
@@ -43,7 +53,8 @@ def computing_on(
         budget = settings.memory_budget_bytes()
         n_workers = settings.available_cores() if workers is None else workers
         if where == "threads":
-            with dask.config.set(scheduler="threads", num_workers=n_workers):
+            # The function and not its name: a name would make Dask import distributed to look for it there.
+            with dask.config.set(scheduler=dask.threaded.get, num_workers=n_workers):
                 yield None
         elif where == "local":
             # Fixed here, so that all processes mean the same bytes by "auto".
@@ -61,6 +72,8 @@ def computing_on(
 
 @contextmanager
 def _local(n_workers: int, budget: int) -> Iterator[Client]:
+    from distributed import Client, LocalCluster
+
     with _interrupts_held_back():
         cluster = LocalCluster(
             n_workers=n_workers,
@@ -106,6 +119,8 @@ def _interrupts_held_back() -> Iterator[None]:
 
 @contextmanager
 def _connected(where: str) -> Iterator[Client]:
+    from distributed import Client
+
     address = _address(where)
     try:
         client = Client(address, timeout=f"{_CONNECT_SECONDS}s")

@@ -8,13 +8,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import xarray as xr
-from sklearn.datasets import load_digits
-from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, polynomial_kernel
-from sklearn.model_selection import train_test_split
 
 import dmkl
 from dmkl.arrays import Array
@@ -22,9 +18,12 @@ from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Memory, Workers, option
 from dmkl.cli.output import console, count, say, show, size
 from dmkl.cli.tables import summary_table, weights_table
-from dmkl.kernelset import KernelSet
-from dmkl.pictures import picture
 from dmkl.progress import ConsoleWatch
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["Digits", "demo", "digits"]
 
@@ -35,7 +34,7 @@ _SAVED = "MK-FDA, p = 1"
 
 def demo(
     output: Annotated[Path, option("Folder for the kernels, the model and the picture.", "DIR")] = Path("dmkl-demo"),
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
@@ -48,7 +47,7 @@ def demo(
     Examples
     --------
         dmkl demo
-        dmkl demo --output /tmp/demo --cluster threads
+        dmkl demo --output /tmp/demo --cluster local
     """
     out = console()
     store, saved, drawn = output / "digits.zarr", output / "model", output / "weights.png"
@@ -62,7 +61,7 @@ def demo(
         f"{len(split.train):,} to learn from, {len(split.test):,} to test on. A pass reads "
         f"{size(K.bytes_per_pass)}."
     )
-    with computing_on(cluster, workers=workers, memory=memory) as client, _Watch():
+    with computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory) as client, _Watch():
         say("Learning on " + ("threads of this process." if client is None else _place(client)))
         models, seconds, accuracy = _learn(K)
     prefix = "MK-FDA, "
@@ -136,6 +135,8 @@ class Digits:
 
     def kernels(self) -> Iterator[Array]:
         """The matrices, one at a time."""
+        from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, polynomial_kernel
+
         for features, function in self.views.values():
             if function == "linear":
                 kernel = linear_kernel(features)
@@ -149,6 +150,9 @@ class Digits:
 
 def digits(seed: int = 0) -> Digits:
     """The data set that scikit-learn carries, so that the demo needs no network."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     images, labels = load_digits(return_X_y=True)
     pixels = images.reshape(-1, 8, 8) / 16.0
     flat = pixels.reshape(-1, 64)
@@ -181,6 +185,8 @@ def _draw_weights(path: Path, weights: Mapping[str, xr.DataArray]) -> None:
 
     Weights are drawn as shares of their sum, since models of different norms have weights of different size.
     """
+    from dmkl.pictures import picture
+
     names = next(iter(weights.values())).kernel.values.tolist()
     noise = [name.startswith("noise") for name in names]
     figure = picture(2.2 + 2.1 * len(weights), 1.4 + 0.26 * len(names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -19,9 +19,9 @@ from dmkl.cli.resuming import resuming
 from dmkl.cli.samples import read_groups, training_samples
 from dmkl.cli.tables import choices_table, classes_table, confusion_table, evaluation_as_mapping
 from dmkl.errors import StoreExistsError
-from dmkl.estimators.saving import has_format
-from dmkl.searching.evaluation import FORMAT, EvaluationResult
-from dmkl.searching.state import remove_state
+
+if TYPE_CHECKING:
+    from dmkl.searching.evaluation import EvaluationResult
 
 __all__ = ["evaluate"]
 
@@ -60,7 +60,7 @@ def evaluate(
     restart: Annotated[bool, option("Discard what an interrupted evaluation has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
     **parameters: Any,
@@ -78,6 +78,10 @@ def evaluate(
         dmkl evaluate kernels.zarr estimate --groups subjects.txt
         dmkl evaluate kernels.zarr estimate --outer splits
     """
+    from dmkl.estimators.saving import has_format
+    from dmkl.searching.evaluation import FORMAT
+    from dmkl.searching.state import remove_state
+
     out = out.expanduser()
     state = out.absolute().with_name(f"{out.name}.partial")
     refuse_existing(out, overwrite=overwrite)
@@ -91,7 +95,7 @@ def evaluate(
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
         remove_state(state)
-    with resuming(state), computing_on(cluster, workers=workers, memory=memory):
+    with resuming(state), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory):
         result = dmkl.evaluate(
             estimator,
             K[chosen, chosen],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -21,8 +21,10 @@ from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import training_samples
 from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
 from dmkl.errors import InputError
-from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
+
+if TYPE_CHECKING:
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["fit"]
 
@@ -40,7 +42,7 @@ def fit(
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
     **parameters: Any,
@@ -67,7 +69,7 @@ def fit(
     measures = parse_scoring(scoring)
     held_out, which = _held_out(K, chosen, None if train or every else split or 0) if measures else (chosen, "")
     told = None
-    with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+    with computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()
         estimator.fit(K[chosen, chosen])
         seconds = time.monotonic() - started

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dmkl.cli.options import option
 from dmkl.cli.parsing import parse_grid
-from dmkl.searching.choice import Rule
-from dmkl.searching.grid import as_grid
+
+if TYPE_CHECKING:
+    from dmkl.searching.choice import Rule
 
 __all__ = ["FOLDS", "Costs", "Grid", "Groups", "Norms", "Ridges", "RuleName", "Scoring", "grid_values", "rule_of"]
 
@@ -55,6 +56,8 @@ def grid_values(
     estimator: Any, p: str | None, lam: str | None, C: str | None, grid: list[str] | None
 ) -> dict[str, Any]:
     """The grid that the options ask for: the default values of a parameter where its option is missing."""
+    from dmkl.searching.grid import as_grid
+
     named = [f"{name}={texts}" for name, texts in (("p", p), ("lam", lam), ("C", C)) if texts is not None]
     return {**as_grid(None, estimator), **parse_grid([*named, *(grid or ())])}
 

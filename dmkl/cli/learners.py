@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from dmkl.cli.declared import Declaration, declarations
 from dmkl.cli.parameters import parameters_of
 from dmkl.errors import InputError
-from dmkl.estimators.saving import models
 
 __all__ = ["DEFAULT", "command_for", "learner_in", "learners", "make_learner"]
 
@@ -21,9 +21,9 @@ DEFAULT = "mkfda"
 """The learner where none is named."""
 
 
-def learners() -> dict[str, Any]:
+def learners() -> dict[str, Declaration]:
     """All learners by name, in alphabetical order."""
-    named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): learner for name, learner in models().items()}
+    named = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): learner for name, learner in declarations().items()}
     return dict(sorted(named.items()))
 
 
@@ -43,7 +43,7 @@ def make_learner(name: str, given: Mapping[str, Any], kernels: Sequence[str]) ->
             msg = f"{option} is for --model {' or '.join(others)}, and {name} has no such parameter; leave it out"
             raise InputError(msg)
         values |= own[parameter].read(value, kernels)
-    return learners()[name](**values)
+    return learners()[name].make(**values)
 
 
 def learner_in(arguments: Sequence[str]) -> str | None:
@@ -106,7 +106,7 @@ def _help(learner: str | None, command: Callable[..., None]) -> str:
         return f"{about}\n\nLearners\n--------\n{_list()}\n\nOptions of a learner: `dmkl {name} --model NAME --help`"
     forms = [item.reader.form for item in parameters_of(learners()[learner]).values() if item.reader.form]
     known = f"All other options: `dmkl {name} --help`"
-    return "\n\n".join([f"{learner}: {_title(learners()[learner])}", *forms, known])
+    return "\n\n".join([f"{learner}: {learners()[learner].title}", *forms, known])
 
 
 def _list() -> str:
@@ -114,14 +114,9 @@ def _list() -> str:
     width = max(map(len, learners())) + 2
     lines = []
     for name, learner in learners().items():
-        title = _title(learner)
+        title = learner.title
         if len(title) > 72 - width:
             title = re.split(r"[:,] ", title)[0]
         told = textwrap.fill(title, 72, initial_indent=" " * width, subsequent_indent=" " * width)
         lines.append(f"{name}{told[len(name) :]}")
     return textwrap.indent("\n".join(lines), "    ")
-
-
-def _title(learner: Any) -> str:
-    """The first line of its documentation."""
-    return (learner.__doc__ or "").strip().partition("\n")[0].rstrip(".")

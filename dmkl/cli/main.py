@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -23,7 +23,13 @@ from dmkl.cli.searching import search
 from dmkl.cli.stores import import_, info
 from dmkl.errors import DmklError
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    command.__name__.rstrip("_"): command
+    for command in (demo, import_, build, info, check, analyze, fit, search, evaluate, predict)
+}
+"""By their names, in the order in which help lists them."""
 
 
 def _version(asked: bool) -> None:
@@ -46,8 +52,12 @@ def _root(
     """
 
 
-def _app(learner: str | None) -> typer.Typer:
-    """The program, with the options of the learner that its command line names."""
+def _app(arguments: Sequence[str]) -> typer.Typer:
+    """The program, with the options of the command that its arguments name, and of the learner.
+
+    Of other commands help shows a line, and their options would take time to make.
+    """
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     app = typer.Typer(
         name="dmkl",
         no_args_is_help=True,
@@ -57,10 +67,22 @@ def _app(learner: str | None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for command in (demo, import_, build, info, check, analyze, fit, search, evaluate, predict):
-        of_learner = command in (fit, search, evaluate)
-        app.command(command.__name__.rstrip("_"))(command_for(learner, command) if of_learner else command)
+    for name, command in COMMANDS.items():
+        if name != asked:
+            shown = _without_options(command)
+        elif command in (fit, search, evaluate):
+            shown = command_for(learner_in(arguments), command)
+        else:
+            shown = command
+        app.command(name)(shown)
     return app
+
+
+def _without_options(command: Callable[..., None]) -> Callable[..., None]:
+    def listed() -> None: ...
+
+    listed.__doc__ = command.__doc__
+    return listed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = [argument for argument in given if argument != "--debug"]
     try:
         with plain_warnings():
-            _app(learner_in(given))(given, prog_name="dmkl")
+            _app(given)(given, prog_name="dmkl")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 
 from dmkl.arrays import Array, Float
 from dmkl.cli.output import say, show
 from dmkl.cli.tables import classes_table, confusion_table, measures_as_mapping
-from dmkl.estimators.classifier import label_accuracy
-from dmkl.searching.assessing import measures_of
-from dmkl.searching.confusion import class_scores, confusion
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["Measured", "measured"]
 
@@ -39,6 +38,8 @@ class Measured:
     @property
     def mapping(self) -> dict[str, Any]:
         """For JSON."""
+        from dmkl.searching.confusion import class_scores
+
         if self.counts is None:
             return {"scores": self.scores}
         found = {"accuracy": self.accuracy, "scores": self.scores}
@@ -46,6 +47,8 @@ class Measured:
 
     def print(self, what: str) -> None:
         """Sentences and tables; `what` was predicted."""
+        from dmkl.searching.confusion import class_scores
+
         if self.accuracy is not None:
             say("Accuracy ", (f"{100 * self.accuracy:.2f} %", "bold"), f" on {what}.")
         each = "targets" if self.accuracy is None else "tasks"
@@ -70,6 +73,10 @@ def measured(estimator: Any, decision: Float, truth: Array, scoring: Any) -> Mea
         If a measure has no name that is known, or the truth has classes that were not learnt and `scoring` asks for
         more than the accuracy.
     """
+    from dmkl.estimators.classifier import label_accuracy
+    from dmkl.searching.assessing import measures_of
+    from dmkl.searching.confusion import confusion
+
     if estimator.kind_ == "regression":
         return Measured(None, measures_of(estimator, decision, truth, scoring), None)
     predicted = estimator.labels_of(decision)

@@ -88,9 +88,12 @@ Dtype = Annotated[
     option("Precision of the stored kernels; that of the files by default.", panel=STORAGE),
 ]
 Cluster = Annotated[
-    str,
+    str | None,
     option(
-        '"local" (processes on this machine), "threads", or the address of a Dask scheduler.', "PLACE", panel=_RESOURCES
+        '"threads", "local" (processes on this machine), or the address of a Dask scheduler. [default: threads for up '
+        "to 256 MiB, else local]",
+        "PLACE",
+        panel=_RESOURCES,
     ),
 ]
 Workers = Annotated[int | None, option("Number of processes or threads. [default: all cores]", "N", panel=_RESOURCES)]

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelWarning, SampleOrderWarning, StoreExistsError
+from dmkl.errors import IndefiniteKernelWarning, SampleOrderWarning, StoreExistsError
 
 __all__ = [
     "STYLES",
@@ -81,6 +81,8 @@ def plain_warnings() -> Iterator[None]:
     shown: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        from dmkl.errors import ConvergenceWarning  # scikit-learn's
+
         if not issubclass(category, ConvergenceWarning | IndefiniteKernelWarning | SampleOrderWarning):
             before(message, category, *place, **more)
         elif str(message) not in shown:

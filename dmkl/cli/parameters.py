@@ -1,4 +1,4 @@
-"""Parameters of learners as options: from the signatures and the docstrings of their constructors."""
+"""Parameters of learners as options: from what their constructors and docstrings declare."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
+from dmkl.cli.declared import Declaration, declarations
 from dmkl.cli.options import STEPS_HELP, option
-from dmkl.cli.parsing import parse_cv, parse_p, parse_value
+from dmkl.cli.parsing import parse_cv, parse_p, parse_steps, parse_value
 from dmkl.cli.priors import CONSTRAINTS_FORM, read_constraints, read_prices
-from dmkl.estimators.saving import models
-from dmkl.numerics.steps import as_steps
-from dmkl.solvers.fisher.registry import AUTO, SOLVERS
 
 __all__ = ["Parameter", "parameters_of"]
 
@@ -28,7 +26,6 @@ class _Reader:
     """Parameters of the constructor, from the text that was given and the names of the kernels."""
     help: str = ""
     metavar: str | None = None
-    choices: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     form: str = ""
     """What a file looks like, for help."""
@@ -41,11 +38,10 @@ _READERS = {
         "P",
     ),
     "steps": _Reader(
-        lambda text, _: {"steps": as_steps(text)},
+        lambda text, _: {"steps": parse_steps(text)},
         STEPS_HELP,
         "STEP,…",
     ),
-    "solver": _Reader(choices=(AUTO, *SOLVERS)),
     "sigma": _Reader(
         lambda text, kernels: {"sigma": read_prices(text, kernels)},
         "Price of a unit of weight: a number, or a CSV file with kernel,price in each line.",
@@ -95,7 +91,7 @@ class Parameter:
     def choices(self) -> tuple[str, ...]:
         """The texts that the option takes; none where it takes others."""
         members = (self.annotation, *get_args(self.annotation))
-        return self.reader.choices or sum((get_args(kind) for kind in members if get_origin(kind) is Literal), ())
+        return sum((get_args(kind) for kind in members if get_origin(kind) is Literal), ())
 
     @property
     def kind(self) -> Any:
@@ -147,32 +143,31 @@ class Parameter:
 
 
 @functools.cache
-def parameters_of(learner: Any) -> dict[str, Parameter]:
+def parameters_of(learner: Declaration) -> dict[str, Parameter]:
     """The parameters of a learner's constructor that have options, by name."""
-    annotations = get_type_hints(learner.__init__)
-    found = inspect.signature(learner).parameters.values()
     return {
-        item.name: Parameter(item.name, annotations.get(item.name, Any), item.default, _description(learner, item.name))
-        for item in found
-        if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD) and item.name != "b"  # which the option of A sets
+        name: Parameter(name, item.annotation, item.default, _description(learner, name))
+        for name, item in learner.parameters.items()
+        if name != "b"  # which the option of A sets
     }
 
 
-def _description(learner: type[Any], name: str) -> str:
+def _description(learner: Declaration, name: str) -> str:
     """What is said of a parameter by the learner itself, the one that it refers to, or any that has it."""
-    several = (learner, *learner.__mro__[1:], *models().values())
+    known = declarations()
+    several = [text for each in (learner, *known.values()) for text in each.documentation]
     text = next((told[name] for told in map(_documented, several) if name in told), "")
     reference = re.match(r"As in `(\w+)`[.;,\s]*(.*)", text)
     if reference is None:
         return text
-    elsewhere = _description(models()[reference[1]], name) if reference[1] in models() else ""
+    elsewhere = _description(known[reference[1]], name) if reference[1] in known else ""
     return reference[2] if f"`{name}`" in reference[2] else elsewhere
 
 
 @functools.cache
-def _documented(learner: Any) -> dict[str, str]:
+def _documented(documentation: str) -> dict[str, str]:
     """What the section Parameters of a docstring says of each."""
-    lines = inspect.cleandoc(learner.__doc__ or "").splitlines()
+    lines = documentation.splitlines()
     section, names, found = "", [""], dict[str, str]()
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         if below and set(below) == {"-"}:

@@ -8,17 +8,24 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import sklearn.model_selection
-
 from dmkl.errors import InputError
-from dmkl.numerics.fisher import as_exponent
-from dmkl.numerics.steps import as_steps
 
-__all__ = ["parse_cv", "parse_grid", "parse_names", "parse_numbers", "parse_p", "parse_scoring", "parse_value"]
+__all__ = [
+    "parse_cv",
+    "parse_grid",
+    "parse_names",
+    "parse_numbers",
+    "parse_p",
+    "parse_scoring",
+    "parse_steps",
+    "parse_value",
+]
 
 
 def parse_p(text: str) -> float:
     """A norm, 1 at least: 1, 1.5, 4/3, 1+2^-6, inf."""
+    from dmkl.numerics.fisher import as_exponent
+
     plain = text.strip().lower().replace("**", "^").replace(" ", "")
     if plain in ("inf", "infinity", "∞"):
         return float("inf")
@@ -33,6 +40,13 @@ def parse_p(text: str) -> float:
     elif found[3]:
         base += float(found[3]) ** int(found[4])
     return as_exponent(base)
+
+
+def parse_steps(text: str) -> tuple[str, ...]:
+    """Names of steps with commas or + between them; "none" is no step."""
+    from dmkl.numerics.steps import as_steps
+
+    return as_steps(text)
 
 
 def parse_names(text: str | None) -> list[str] | None:
@@ -77,7 +91,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
         "p": parse_p,
         "lam": lambda text: parse_numbers("lam", "positive numbers such as 1e-3,0.1", text)[0],
         "C": lambda text: parse_numbers("C", "positive numbers such as 0.25,4", text)[0],
-        "steps": as_steps,
+        "steps": parse_steps,
     }
     found: dict[str, list[Any]] = {}
     for text in texts:
@@ -108,6 +122,8 @@ def parse_cv(text: str, option: str = "--cv") -> Any:
         return int(word)
     except ValueError:
         pass
+    import sklearn.model_selection
+
     classes = inspect.getmembers(sklearn.model_selection, inspect.isclass)
     splitters = {name: found for name, found in classes if hasattr(found, "split") and not name.startswith("Base")}
     name, positional, named = _call(word)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
-import xarray as xr
 
 import dmkl
 from dmkl.arrays import Array, Index
@@ -19,11 +18,12 @@ from dmkl.cli.output import count, print_json, refuse_existing, say, say_aside
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
-from dmkl.inputs import read_vector
-from dmkl.inputs.features import as_features
-from dmkl.inputs.labels import labels_in
-from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["predict"]
 
@@ -52,7 +52,7 @@ def predict(
     out: Annotated[Path | None, option("CSV file for the predicted labels and scores.", "FILE")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
@@ -74,13 +74,18 @@ def predict(
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
     given: dict[str, Any]
+    n_bytes = 0  # of features, which threads compute kernels of
     if store is not None:
         K = dmkl.open(store)
+        n_bytes = K.bytes_per_pass
         rows = _rows(K, estimator, split, part, named)
         given = {"K": K[rows, positions(K.train_samples, estimator.train_samples_, f"the model {model}")]}
         truth = None if K.labels is None else K.labels[rows]
         new = _new(K, estimator)[rows]
     else:
+        from dmkl.inputs import as_features
+        from dmkl.inputs.labels import labels_in
+
         found = as_features(features or [], join=join)
         for note in found.notes:
             say_aside("note", note)
@@ -92,7 +97,7 @@ def predict(
     if truth is None and wanted is not None:
         msg = "--scoring needs the true labels, and they are not known; leave it out"
         raise InputError(msg)
-    with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+    with computing_on(cluster, n_bytes=n_bytes, workers=workers, memory=memory), ConsoleWatch():
         regression = estimator.kind_ == "regression"
         scores = estimator.predict(**given) if regression else estimator.decision_function(**given)
     labels = scores.values if regression else estimator.labels_of(scores.values)
@@ -162,6 +167,8 @@ def _new(K: KernelSet, estimator: Any) -> Array:
 def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, named: Path | None) -> Index:
     new = _new(K, estimator)
     if named is not None:
+        from dmkl.inputs import read_vector
+
         return positions(K.samples, read_vector(named), str(named))
     if split is None:
         if new.any():

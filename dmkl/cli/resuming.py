@@ -9,7 +9,6 @@ from pathlib import Path
 from dmkl.cli.output import say_aside
 from dmkl.errors import InputError
 from dmkl.progress import ConsoleWatch
-from dmkl.searching.state import is_empty, read_state, remove_state
 
 __all__ = ["resuming"]
 
@@ -35,6 +34,8 @@ def resuming(folder: Path) -> Iterator[None]:
 
     Where it breaks off, it is said what is kept; where the state belongs to other work, what to do about it.
     """
+    from dmkl.searching.state import is_empty, read_state, remove_state
+
     before = read_state(folder)
     try:
         with _Watch(before.n_passes):

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+import dmkl
 from dmkl.arrays import Array, Index
 from dmkl.cli.output import count
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import InputError
-from dmkl.inputs import read_file, read_vector
-from dmkl.kernelset import KernelSet
-from dmkl.stores import open as open_set
+
+if TYPE_CHECKING:
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["open_kernels", "positions", "read_groups", "training_samples"]
 
 
 def open_kernels(store: str, names: str | None) -> KernelSet:
     """A stored set, or those of its kernels that are named, with commas between them."""
-    K, chosen = open_set(store), parse_names(names)
+    K, chosen = dmkl.open(store), parse_names(names)
     return K if chosen is None else K.select(chosen)
 
 
@@ -47,6 +49,8 @@ def training_samples(K: KernelSet, split: int | None, train: Path | None, every:
         msg = "--split, --train and --all exclude one another; give one of them"
         raise InputError(msg)
     if train is not None:
+        from dmkl.inputs import read_vector
+
         return positions(K.samples, read_vector(train), str(train)), f"those in {train}"
     if every or (split is None and K.splits is None):
         return np.arange(K.shape[1]), "all"
@@ -59,6 +63,8 @@ def training_samples(K: KernelSet, split: int | None, train: Path | None, every:
 
 def read_groups(file: Path, samples: Array, chosen: Index) -> Array:
     """The group of each chosen sample, from a vector in the order of the set or a table with sample names."""
+    from dmkl.inputs import read_file
+
     table = read_file(file)
     values: Array = table.values
     names = table.row_names

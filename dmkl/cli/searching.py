@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -22,10 +22,10 @@ from dmkl.cli.resuming import resuming
 from dmkl.cli.samples import read_groups, training_samples
 from dmkl.cli.tables import model_as_mapping, points_table, search_as_mapping, weights_table
 from dmkl.errors import StoreExistsError
-from dmkl.estimators.saving import has_format
-from dmkl.kernelset import KernelSet
-from dmkl.searching.result import BEST, FORMAT, SearchResult
-from dmkl.searching.state import remove_state
+
+if TYPE_CHECKING:
+    from dmkl.kernelset import KernelSet
+    from dmkl.searching.result import SearchResult
 
 __all__ = ["search"]
 
@@ -69,7 +69,7 @@ def search(
     restart: Annotated[bool, option("Discard what an interrupted search has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
-    cluster: Cluster = "local",
+    cluster: Cluster = None,
     workers: Workers = None,
     memory: Memory = None,
     **parameters: Any,
@@ -90,6 +90,9 @@ def search(
         dmkl search kernels.zarr found --grid steps=center+trace,cosine+center
         dmkl search kernels.zarr found --model mksvm -p 1,2 -C 0.25,1,4
     """
+    from dmkl.searching.result import BEST
+    from dmkl.searching.state import remove_state
+
     out = out.expanduser()
     state = out.absolute().with_name(f"{out.name}.partial")
     _check_places(out, plot, overwrite=overwrite)
@@ -100,7 +103,7 @@ def search(
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
         remove_state(state)
-    with resuming(state), computing_on(cluster, workers=workers, memory=memory):
+    with resuming(state), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory):
         started = time.monotonic()
         result = dmkl.search(
             estimator,
@@ -141,6 +144,9 @@ def _after_choices(lines: list[str]) -> list[str]:
 
 def _check_places(out: Path, plot: Path | None, *, overwrite: bool) -> None:
     """Refuse what is in the way before anything runs, not after hours."""
+    from dmkl.estimators.saving import has_format
+    from dmkl.searching.result import FORMAT
+
     refuse_existing(out, overwrite=overwrite)
     if out.exists() and not has_format(out, FORMAT):
         msg = f"{out} is not a search, and nothing else is replaced; choose another path, or move it away"

@@ -6,25 +6,22 @@ import re
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
-import zarr
 from rich.text import Text
 
+import dmkl
 from dmkl.cli import options
 from dmkl.cli.options import LABELS, STORAGE, option
 from dmkl.cli.output import count, number, print_json, say, say_aside, show, size, table
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import IncompleteStoreError
-from dmkl.inputs import open_files
-from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
-from dmkl.store.features import read_tables
-from dmkl.store.ingest import ingest
-from dmkl.store.reader import StoreReader, partial_path
-from dmkl.stores import open as open_set
+
+if TYPE_CHECKING:
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["import_", "info"]
 
@@ -81,6 +78,9 @@ def import_(
         dmkl import kernels.zarr kernels.mat --variable K --labels labels.csv --dtype float32
         dmkl import new.zarr new_samples.h5 --rectangular --samples new.txt --train-samples train.txt
     """
+    from dmkl.inputs import open_files
+    from dmkl.store.ingest import ingest
+
     started = time.monotonic()
     source, known = open_files(
         inputs,
@@ -107,7 +107,7 @@ def import_(
             repair=repair,
             overwrite=overwrite,
         )
-    K = open_set(out)
+    K = dmkl.open(out)
     n, rows, cols = K.shape
     what = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}"
     say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
@@ -123,7 +123,7 @@ def info(store: options.Store, as_json: options.Json = False) -> None:
         dmkl info kernels.zarr --json
     """
     try:
-        K = open_set(store)
+        K = dmkl.open(store)
     except IncompleteStoreError as error:
         msg = f"{error}. {_progress_of(store)}"
         raise IncompleteStoreError(msg) from error
@@ -136,6 +136,10 @@ def info(store: options.Store, as_json: options.Json = False) -> None:
 
 def _progress_of(store: str) -> str:
     """How much of an unfinished set is there: a kernel is whole when its row sums stand."""
+    import zarr
+
+    from dmkl.store.reader import partial_path
+
     begun = partial_path(Path(store)) if "://" not in store else None
     try:
         group: Any = zarr.open_group(str(begun) if begun and begun.exists() else store, mode="r")
@@ -148,6 +152,9 @@ def _progress_of(store: str) -> str:
 
 
 def _describe(K: KernelSet, store: str) -> dict[str, Any]:
+    from dmkl.store.features import read_tables
+    from dmkl.store.reader import StoreReader
+
     source = K.view.source
     assert isinstance(source, StoreReader)
     files = Path(store).expanduser().rglob("*")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import xarray as xr
 from rich.table import Table
 from rich.text import Text
 
 from dmkl.cli.output import bar, number, table
 from dmkl.errors import InputError
-from dmkl.searching.evaluation import EvaluationResult
-from dmkl.searching.result import SearchResult
 from dmkl.solvers.outcome import WORDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from dmkl.searching.evaluation import EvaluationResult
+    from dmkl.searching.result import SearchResult
 
 __all__ = [
     "choices_table",
@@ -79,6 +82,8 @@ def _by_column(weights: xr.DataArray) -> xr.DataArray:
     if weights.ndim < 3:
         return weights
     group, dim = (str(name) for name in weights.dims[1:])
+    import xarray as xr
+
     names = [f"{label}, group {g}" for g in weights[group].values for label in weights[dim].values]
     return xr.DataArray(
         weights.values.reshape(len(weights), -1),
@@ -173,6 +178,9 @@ def _cell(value: Any) -> str:
 
 def _is_chosen(result: SearchResult, frame: pd.DataFrame) -> pd.Series[bool]:
     """Which rows of the table of a search are chosen points."""
+    import pandas as pd
+    import xarray as xr
+
     try:
         index = result.best_index_
     except InputError:  # no point has a score

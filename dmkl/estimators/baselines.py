@@ -18,6 +18,7 @@ from dmkl.estimators.fisher import MKFDA, FisherClassifier, Uniform
 from dmkl.estimators.plan import Fit, FitOutcome
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import encode_targets
+from dmkl.solvers.fisher.solver import SolverName
 
 __all__ = ["Product", "SingleBest"]
 
@@ -56,7 +57,7 @@ class SingleBest(FisherClassifier):
         *,
         priors: Priors = None,
         steps: str | Sequence[str] = ("center", "trace"),
-        solver: str = "auto",
+        solver: SolverName = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
         cv: Any = 3,

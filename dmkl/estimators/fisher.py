@@ -33,6 +33,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent, onto_sphere
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
 from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver
+from dmkl.solvers.fisher.solver import SolverName
 from dmkl.solvers.jobs import Job
 from dmkl.stores import Kernels
 
@@ -60,7 +61,7 @@ class FisherLearner(KernelLearner, abstract=True):
         lam: float | Sequence[float] = 1e-2,
         *,
         steps: str | Sequence[str] = ("center", "trace"),
-        solver: str = "auto",
+        solver: SolverName = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
     ) -> None:
@@ -118,7 +119,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         *,
         priors: Priors = None,
         steps: str | Sequence[str] = ("center", "trace"),
-        solver: str = "auto",
+        solver: SolverName = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
     ) -> None:
@@ -294,7 +295,7 @@ class MKFDA(FisherClassifier):
         *,
         priors: Priors = None,
         steps: str | Sequence[str] = ("center", "trace"),
-        solver: str = "auto",
+        solver: SolverName = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
         master: Master = "newton",

@@ -14,6 +14,7 @@ from dmkl.estimators.regressor import KernelRegressor
 from dmkl.numerics.fisher import as_exponent
 from dmkl.solvers.fisher.problem import Finish, FisherProblem, Master
 from dmkl.solvers.fisher.registry import FisherMethod
+from dmkl.solvers.fisher.solver import SolverName
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 
@@ -117,7 +118,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         lam: float | Sequence[float] = 1e-2,
         *,
         steps: str | Sequence[str] = ("center", "trace"),
-        solver: str = "auto",
+        solver: SolverName = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
         master: Master = "newton",

@@ -214,13 +214,23 @@ def load(path: Any) -> Any:
     except (OSError, ValueError) as error:
         msg = f"{final} is not a model: {error}"
         raise StoreError(msg) from error
-    models()  # whoever reads a format enters itself where it is imported
+    _import_reader(attrs)
     reader = READERS.get(str(attrs.get("format")))
     if reader is None:
         hint = "; it is a kernel set, open it with dmkl.open" if attrs.get("format") == "dmkl-kernel-set" else ""
         msg = f"{final} is not a model: its attribute 'format' is {attrs.get('format')!r}, expected {FORMAT!r}{hint}"
         raise StoreError(msg)
     return reader(final, attrs)
+
+
+def _import_reader(attrs: Mapping[str, Any]) -> None:
+    """Import what reads this: models and readers of formats enter themselves where they are made."""
+    import dmkl
+
+    if attrs.get("format") == FORMAT and attrs.get("model") in dir(dmkl):
+        getattr(dmkl, attrs["model"])
+    else:
+        models()
 
 
 def check_version(path: Path, attrs: dict[str, Any], newest: int, what: str) -> None:

@@ -1,9 +1,6 @@
 """Readers of what users bring: files of kernels, features and labels, tables, and objects in memory."""
 
-from dmkl.inputs.features import as_features as as_features
-from dmkl.inputs.file_source import FileSource as FileSource
-from dmkl.inputs.kernel_files import open_files as open_files
-from dmkl.inputs.kernel_sources import as_source as as_source
-from dmkl.inputs.label_files import read_file as read_file
-from dmkl.inputs.label_files import read_vector as read_vector
-from dmkl.inputs.labels import Labels as Labels
+import lazy_loader
+
+# The names are those of __init__.pyi: whoever matches samples needs no reader of HDF5.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -31,6 +31,7 @@ import numpy.typing as npt
 import scipy.special
 
 from dmkl.arrays import Array, Float
+from dmkl.numerics import pair_loops
 
 __all__ = [
     "BANDED",
@@ -111,9 +112,6 @@ class PairSum:
             else:
                 self.total += X @ Y.T
         else:
-            # Compiled code is loaded only where it is needed: it takes half a second.
-            from dmkl.numerics import pair_loops
-
             if self._empty:
                 self.total[:] = 0
             loop = getattr(pair_loops, f"add_{self.statistic}")

@@ -6,16 +6,13 @@ double takes twice as long.
 
 from __future__ import annotations
 
-import numba
-
 from dmkl.arrays import Array, Index
+from dmkl.numerics.compiling import compiled
 
 __all__ = ["add", "gather"]
 
-_compiled = numba.njit(nogil=True, cache=True)
 
-
-@_compiled
+@compiled()
 def gather(matrix: Array, rows: Index, cols: Index, out: Array) -> None:
     """Write matrix[rows][:, cols] to out, in the precision of out; positions are unsigned, which saves a comparison."""
     for i in range(len(rows)):
@@ -25,7 +22,7 @@ def gather(matrix: Array, rows: Index, cols: Index, out: Array) -> None:
             target[j] = source[cols[j]]
 
 
-@_compiled
+@compiled()
 def add(total: Array, part: Array) -> None:
     """Add part to total, in the precision of total."""
     for i in range(part.shape[0]):

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numba
 import numpy as np
 from sklearn.model_selection import StratifiedKFold
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
+from dmkl.numerics.compiling import compiled
 
 __all__ = [
     "class_columns",
@@ -169,7 +169,7 @@ def descend(Q: Float, start: Float, *, precision: float = 1e-13, steps: int = 10
     return alpha, float(alpha @ Q @ alpha)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def _exchange(Q: Array, alpha: Array, eps: float, steps: int) -> None:
     """The steps of `descend`; changes alpha."""
     n = len(alpha)

@@ -9,18 +9,17 @@ Compiled when first called, for each precision, and kept on disk.
 
 from __future__ import annotations
 
-import numba
-
 from dmkl.arrays import Array
+from dmkl.numerics.compiling import compiled
 
 __all__ = ["add_chi2", "add_l1", "add_minimum"]
 
 _STRIP = 1024
 
 # No care for signed zeros, and nothing that reorders or contracts: every operation rounds as IEEE 754 says, whatever
-# machine the loops were compiled for. "numpy" leaves out the test for a division by zero, which would keep the loop
+# machine the loops were compiled for. `compiled` leaves out the test for a division by zero, which would keep the loop
 # from being vectorized.
-_compiled = numba.njit(nogil=True, cache=True, fastmath={"nsz"}, error_model="numpy")
+_compiled = compiled({"nsz"})
 
 
 @_compiled

@@ -88,6 +88,11 @@ class Factor:
             )
             raise IndefiniteKernelError(msg) from error
 
+    @property
+    def size(self) -> int:
+        """M."""
+        return len(self._factor[0])
+
     def solve(self, b: Array) -> Float:
         """A⁻¹B for B (m, c)."""
         if self._order is None:

@@ -15,10 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from dask.delayed import delayed
 
-from dmkl import settings
 from dmkl.arrays import Float, Index
 from dmkl.numerics.triangle import Factor
-from dmkl.passes.blas import pinned_blas
+from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import active_client, again, execute, send_all
 from dmkl.passes.sums import Combination, SumPlan, SumTile, add_tiles, put_together, sum_order
 from dmkl.passes.view import Lens, TileTask, View
@@ -68,7 +67,7 @@ def solve_by_factors(factors: Sequence[FactorHandle], blocks: Sequence[Float]) -
 
 
 def _solve(factor: Factor, b: Float) -> Float:
-    with pinned_blas(settings.available_cores()):
+    with pinned_blas(factor_threads(len(b))):
         return factor.solve(b)
 
 
@@ -85,7 +84,7 @@ def diagonals_of_inverses(factors: Sequence[FactorHandle]) -> list[Float]:
 
 
 def _diagonal(factor: Factor) -> Float:
-    with pinned_blas(settings.available_cores()):
+    with pinned_blas(factor_threads(factor.size)):
         return factor.inverse_diagonal()
 
 
@@ -125,7 +124,7 @@ def _sum_tiles(
 
 def _factor(parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens], lens: int, lam: float) -> Factor:
     """Put the tiles of one combination together and factorize: the one central task of the direct α-step."""
-    with pinned_blas(settings.available_cores()):  # it runs alone
+    with pinned_blas(factor_threads(lenses[lens].view.shape[1])):
         total = put_together((tile for part in parts for tile in part[number]), lenses[lens])
         return Factor(total.entries, lam, total.order)
 

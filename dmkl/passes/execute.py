@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,18 +12,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
 from dask.base import compute, get_scheduler, tokenize
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
-from distributed import Client, as_completed, wait
-from distributed.comm.core import CommClosedError
-from distributed.scheduler import KilledWorker
+from dask.local import get_sync
 
 from dmkl import progress, settings
 from dmkl.errors import InputError, MemoryBudgetError, NoWorkersError, SchedulerLostError, WorkerLostError
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = [
     "Machine",
@@ -73,8 +75,11 @@ def computing_here(where: Machine) -> Iterator[None]:
 
 def active_client() -> Client | None:
     """The `distributed` client that a computation would go to now, if any."""
-    if _HERE.get() is not None:
+    # Whoever has a client has imported distributed, which takes long.
+    if _HERE.get() is not None or "distributed" not in sys.modules:
         return None
+    from distributed import Client
+
     owner = getattr(get_scheduler(), "__self__", None)
     return owner if isinstance(owner, Client) else None
 
@@ -196,6 +201,8 @@ def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
     client = active_client()
     if client is None:
         return [delayed(value, name=name, traverse=False) for name, value in values.items()]
+    from distributed.comm.core import CommClosedError
+
     for pause_seconds in (0.2, 1.0, 5.0, None):
         try:
             return list(client.scatter(list(values.values()), broadcast=broadcast, hash=False))
@@ -224,16 +231,20 @@ def again(run: Callable[[], Result], what: str) -> Result:
     WorkerLostError is raised if that happens as often as Dask lets workers die under one task, SchedulerLostError if
     the cluster itself is gone.
     """
+    client = active_client()
+    if client is None:
+        return run()
+    from distributed.comm.core import CommClosedError
+
     attempts = 1 + int(dask.config.get("distributed.scheduler.allowed-failures"))
     lost: CancelledError | CommClosedError | None = None
     for _ in range(attempts):
         try:
             return run()
         except (CancelledError, OSError) as error:  # CommClosedError is an OSError
-            client = active_client()
-            if client is not None and client.status != "running":
+            if client.status != "running":
                 raise _scheduler_lost(what) from error
-            if client is None or not isinstance(error, CancelledError | CommClosedError):
+            if not isinstance(error, CancelledError | CommClosedError):
                 raise
             lost = error
     msg = (
@@ -276,7 +287,7 @@ def _executed(
     if client is not None:
         return _on_cluster(client, results, units, sizes, watch, keep)
     with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
-        here = {} if _HERE.get() is None else {"scheduler": "synchronous"}
+        here = {} if _HERE.get() is None else {"scheduler": get_sync}
         return list(compute(*results, optimize_graph=False, **here))
 
 
@@ -288,6 +299,8 @@ def _on_cluster(
     watch: progress.Watch,
     keep: bool,
 ) -> list[Any]:
+    from distributed import KilledWorker, as_completed, wait
+
     futures = client.compute([*results, *(unit for unit, _ in units)], optimize_graph=False)
     wanted, watched = futures[: len(results)], futures[len(results) :]
     kept = {future.key for future in wanted}

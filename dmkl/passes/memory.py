@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 from dask.delayed import Delayed, delayed
-from distributed import Future
-from distributed.protocol.pickle import dumps, loads
 
 from dmkl.arrays import Array, Index
 from dmkl.passes.execute import active_client, check_memory, execute, machine
@@ -76,13 +74,20 @@ class HeldTiles:
 
 
 def _load(source: TileSource | bytes, keys: list[TileKey]) -> dict[TileKey, Array]:
-    opened: TileSource = loads(source) if isinstance(source, bytes) else source
+    opened: TileSource
+    if isinstance(source, bytes):
+        from distributed.protocol.pickle import loads
+
+        opened = loads(source)
+    else:
+        opened = source
     return {key: np.array(tile) for key, tile in opened.stream(keys)}
 
 
 def _usable(held: Any) -> bool:
     """Whether tiles are still where they were loaded: not on the workers of a cluster that is no longer in use."""
-    return not isinstance(held, Future) or (held.client is active_client() and held.status != "cancelled")
+    client = getattr(held, "client", None)  # of a future
+    return client is None or (client is active_client() and held.status != "cancelled")
 
 
 def persisted(view: View) -> View:
@@ -98,7 +103,11 @@ def persisted(view: View) -> View:
     # A node of the graph, and not sent ahead: what a worker takes along when it dies can then be loaded again. As
     # bytes, so that the scheduler, which may not see the store, does not open it.
     token = uuid.uuid4().hex
-    source = view.source if client is None else dumps(view.source)
+    source: TileSource | bytes = view.source
+    if client is not None:
+        from distributed.protocol.pickle import dumps
+
+        source = dumps(source)
     shared = delayed(source, name=f"load-source-{token}", traverse=False)
     parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]] = {int(k): [] for k in view.kernels}
     tasks: list[tuple[Delayed, int]] = []

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 
 from dmkl.arrays import Array, Index
+from dmkl.numerics.gather_loops import add, gather
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.lanes import Block, Lane, lanes_of
 from dmkl.passes.units import Unit
@@ -178,12 +178,8 @@ class _Running:
 
     def __init__(self, lane: Lane, columns: Sequence[Columns], seen: Sequence[Lens]) -> None:
         self.lane = lane
-        self._loops: ModuleType | None = None
-        if not (lane.rows.is_whole and lane.cols.is_whole):
-            # Not before: numba takes long to import, and passes over whole tiles do without.
-            from dmkl.numerics import gather_loops
-
-            self._loops = gather_loops
+        # Passes over whole tiles do without loops that have to be compiled.
+        self._whole = lane.rows.is_whole and lane.cols.is_whole
         self._seen = [seen[position] for position in lane.columns]
         ends = np.cumsum([columns[position].width for position in lane.columns]).tolist()
         self._places = [
@@ -244,7 +240,7 @@ class _Running:
         """The samples of the lane, in its order and precision."""
         rows, cols, dtype = self.lane.rows, self.lane.cols, self.lane.dtype
         tile = np.require(tile, requirements=["ALIGNED"]).view()
-        if self._loops is None:
+        if self._whole:
             if tile.dtype == dtype:
                 return tile
             part = scratch.take("tile", dtype, *tile.shape)
@@ -253,7 +249,7 @@ class _Running:
         down, across = (positions.astype(np.uint64) for positions in (rows.inside(task.i), cols.inside(task.j)))
         part = scratch.take("tile", dtype, len(down), len(across))
         tile.flags.writeable = False  # one kind of array: each is compiled for anew
-        self._loops.gather(tile, down, across, part)
+        gather(tile, down, across, part)
         return part
 
     def _project(self, task: TileTask, left: Array, part: Array, right: Array, scratch: _Scratch) -> None:
@@ -276,8 +272,8 @@ class _Running:
         rows, start = slice(begin + down.start, begin + down.stop), 0
         for place in block.vectors:
             stop = start + place.stop - place.start
-            if self._loops is None:
+            if self._whole:
                 self._total[rows, place] += product[:, start:stop]
             else:
-                self._loops.add(self._total[rows, place], product[:, start:stop])
+                add(self._total[rows, place], product[:, start:stop])
             start = stop

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import psutil
@@ -16,7 +17,6 @@ from distributed import get_client
 import dmkl
 from dmkl.cli import cluster as cluster_module
 from dmkl.cli import demo as demo_module
-from dmkl.cli import stores as stores_module
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.demo import Digits
 from dmkl.cli.output import bar, size
@@ -65,7 +65,7 @@ def test_interrupted_is_status_130(run, store, monkeypatch):
     def interrupt(path):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stores_module, "open_set", interrupt)
+    monkeypatch.setattr(dmkl, "open", interrupt)
     status, _, err = run("info", store)
     assert status == 130
     assert "Traceback" not in err
@@ -76,7 +76,7 @@ def test_a_bug_is_told_in_a_line_and_in_full_with_debug(run, store, monkeypatch)
         msg = "cannot add apples"
         raise TypeError(msg)
 
-    monkeypatch.setattr(stores_module, "open_set", fail)
+    monkeypatch.setattr(dmkl, "open", fail)
     status, out, err = run("info", store)
     assert (status, out) == (1, "")
     assert err.splitlines() == [
@@ -265,7 +265,9 @@ def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store,
         return whole(self, K, y)
 
     monkeypatch.setattr(dmkl.MKFDA, "fit", fit)
-    status, _out, err = run("fit", store, tmp_path / "model", "--workers", 2, "--memory", "1GiB", "--p", 1)
+    status, _out, err = run(
+        "fit", store, tmp_path / "model", "--cluster", "local", "--workers", 2, "--memory", "1GiB", "--p", 1
+    )
     assert status == 0, err
     assert [worker["nthreads"] for worker in seen["workers"]] == [1, 1]
     assert all(2**29 < worker["memory_limit"] < 2**30 for worker in seen["workers"])
@@ -334,6 +336,17 @@ def test_threads_are_as_many_as_asked():
         assert machine().slots == 3
         assert machine().total_bytes == 2**30
     assert dask.config.get("num_workers", None) is None
+
+
+@pytest.mark.parametrize(("n_bytes", "place"), [(0, "threads"), (256 * 2**20, "threads"), (256 * 2**20 + 1, "local")])
+def test_processes_are_started_for_large_sets_alone(monkeypatch, n_bytes, place):
+    @contextmanager
+    def started(n_workers, budget):
+        yield "client"
+
+    monkeypatch.setattr("dmkl.cli.cluster._local", started)
+    with computing_on(n_bytes=n_bytes) as client:
+        assert client == (None if place == "threads" else "client")
 
 
 # --- the demo -----------------------------------------------------------------------------------------------

@@ -5,17 +5,21 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from typing import get_args
 
 import pytest
 
 import dmkl
+from dmkl.cli.declared import declared_by, declared_in_source
 from dmkl.cli.learners import learners
 from dmkl.cli.parameters import parameters_of
 from dmkl.estimators.saving import MODELS
+from dmkl.solvers.fisher.registry import SOLVERS
+from dmkl.solvers.fisher.solver import AUTO, SolverName
 
 pytest_plugins = ["helpers.command_line"]
 
-OWN = [name for name, made in learners().items() if made.__module__.startswith("dmkl.")]
+OWN = [name for name, learner in learners().items() if learner.name in declared_in_source()]
 SCREENS = 2 * 50
 
 
@@ -57,6 +61,22 @@ def words(text):
     return " ".join(re.sub("[│╭╮╰╯─]", " ", text).split())
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_what_the_source_declares_is_what_the_class_is(name):
+    declared = learners()[name]
+    learner = declared_by(getattr(dmkl, declared.name))
+    assert declared.parameters == learner.parameters
+    assert list(declared.parameters) == list(learner.parameters)
+    assert declared.title == learner.title
+    # The options, with what help says of them.
+    assert parameters_of(declared) == parameters_of(learner)
+    assert type(declared.make()) is getattr(dmkl, declared.name)
+
+
+def test_every_solver_is_among_the_choices():
+    assert get_args(SolverName) == (AUTO, *SOLVERS)
+
+
 def test_names():
     assert OWN == ["gmkl", "gsmkl", "mkfda", "mkridge", "mksvm", "ncuts", "product", "single-best", "uniform"]
 
@@ -72,7 +92,7 @@ def test_help_fits_two_screens_and_lists_the_learners(run, command):
     listed = out.split("Learners")[1].split(f"dmkl {command} --model NAME --help")[0]
     for name in OWN:
         (line,) = (line for line in listed.splitlines() if line.split()[:1] == [name])
-        title = MODELS[learners()[name].__name__].__doc__.splitlines()[0]
+        title = getattr(dmkl, learners()[name].name).__doc__.splitlines()[0]
         assert " ".join(line.split()[1:]) in title
     assert "--max-iter" not in out
     assert "--master" not in out
@@ -87,7 +107,7 @@ def test_help_of_a_learner_tells_its_own_options_and_defaults(run, name):
     assert "--cluster" not in out
     panel = out.split(f"Options of {name}")[1]
     made = learners()[name]
-    for parameter, item in inspect.signature(made).parameters.items():
+    for parameter, item in inspect.signature(getattr(dmkl, made.name)).parameters.items():
         if parameter == "b":  # the file of constraints has it too
             continue
         known = parameters_of(made)[parameter]
@@ -123,7 +143,7 @@ def test_a_search_has_the_options_that_its_grid_has_not(run):
 
 
 def test_references_between_docstrings_are_followed():
-    mkfda, gsmkl, uniform = (parameters_of(made) for made in (dmkl.MKFDA, dmkl.GSMKL, dmkl.Uniform))
+    mkfda, gsmkl, uniform = (parameters_of(learners()[name]) for name in ("mkfda", "gsmkl", "uniform"))
     assert uniform["lam"].description == mkfda["lam"].description
     assert gsmkl["steps"].description == mkfda["steps"].description
     assert "decrease" in gsmkl["tol"].description

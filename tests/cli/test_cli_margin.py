@@ -11,6 +11,7 @@ import xarray as xr
 from rich.console import Console
 
 import dmkl
+from dmkl.cli.declared import declared_in_source
 from dmkl.cli.learners import learners
 from dmkl.cli.parsing import parse_grid
 from dmkl.cli.priors import read_constraints, read_prices
@@ -21,7 +22,7 @@ pytest_plugins = ["helpers.command_line"]
 
 NAMES = ("clear", "fair", "poor", "noise")
 THREADS = ("--cluster", "threads")
-MODELS = {name: made for name, made in learners().items() if made.__module__.startswith("dmkl.") and name != "mkridge"}
+MODELS = [name for name, learner in learners().items() if learner.name in declared_in_source() and name != "mkridge"]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +124,7 @@ def test_prices_and_constraints(run, tmp_path, store, prices, rules):
 def test_what_is_not_given_is_the_models_own(run, tmp_path, store, model):
     status, out, err = run("fit", store, tmp_path / "model", "--model", model, "--json", *THREADS)
     assert status == 0, err
-    own = MODELS[model]().get_params()
+    own = learners()[model].make().get_params()
     own["steps"] = list(own["steps"])
     assert json.loads(out)["parameters"] == own
     given = ["--steps", "none", "--tol", "0.01", "--max-iter", "7", "--overwrite"]
@@ -166,7 +167,7 @@ def test_options_of_other_models_are_refused(run, tmp_path, store, prices, rules
             if command == "search" and given[0] in ("--master", "--groups"):  # there, groups of samples
                 continue
             if command == "search" and given[0] in ("--p", "--lam", "--C"):
-                told = f"'{given[0][2:]}' is no parameter of {MODELS[model].__name__}"
+                told = f"'{given[0][2:]}' is no parameter of {learners()[model].name}"
             status, out, err = run(command, store, tmp_path / "out", "--model", model, *given, *THREADS)
             assert (status, out) == (1, ""), given
             assert told in err, given

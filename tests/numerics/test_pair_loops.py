@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dmkl.numerics import pair_loops
+from dmkl.numerics.compiling import compiled
 
 
 def chi2(x, y):
@@ -72,3 +73,17 @@ def test_the_processor_they_are_compiled_for_does_not_show(tmp_path):
         check=True,
     )
     assert found.stdout.split() == digests().split()
+
+
+def test_loops_run_where_nothing_compiled_can_be_kept(monkeypatch):
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+
+    @compiled()
+    def add_one(out):
+        for i in range(len(out)):
+            out[i] += 1
+
+    out = np.zeros(3)
+    add_one(out)
+    np.testing.assert_array_equal(out, 1)
+    assert add_one.__name__ == "add_one"

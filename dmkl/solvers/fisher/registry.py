@@ -1,7 +1,7 @@
 """The solvers of MK-FDA by name, the choice between them, and the method that learners give their problems to.
 
-A new solver is one file with a `FisherSolver`, and one line in `SOLVERS`: the check of the parameter ``solver``, the
-documentation of the learners and the choices of the command line come from here.
+A new solver is a file with a `FisherSolver`, its module in `SOLVERS`, from which the check of the parameter ``solver``
+and the documentation of learners come, and its name in `SolverName`, from which the command line has its choices.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ from dmkl.passes.execute import machine
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher import anchored, cg, direct, dual, interleaved
 from dmkl.solvers.fisher.problem import FisherOptions
-from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.fisher.solver import AUTO, FisherSolver
 from dmkl.solvers.fisher.subspace import solve as subspace
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 
-__all__ = ["AUTO", "SOLVERS", "FisherMethod", "check_solver", "choose"]
+__all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose"]
 
 SOLVERS: dict[str, FisherSolver] = {
     module.SOLVER.name: module.SOLVER for module in (direct, cg, anchored, subspace, interleaved, dual)
 }
-AUTO = "auto"
-"""The name that leaves the choice to `choose`."""
 
 
 def check_solver(name: str, options: FisherOptions, exponents: Sequence[float]) -> None:

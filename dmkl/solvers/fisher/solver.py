@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 
-__all__ = ["FisherSolver"]
+__all__ = ["AUTO", "FisherSolver", "SolverName"]
+
+SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleaved", "dual"]
+"""What the parameter ``solver`` takes: `AUTO`, and the names of `dmkl.solvers.fisher.registry.SOLVERS`."""
+AUTO = "auto"
+"""The name that leaves the choice to `dmkl.solvers.fisher.registry.choose`."""
 
 Solve = Callable[[Sequence[Job], FisherOptions, Context], list[Outcome]]
 

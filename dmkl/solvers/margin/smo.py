@@ -9,20 +9,18 @@ and a step moves weight from one variable to another, with no cases for their la
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from dmkl.arrays import Array
+from dmkl.numerics.compiling import compiled
 
 __all__ = ["ascend"]
 
 _LEAST_CURVATURE = 1e-12
 _SHRINK_EVERY = 1000
 
-_compiled = numba.njit(nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
 
-
-@_compiled
+@compiled({"contract", "nsz"})
 def ascend(K: Array, lower: Array, upper: Array, u: Array, f: Array, eps: float, max_steps: int) -> int:
     """Ascend to where no pair of variables violates optimality by more than eps; u and f are changed in place.
 

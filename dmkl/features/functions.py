@@ -1,0 +1,26 @@
+"""The kernel functions that can be asked for by name."""
+
+from __future__ import annotations
+
+__all__ = ["FUNCTIONS"]
+
+FUNCTIONS: dict[str, str] = {
+    "linear": "x·y",
+    "polynomial": "(gamma x·y + coef0)^degree; degree=3, gamma=1/columns, coef0=1",
+    "cosine": "x·y / (‖x‖‖y‖), 0 where a norm is 0",
+    "rbf": "exp(−gamma ‖x − y‖²); gamma or bandwidth=1",
+    "laplacian": "exp(−gamma ‖x − y‖₁); gamma or bandwidth=1",
+    "chi2": "exp(−gamma Σ (x − y)² / (x + y)) for x, y ≥ 0; gamma or bandwidth=1",
+    "distance": "exp(−gamma D(x, y)) of a square matrix D of distances; gamma or bandwidth=1",
+    "intersection": "Σ min(x, y) for x, y ≥ 0",
+    "pyramid": "Σ_l w_l Σ min(x, y) over the columns of level l, coarse to fine, for x, y ≥ 0; levels, "
+    "weights=(2^−L, then 2^(l−L−1)) (Lazebnik, Schmid, Ponce 2006)",
+    "proximity": "Σ_s w_s Σ min(x, y) over the columns of scale s, for x, y ≥ 0; scales, weights=1 (Ling, Soatto 2007)",
+    "random_rbf": "rbf of Gaussian random vectors, no feature; seed=0, copies=1, dimensions=16, gamma or bandwidth=1",
+    "random": "uniform noise on [0, 2 mean], symmetric, indefinite, no feature; seed=0, copies=1, mean=0.5",
+}
+"""Every function: k(x, y) of two rows of a feature table, and its parameters with their defaults.
+
+bandwidth b stands for gamma = 1/(b · mean distance over pairs of training rows), the distance being what gamma
+multiplies.
+"""
