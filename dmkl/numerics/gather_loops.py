@@ -6,14 +6,14 @@ double takes twice as long.
 
 from __future__ import annotations
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array
 from dmkl.numerics.compiling import compiled
 
 __all__ = ["add", "gather"]
 
 
 @compiled()
-def gather(matrix: Array, rows: Index, cols: Index, out: Array) -> None:
+def gather(matrix: Array, rows: Array, cols: Array, out: Array) -> None:
     """Write matrix[rows][:, cols] to out, in the precision of out; positions are unsigned, which saves a comparison."""
     for i in range(len(rows)):
         source = matrix[rows[i]]
