@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,9 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     ) -> None:
         super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
         self.priors = priors
+
+    def _options(self) -> FisherOptions:
+        return replace(super()._options(), leave_one_out=True)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -95,7 +95,7 @@ def _check(jobs: Sequence[Job]) -> None:
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     def solver_of(job: Job) -> Solver[Outcome]:
-        step = DirectStep(job.problem, inverse=context.duals)
+        step = DirectStep(job.problem, inverse=context.duals and options.leave_one_out)
         return wrapper(job.problem, job.n_kernels, step, options, job.names)
 
     # Each running problem holds a factor: as many at once as fit.

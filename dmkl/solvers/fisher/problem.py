@@ -60,6 +60,8 @@ class FisherOptions:
         where None.
     mu
         μ of the Tikhonov form; None for ‖β‖_p ≤ 1.
+    leave_one_out
+        Whether to tell, where a factor is there, what the regressions that leave one row out follow from.
     """
 
     tol: float = 1e-4
@@ -68,6 +70,7 @@ class FisherOptions:
     finish: Finish = "auto"
     basis_bytes: int | None = None
     mu: float | None = None
+    leave_one_out: bool = False
 
 
 def certificate_step(certificate: Certificate, beta: Float, **counts: float) -> Step:
