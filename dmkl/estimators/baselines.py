@@ -49,6 +49,7 @@ class SingleBest(FisherClassifier):
 
     _STATE = (*FisherClassifier._STATE, "best_")
     _TAKES_UNKNOWN_LABELS = False
+    p = 1.0
 
     def __init__(
         self,
@@ -63,9 +64,6 @@ class SingleBest(FisherClassifier):
     ) -> None:
         super().__init__(lam, priors=priors, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
         self.cv = cv
-
-    def _exponents(self) -> list[float]:
-        return [1.0]
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
         """Each kernel alone, on each fold of the training rows."""

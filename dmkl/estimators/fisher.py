@@ -47,6 +47,7 @@ class FisherLearner(KernelLearner, abstract=True):
     other targets.
     """
 
+    p: float | Sequence[float] = np.inf
     lam: float | Sequence[float]
     solver: str
     tol: float
@@ -72,8 +73,8 @@ class FisherLearner(KernelLearner, abstract=True):
         self.max_iter = max_iter
 
     def _exponents(self) -> list[float]:
-        """The norm, or one for each task."""
-        return [float(np.inf)]
+        """The norm, or one for each problem."""
+        return [as_exponent(float(p)) for p in np.atleast_1d(np.asarray(self.p, dtype=np.float64))]
 
     def _ridges(self) -> list[float]:
         return check_positive("lam", self.lam)
@@ -312,9 +313,6 @@ class MKFDA(FisherClassifier):
         self.finish = finish
         self.basis = basis
         self.mu = mu
-
-    def _exponents(self) -> list[float]:
-        return [as_exponent(float(p)) for p in np.atleast_1d(np.asarray(self.p, dtype=np.float64))]
 
 
 assert MKFDA.__doc__ is not None

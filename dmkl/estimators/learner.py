@@ -34,11 +34,10 @@ from dmkl.stores import Kernels, as_kernel_set
 
 __all__ = [
     "KernelLearner",
-    "decisions_of",
     "features_of",
     "fitted",
+    "given_labels",
     "labeled_targets",
-    "labels_of",
 ]
 
 
@@ -125,6 +124,10 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """Scores of new rows, (rows, classes or tasks); one column for two classes."""
         found: Float = (yield CombinedProduct(rule.dual, rule.weights, exact=True)) + rule.bias
         return found
+
+    def decisions_of(self, scores: Array) -> Float:
+        """What predictions are read from, in the shape of the scores: the scores themselves."""
+        return scores
 
     def _set_attributes(self, found: FitOutcome) -> None:
         """Set the attributes that only this learner has, after those of all learners."""
@@ -312,7 +315,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     @staticmethod
     def _truth(K: Kernels | None, y: npt.ArrayLike | None, what: str = "score") -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
-        truth = labels_of(K, y)[0] if isinstance(K, KernelSet) else y
+        truth = given_labels(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
             msg = f"{what} needs labels: give y, or store them with the kernels"
             raise InputError(msg)
@@ -401,21 +404,14 @@ def labeled_targets(
         _, rows, cols = K.shape
         msg = f"{what} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
         raise InputError(msg)
-    labels, tasks = labels_of(K, y)
+    labels, tasks = given_labels(K, y)
     if labels is None:
         msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
         raise InputError(msg)
     return learner._targets(labels, K.shape[1], tasks), tasks
 
 
-def decisions_of(found: FitOutcome) -> Float:
-    """What predictions for the held-out rows of a plan's row are read from, as its learner would after that fit."""
-    learner: Any = found.data.fit.learner
-    decisions: Float = learner._decisions(found)
-    return decisions
-
-
-def labels_of(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
+def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
     """Labels of the row samples and names of their tasks: of `y`, by name where it has names, or else the stored ones.
 
     Raises

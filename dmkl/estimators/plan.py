@@ -221,6 +221,11 @@ class FitOutcome:
         return self.scores[:, 0] if self.data.problems.targets.one_column else self.scores
 
     @property
+    def decided(self) -> Float:
+        """What predictions for the held-out rows are read from, as the learner would after this fit."""
+        return self.data.fit.learner._decisions(self)
+
+    @property
     def rule(self) -> DecisionRule:
         """The decision rule of all problems, side by side."""
         return decision_rule(self.outcomes, self.data.problems)
@@ -275,6 +280,9 @@ class Learner(Protocol):
 
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
         """Scores of new rows; asks for products through the kernels of new rows."""
+
+    def _decisions(self, found: FitOutcome) -> Float:
+        """What predictions for the held-out rows are read from."""
 
 
 def decision_rule(outcomes: Sequence[Outcome], problems: Problems) -> DecisionRule:

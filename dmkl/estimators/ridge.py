@@ -11,7 +11,6 @@ import numpy as np
 from dmkl.estimators.fisher import FisherLearner
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.regressor import KernelRegressor
-from dmkl.numerics.fisher import as_exponent
 from dmkl.solvers.fisher.problem import Finish, FisherProblem, Master
 from dmkl.solvers.fisher.registry import FisherMethod
 from dmkl.solvers.jobs import Context, Job
@@ -131,9 +130,6 @@ class MKRidge(FisherLearner, KernelRegressor):
         self.basis = basis
 
     _HAS_INTERCEPT = True
-
-    def _exponents(self) -> list[float]:
-        return [as_exponent(float(p)) for p in np.atleast_1d(np.asarray(self.p, dtype=np.float64))]
 
     def _method(self) -> RidgeMethod:
         return RidgeMethod(self.solver, self._options())
