@@ -251,6 +251,12 @@ class Learner(Protocol):
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Refuse data that the parameters do not go with, before a pass, by InputError."""
 
+    def _check_weights(self) -> None:
+        """Refuse weights of samples where the learner has no use for them, by InputError."""
+
+    def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
+        """The targets with what samples count, where statistics and targets depend on it."""
+
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
         """Rows whose outcomes decide about a row."""
 
@@ -263,7 +269,7 @@ class Learner(Protocol):
     def _steps(self) -> tuple[str, ...]:
         """Names of the learner's steps."""
 
-    def _stepped(self, K: KernelSet) -> KernelSet:
+    def _stepped(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
         """The kernels with the learner's steps, not measured."""
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:

@@ -138,7 +138,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         targets = data.problems.targets
         # Kernels that are not centered leave no room for an intercept, as in scikit-learn's KernelRidge.
         centered = "center" in self._steps()
-        h = targets.problems if centered else targets.values
+        h = data.problems.h if centered else targets.scaled_values
         means = targets.means if centered else np.zeros(len(h))
         jobs = super()._jobs(data, prepared)
         return [

@@ -18,7 +18,7 @@ from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreN
 from dmkl.estimators.decisions import Decider
 from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
-from dmkl.numerics.steps import load_step
+from dmkl.numerics.fitted import load_step
 
 __all__ = [
     "MODELS",
@@ -119,7 +119,8 @@ def write_model(model: Any, path: Path) -> None:
         for position, step in enumerate(part.steps):
             steps.append({"kind": step.name})
             for name, value in step.arrays(rows=False).items():
-                arrays[f"{prefix}step_{position}_{name}"] = (("model_kernel", samples)[: value.ndim], value)
+                dims = (samples,) if name in step.shared else ("model_kernel", samples)[: value.ndim]
+                arrays[f"{prefix}step_{position}_{name}"] = (dims, value)
         parts.append({"prefix": prefix, "steps": steps, "columns": part.columns.tolist(), "rows": rows})
     if hasattr(model, "priors_"):
         arrays["priors_"] = (("decision_problem", "label"), model.priors_)

@@ -62,8 +62,9 @@ class DirectStep:
         if beta is not self._beta:
             yield from self._factorize(beta)
         diagonal: Float = yield FactorDiagonal(self._factor)
-        of_ones: Float = yield self._solve(np.ones((len(diagonal), 1)))
-        return np.column_stack([diagonal, of_ones])
+        constant = np.ones(len(diagonal)) if self._problem.constant is None else self._problem.constant
+        of_constant: Float = yield self._solve(constant[:, None])
+        return np.column_stack([diagonal, of_constant])
 
     def _solve(self, b: Float) -> FactorSolve:
         return FactorSolve(self._factor, b)

@@ -31,6 +31,9 @@ class FisherProblem:
         What it is called in messages.
     start
         β to begin with, (n,), of norm one; uniform weights where None.
+    constant
+        What a function that is one everywhere is to the samples, (m,): D^{1/2}1 where they have weights d; 1 where
+        None.
     """
 
     h: Float
@@ -38,6 +41,7 @@ class FisherProblem:
     p: float
     name: str = ""
     start: Float | None = None
+    constant: Float | None = None
 
 
 @dataclass(frozen=True)
