@@ -30,7 +30,7 @@ from dmkl.estimators.decisions import (
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Problems
-from dmkl.estimators.weights import ClassWeight, by_class, counts
+from dmkl.estimators.weights import ClassWeight, counts
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent, onto_sphere
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
@@ -151,7 +151,6 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
         check_priors(self.priors, len(targets.classes))
-        by_class(self.class_weight, targets)
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.of_classes(targets, tasks)

@@ -16,7 +16,7 @@ from dmkl.estimators.checks import check_choice, check_positive, one_for_each
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass
-from dmkl.estimators.weights import ClassWeight, by_class, counts
+from dmkl.estimators.weights import ClassWeight
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.jobs import Job
@@ -26,7 +26,7 @@ from dmkl.solvers.margin.machine import Bounds
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.requests import Solver
 
-__all__ = ["GMKL", "MKSVM", "MarginClassifier", "WeightedClassifier", "votes"]
+__all__ = ["GMKL", "MKSVM", "MarginClassifier", "votes"]
 
 
 class MarginClassifier(KernelClassifier, abstract=True):
@@ -36,6 +36,7 @@ class MarginClassifier(KernelClassifier, abstract=True):
     tol: float
     max_iter: int
     _HAS_INTERCEPT = True
+    _TAKES_WEIGHTS = True
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -50,26 +51,6 @@ class MarginClassifier(KernelClassifier, abstract=True):
         return votes(scores) if rule.dim == "pair" else scores
 
 
-class WeightedClassifier(MarginClassifier, abstract=True):
-    """Machines whose price of a violation, C, differs from sample to sample."""
-
-    class_weight: ClassWeight = None
-    _TAKES_WEIGHTS = True
-
-    def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        super()._check_data(K, targets)
-        by_class(self.class_weight, targets)
-
-    def _bounds(self, data: TrainingSet, number: int, C: float) -> Bounds:
-        """The price of a violation of each sample of a problem; one number where all are alike."""
-        targets, rows = data.problems.targets, data.problems.rows[number]
-        weights = counts(targets, data.fit.sample_weight, self.class_weight)
-        if weights is None:
-            return C
-        own = weights[number if targets.kind == "multilabel" else 0]
-        return C * (own if rows is None else own[rows])
-
-
 def votes(scores: Float) -> Float:
     """The votes for each class; a fraction of a vote, by the sum of its distances, breaks ties."""
     n_classes = (1 + round((1 + 8 * scores.shape[1]) ** 0.5)) // 2
@@ -82,7 +63,7 @@ def votes(scores: Float) -> Float:
     return np.asarray(votes + sums / (3.0 * (np.abs(sums) + 1.0)))
 
 
-class MKSVM(WeightedClassifier):
+class MKSVM(MarginClassifier):
     """ℓp-norm multiple kernel learning with the hinge loss.
 
     Learns weights β of the kernels together with a support vector machine on K(β) = Σ_j β_j K_j:
@@ -172,13 +153,13 @@ class MKSVM(WeightedClassifier):
         prices = one_for_each("C", check_positive("C", self.C), len(problems))
 
         def solver_of(k: int) -> partial[Any]:
-            problem = MarginProblem(problems.h[k], self._bounds(data, k, prices[k]), exponents[k], problems.title(k))
+            problem = MarginProblem(problems.h[k], self._prices(data, k, prices[k]), exponents[k], problems.title(k))
             return partial(mk_svm, problem, data.n_kernels, tol=self.tol, max_iter=self.max_iter, names=data.names)
 
         return data.jobs(solver_of)
 
 
-class GMKL(WeightedClassifier):
+class GMKL(MarginClassifier):
     """Generalized multiple kernel learning of Varma and Ray, with prices and linear constraints on the weights.
 
     Learns weights d of the kernels together with a support vector machine on K(d) = Σ_j d_j K_j:
@@ -276,7 +257,7 @@ class GMKL(WeightedClassifier):
 
         def solver_of(k: int) -> partial[Any]:
             n, kernels = data.training.n_kernels, data.fit.kernels
-            problem = self._problem(problems.h[k], self._bounds(data, k, prices[k]), n, kernels, problems.title(k))
+            problem = self._problem(problems.h[k], self._prices(data, k, prices[k]), n, kernels, problems.title(k))
             return partial(
                 gmkl,
                 problem,

@@ -13,7 +13,7 @@ from dmkl.arrays import Float
 from dmkl.errors import InputError
 from dmkl.numerics.fisher import Targets, is_known
 
-__all__ = ["ClassWeight", "as_sample_weight", "by_class", "counts"]
+__all__ = ["ClassWeight", "as_sample_weight", "by_class", "check_hinge", "counts"]
 
 ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
 
@@ -29,6 +29,16 @@ def as_sample_weight(sample_weight: npt.ArrayLike, n_samples: int) -> Float:
         )
         raise InputError(msg)
     return weights
+
+
+def check_hinge(loss: str) -> None:
+    """Refuse a loss whose samples all count once, by InputError."""
+    if loss != "hinge":
+        msg = (
+            f"weights of samples and classes are prices of the hinge loss, and this is loss={loss!r}; take "
+            "loss='hinge', leave sample_weight and class_weight out, or take MKFDA, whose least squares have weights"
+        )
+        raise InputError(msg)
 
 
 def by_class(class_weight: ClassWeight, targets: Targets) -> list[Float]:
