@@ -61,7 +61,8 @@ class MKRidge(FisherLearner, KernelRegressor):
 
         min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i (y_i − f(x_i) − b)² + λ‖f‖²,
 
-    where f lies in the space of functions whose kernel is K(β). Several targets have weights, p and λ of their own, and
+    where f lies in the space of functions whose kernel is K(β). With a `sample_weight` d in `fit` the squares are
+    multiplied by d_i, and ȳ and the means of centering are weighted by it. Several targets have weights, p and λ of their own, and
     share the passes.
 
     Parameters
@@ -82,13 +83,14 @@ class MKRidge(FisherLearner, KernelRegressor):
     weights_ : DataArray
         β, over kernel; over kernel and target for several targets.
     dual_coef_ : DataArray
-        c = (K(β) + λI)⁻¹(y − ȳ), over sample and target; zero where the target's value is unknown.
+        c = (K(β) + λI)⁻¹(y − ȳ), over sample and target, with weights of samples (K(β) + λD⁻¹)⁻¹(y − ȳ); zero where the
+        target's value is unknown.
     intercept_ : DataArray
         b = ȳ, over target.
     gap_ : float or DataArray
         The proven relative gap (F(α) − S(α, β) + ‖R‖²)/|S| of `MKFDA`, with H = y − ȳ and α = 2λc; see there.
     objective_ : float or DataArray
-        S(α, β) = −½(y − ȳ)ᵀα where α is exact. The least value of the problem above is −S.
+        S(α, β) = −½(y − ȳ)ᵀα where α is exact, α = 2λc. The least value of the problem above is −S.
     status_, solver_, n_passes_, n_iter_, history_, train_samples_, kernel_names_
         As in `MKFDA`.
 

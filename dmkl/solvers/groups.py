@@ -125,11 +125,8 @@ class GroupProblem:
             msg = f"groups hold {groups.min()} to {groups.max()}, expected 0 to {self.n_groups - 1}, as n_groups says"
             raise InputError(msg)
         price = self.C if self.C is not None else self.lam
-        if (
-            (self.C is None) == (self.lam is None)
-            or price is None
-            or not np.all(np.isfinite(price) & (np.asarray(price) > 0))
-        ):
+        prices = np.asarray(np.nan if price is None else price)
+        if (self.C is None) == (self.lam is None) or not (np.isfinite(prices) & (prices > 0)).all():
             msg = f"give C > 0 for the hinge loss or lam > 0 for the square loss, got C={self.C!r} and lam={self.lam!r}"
             raise InputError(msg)
         if self.C is not None and (not np.isin(y, (-1.0, 1.0)).all() or y.min() == y.max()):
