@@ -62,8 +62,8 @@ class MKRidge(FisherLearner, KernelRegressor):
         min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i (y_i − f(x_i) − b)² + λ‖f‖²,
 
     where f lies in the space of functions whose kernel is K(β). With a `sample_weight` d in `fit` the squares are
-    multiplied by d_i, and ȳ and the means of centering are weighted by it. Several targets have weights, p and λ of their own, and
-    share the passes.
+    multiplied by d_i, and ȳ and the means of centering are weighted by it. Several targets have weights, p and λ of
+    their own, and share the passes.
 
     Parameters
     ----------

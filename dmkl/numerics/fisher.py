@@ -7,11 +7,12 @@ kernel weights, λ the ridge. For one problem
 
 is minimized over α and maximized over β ≥ 0, ‖β‖_p ≤ 1 (Eqs. 10 and 19).
 
-Where sample i counts d_i times, so that the loss is Σ_i d_i‖h_i − f(x_i)‖², this is the problem of D^{1/2}K_jD^{1/2} and
-D^{1/2}H, D = diag(d): its solution γ solves ½γ + D^{1/2}K(β)D^{1/2}γ/2λ = D^{1/2}H, and α = D^{1/2}γ is that of
-(½D⁻¹ + K(β)/2λ)α = H. The kernels are positive semidefinite as before, so every solver and the certificate hold as they
-are. If sample i stands d_i times in the set, K̃ = EKEᵀ with copies E, EᵀE = D; by uniqueness copies have equal variables,
-α̃ = ED^{−1/2}γ, and ‖α̃‖² = ‖γ‖², H̃ᵀα̃ = HᵀD^{1/2}γ, α̃ᵀK̃_jα̃ = γᵀD^{1/2}K_jD^{1/2}γ: weights, S, F and the gap are equal.
+Where sample i counts d_i times, so that the loss is Σ_i d_i‖h_i − f(x_i)‖², this is the problem of D^{1/2}K_jD^{1/2}
+and D^{1/2}H, D = diag(d): its solution γ solves ½γ + D^{1/2}K(β)D^{1/2}γ/2λ = D^{1/2}H, and α = D^{1/2}γ is that of
+(½D⁻¹ + K(β)/2λ)α = H. The kernels are positive semidefinite as before, so every solver and the certificate hold as
+they are. If sample i stands d_i times in the set, K̃ = EKEᵀ and H̃ = EH with copies E, EᵀE = D. Any γ stands for
+α̃ = ED^{−1/2}γ there, equal for copies as the optimal α̃ is, with ‖α̃‖² = ‖γ‖², H̃ᵀα̃ = HᵀD^{1/2}γ and
+α̃ᵀK̃_jα̃ = γᵀD^{1/2}K_jD^{1/2}γ: S, F and ‖R‖² are the same.
 """
 
 from __future__ import annotations
