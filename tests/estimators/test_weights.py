@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import Decider
+from dmkl.estimators.decisions import Decider, HeldOut, class_weights
 from dmkl.numerics.discriminant import excess, indicators, leave_one_out
 from dmkl.solvers.fisher.registry import SOLVERS
 
@@ -119,6 +119,21 @@ def test_a_rule_learnt_from_weighted_scores_is_that_of_repeated_ones(kind):
     np.testing.assert_allclose(found.probabilities(scores), expected.probabilities(scores), rtol=1e-6)
 
 
+@pytest.mark.parametrize("before", [(), ("cosine",), ("center", "cosine")])
+@pytest.mark.parametrize("solver", ["direct", "subspace", "interleaved"])
+def test_the_order_of_samples_does_not_matter(before, solver):
+    """Rows are taken out of order, before the steps of the learner and after those that the set has already."""
+    X, kernels, weights = data()
+    K, y = in_memory(kernels, 11).with_steps(before), labels_of("binary", X[:M])
+    turned = np.random.default_rng(6).permutation(M)
+    make = lambda: dmkl.MKFDA(2.0, 0.05, solver=solver, tol=1e-9)  # noqa: E731
+    found = make().fit(K[turned, turned], y[turned], weights[turned])
+    expected = make().fit(K[TRAIN, TRAIN], y, weights)
+    scores = expected.decision_function(K[TEST, TRAIN]).values
+    np.testing.assert_allclose(found.decision_function(K[TEST, turned]), scores, atol=1e-4 * np.abs(scores).max())
+    np.testing.assert_allclose(found.objective_, expected.objective_, rtol=2e-9)
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("kind", ["multiclass", "tasks", "targets"])
 def test_every_solver_takes_weights(solver, kind):
@@ -131,6 +146,33 @@ def test_every_solver_takes_weights(solver, kind):
     np.testing.assert_allclose(weighted.objective_, expected.objective_, rtol=2e-8)
     scores = expected._decision(K[TEST, rows]).values
     np.testing.assert_allclose(weighted._decision(K[TEST, TRAIN]).values, scores, atol=1e-3 * np.abs(scores).max())
+
+
+@pytest.mark.parametrize("steps", [("center", "trace"), ("center", "multiplicative")])
+def test_the_unit_of_weights(steps):
+    """Of kernels of unit trace it does not matter; of unit variance λ is in that unit, as a number of samples is."""
+    X, kernels, weights = data()
+    kernels = kernels.astype(np.float32)
+    K, y = in_memory(kernels, 11), labels_of("multiclass", X[:M])
+    unit, lam = 1e6, 1e-4
+    model = dmkl.Uniform(lam, steps=steps).fit(K[TRAIN, TRAIN], y, weights)
+    other = dmkl.Uniform(lam if "trace" in steps else unit * lam, steps=steps).fit(K[TRAIN, TRAIN], y, unit * weights)
+    scores = [each.predict_proba(K[TEST, TRAIN]).values for each in (model, other)]
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-6)
+
+
+def test_held_out_rows_count_as_those_of_their_class_in_training():
+    rng = np.random.default_rng(7)
+    index, counts = np.arange(30) % 3, np.array([1.0, 2.0, 3.0])
+    scores, priors = rng.standard_normal((30, 3)) + np.eye(3)[index], np.full(3, 1 / 3)
+    found = HeldOut(scores, [index], np.arange(30), 30, [counts]).decider("multiclass", [priors], "")
+    rows = np.repeat(np.arange(30), counts[index].astype(int))
+    expected = HeldOut(scores[rows], [index[rows]], rows, len(rows)).decider("multiclass", [priors], "")
+    np.testing.assert_allclose(found.probabilities(scores), expected.probabilities(scores), rtol=1e-6)
+    y, model = labels_of("multiclass", data()[0]), dmkl.MKFDA(class_weight={2: 5.0})
+    targets = model._targets(y, len(y), None)
+    (of_class,) = class_weights(model._weighted(targets))
+    np.testing.assert_allclose(of_class, [1.0, 1.0, 5.0])
 
 
 # --- the certificate ------------------------------------------------------------------------------------------------
