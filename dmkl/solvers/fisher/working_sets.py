@@ -132,7 +132,9 @@ def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequ
     edge /= scale * scale[0]
     total += edge
     total += edge.T - edge[0]
-    return np.asarray(scale * total * scale.T)
+    total *= scale
+    total *= scale.T
+    return total
 
 
 def _block(lens: Lens, index: Index) -> View:
