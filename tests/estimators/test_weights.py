@@ -317,11 +317,15 @@ def test_a_search_over_weights_of_classes(tmp_path, solver):
     np.testing.assert_array_equal(again.scores["score"], found.scores["score"])
 
 
-def test_a_front_hands_weights_on():
-    X, _, weights = data()
-    y = labels_of("binary", X[:M])
-    front = dmkl.MKLClassifier().fit(X[:M], y, sample_weight=weights)
-    assert front.estimator_.priors_[0, 1] == pytest.approx(np.average(y, weights=weights))
+def test_fronts_hand_weights_on():
+    X, kernels, weights = data()
+    y, values = labels_of("binary", X[:M]), labels_of("values", X[:M])
+    matrices = np.moveaxis(kernels[:, :M, :M], 0, 2)
+    for front, given in ((dmkl.MKLClassifier(), X[:M]), (dmkl.PrecomputedMKLClassifier(), matrices)):
+        front.fit(given, y, sample_weight=weights)
+        assert front.estimator_.priors_[0, 1] == pytest.approx(np.average(y, weights=weights))
+    regression = dmkl.MKLRegressor().fit(X[:M], values, sample_weight=weights)
+    assert float(regression.estimator_.intercept_[0]) == pytest.approx(np.average(values, weights=weights))
 
 
 @pytest.mark.parametrize(
