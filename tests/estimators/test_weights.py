@@ -321,8 +321,8 @@ def test_fronts_hand_weights_on():
     X, kernels, weights = data()
     y, values = labels_of("binary", X[:M]), labels_of("values", X[:M])
     matrices = np.moveaxis(kernels[:, :M, :M], 0, 2)
-    for front, given in ((dmkl.MKLClassifier(), X[:M]), (dmkl.PrecomputedMKLClassifier(), matrices)):
-        front.fit(given, y, sample_weight=weights)
+    for front, features in ((dmkl.MKLClassifier(), X[:M]), (dmkl.PrecomputedMKLClassifier(), matrices)):
+        front.fit(features, y, sample_weight=weights)
         assert front.estimator_.priors_[0, 1] == pytest.approx(np.average(y, weights=weights))
     regression = dmkl.MKLRegressor().fit(X[:M], values, sample_weight=weights)
     assert float(regression.estimator_.intercept_[0]) == pytest.approx(np.average(values, weights=weights))
