@@ -9,7 +9,6 @@ from .estimators.baselines import Product as Product
 from .estimators.baselines import SingleBest as SingleBest
 from .estimators.fisher import MKFDA as MKFDA
 from .estimators.fisher import Uniform as Uniform
-from .estimators.front import MKLClassifier as MKLClassifier
 from .estimators.groups import GSMKL as GSMKL
 from .estimators.margin import GMKL as GMKL
 from .estimators.margin import MKSVM as MKSVM
@@ -17,6 +16,8 @@ from .estimators.ncuts import NCuts as NCuts
 from .estimators.precomputed import PrecomputedMKLClassifier as PrecomputedMKLClassifier
 from .estimators.ridge import MKRidge as MKRidge
 from .estimators.saving import load as load
+from .estimators.tables import MKLClassifier as MKLClassifier
+from .estimators.tables import MKLRegressor as MKLRegressor
 from .features.build import build as build
 from .features.cross import build_cross as build_cross
 from .kernelset import KernelSet as KernelSet

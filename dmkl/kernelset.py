@@ -16,9 +16,10 @@ from dask.delayed import Delayed, delayed
 from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.numerics.alignment import sign_probes
-from dmkl.numerics.chain import ChainState, Fitted
+from dmkl.numerics.chain import ChainState, Fitted, Step
+from dmkl.numerics.fitted import Weighing
 from dmkl.numerics.positions import named_positions, positions
-from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_steps
+from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_step, as_steps
 from dmkl.passes import statistics
 from dmkl.passes.alignment import align, check_alignable
 from dmkl.passes.elements import view_blocks
@@ -197,7 +198,7 @@ class KernelSet:
 
     def center(self) -> KernelSet:
         """Center in feature space: K ↦ (I − 11ᵀ/m) K (I − 11ᵀ/m), by the means over the column samples."""
-        return self._step("center")
+        return self._step(STEPS["center"])
 
     def normalize(self, how: str = "trace") -> KernelSet:
         """Bring the kernels to one scale, by statistics of the column samples.
@@ -217,9 +218,9 @@ class KernelSet:
         if how not in NORMALIZATIONS:
             msg = f"normalize takes 'trace', 'cosine' or 'multiplicative', got {how!r}"
             raise InputError(msg)
-        return self._step(how)
+        return self._step(STEPS[how])
 
-    def with_steps(self, steps: str | Iterable[str] | None) -> KernelSet:
+    def with_steps(self, steps: str | Iterable[str] | None, weights: Array | None = None) -> KernelSet:
         """The set after some steps, in the order given.
 
         Parameters
@@ -228,6 +229,9 @@ class KernelSet:
             Of "center" (see `center`), "trace", "cosine" and "multiplicative" (see `normalize`): a sequence of names,
             as ("cosine", "center"), or a text with commas between them. Learners, `dmkl.search` and `dmkl.analyze`
             take steps in the same form.
+        weights
+            (columns,), positive: what each column sample counts in means and traces, as often as if it were there that
+            many times; all alike where None.
 
         Raises
         ------
@@ -236,11 +240,21 @@ class KernelSet:
         """
         found = self
         for name in as_steps(steps):
-            found = found._step(name)
+            found = found._step(as_step(name, weights))
         return found
 
-    def _step(self, name: str) -> KernelSet:
-        return self._with(replace(self._view, steps=(*self._view.steps, STEPS[name])))
+    def weighed(self, weights: Array) -> KernelSet:
+        """D^{1/2} K D^{1/2}, D = diag(weights) of the column samples, as often as each of them counts.
+
+        The first rows are the column samples, in their order; other rows that follow them are left as they are.
+        """
+        scale = np.sqrt(weights)
+        rows = np.ones(self.shape[1])
+        rows[: len(scale)] = scale
+        return self._step(Weighing(scale, scale if self.is_square else rows))
+
+    def _step(self, step: Step) -> KernelSet:
+        return self._with(replace(self._view, steps=(*self._view.steps, step)))
 
     def product(self) -> KernelSet:
         """One kernel: the entrywise geometric mean of all, (∏_j K_j)^(1/n), computed tile by tile as it is read.

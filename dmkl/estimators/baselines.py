@@ -16,6 +16,7 @@ from dmkl.errors import InputError
 from dmkl.estimators.decisions import HeldOut, Priors, class_index, predicted_labels
 from dmkl.estimators.fisher import MKFDA, FisherClassifier, Uniform
 from dmkl.estimators.plan import Fit, FitOutcome
+from dmkl.estimators.weights import ClassWeight
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import encode_targets
 from dmkl.solvers.fisher.solver import SolverName
@@ -32,7 +33,7 @@ class SingleBest(FisherClassifier):
     ----------
     lam
         Ridge λ > 0.
-    priors, steps, solver, tol, max_iter
+    priors, class_weight, steps, solver, tol, max_iter
         As in `MKFDA`.
     cv
         Number of folds (stratified where the labels are classes), or a scikit-learn splitter.
@@ -50,23 +51,24 @@ class SingleBest(FisherClassifier):
 
     _STATE = (*FisherClassifier._STATE, "best_")
     _TAKES_UNKNOWN_LABELS = False
+    p = 1.0
 
     def __init__(
         self,
         lam: float = 1e-2,
         *,
         priors: Priors = None,
+        class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "trace"),
         solver: SolverName = "auto",
         tol: float = 1e-4,
         max_iter: int = 200,
         cv: Any = 3,
     ) -> None:
-        super().__init__(lam, priors=priors, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
+        super().__init__(
+            lam, priors=priors, class_weight=class_weight, steps=steps, solver=solver, tol=tol, max_iter=max_iter
+        )
         self.cv = cv
-
-    def _exponents(self) -> list[float]:
-        return [1.0]
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
         """Each kernel alone, on each fold of the training rows."""
@@ -75,7 +77,11 @@ class SingleBest(FisherClassifier):
         for number, (train, test) in enumerate(self._folds(fit)):
             labels = fit.targets.labels[train]
             targets = encode_targets(labels, len(train), fit.tasks)
-            some = Fit(learner, fit.train[train], targets, fit.tasks, fit.train[test], title=f"fold {number}: ")
+            weights = None if fit.sample_weight is None else fit.sample_weight[train]
+            title = f"fold {number}: "
+            some = Fit(
+                learner, fit.train[train], targets, fit.tasks, fit.train[test], title=title, sample_weight=weights
+            )
             rows += [replace(some, kernels=np.array([j])) for j in range(len(K))]
         return rows
 
@@ -91,12 +97,14 @@ class SingleBest(FisherClassifier):
         """The kernel with the highest mean accuracy, the first of those that tie."""
         folds = self._folds(fit)
         n = len(found) // len(folds)
-        scores = np.array([self._accuracies(folds, found[j::n], fit.targets.labels) for j in range(n)])
+        scores = np.array([self._accuracies(folds, found[j::n], fit) for j in range(n)])
         best = int(np.argmax(scores.mean(axis=1)))
         return replace(fit, kernels=np.array([best]), nested=scores)
 
-    def _accuracies(self, folds: Sequence[Fold], found: Sequence[FitOutcome], labels: Array) -> list[float]:
-        """Of one kernel on each fold, decided as in a search."""
+    def _accuracies(self, folds: Sequence[Fold], found: Sequence[FitOutcome], fit: Fit) -> list[float]:
+        """Of one kernel on each fold, decided as in a search; samples count as in training."""
+        labels = fit.targets.labels
+        weights = np.ones(len(labels)) if fit.sample_weight is None else fit.sample_weight
         targets = [each.data.problems.targets for each in found]
         kind, classes = targets[0].kind, targets[0].classes
         held_out = [
@@ -105,7 +113,10 @@ class SingleBest(FisherClassifier):
         ]
         decided = self._decided_held_out(held_out, targets)
         predicted = [predicted_labels(kind, classes, each[:, 0] if kind == "binary" else each) for each in decided]
-        return [float(accuracy_score(labels[test], each)) for (_, test), each in zip(folds, predicted, strict=True)]
+        return [
+            float(accuracy_score(labels[test], each, sample_weight=weights[test]))
+            for (_, test), each in zip(folds, predicted, strict=True)
+        ]
 
     def _set_attributes(self, found: FitOutcome) -> None:
         scores = found.data.fit.nested
@@ -143,7 +154,7 @@ class Product(FisherClassifier):
     ----------
     lam
         Ridge λ > 0.
-    priors
+    priors, class_weight
         As in `MKFDA`.
     steps, solver, tol, max_iter
         As in `MKFDA`, applied to the product.

@@ -20,6 +20,7 @@ from dmkl.estimators.decisions import (
     NotCalibratedError,
     Priors,
     class_index,
+    class_weights,
     joined,
     predicted_labels,
 )
@@ -46,6 +47,7 @@ class Calibrated:
     decision_function: Callable[..., xr.DataArray]
     _check_fitted: Callable[[], None]
     _truth: Callable[..., Array]
+    _weighted: Callable[..., Targets]
 
     def labels_of(self, scores: Array) -> Array:
         """Labels that scores of `decision_function` mean, (samples,) or (samples, classes or tasks); see `predict`."""
@@ -142,7 +144,7 @@ class Calibrated:
                 )
                 raise InputError(msg)
         known = HeldOut(scores.reshape(len(scores), -1), index, np.arange(len(scores)), len(scores))
-        self._set_decider(Decider.learn(self.kind_, *known.by_problem(self.kind_), list(self.priors_), learnt_on))
+        self._set_decider(known.decider(self.kind_, list(self.priors_), learnt_on))
         return self
 
     def _calibrate_on(self, folds: Sequence[HeldOut], targets: Sequence[Targets], own: Targets) -> None:
@@ -154,12 +156,14 @@ class Calibrated:
             return
         known = joined([self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)])
         if self.calibrated_on_ is None and known.enough_for(self.priors_):
-            found = Decider.learn(self.kind_, *known.by_problem(self.kind_), list(self.priors_), SEARCHED)
+            found = known.decider(self.kind_, list(self.priors_), SEARCHED)
             self._set_decider(found.scaled(self._units(own)))
 
     def _comparable(self, fold: HeldOut, targets: Targets) -> HeldOut:
-        """With scores in units that do not depend on the training set."""
-        return replace(fold, scores=fold.scores * np.concatenate(self._units(targets)))
+        """With scores in units that do not depend on the training set, and rows that count as in training."""
+        weighted = self._weighted(targets)
+        scores = fold.scores * np.concatenate(self._units(weighted))
+        return replace(fold, scores=scores, by_class=class_weights(weighted))
 
     def _set_decider(self, decider: Decider | None) -> None:
         if decider is not None:

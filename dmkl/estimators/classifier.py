@@ -14,9 +14,12 @@ from dmkl.arrays import Array, Float
 from dmkl.estimators.calibration import Calibrated
 from dmkl.estimators.decisions import class_sizes, prior_probabilities
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.plan import FitOutcome
+from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Problems
+from dmkl.estimators.weights import ClassWeight, by_class, counts
+from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, encode_targets, is_known
+from dmkl.solvers.margin.machine import Bounds
 from dmkl.stores import Kernels
 
 __all__ = ["KernelClassifier", "label_accuracy"]
@@ -25,7 +28,26 @@ __all__ = ["KernelClassifier", "label_accuracy"]
 class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True):  # type: ignore[misc]
     """A classifier on a weighted sum of kernels."""
 
+    class_weight: ClassWeight = None
     _STATE = (*KernelLearner._STATE, "calibrated_on_")
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.class_weight is not None:
+            self._check_weights()
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        super()._check_data(K, targets)
+        by_class(self.class_weight, targets)
+
+    def _prices(self, data: TrainingSet, number: int, C: float) -> Bounds:
+        """The price of a violation of the margin for each sample of a problem; one number where all count once."""
+        targets, rows = data.problems.targets, data.problems.rows[number]
+        weights = counts(targets, data.fit.sample_weight, self.class_weight)
+        if weights is None:
+            return C
+        own = weights[number if targets.kind == "multilabel" else 0]
+        return C * (own if rows is None else own[rows])
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         return encode_targets(labels, n_samples, tasks)

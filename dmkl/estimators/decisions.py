@@ -7,7 +7,7 @@ fit, the held-out rows of a search, or rows that are given to `calibrate`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +30,7 @@ __all__ = [
     "check_priors",
     "class_index",
     "class_sizes",
+    "class_weights",
     "cross_decided",
     "joined",
     "predicted_labels",
@@ -105,10 +106,21 @@ def class_index(kind: str, classes: Array, labels: npt.ArrayLike) -> list[Index]
 
 
 def class_sizes(targets: Targets) -> list[Float]:
-    """Training rows of each class, for each problem, whose class is known."""
-    n_classes = len(targets.classes)
+    """Training rows of each class, for each problem, whose class is known: the sum of their weights."""
+    n_classes, weights = len(targets.classes), targets.weights or [None] * len(targets.problems)
     found = class_index(targets.kind, targets.classes, targets.labels)
-    return [np.bincount(index[index >= 0], minlength=n_classes).astype(np.float64) for index in found]
+    return [
+        np.bincount(index[index >= 0], d, minlength=n_classes).astype(np.float64)
+        for index, d in zip(found, weights, strict=True)
+    ]
+
+
+def class_weights(targets: Targets) -> list[Float | None]:
+    """What a training row of each class counts on average, (classes,), for each problem; None where all count once."""
+    if targets.weights is None:
+        return [None] * len(targets.problems)
+    counts = class_sizes(replace(targets, weights=None))
+    return [size / count for size, count in zip(class_sizes(targets), counts, strict=True)]
 
 
 def regression_units(sizes: Sequence[Float], ridges: Sequence[float]) -> list[Float]:
@@ -123,17 +135,19 @@ def regression_scores(targets: Targets, dual: Float, inverses: Sequence[Float | 
     """The estimates g = P(k | x) − π_k of the training rows of each problem: those whose class is known.
 
     Of the regression on all other rows where (A⁻¹)_ii and A⁻¹1 are there; otherwise of the rows themselves,
-    s(H − ½α), which their labels have been fitted to.
+    s(H − ½D⁻¹α), which their labels have been fitted to.
     """
     n_classes, found = len(targets.classes), []
     indexes = class_index(targets.kind, targets.classes, targets.labels)
-    alphas = _parts(targets.kind, dual)
-    for h, alpha, inverse, index in zip(targets.problems, alphas, inverses, indexes, strict=True):
+    alphas, sizes = _parts(targets.kind, dual), class_sizes(targets)
+    for k, (h, alpha, inverse, index) in enumerate(zip(targets.problems, alphas, inverses, indexes, strict=True)):
         alpha, index = alpha[index >= 0], index[index >= 0]
+        d = None if targets.weights is None else targets.weights[k]
         if inverse is None:
-            found.append(excess(np.bincount(index, minlength=n_classes).astype(np.float64)) * (h - 0.5 * alpha))
+            residual = 0.5 * alpha if d is None else 0.5 * alpha / d[:, None]
+            found.append(excess(sizes[k]) * (h - residual))
         else:
-            found.append(leave_one_out(alpha, inverse[:, 0], inverse[:, 1], index, n_classes))
+            found.append(leave_one_out(alpha, inverse[:, 0], inverse[:, 1], index, n_classes, d))
     return found
 
 
@@ -167,14 +181,21 @@ class Decider:
 
     @classmethod
     def learn(
-        cls, kind: str, scores: Sequence[Float], index: Sequence[Index], priors: Sequence[Float], learnt_on: str
+        cls,
+        kind: str,
+        scores: Sequence[Float],
+        index: Sequence[Index],
+        priors: Sequence[Float],
+        learnt_on: str,
+        weights: Sequence[Float | None] | None = None,
     ) -> Decider:
-        """Learn from scores (rows, columns) of rows with known classes, for each problem."""
+        """Learn from scores (rows, columns) of rows with known classes and weights (rows,), for each problem."""
         found, sharp = [], []
-        for part, classes, q in zip(scores, index, priors, strict=True):
-            shares = np.bincount(classes, minlength=len(q)) / len(classes)
-            found.append(Discriminant.of(part, classes, len(q), q))
-            sharp.append(sharpness(found[-1].log_densities(part) + np.log(shares), classes))
+        weights = [None] * len(scores) if weights is None else weights
+        for part, classes, q, d in zip(scores, index, priors, weights, strict=True):
+            sizes = np.bincount(classes, d, minlength=len(q))
+            found.append(Discriminant.of(part, classes, len(q), q, d))
+            sharp.append(sharpness(found[-1].log_densities(part) + np.log(sizes / sizes.sum()), classes, d))
         return cls(kind, tuple(found), np.array(priors), np.array(sharp), learnt_on)
 
     def scaled(self, factors: Sequence[Float]) -> Decider:
@@ -260,23 +281,35 @@ class HeldOut:
         Positions of the rows among all samples.
     n_validation
         The first of the rows are for choosing, the others for testing.
+    by_class
+        What rows of each class count, (classes,), for each problem; once where None.
     """
 
     scores: Float
     index: Sequence[Index]
     rows: Index
     n_validation: int
+    by_class: Sequence[Float | None] | None = None
 
     def take(self, chosen: npt.NDArray[np.bool_]) -> HeldOut:
         """Some of the rows, all for choosing."""
         index = [one[chosen] for one in self.index]
-        return HeldOut(self.scores[chosen], index, self.rows[chosen], int(np.count_nonzero(chosen)))
+        return replace(
+            self,
+            scores=self.scores[chosen],
+            index=index,
+            rows=self.rows[chosen],
+            n_validation=int(np.count_nonzero(chosen)),
+        )
 
-    def by_problem(self, kind: str) -> tuple[list[Float], list[Index]]:
-        """Scores and classes of each problem, of the rows whose class is known."""
+    def decider(self, kind: str, priors: Sequence[Float], learnt_on: str) -> Decider:
+        """The rule that these rows teach, those whose class is known."""
         known = [index >= 0 for index in self.index]
         parts = [part[k] for part, k in zip(_parts(kind, self.scores), known, strict=True)]
-        return parts, [index[k] for index, k in zip(self.index, known, strict=True)]
+        index = [index[k] for index, k in zip(self.index, known, strict=True)]
+        of_class = [None] * len(index) if self.by_class is None else self.by_class
+        weights = [None if d is None else d[i] for d, i in zip(of_class, index, strict=True)]
+        return Decider.learn(kind, parts, index, priors, learnt_on, weights)
 
     def enough_for(self, priors: Sequence[Float] | Float) -> bool:
         """Whether every class of every problem has the rows that a rule is learnt from."""
@@ -319,7 +352,7 @@ def joined(some: Sequence[HeldOut]) -> HeldOut:
     """Rows of several folds together, all for choosing."""
     index = [np.concatenate(each) for each in zip(*(one.index for one in some), strict=True)]
     rows = np.concatenate([one.rows for one in some])
-    return HeldOut(np.concatenate([one.scores for one in some]), index, rows, len(rows))
+    return HeldOut(np.concatenate([one.scores for one in some]), index, rows, len(rows), some[0].by_class)
 
 
 def _fifths(index: Index) -> Index:
@@ -336,7 +369,7 @@ def _shifted(kind: str, learnt: HeldOut, priors: Sequence[Float], scores: Float)
     """
     if not learnt.enough_for(priors):
         return scores
-    decider = Decider.learn(kind, *learnt.by_problem(kind), priors, SEARCHED)
+    decider = learnt.decider(kind, priors, SEARCHED)
     if kind == "multiclass":
         return decider.decision(scores)
     low, high = decider.decision(np.zeros((1, scores.shape[1]))), decider.decision(np.ones((1, scores.shape[1])))

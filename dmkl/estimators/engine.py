@@ -59,6 +59,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     for fit in plan.fits:
         fit.learner._check_parameters()
         fit.learner._check_data(plan.K, fit.targets)
+        if fit.sample_weight is not None:
+            fit.learner._check_weights()
     tally = Tally()
     with progress.spending() as tally.phases, _open(workspace) as space:
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
@@ -85,7 +87,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     if not plan.duals:
         outcomes = [[replace(outcome, dual=None) for outcome in mine] for mine in outcomes]
     else:
-        outcomes = [_over_all_rows(data, mine) for data, mine in zip(sets, outcomes, strict=True)]
+        outcomes = [_over_samples(data, mine) for data, mine in zip(sets, outcomes, strict=True)]
     found = [
         FitOutcome(*parts, tally.n_passes, n_prepared)
         for parts in zip(sets, outcomes, scores, prepared, solvers, strict=True)
@@ -139,34 +141,45 @@ def _training_sets(
     learnt: list[Problems] = []
     for fit in fits:
         source = sources.setdefault(type(fit.learner), fit.learner._source(K))
-        key = (id(fit.targets), type(fit.learner), fit.learner.multiclass)
-        if key not in problems:
-            problems[key] = fit.learner._problems(fit.targets, fit.tasks)
-        learnt.append(problems[key])
-        of_rows: dict[int, int] = {}
-        for labeled in problems[key].labeled:
-            if id(labeled) in of_rows:
-                continue
-            train = fit.train if labeled is None else fit.train[labeled]
-            rows: Hashable = (id(source), train.tobytes(), fit.held_out.tobytes(), fit.learner._steps())
-            if rows not in places:
-                places[rows] = len(whole)
-                kernels = _part(source, np.concatenate([train, fit.held_out]), train)
-                whole.append(fit.learner._stepped(kernels))
-                titles.append(fit.title)
-            of_rows[id(labeled)] = places[rows]
-        owners.append([of_rows[id(labeled)] for labeled in problems[key].labeled])
+        mine = _problems(fit, problems)
+        learnt.append(mine)
+        found_at: dict[Hashable, int] = {}
+        owners.append([])
+        for labeled, weights in zip(mine.labeled, mine.weights, strict=True):
+            part = (id(labeled), id(weights))
+            if part not in found_at:
+                train = fit.train if labeled is None else fit.train[labeled]
+                counts = None if weights is None else weights.tobytes()
+                rows = (id(source), train.tobytes(), fit.held_out.tobytes(), counts, fit.learner._steps())
+                if rows not in places:
+                    places[rows] = len(whole)
+                    kernels = _part(source, np.concatenate([train, fit.held_out]), train)
+                    whole.append(fit.learner._stepped(kernels, weights))
+                    titles.append(fit.title)
+                found_at[part] = places[rows]
+            owners[-1].append(found_at[part])
     lenses, statistics = _measured(whole, workspace, tally)
     trainings = [
         Training(lens if K.is_square else lens.training(), lens, K.names, title)
         for lens, K, title in zip(lenses, whole, titles, strict=True)
     ]
     found = []
-    for fit, mine, own in zip(fits, learnt, owners, strict=True):
+    for fit, own, places_of in zip(fits, learnt, owners, strict=True):
         source = sources[type(fit.learner)]
         kernels, new = _part(source, fit.train, fit.train), _part(source, fit.held_out, fit.train)
-        found.append(TrainingSet(kernels, new, tuple(trainings[place] for place in own), mine, fit, K.names))
+        found.append(TrainingSet(kernels, new, tuple(trainings[place] for place in places_of), own, fit, K.names))
     return found, trainings, statistics
+
+
+def _problems(fit: Fit, known: dict[Hashable, Problems]) -> Problems:
+    """What a row learns; rows that learn the same share the object."""
+    learner, targets = fit.learner, fit.learner._weighted(fit.targets, fit.sample_weight)
+    # Targets that are weighted have been made for this row.
+    counts = None if targets.weights is None else tuple(weights.tobytes() for weights in targets.weights)
+    key = (id(fit.targets), counts, type(learner), learner.multiclass)
+    if key not in known:
+        known[key] = learner._problems(targets, fit.tasks)
+    return known[key]
 
 
 def _part(K: KernelSet, rows: Index, cols: Index) -> KernelSet:
@@ -256,16 +269,20 @@ def _scored(
     return found
 
 
-def _over_all_rows(data: TrainingSet, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Outcomes with dual variables over all training rows of the fit: zero where a problem knows no label."""
-    found = list(outcomes)
-    for part in data.parts:
-        if part.rows is None:
-            continue
-        for k in part.members:
-            dual = outcomes[k].dual
-            assert dual is not None
+def _over_samples(data: TrainingSet, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Outcomes with the dual variables of samples, over all training rows of the fit.
+
+    Zero where a problem knows no label. Those of D^{1/2}KD^{1/2} are D^{−1/2} times those of K.
+    """
+    found = []
+    for outcome, rows, weights in zip(outcomes, data.problems.labeled, data.problems.weights, strict=True):
+        dual = outcome.dual
+        assert dual is not None
+        if weights is not None:
+            dual = dual * np.sqrt(weights)[:, None]
+        if rows is not None:
             wide = np.zeros((len(data.fit.train), dual.shape[1]))
-            wide[part.rows] = dual
-            found[k] = replace(outcomes[k], dual=wide)
+            wide[rows] = dual
+            dual = wide
+        found.append(replace(outcome, dual=dual))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from dmkl.estimators.decisions import (
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Problems
+from dmkl.estimators.weights import ClassWeight, counts
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent, onto_sphere
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
@@ -47,6 +49,7 @@ class FisherLearner(KernelLearner, abstract=True):
     other targets.
     """
 
+    p: float | Sequence[float] = np.inf
     lam: float | Sequence[float]
     solver: str
     tol: float
@@ -55,6 +58,8 @@ class FisherLearner(KernelLearner, abstract=True):
     finish: Finish = "auto"
     basis: int | str | None = None
     mu: float | None = None
+    class_weight: ClassWeight = None
+    _TAKES_WEIGHTS = True
 
     def __init__(
         self,
@@ -72,8 +77,8 @@ class FisherLearner(KernelLearner, abstract=True):
         self.max_iter = max_iter
 
     def _exponents(self) -> list[float]:
-        """The norm, or one for each task."""
-        return [float(np.inf)]
+        """The norm, or one for each problem."""
+        return [as_exponent(float(p)) for p in np.atleast_1d(np.asarray(self.p, dtype=np.float64))]
 
     def _ridges(self) -> list[float]:
         return check_positive("lam", self.lam)
@@ -92,6 +97,13 @@ class FisherLearner(KernelLearner, abstract=True):
             check_positive("mu", self.mu, "or None for weights of norm one")
         check_solver(self.solver, self._options(), self._exponents())
 
+    def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
+        """See `KernelLearner._weighted`: least squares of D^{1/2}(H − f) is that of D^{1/2}KD^{1/2} and D^{1/2}H."""
+        found = counts(targets, sample_weight, self.class_weight) if targets.weights is None else None
+        if found is None:
+            return targets
+        return targets.weighted([d if rows is None else d[rows] for d, rows in zip(found, targets.rows, strict=True)])
+
     def _method(self) -> FisherMethod:
         return FisherMethod(self.solver, self._options())
 
@@ -103,7 +115,9 @@ class FisherLearner(KernelLearner, abstract=True):
         def problem_of(k: int) -> FisherProblem:
             title, start = f"{data.training.title}{problems.title(k)}", data.start(k)
             start = None if start is None else onto_sphere(start, exponents[k])
-            return FisherProblem(problems.h[k], ridges[k], exponents[k], title, start)
+            weights = problems.weights[k]
+            constant = None if weights is None else np.sqrt(weights)
+            return FisherProblem(problems.h[k], ridges[k], exponents[k], title, start, constant)
 
         return data.jobs(problem_of)
 
@@ -118,6 +132,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         lam: float | Sequence[float] = 1e-2,
         *,
         priors: Priors = None,
+        class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "trace"),
         solver: SolverName = "auto",
         tol: float = 1e-4,
@@ -125,6 +140,10 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     ) -> None:
         super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
         self.priors = priors
+        self.class_weight = class_weight
+
+    def _options(self) -> FisherOptions:
+        return replace(super()._options(), leave_one_out=True)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -165,12 +184,15 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         scores = regression_scores(targets, found.rule.dual, inverses if honest else [None] * len(inverses))
         index = [each[each >= 0] for each in class_index(targets.kind, targets.classes, targets.labels)]
         priors = [prior_probabilities(self.priors, sizes) for sizes in class_sizes(targets)]
-        learnt = Decider.learn(targets.kind, scores, index, priors, LEFT_OUT if honest else "")
+        learnt = Decider.learn(
+            targets.kind, scores, index, priors, LEFT_OUT if honest else "", found.data.problems.weights
+        )
         return learnt.scaled(self._units(targets))
 
     def _decided_held_out(self, folds: Sequence[HeldOut], targets: Sequence[Targets]) -> list[Float]:
         comparable = [self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)]
-        priors = [[prior_probabilities(self.priors, sizes) for sizes in class_sizes(each)] for each in targets]
+        sizes = [class_sizes(self._weighted(each)) for each in targets]
+        priors = [[prior_probabilities(self.priors, each) for each in some] for some in sizes]
         decided: dict[int, Float] = {}
         # Folds that have learnt other classes say nothing of one another.
         for classes in {tuple(each.classes.tolist()) for each in targets}:
@@ -198,6 +220,11 @@ class MKFDA(FisherClassifier):
         Prior probabilities of the classes in `predict` and `predict_proba`, as in scikit-learn's discriminants: their
         shares in training ("empirical", or None), "uniform", or a number for each class, sorted, that sum to one.
         Weights and scores do not depend on them.
+    class_weight
+        What a sample of each class counts, times its `sample_weight` in `fit`: "balanced" (m divided by the number of
+        classes and by the samples of the class, as in scikit-learn), a weight for each class by its label, or None.
+        With weights d the problem is that of D^{1/2}K(β)D^{1/2} and D^{1/2}H, and so is the certificate; shares of
+        classes are those of the weights. Tasks of a multilabel problem are balanced each by itself.
     steps
         What is done to the kernels, in this order, by statistics of the training samples: "center" (in feature space;
         the method assumes it), "trace" (unit trace), "cosine" (unit norm of each sample), "multiplicative" (unit
@@ -235,7 +262,8 @@ class MKFDA(FisherClassifier):
     weights_ : DataArray
         β, over kernel; over kernel and task for a multilabel problem.
     dual_coef_ : DataArray
-        α, over sample and class (one column for two classes), or sample and task.
+        α, over sample and class (one column for two classes), or sample and task; with weights of samples that of
+        (½D⁻¹ + K(β)/2λ)α = H.
     gap_ : float or DataArray
         The proven relative gap, (F(α) − S(α, β) + ‖R‖²)/|S|, computed from the returned pair; the subspace solver
         proves a sharper bound than ‖R‖² where it has combined kernels. With `mu` it holds for the Tikhonov form and for
@@ -294,6 +322,7 @@ class MKFDA(FisherClassifier):
         lam: float | Sequence[float] = 1e-2,
         *,
         priors: Priors = None,
+        class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "trace"),
         solver: SolverName = "auto",
         tol: float = 1e-4,
@@ -303,15 +332,14 @@ class MKFDA(FisherClassifier):
         basis: int | str | None = None,
         mu: float | None = None,
     ) -> None:
-        super().__init__(lam, priors=priors, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
+        super().__init__(
+            lam, priors=priors, class_weight=class_weight, steps=steps, solver=solver, tol=tol, max_iter=max_iter
+        )
         self.p = p
         self.master = master
         self.finish = finish
         self.basis = basis
         self.mu = mu
-
-    def _exponents(self) -> list[float]:
-        return [as_exponent(float(p)) for p in np.atleast_1d(np.asarray(self.p, dtype=np.float64))]
 
 
 assert MKFDA.__doc__ is not None
@@ -327,7 +355,7 @@ class Uniform(FisherClassifier):
 
     Parameters
     ----------
-    lam, priors, steps, solver, tol, max_iter
+    lam, priors, class_weight, steps, solver, tol, max_iter
         As in `MKFDA`.
     """
 

@@ -1,178 +1,87 @@
-"""Multiple kernel learning as one scikit-learn classifier on a table of features."""
+"""What the fronts for scikit-learn share: an estimator of dmkl inside, and everything computed in this process."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import dask
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.fisher import MKFDA
-from dmkl.features.build import Missing, build
-from dmkl.features.specs import plan
-from dmkl.inputs.features import as_features
-from dmkl.numerics.fisher import encode_targets
-from dmkl.numerics.tiling import Tiling
-from dmkl.passes.execute import Machine, active_client, check_memory, computing_here, machine
+from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.regressor import KernelRegressor
+from dmkl.estimators.ridge import MKRidge
+from dmkl.kernelset import KernelSet
+from dmkl.passes.execute import Machine, active_client, computing_here
 
-__all__ = ["MKLClassifier", "in_this_process"]
-
-
-DEFAULT_KERNELS: dict[str, Any] = {"function": "rbf", "bandwidth": [0.1, 0.3, 1, 3, 10]}
-"""What `MKLClassifier` makes of every block where it is not told otherwise."""
+__all__ = ["ClassifierFront", "Front", "RegressorFront", "in_this_process"]
 
 
-class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Multiple kernel learning on a table of features, for pipelines and searches of scikit-learn.
+class Front(BaseEstimator):  # type: ignore[misc]
+    """An estimator of dmkl as one of scikit-learn, that makes kernels of what it is given."""
 
-    ``fit`` makes kernels of the columns of X, each a function of one block of them, and learns their weights;
-    ``predict`` computes the kernels that got weight between new and training samples. All kernels of the training
-    samples are held in memory, n·m²/2 entries: for more, build them on disk with `dmkl.build` and fit the estimator on
-    them.
-
-    Parameters
-    ----------
-    estimator
-        Any classifier of dmkl, `dmkl.MKFDA()` by default. Its parameters are set as ``estimator__p``,
-        ``estimator__lam`` …
-    kernels
-        What to compute, as the `specs` of `dmkl.build`, their `feature` being the name of a block. By default
-        exp(−‖x − y‖²/(b·D̄)) of every block for b = 0.1, 0.3, 1, 3 and 10, D̄ being the mean of ‖x − y‖² over the
-        pairs of training samples.
-    blocks
-        Columns of X by the name of the block: names, positions, a slice or a mask. By default all columns are one
-        block "X".
-    missing
-        Whether samples may lack blocks, their columns being NaN: "refuse" them, or "zero", which gives them the mean of
-        the training samples in the block's feature spaces.
-    dtype
-        Precision of the kernels, "float32" or "float64"; that of X by default.
-
-    Attributes
-    ----------
-    estimator_ : KernelClassifier
-        The fitted estimator. Its `save` writes the model; what `dmkl.load` reads predicts from
-        ``features={block: columns}``.
-    weights_ : DataArray
-        β, over kernel; over kernel and task for a multilabel problem.
-    kernel_names_ : tuple of str
-        The kernels.
-    classes_ : ndarray
-        The labels, sorted; 0 and 1 for a multilabel problem.
-    n_iter_ : int
-        Weightings tried, where the estimator counts them.
-    n_features_in_ : int
-        Columns of X.
-    feature_names_in_ : ndarray
-        Their names, where X is a data frame whose columns have names.
-
-    Notes
-    -----
-    Everything is computed in this process, never on a `distributed` client: a fit is a part of a larger job, whose
-    parts joblib hands out (``n_jobs=``). In the main thread it takes all cores, in a worker process of joblib its share
-    of the cores and of `dmkl.memory`, in any other thread that thread alone.
-
-    Examples
-    --------
-    >>> import dmkl
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.model_selection import GridSearchCV
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> model = make_pipeline(StandardScaler(), dmkl.MKLClassifier(blocks={"sepals": [0, 1], "petals": [2, 3]}))
-    >>> grid = {"mklclassifier__estimator__lam": [1e-3, 1e-1]}
-    >>> search = GridSearchCV(model, grid).fit(*load_iris(return_X_y=True))
-    >>> bool(search.best_score_ > 0.9)
-    True
-    """
-
-    def __init__(
-        self,
-        estimator: KernelClassifier | None = None,
-        kernels: Any = None,
-        blocks: Mapping[str, Any] | None = None,
-        *,
-        missing: Missing = "refuse",
-        dtype: npt.DTypeLike | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.kernels = kernels
-        self.blocks = blocks
-        self.missing = missing
-        self.dtype = dtype
+    estimator: Any
+    estimator_: Any
+    _DEFAULT: ClassVar[type[KernelLearner]]
+    """The estimator where none is given."""
+    _KIND: ClassVar[tuple[type[KernelLearner], str]]
+    """What an estimator must be, and its name in messages."""
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; those of the default estimator (``estimator__lam``) too."""
         if self.estimator is None and "estimator" not in params and any(k.startswith("estimator__") for k in params):
-            self.estimator = MKFDA()
+            self.estimator = self._DEFAULT()
         super().set_params(**params)
         return self
+
+    def _unfitted(self) -> Any:
+        """The estimator to fit; what an earlier fit has left is gone, so that one that fails leaves none."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        estimator: Any = self._DEFAULT() if self.estimator is None else self.estimator
+        kind, name = self._KIND
+        if not isinstance(estimator, kind):
+            msg = f"estimator must be a {name} of dmkl such as {self._DEFAULT.__name__}(), got {estimator!r:.100}"
+            raise InputError(msg)
+        return clone(estimator)
+
+    def _fit_on(self, estimator: Any, K: KernelSet, y: Any, fit_params: dict[str, Any]) -> None:
+        self.estimator_ = estimator.fit(K, y, **fit_params)
+        self.weights_ = self.estimator_.weights_
+        self.kernel_names_ = K.names
+        if hasattr(self.estimator_, "n_iter_"):
+            self.n_iter_ = self.estimator_.n_iter_
+
+    def _found(self, method: str, X: Any) -> npt.NDArray[np.float64]:
+        """What a method of the estimator says of new samples."""
+        raise NotImplementedError
+
+
+class ClassifierFront(ClassifierMixin, Front):  # type: ignore[misc]
+    """A classifier of dmkl as one of scikit-learn."""
+
+    _DEFAULT, _KIND = MKFDA, (KernelClassifier, "classifier")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
-        """Make the kernels and learn their weights.
-
-        Parameters
-        ----------
-        X
-            (m, columns), an array or a data frame of numbers.
-        y
-            (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems.
-        **fit_params
-            For the `fit` of the estimator, such as the `sample_weight` of `dmkl.MKSVM`.
-
-        Raises
-        ------
-        InputError
-            If X, y or a parameter breaks a rule.
-        MemoryBudgetError
-            If the kernels do not fit the memory; nothing was computed.
-        """
-        for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)  # a fit that fails leaves no older one
-        estimator: Any = MKFDA() if self.estimator is None else self.estimator
-        if not isinstance(estimator, KernelClassifier):
-            msg = f"estimator must be a classifier of dmkl such as MKFDA(), got {estimator!r:.100}"
-            raise InputError(msg)
-        # A copy, since prediction needs the training samples as they are now. Two classes take two samples.
-        X, labels = validate_data(self, X, y, **self._checks(), copy=True, multi_output=True, ensure_min_samples=2)
-        check_classification_targets(labels)
-        if hasattr(labels, "toarray"):  # sparse, as of many tasks
-            labels = labels.toarray()
-        if labels.ndim == 2 and labels.shape[1] == 1:
-            labels = column_or_1d(labels, warn=True)
-        encode_targets(labels, len(X))  # what is wrong with them is told before kernels are computed
-        features = self._features(X)
-        specs = DEFAULT_KERNELS if self.kernels is None else self.kernels
-        with in_this_process():
-            self._check_plan(specs, features, X)
-            K = build(None, features, specs, missing=self.missing, dtype=self.dtype)
-            self.estimator_ = clone(estimator).fit(K.persist(), labels, **fit_params)
+    def _fit_on(self, estimator: Any, K: KernelSet, y: Any, fit_params: dict[str, Any]) -> None:
+        super()._fit_on(estimator, K, y, fit_params)
         self.classes_ = self.estimator_.classes_
-        self.weights_ = self.estimator_.weights_
-        self.kernel_names_ = K.names
-        if hasattr(self.estimator_, "n_iter_"):
-            self.n_iter_ = self.estimator_.n_iter_
-        return self
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
         """What labels are read from: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
@@ -183,7 +92,8 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X
-            (n, columns), the columns of training.
+            New samples in the form of training: (n, columns) of features, or (n, m, kernels) of kernels between new
+            and training samples.
 
         Raises
         ------
@@ -209,71 +119,20 @@ class MKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         return self._found("predict_proba", X)
 
-    def _found(self, method: str, X: Any) -> npt.NDArray[np.float64]:
-        """What a method of the estimator says of new samples."""
-        check_is_fitted(self, "estimator_")
-        X = validate_data(self, X, reset=False, **self._checks())
-        with in_this_process():
-            found = getattr(self.estimator_, method)(features=self._features(X), missing=self.missing)
-        values: npt.NDArray[np.float64] = found.values
-        return values
 
-    def _checks(self) -> dict[str, Any]:
-        finite = "allow-nan" if self.missing == "zero" else True
-        return {"dtype": (np.float64, np.float32), "ensure_all_finite": finite}
+class RegressorFront(RegressorMixin, Front):  # type: ignore[misc]
+    """A regression of dmkl as one of scikit-learn."""
 
-    def _features(self, X: Array) -> dict[str, pd.DataFrame]:
-        """The columns of each block."""
-        frame = pd.DataFrame(X, columns=getattr(self, "feature_names_in_", None), copy=False)
-        if self.blocks is None:
-            return {"X": frame}
-        blocks: Any = self.blocks
-        if not isinstance(blocks, Mapping) or not blocks:
-            msg = f"blocks maps the name of each block to its columns of X, got {blocks!r:.100}"
-            raise InputError(msg)
-        return {name: frame.iloc[:, self._places(name, asked)] for name, asked in blocks.items()}
+    _DEFAULT, _KIND = MKRidge, (KernelRegressor, "regression")
 
-    def _places(self, name: str, asked: Any) -> Array:
-        """Positions of the columns of a block."""
-        key = asked if isinstance(asked, slice) else np.ravel(asked)
-        told = (asked.start, asked.stop) if isinstance(asked, slice) else np.ravel(asked)
-        by_name = any(isinstance(item, str) for item in told)
-        named = hasattr(self, "feature_names_in_")
-        places = pd.Series(np.arange(self.n_features_in_), index=self.feature_names_in_ if named else None)
-        try:
-            found = places.loc[key].to_numpy() if by_name and named else places.to_numpy()[key]
-        except (KeyError, IndexError, TypeError) as error:
-            hint = "; X has no names of columns, give a data frame" if by_name and not named else ""
-            msg = (
-                f"blocks[{name!r}] must be names, positions, a slice or a mask of the {self.n_features_in_} columns of "
-                f"X, got {asked!r:.100} ({error}){hint}"
-            )
-            raise InputError(msg) from error
-        if not len(found):
-            msg = f"blocks[{name!r}] takes no column of X, got {asked!r:.100}; give it some, or leave the block out"
-            raise InputError(msg)
-        return found
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
-    def _check_plan(self, specs: Any, features: Mapping[str, pd.DataFrame], X: Array) -> None:
-        """Refuse kernels that make no sense here or do not fit the memory, before anything is computed."""
-        planned, _ = plan(specs, as_features(features).blocks)
-        for item in planned:
-            if item.feature is None:
-                msg = (
-                    f"kernel {item.name!r} is a function of the names of the samples, and rows of X have none; leave "
-                    "it out, or use dmkl.build"
-                )
-                raise InputError(msg)
-        tile, where = settings.tile_size(len(X)), machine()
-        n_tiles = sum(1 for _ in Tiling(len(X), len(X), tile, upper=True).pairs())
-        n_bytes = len(planned) * n_tiles * tile**2 * np.dtype(X.dtype if self.dtype is None else self.dtype).itemsize
-        check_memory(
-            f"holding {len(planned)} kernels of {len(X):,} samples",
-            {"kernels": n_bytes},
-            where.task_bytes * where.slots,
-            "Build them on disk with dmkl.build and fit the estimator itself on those, take fewer kernels or "
-            "dtype='float32', or set dmkl.memory higher",
-        )
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Predictions for new samples, (n,), or (n, targets)."""
+        return self._found("predict", X)
 
 
 @contextmanager

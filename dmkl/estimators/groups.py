@@ -17,6 +17,7 @@ from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.learner import features_of
 from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
 from dmkl.estimators.problems import DecisionRule, Loss
+from dmkl.estimators.weights import ClassWeight, check_hinge
 from dmkl.features.cross import TrainingFeatures, row_features
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.grouping import (
@@ -66,6 +67,8 @@ class GSMKL(KernelClassifier):
         discriminant), whose ridge is `lam`.
     lam
         Ridge λ > 0 of the square loss.
+    class_weight
+        As in `MKSVM`; of the hinge loss alone. The groups do not depend on it.
     weighting
         "root": β = √γ with γ the softmax, so that Σ_m (β_m^g)² = 1; "softmax": the paper's β = γ.
     across
@@ -131,6 +134,7 @@ class GSMKL(KernelClassifier):
         feature: str | None = None,
         restarts: int = 1,
         random_state: int = 0,
+        class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-4,
         max_iter: int = 100,
@@ -146,6 +150,7 @@ class GSMKL(KernelClassifier):
         self.feature = feature
         self.restarts = restarts
         self.random_state = random_state
+        self.class_weight = class_weight
         self.steps = steps
         self.tol = tol
         self.max_iter = max_iter
@@ -154,6 +159,7 @@ class GSMKL(KernelClassifier):
 
     _HAS_INTERCEPT = True
     _TAKES_UNKNOWN_LABELS = False
+    _TAKES_WEIGHTS = True
     _STATE = (*KernelClassifier._STATE, "converged_", "n_trainings_")
 
     def _check_parameters(self) -> None:
@@ -166,6 +172,9 @@ class GSMKL(KernelClassifier):
         check_positive("tol", self.tol)
         price = "C" if self.loss == "hinge" else "lam"
         check_positive(price, getattr(self, price))
+
+    def _check_weights(self) -> None:
+        check_hinge(self.loss)
 
     def _preparation(self, data: TrainingSet) -> Preparation:
         """The groups, which do not depend on the classifiers' price."""
@@ -230,7 +239,7 @@ class GSMKL(KernelClassifier):
                 columns[k] if square else problems.h[k],
                 prepared.labels,
                 prepared.n_groups,
-                C=None if square else self.C,
+                C=None if square else self._prices(data, k, self.C),
                 lam=self.lam if square else None,
                 name=problems.title(k),
             )

@@ -18,12 +18,14 @@ from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass, Problems, Statistics, side_by_side
 from dmkl.estimators.results import set_results, warn_if_open
 from dmkl.estimators.saving import MODELS, decode, encode, save_model
+from dmkl.estimators.weights import as_sample_weight
 from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
 from dmkl.inputs.joins import Join
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
+from dmkl.numerics.fitted import Weighing
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.view import View
@@ -34,11 +36,10 @@ from dmkl.stores import Kernels, as_kernel_set
 
 __all__ = [
     "KernelLearner",
-    "decisions_of",
     "features_of",
     "fitted",
+    "given_labels",
     "labeled_targets",
-    "labels_of",
 ]
 
 
@@ -66,6 +67,8 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     """Whether solutions have a bias."""
     _TAKES_UNKNOWN_LABELS = True
     """Whether labels may be unknown for some samples of a task."""
+    _TAKES_WEIGHTS = False
+    """Whether samples may have weights."""
     _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_")
     """Attributes that are saved as JSON, where they are there."""
 
@@ -93,6 +96,12 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             )
             raise InputError(msg)
 
+    def _check_weights(self) -> None:
+        """Refuse weights of samples where the learner has no use for them, by InputError."""
+        if not self._TAKES_WEIGHTS:
+            msg = f"{type(self).__name__} does not weigh samples; leave sample_weight out"
+            raise InputError(msg)
+
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
         """Rows of a plan whose outcomes decide about this fit."""
         return ()
@@ -104,6 +113,10 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     def _source(self, K: KernelSet) -> KernelSet:
         """The kernels that are learnt from, made of those that are given."""
         return K
+
+    def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
+        """The targets with what samples count, where statistics and targets depend on it."""
+        return targets
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         """The independent problems."""
@@ -126,6 +139,10 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         found: Float = (yield CombinedProduct(rule.dual, rule.weights, exact=True)) + rule.bias
         return found
 
+    def decisions_of(self, scores: Array) -> Float:
+        """What predictions are read from, in the shape of the scores: the scores themselves."""
+        return scores
+
     def _set_attributes(self, found: FitOutcome) -> None:
         """Set the attributes that only this learner has, after those of all learners."""
 
@@ -138,7 +155,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, K: Kernels, y: npt.ArrayLike | None = None) -> Self:
+    def fit(self, K: Kernels, y: npt.ArrayLike | None = None, sample_weight: npt.ArrayLike | None = None) -> Self:
         """Learn the weights and the dual variables.
 
         Parameters
@@ -151,25 +168,30 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             unknown (NaN, None, an empty string) leaves its sample out of that column's problem alone, and out of the
             statistics of its kernels. Where it carries names of samples (the index of a series, a coordinate), each
             sample of `K` gets the label of its name. The labels stored with the kernels where missing.
+        sample_weight
+            (m,), d_i > 0: what sample i counts, times the weight of its class where the learner has `class_weight`.
+
+            A whole number counts like as many equal samples: in least squares (Fisher discriminants, ridge
+            regression) everywhere, in centering, normalizing, priors and the decision too, but for the scores from
+            which a sample is left out, with all its weight. In a machine with margins it multiplies C, and statistics
+            of the kernels count each sample once.
 
         Raises
         ------
         InputError
-            If a parameter, the labels or the kernels break a rule.
+            If a parameter, the labels, the weights or the kernels break a rule.
         IndefiniteKernelError
             If a kernel proves not to be positive semidefinite.
         MemoryBudgetError
             If the solver that was asked for does not fit the memory budget.
         """
-        return self._fit(K, y)
-
-    def _fit(self, K: Kernels, y: npt.ArrayLike | None, sample_weight: Float | None = None) -> Self:
         # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         K = as_kernel_set(K, "fit")
         targets, tasks = labeled_targets(self, K, y, "fit")
-        row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=sample_weight)
+        weights = None if sample_weight is None else as_sample_weight(sample_weight, K.shape[1])
+        row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=weights)
         self._take(run(Plan(K, [row])).fits[0])
         return self
 
@@ -197,16 +219,20 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         every = np.arange(self.dual_coef_.shape[1])
         found = []
         for part in parts:
-            steps = part.training.square.fitted.steps
-            found.append(Statistics(steps[len(steps) - own :], every if len(parts) == 1 else part.members, part.rows))
+            # Of weights the dual variables tell.
+            steps = [step for step in part.training.square.fitted.steps if not isinstance(step, Weighing)]
+            found.append(
+                Statistics(tuple(steps[len(steps) - own :]), every if len(parts) == 1 else part.members, part.rows)
+            )
         return tuple(found)
 
     def _steps(self) -> tuple[str, ...]:
         return as_steps(self.steps)
 
-    def _stepped(self, K: KernelSet) -> KernelSet:
-        """The kernels with the learner's steps, not measured."""
-        return K.with_steps(self.steps)
+    def _stepped(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
+        """The kernels with the learner's steps, not measured: D^{1/2}KD^{1/2} where training samples have weights d."""
+        found = K.with_steps(self.steps, weights)
+        return found if weights is None else found.weighed(weights)
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
@@ -312,7 +338,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     @staticmethod
     def _truth(K: Kernels | None, y: npt.ArrayLike | None, what: str = "score") -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
-        truth = labels_of(K, y)[0] if isinstance(K, KernelSet) else y
+        truth = given_labels(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
             msg = f"{what} needs labels: give y, or store them with the kernels"
             raise InputError(msg)
@@ -401,21 +427,14 @@ def labeled_targets(
         _, rows, cols = K.shape
         msg = f"{what} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
         raise InputError(msg)
-    labels, tasks = labels_of(K, y)
+    labels, tasks = given_labels(K, y)
     if labels is None:
         msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
         raise InputError(msg)
     return learner._targets(labels, K.shape[1], tasks), tasks
 
 
-def decisions_of(found: FitOutcome) -> Float:
-    """What predictions for the held-out rows of a plan's row are read from, as its learner would after that fit."""
-    learner: Any = found.data.fit.learner
-    decisions: Float = learner._decisions(found)
-    return decisions
-
-
-def labels_of(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
+def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
     """Labels of the row samples and names of their tasks: of `y`, by name where it has names, or else the stored ones.
 
     Raises

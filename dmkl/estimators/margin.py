@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils.class_weight import compute_sample_weight
 
 from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
@@ -17,19 +16,17 @@ from dmkl.estimators.checks import check_choice, check_positive, one_for_each
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass
+from dmkl.estimators.weights import ClassWeight
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets, as_exponent, is_known
+from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.margin.gmkl import Method, gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.margin.machine import Bounds
 from dmkl.solvers.margin.mksvm import MarginProblem, mk_svm
 from dmkl.solvers.requests import Solver
-from dmkl.stores import Kernels, as_kernel_set
 
-__all__ = ["GMKL", "MKSVM", "ClassWeight", "MarginClassifier", "votes"]
-
-ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
+__all__ = ["GMKL", "MKSVM", "MarginClassifier", "votes"]
 
 
 class MarginClassifier(KernelClassifier, abstract=True):
@@ -39,6 +36,7 @@ class MarginClassifier(KernelClassifier, abstract=True):
     tol: float
     max_iter: int
     _HAS_INTERCEPT = True
+    _TAKES_WEIGHTS = True
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -53,81 +51,6 @@ class MarginClassifier(KernelClassifier, abstract=True):
         return votes(scores) if rule.dim == "pair" else scores
 
 
-class WeightedClassifier(MarginClassifier, abstract=True):
-    """Machines whose price of a violation, C, differs from sample to sample."""
-
-    class_weight: ClassWeight = None
-
-    def fit(self, K: Kernels, y: npt.ArrayLike | None = None, sample_weight: npt.ArrayLike | None = None) -> Self:
-        """Learn the weights and the classifier.
-
-        Parameters
-        ----------
-        K
-            The training kernels, ``K[train, train]``.
-        y
-            (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems that
-            share the passes. The labels stored with the kernels where missing.
-        sample_weight
-            (m,), w_i > 0: sample i has the price C·w_i, times the weight of its class. A weight of two counts like two
-            equal samples, but for the statistics of centering and normalizing, in which each sample counts once.
-
-        Raises
-        ------
-        InputError
-            If a parameter, the labels, the weights or the kernels break a rule.
-        IndefiniteKernelError
-            If a kernel proves not to be positive semidefinite.
-        """
-        K = as_kernel_set(K, "fit")
-        return self._fit(K, y, None if sample_weight is None else _checked_weights(sample_weight, K.shape[1]))
-
-    def _check_data(self, K: KernelSet, targets: Targets) -> None:
-        super()._check_data(K, targets)
-        self._class_weights(targets)
-
-    def _class_weights(self, targets: Targets) -> list[Float]:
-        """What the class of each sample counts, (m,), for each task or for all problems."""
-        labels = targets.labels if targets.kind == "multilabel" else targets.labels[:, None]
-        if isinstance(self.class_weight, Mapping):
-            strange = [label for label in self.class_weight if label not in targets.classes.tolist()]
-            if strange or not all(np.isfinite(w) and w > 0 for w in self.class_weight.values()):
-                told = f"has weights for {strange}" if strange else "has weights that are not positive and finite"
-                msg = f"class_weight maps classes, {targets.classes.tolist()}, to positive weights; {told}"
-                raise InputError(msg)
-        elif self.class_weight not in (None, "balanced"):
-            msg = f"class_weight must be 'balanced', a weight for each class, or None, got {self.class_weight!r}"
-            raise InputError(msg)
-        weight = dict(self.class_weight) if isinstance(self.class_weight, Mapping) else self.class_weight
-        found = np.ones(labels.shape)
-        for column, own in zip(labels.T, found.T, strict=True):
-            known = is_known(column)
-            own[known] = compute_sample_weight(weight, column[known])
-        return list(found.T)
-
-    def _bounds(self, data: TrainingSet, number: int, C: float) -> Bounds:
-        """The price of a violation of each sample of a problem; one number where all are alike."""
-        given = data.fit.sample_weight
-        if self.class_weight is None and given is None:
-            return C
-        targets, rows = data.problems.targets, data.problems.rows[number]
-        weights = self._class_weights(targets)[number if targets.kind == "multilabel" else 0]
-        weights = weights if given is None else weights * given
-        return C * (weights if rows is None else weights[rows])
-
-
-def _checked_weights(sample_weight: npt.ArrayLike, n_samples: int) -> Float:
-    weights = np.asarray(sample_weight, dtype=np.float64)
-    if weights.shape != (n_samples,) or not (np.isfinite(weights) & (weights > 0)).all():
-        msg = (
-            f"sample_weight must be a positive number for each of the {n_samples} samples, got shape {weights.shape}"
-            f"{'' if weights.shape != (n_samples,) else f' with {weights.min():g} in it'}; leave samples of no weight "
-            "out"
-        )
-        raise InputError(msg)
-    return weights
-
-
 def votes(scores: Float) -> Float:
     """The votes for each class; a fraction of a vote, by the sum of its distances, breaks ties."""
     n_classes = (1 + round((1 + 8 * scores.shape[1]) ** 0.5)) // 2
@@ -140,7 +63,7 @@ def votes(scores: Float) -> Float:
     return np.asarray(votes + sums / (3.0 * (np.abs(sums) + 1.0)))
 
 
-class MKSVM(WeightedClassifier):
+class MKSVM(MarginClassifier):
     """ℓp-norm multiple kernel learning with the hinge loss.
 
     Learns weights β of the kernels together with a support vector machine on K(β) = Σ_j β_j K_j:
@@ -230,13 +153,13 @@ class MKSVM(WeightedClassifier):
         prices = one_for_each("C", check_positive("C", self.C), len(problems))
 
         def solver_of(k: int) -> partial[Any]:
-            problem = MarginProblem(problems.h[k], self._bounds(data, k, prices[k]), exponents[k], problems.title(k))
+            problem = MarginProblem(problems.h[k], self._prices(data, k, prices[k]), exponents[k], problems.title(k))
             return partial(mk_svm, problem, data.n_kernels, tol=self.tol, max_iter=self.max_iter, names=data.names)
 
         return data.jobs(solver_of)
 
 
-class GMKL(WeightedClassifier):
+class GMKL(MarginClassifier):
     """Generalized multiple kernel learning of Varma and Ray, with prices and linear constraints on the weights.
 
     Learns weights d of the kernels together with a support vector machine on K(d) = Σ_j d_j K_j:
@@ -334,7 +257,7 @@ class GMKL(WeightedClassifier):
 
         def solver_of(k: int) -> partial[Any]:
             n, kernels = data.training.n_kernels, data.fit.kernels
-            problem = self._problem(problems.h[k], self._bounds(data, k, prices[k]), n, kernels, problems.title(k))
+            problem = self._problem(problems.h[k], self._prices(data, k, prices[k]), n, kernels, problems.title(k))
             return partial(
                 gmkl,
                 problem,

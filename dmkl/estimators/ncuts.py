@@ -18,6 +18,7 @@ from dmkl.estimators.checks import check_choice, check_positive, one_for_each
 from dmkl.estimators.margin import MarginClassifier
 from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
 from dmkl.estimators.problems import Loss, Multiclass, Problems
+from dmkl.estimators.weights import ClassWeight, check_hinge
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
 from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
@@ -61,6 +62,8 @@ class NCuts(MarginClassifier):
         whose kernels have unit trace. For several problems also one for each.
     multiclass
         More than two classes: "ovr", one against the rest, or for machines "ovo", one against one by votes.
+    class_weight
+        As in `MKSVM`; of the hinge loss alone. The kernels' weights do not depend on it.
     sharing
         With several classes each binary problem is a cut. "mean": weights are learnt for each, and their mean serves
         all; "own": each problem has weights of its own, as in the paper's one-vs-all scheme; "joint": one program over
@@ -123,6 +126,7 @@ class NCuts(MarginClassifier):
         C: float | Sequence[float] = 10.0,
         lam: float | Sequence[float] = 1.0,
         multiclass: Multiclass = "ovr",
+        class_weight: ClassWeight = None,
         sharing: Sharing = "mean",
         steps: str | Sequence[str] = ("cosine",),
         tol: float = 1e-4,
@@ -134,6 +138,7 @@ class NCuts(MarginClassifier):
         self.C = C
         self.lam = lam
         self.multiclass = multiclass
+        self.class_weight = class_weight
         self.sharing = sharing
         self.steps = steps
         self.tol = tol
@@ -155,6 +160,9 @@ class NCuts(MarginClassifier):
         if self.loss == "square" and self.multiclass == "ovo":
             msg = "the square loss is for one class against the rest; take multiclass='ovr', or loss='hinge'"
             raise InputError(msg)
+
+    def _check_weights(self) -> None:
+        check_hinge(self.loss)
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Tell of classes with fewer samples than examples before the first pass."""
@@ -200,7 +208,7 @@ class NCuts(MarginClassifier):
             own = 0 if len(cuts) == 1 else k
             wanted: SVM | GroupClassifier
             if self.loss == "hinge":
-                wanted = SVM(weights[own], problems.h[k], prices[k], self.tol)
+                wanted = SVM(weights[own], problems.h[k], self._prices(data, k, prices[k]), self.tol)
             else:
                 # One group: its composite kernel is Σ_l √α_l √α_l K_l.
                 target = _regression_target(problems, k)

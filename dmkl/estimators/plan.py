@@ -221,6 +221,11 @@ class FitOutcome:
         return self.scores[:, 0] if self.data.problems.targets.one_column else self.scores
 
     @property
+    def decided(self) -> Float:
+        """What predictions for the held-out rows are read from, as the learner would after this fit."""
+        return self.data.fit.learner._decisions(self)
+
+    @property
     def rule(self) -> DecisionRule:
         """The decision rule of all problems, side by side."""
         return decision_rule(self.outcomes, self.data.problems)
@@ -246,6 +251,12 @@ class Learner(Protocol):
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Refuse data that the parameters do not go with, before a pass, by InputError."""
 
+    def _check_weights(self) -> None:
+        """Refuse weights of samples where the learner has no use for them, by InputError."""
+
+    def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
+        """The targets with what samples count, where statistics and targets depend on it."""
+
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
         """Rows whose outcomes decide about a row."""
 
@@ -258,7 +269,7 @@ class Learner(Protocol):
     def _steps(self) -> tuple[str, ...]:
         """Names of the learner's steps."""
 
-    def _stepped(self, K: KernelSet) -> KernelSet:
+    def _stepped(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
         """The kernels with the learner's steps, not measured."""
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
@@ -275,6 +286,9 @@ class Learner(Protocol):
 
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
         """Scores of new rows; asks for products through the kernels of new rows."""
+
+    def _decisions(self, found: FitOutcome) -> Float:
+        """What predictions for the held-out rows are read from."""
 
 
 def decision_rule(outcomes: Sequence[Outcome], problems: Problems) -> DecisionRule:

@@ -7,21 +7,18 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.estimators.classifier import KernelClassifier
-from dmkl.estimators.fisher import MKFDA
-from dmkl.estimators.front import in_this_process
+from dmkl.estimators.front import ClassifierFront, in_this_process
 from dmkl.stores import create
 
 __all__ = ["PrecomputedMKLClassifier"]
 
 
-class PrecomputedMKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class PrecomputedMKLClassifier(ClassifierFront):
     """Multiple kernel learning on kernel matrices in memory, for `cross_val_score` and searches of scikit-learn.
 
     scikit-learn cuts the rows and the columns of X, as of ``SVC(kernel="precomputed")``; the kernels are its third
@@ -64,22 +61,14 @@ class PrecomputedMKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.estimator = estimator
         self.names = names
 
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters; those of the default estimator (``estimator__lam``) too."""
-        if self.estimator is None and "estimator" not in params and any(k.startswith("estimator__") for k in params):
-            self.estimator = MKFDA()
-        super().set_params(**params)
-        return self
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
         tags.input_tags.pairwise = True
         tags.input_tags.three_d_array = True
         tags.input_tags.two_d_array = False
         return tags
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, **fit_params: Any) -> Self:
         """Learn the weights of the kernels.
 
         Parameters
@@ -88,60 +77,23 @@ class PrecomputedMKLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             (m, m, kernels): the training samples among themselves.
         y
             (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems.
+        **fit_params
+            For the `fit` of the estimator, such as its `sample_weight`.
 
         Raises
         ------
         InputError
             If X, y or a parameter breaks a rule.
         """
-        for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)  # a fit that fails leaves no older one
-        estimator: Any = MKFDA() if self.estimator is None else self.estimator
-        if not isinstance(estimator, KernelClassifier):
-            msg = f"estimator must be a classifier of dmkl such as MKFDA(), got {estimator!r:.100}"
-            raise InputError(msg)
+        estimator = self._unfitted()
         kernels = _kernels_first(X)
         with in_this_process():
             K = create(None, kernels, names=self.names, symmetric=True)
-            self.estimator_ = clone(estimator).fit(K, np.asarray(y))
+            self._fit_on(estimator, K, np.asarray(y), fit_params)
         self.n_features_in_ = K.shape[1]
-        self.classes_ = self.estimator_.classes_
-        self.weights_ = self.estimator_.weights_
         return self
 
-    def decision_function(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """What labels are read from: (n,) for two classes, (n, classes), or (n, tasks) of a multilabel problem.
-
-        The second of two classes and a task where it is positive, the largest of several classes; the scores of the
-        estimator after its `decisions_of`.
-
-        Parameters
-        ----------
-        X
-            (n, m, kernels): new samples against the training samples.
-
-        Raises
-        ------
-        InputError
-            If X has another number of training samples or kernels.
-        """
-        scores = self._found("decision_function", X)
-        decisions: npt.NDArray[np.float64] = self.estimator_.decisions_of(scores)
-        return decisions
-
-    def predict(self, X: npt.ArrayLike) -> Array:
-        """Labels of new samples, (n,), or (n, tasks) of 0 and 1."""
-        scores = self._found("decision_function", X)
-        labels: Array = self.estimator_.labels_of(scores)
-        return labels
-
-    @available_if(lambda self: getattr(self.estimator_, "calibrated_on_", None) is not None)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Calibrated probabilities of new samples, as those of `dmkl.MKLClassifier`."""
-        return self._found("predict_proba", X)
-
     def _found(self, method: str, X: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """What a method of the estimator says of new samples."""
         check_is_fitted(self, "estimator_")
         kernels = _kernels_first(X)
         m, n = self.n_features_in_, len(self.estimator_.kernel_names_)

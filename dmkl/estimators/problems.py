@@ -35,7 +35,8 @@ class Problems:
     columns
         Dimension and labels of the columns of all dual variables side by side.
     h
-        What each problem is learnt from: targets H, (m, c), or signs 1 and −1, (m,).
+        What each problem is learnt from: targets H, (m, c), D^{1/2}H where samples have weights; or signs 1 and −1,
+        (m,).
     rows
         The samples of each, among those whose labels are known to it; all of them where None.
     """
@@ -59,12 +60,17 @@ class Problems:
         """The samples whose labels are known to each problem, which it is trained on; all where None."""
         return (None,) * len(self) if self.targets.all_known else self.targets.rows
 
+    @property
+    def weights(self) -> tuple[Float | None, ...]:
+        """What the samples of each problem count, where its kernels and targets take it in; all once where None."""
+        return (None,) * len(self) if self.targets.weights is None else self.targets.weights
+
     @classmethod
     def of_targets(cls, targets: Targets, names: Array | None) -> Self:
         """One regression problem for each target."""
         names = task_names(targets, names)
         everything = (None,) * len(names)
-        return cls(targets, targets.dim, names, ("target", names), targets.problems, everything)
+        return cls(targets, targets.dim, names, ("target", names), targets.scaled, everything)
 
     @classmethod
     def of_classes(cls, targets: Targets, tasks: Array | None) -> Self:
@@ -72,9 +78,9 @@ class Problems:
         everything = (None,) * len(targets.problems)
         if targets.kind == "multilabel":
             names = task_names(targets, tasks)
-            return cls(targets, "task", names, ("task", names), targets.problems, everything)
+            return cls(targets, "task", names, ("task", names), targets.scaled, everything)
         labels = targets.classes if targets.kind == "multiclass" else targets.classes[1:]
-        return cls(targets, None, labels[:1], ("class", labels), targets.problems, everything)
+        return cls(targets, None, labels[:1], ("class", labels), targets.scaled, everything)
 
     @classmethod
     def binary(cls, targets: Targets, tasks: Array | None, multiclass: Multiclass = "ovr") -> Self:

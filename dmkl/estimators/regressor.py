@@ -38,25 +38,15 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
 
         Parameters
         ----------
-        K
-            ``K[test, train]``, or a rectangular set: new samples against the training samples in their order; or such
-            matrices in memory. Kernels are matched by name; those of zero weight are not read.
-        **new
-            Instead of `K` the `features` of new samples, and `samples`, `present`, `join` and `missing` where they are
-            needed (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of
-            zero weight are not computed.
+        K, **new
+            As in `KernelClassifier.decision_function`.
 
         Raises
         ------
         InputError
-            If the columns are not the training samples, or a kernel with weight is missing; if features are missing or
-            have other columns than in training.
+            As there.
         """
         return self._decision(K, **new).rename("prediction")
-
-    def decisions_of(self, scores: Array) -> Array:
-        """What predictions are measured by: themselves."""
-        return scores
 
     def score(
         self,

@@ -11,7 +11,6 @@ import numpy as np
 from dmkl.estimators.fisher import FisherLearner
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.regressor import KernelRegressor
-from dmkl.numerics.fisher import as_exponent
 from dmkl.solvers.fisher.problem import Finish, FisherProblem, Master
 from dmkl.solvers.fisher.registry import FisherMethod
 from dmkl.solvers.fisher.solver import SolverName
@@ -63,8 +62,9 @@ class MKRidge(FisherLearner, KernelRegressor):
 
         min over β ≥ 0, ‖β‖_p ≤ 1, f, b of  Σ_i (y_i − f(x_i) − b)² + λ‖f‖²,
 
-    where f lies in the space of functions whose kernel is K(β). Several targets have weights, p and λ of their own, and
-    share the passes.
+    where f lies in the space of functions whose kernel is K(β). With a `sample_weight` d in `fit` the squares are
+    multiplied by d_i, and ȳ and the means of centering are weighted by it. Several targets have weights, p and λ of
+    their own, and share the passes.
 
     Parameters
     ----------
@@ -84,13 +84,14 @@ class MKRidge(FisherLearner, KernelRegressor):
     weights_ : DataArray
         β, over kernel; over kernel and target for several targets.
     dual_coef_ : DataArray
-        c = (K(β) + λI)⁻¹(y − ȳ), over sample and target; zero where the target's value is unknown.
+        c = (K(β) + λI)⁻¹(y − ȳ), over sample and target, with weights of samples (K(β) + λD⁻¹)⁻¹(y − ȳ); zero where the
+        target's value is unknown.
     intercept_ : DataArray
         b = ȳ, over target.
     gap_ : float or DataArray
         The proven relative gap (F(α) − S(α, β) + ‖R‖²)/|S| of `MKFDA`, with H = y − ȳ and α = 2λc; see there.
     objective_ : float or DataArray
-        S(α, β) = −½(y − ȳ)ᵀα where α is exact. The least value of the problem above is −S.
+        S(α, β) = −½(y − ȳ)ᵀα where α is exact, α = 2λc. The least value of the problem above is −S.
     status_, solver_, n_passes_, n_iter_, history_, train_samples_, kernel_names_
         As in `MKFDA`.
 
@@ -133,9 +134,6 @@ class MKRidge(FisherLearner, KernelRegressor):
 
     _HAS_INTERCEPT = True
 
-    def _exponents(self) -> list[float]:
-        return [as_exponent(float(p)) for p in np.atleast_1d(np.asarray(self.p, dtype=np.float64))]
-
     def _method(self) -> RidgeMethod:
         return RidgeMethod(self.solver, self._options())
 
@@ -143,7 +141,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         targets = data.problems.targets
         # Kernels that are not centered leave no room for an intercept, as in scikit-learn's KernelRidge.
         centered = "center" in self._steps()
-        h = targets.problems if centered else targets.values
+        h = data.problems.h if centered else targets.scaled_values
         means = targets.means if centered else np.zeros(len(h))
         jobs = super()._jobs(data, prepared)
         return [

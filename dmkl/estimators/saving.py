@@ -18,7 +18,7 @@ from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreN
 from dmkl.estimators.decisions import Decider
 from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
-from dmkl.numerics.steps import load_step
+from dmkl.numerics.fitted import load_step
 
 __all__ = [
     "MODELS",
@@ -35,8 +35,8 @@ __all__ = [
     "write_model",
 ]
 
-FORMAT, FORMAT_VERSION = "dmkl-model", 3
-"""Version 3 has statistics of several parts. A model with one is written as version 2, which older programs read."""
+FORMAT, FORMAT_VERSION = "dmkl-model", 2
+"""Version 1 had parameters ``center`` and ``normalize`` in place of ``steps``, and statistics of one part."""
 MODELS: dict[str, type[Any]] = {}
 """The kinds of models by name; each enters itself where its class is made."""
 READERS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {}
@@ -114,15 +114,14 @@ def write_model(model: Any, path: Path) -> None:
     arrays: dict[str, Any] = {name: getattr(model, name) for name in _ARRAYS if hasattr(model, name)}
     parts = []
     for number, part in enumerate(model.statistics_):
-        steps = []
-        start, samples = (f"part_{number}_", f"sample_{number}") if number or part.rows is not None else ("", "sample")
+        steps, prefix = [], f"part_{number}_"
+        samples, rows = ("sample", None) if part.rows is None else (f"sample_{number}", part.rows.tolist())
         for position, step in enumerate(part.steps):
             steps.append({"kind": step.name})
             for name, value in step.arrays(rows=False).items():
-                arrays[f"{start}step_{position}_{name}"] = (("model_kernel", samples)[: value.ndim], value)
-        rows = None if part.rows is None else part.rows.tolist()
-        parts.append({"prefix": start, "steps": steps, "columns": part.columns.tolist(), "rows": rows})
-    plain = len(parts) == 1 and parts[0]["rows"] is None
+                dims = (samples,) if name in step.shared else ("model_kernel", samples)[: value.ndim]
+                arrays[f"{prefix}step_{position}_{name}"] = (dims, value)
+        parts.append({"prefix": prefix, "steps": steps, "columns": part.columns.tolist(), "rows": rows})
     if hasattr(model, "priors_"):
         arrays["priors_"] = (("decision_problem", "label"), model.priors_)
     if hasattr(model, "decider_"):
@@ -130,7 +129,7 @@ def write_model(model: Any, path: Path) -> None:
     parameters = {name: encode(value) for name, value in model.get_params(deep=False).items()}
     attrs = {
         "format": FORMAT,
-        "format_version": 2 if plain else FORMAT_VERSION,
+        "format_version": FORMAT_VERSION,
         "created_by": f"dmkl {__version__}",
         "model": type(model).__name__,
         "parameters": parameters,
@@ -138,7 +137,7 @@ def write_model(model: Any, path: Path) -> None:
         "classes": model.classes_.tolist(),
         "kernel_names": list(model.kernel_names_),
         "tasks": None if model.tasks_ is None else model.tasks_.tolist(),
-        **({"steps": parts[0]["steps"]} if plain else {"parts": parts}),
+        "parts": parts,
         "state": model._state(),
     }
     features = model.features_
@@ -271,9 +270,11 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
     dataset = xr.open_zarr(path, chunks=None, consolidated=False).load()
     history = xr.open_zarr(path, group="history", chunks=None, consolidated=False).load()
     parameters = {name: decode(value) for name, value in attrs["parameters"].items()}
-    if attrs["format_version"] == 1:  # one parameter for centering and one for the scale, in this order
+    if attrs["format_version"] == 1:
         chain = ("center" if parameters.pop("center") else None, parameters.pop("normalize"))
         parameters["steps"] = tuple(step for step in chain if step is not None)
+        every = list(range(dataset["dual_coef_"].shape[1]))
+        attrs = attrs | {"parts": [{"prefix": "", "steps": attrs["steps"], "columns": every, "rows": None}]}
     model = MODELS[attrs["model"]](**parameters)
     model.kind_ = attrs["kind"]
     model.classes_ = np.array(attrs["classes"])
@@ -281,9 +282,7 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
     model.tasks_ = None if attrs["tasks"] is None else np.array(attrs["tasks"])
     model.train_samples_ = dataset["train_sample"].values.astype(object).astype(str)
     model.n_features_in_ = len(model.train_samples_)
-    every = list(range(dataset["dual_coef_"].shape[1]))
-    plain = [{"prefix": "", "steps": attrs.get("steps"), "columns": every, "rows": None}]
-    model.statistics_ = tuple(_statistics(dataset, part) for part in attrs.get("parts", plain))
+    model.statistics_ = tuple(_statistics(dataset, part) for part in attrs["parts"])
     for attribute, name in _ARRAYS.items():
         if attribute in dataset or attribute in ("weights_", "dual_coef_"):
             _whole(dataset, attribute)

@@ -27,8 +27,11 @@ __all__ = ["ChainState", "Fitted", "FittedStep", "KernelSum", "Step", "restricte
 class KernelSum(Protocol):
     """A weighted sum of stored kernels, to which a chain that is the same for all of them can be applied."""
 
-    def center(self) -> None:
-        """Center it over its samples."""
+    def center(self, weights: Array | None = None) -> None:
+        """Center it over its samples, by their weighted mean where weights (m,), that sum to one, are given."""
+
+    def scale(self, factor: Array) -> None:
+        """Multiply its rows and its columns by numbers, (m,)."""
 
     def take(self, positions: Index) -> None:
         """Keep the samples at these positions, as rows and as columns."""
@@ -49,6 +52,8 @@ class Step(ABC):
     """Whether it needs k(x, x) of the row samples."""
     forgets_means: ClassVar[bool] = False
     """Whether the means after it do not follow from those before."""
+    weights: Array | None = None
+    """(cols,), what each column sample counts in its statistics; all alike where None."""
 
     @abstractmethod
     def fit(self, state: ChainState) -> FittedStep:
@@ -96,13 +101,18 @@ class Step(ABC):
 
 
 class FittedStep(Step):
-    """A step with its statistics: a dataclass of arrays whose first axis is the kernel.
+    """A step with its statistics: a dataclass of arrays.
 
-    Arrays called ``row_…`` are statistics of the rows, and what `fit` replaces for new samples.
+    The first axis of all but the `shared` ones is the kernel. Arrays called ``row_…`` are statistics of the rows, and
+    what `fit` replaces for new samples.
     """
 
+    shared: ClassVar[frozenset[str]] = frozenset()
+    """Names of the arrays that all kernels have in common."""
     same_for_all: ClassVar[bool] = True
     """Whether `right` is the same for every kernel."""
+    scales_columns: ClassVar[bool] = False
+    """Whether it multiplies columns by numbers, which products with some of them need before they are taken."""
 
     def fit(self, state: ChainState) -> FittedStep:
         """The same step for the rows of a view of new samples."""
@@ -141,6 +151,10 @@ class FittedStep(Step):
         """The number by which kernel j is multiplied."""
         return 1.0
 
+    def counts(self, counts: Array) -> Array:
+        """What each column sample of a square view counts after the step, (cols,)."""
+        return counts
+
     def apply_to(self, total: KernelSum) -> None:
         """Apply the step to a sum of kernels, whose weights have taken in the scalars."""
 
@@ -153,18 +167,19 @@ class FittedStep(Step):
         return self
 
     def right_alone(self) -> Self:
-        """What the step does to V, where that differs by kernel, and a `left` that leaves products as they are."""
+        """What the step does to V, and a `left` that leaves products as they are, where it scales columns."""
         return self
 
     def select(self, kernels: Index) -> Self:
         """The same step for some of the kernels."""
-        return self._with({name: value[kernels] for name, value in self.arrays().items()})
+        own = {name: value[kernels] for name, value in self.arrays().items() if name not in self.shared}
+        return self._with(own)
 
     def _with(self, arrays: Mapping[str, Any]) -> Self:
         return replace(self, **arrays)  # type: ignore[type-var]
 
     def described(self) -> dict[str, Any]:
-        """What is saved beside the arrays, as JSON values: see `dmkl.numerics.steps.load_step`."""
+        """What is saved beside the arrays, as JSON values: see `dmkl.numerics.fitted.load_step`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         return {"kind": self.name} | {name: value for name, value in values.items() if isinstance(value, bool)}
 
@@ -201,8 +216,8 @@ class Fitted:
         return Fitted(tuple(step.for_products() for step in self.steps))
 
     def right_alone(self) -> Fitted:
-        """Of a chain for some columns what it does to V, and a `left` that leaves products as they are."""
-        return Fitted(tuple(step.right_alone() for step in self.steps if not step.same_for_all))
+        """Of a chain for some columns how it scales V, and a `left` that leaves products as they are."""
+        return Fitted(tuple(step.right_alone() for step in self.steps if step.scales_columns))
 
     # --- products ------------------------------------------------------------------------------------------------
 
@@ -212,6 +227,13 @@ class Fitted:
         for step in self.steps:
             value *= step.scalar(j)
         return value
+
+    def counts(self, n_cols: int) -> Array:
+        """What each column sample counts: d of D^{1/2}KD^{1/2}, ones where samples have no weights."""
+        found = np.ones(n_cols)
+        for step in self.steps:
+            found = step.counts(found)
+        return found
 
     def right(self, j: int, v: Array) -> tuple[Array, list[Array | None]]:
         """Carry V from the view's columns to the raw kernel's; also what the offset of each step needs, last first."""
@@ -302,7 +324,8 @@ class ChainState:
     when the view is square; `diag_rows` is None where it is unknown (new samples without a diagonal)."""
     col_mean: Array | None
     row_mean: Array | None
-    """(kernel, cols) and (kernel, rows): means over the column samples after the steps so far, where known."""
+    """(kernel, cols) and (kernel, rows): means over the column samples after the steps so far, where known; weighted
+    by what the last step that needed them was."""
     square: bool
     resolution: float
     """Relative size under which what centering leaves is rounding noise: some multiple of the stored precision."""
@@ -327,6 +350,10 @@ class ChainState:
             None if diagonal is None else step.diagonal(diagonal, rows=rows),
             None if mean is None or step.forgets_means else step.means(mean),
         )
+
+    def without_means(self) -> ChainState:
+        """The same where the means are of no use: the next step takes others."""
+        return replace(self, col_mean=None, row_mean=None)
 
     def need(self, name: str) -> Array:
         """A statistic that a step needs; InputError if it is unknown."""

@@ -54,7 +54,9 @@ def excess(sizes: Float) -> Float:
     return np.array([sizes.prod() / sizes.sum()]) if len(sizes) == 2 else np.sqrt(sizes / sizes.sum())
 
 
-def leave_one_out(alpha: Float, diagonal: Float, of_ones: Float, index: Index, n_classes: int) -> Float:
+def leave_one_out(
+    alpha: Float, diagonal: Float, of_ones: Float, index: Index, n_classes: int, weights: Float | None = None
+) -> Float:
     """The estimates g of each training row by the regression on all other rows, from one factor.
 
     With A = ½(I + K/λ) and Aα = H the regression that leaves row i out errs by α_i/(A⁻¹)_ii. Where the kernel is
@@ -68,7 +70,9 @@ def leave_one_out(alpha: Float, diagonal: Float, of_ones: Float, index: Index, n
         g_ik = Y_ik − s_k e_ik − (m_k − Y_ik)/(m − 1),     s = `excess`.
 
     So this is what training without row i gives, but for the scale of normalized kernels and their weights, which stay
-    as they are.
+    as they are. Where rows have weights d, A = ½(I + D^{1/2}KD^{1/2}/λ) and A(D^{−1/2}α) = D^{1/2}H, and the row that
+    is left out goes with all its weight: α_i/d_i takes the place of α_i, A⁻¹D^{1/2}1 that of A⁻¹1 with the product
+    1ᵀD^{1/2}A⁻¹D^{1/2}1, and sums of weights that of numbers of rows.
 
     Parameters
     ----------
@@ -77,24 +81,27 @@ def leave_one_out(alpha: Float, diagonal: Float, of_ones: Float, index: Index, n
     diagonal
         (m,), of A⁻¹.
     of_ones
-        (m,), A⁻¹1.
+        (m,), A⁻¹1; with weights A⁻¹D^{1/2}1.
     index
         (m,), the class of each row.
     n_classes
         The number of classes.
+    weights
+        d, (m,); ones where None.
 
     Returns
     -------
     ndarray
         (m, columns)
     """
-    sizes = np.bincount(index, minlength=n_classes).astype(np.float64)
-    m, scale, truth = len(index), excess(sizes), indicators(index, n_classes)
-    totals = sizes[1:] if n_classes == 2 else sizes
-    if np.abs(of_ones - 2.0).max() > 2.0 * _CENTERED:
-        return truth - totals / m - scale * alpha / diagonal[:, None]
-    error = alpha / (diagonal - of_ones**2 / of_ones.sum())[:, None]
-    return np.asarray(truth - scale * error - (totals - truth) / (m - 1))
+    d = np.ones(len(index)) if weights is None else weights
+    sizes = np.bincount(index, d, minlength=n_classes).astype(np.float64)
+    m, scale, truth, root = sizes.sum(), excess(sizes), indicators(index, n_classes), np.sqrt(d)
+    totals, alpha = sizes[1:] if n_classes == 2 else sizes, alpha / d[:, None]
+    if np.abs(of_ones / root - 2.0).max() > 2.0 * _CENTERED:
+        return np.asarray(truth - totals / m - scale * alpha / diagonal[:, None])
+    error = alpha / (diagonal - of_ones**2 / (of_ones @ root))[:, None]
+    return np.asarray(truth - scale * error - (totals - d[:, None] * truth) / (m - d)[:, None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,15 +121,19 @@ class Discriminant:
     scalings: Float
 
     @classmethod
-    def of(cls, scores: Float, index: Index, n_classes: int, priors: Float) -> Discriminant:
+    def of(
+        cls, scores: Float, index: Index, n_classes: int, priors: Float, weights: Float | None = None
+    ) -> Discriminant:
         """Estimate means and covariance from scores (rows, columns) of rows whose classes are known.
 
-        Every class has a row at least. `priors` (classes,) weight the classes in the order of the coordinates.
+        Every class has a row at least. `priors` (classes,) weight the classes in the order of the coordinates;
+        `weights` (rows,) say how often a row counts, once where None.
         """
-        means = np.array([scores[index == k].mean(axis=0) for k in range(n_classes)])
+        d = np.ones(len(index)) if weights is None else weights
+        means = np.array([np.average(scores[index == k], axis=0, weights=d[index == k]) for k in range(n_classes)])
         inside = scores - means[index]
-        total = float(scores.var(axis=0).mean())
-        within = inside.T @ inside / len(scores)
+        total = float(np.average((scores - np.average(scores, axis=0, weights=d)) ** 2, axis=0, weights=d).mean())
+        within = (d[:, None] * inside).T @ inside / d.sum()
         within[np.diag_indices_from(within)] += _RIDGE * total if total > 0 else 1.0
         values, vectors = np.linalg.eigh(within)
         white = vectors / np.sqrt(values)
@@ -144,15 +155,15 @@ class Discriminant:
         return np.asarray(rows @ means.T - 0.5 * (means**2).sum(axis=1))
 
 
-def sharpness(logits: Float, index: Index) -> float:
+def sharpness(logits: Float, index: Index, weights: Float | None = None) -> float:
     """The t > 0 for which softmax(t · logits) has the least log loss: temperature scaling, t = 1/temperature.
 
     Guo, Pleiss, Sun, Weinberger: On calibration of modern neural networks, ICML 2017. `logits` (rows, classes) are of
-    rows that nothing was fitted to, `index` (rows,) their classes.
+    rows that nothing was fitted to, `index` (rows,) their classes, `weights` (rows,) how often they count.
     """
     rows = np.arange(len(index))
 
     def loss(exponent: float) -> float:
-        return -float(log_softmax(2.0**exponent * logits, axis=1)[rows, index].mean())
+        return -float(np.average(log_softmax(2.0**exponent * logits, axis=1)[rows, index], weights=weights))
 
     return float(2.0 ** minimize_scalar(loss, bounds=(-_SHARPEST, _SHARPEST), method="bounded").x)

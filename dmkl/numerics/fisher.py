@@ -6,11 +6,19 @@ kernel weights, λ the ridge. For one problem
     S(α, β) = Σ_k [ ¼ α_kᵀα_k + (1/4λ) α_kᵀK(β)α_k − h_kᵀα_k ],   K(β) = Σ_j β_j K_j,
 
 is minimized over α and maximized over β ≥ 0, ‖β‖_p ≤ 1 (Eqs. 10 and 19).
+
+Where sample i counts d_i times, so that the loss is Σ_i d_i‖h_i − f(x_i)‖², this is the problem of D^{1/2}K_jD^{1/2}
+and D^{1/2}H, D = diag(d): its solution γ solves ½γ + D^{1/2}K(β)D^{1/2}γ/2λ = D^{1/2}H, and α = D^{1/2}γ is that of
+(½D⁻¹ + K(β)/2λ)α = H. The kernels are positive semidefinite as before, so every solver and the certificate hold as
+they are. If sample i stands d_i times in the set, K̃ = EKEᵀ and H̃ = EH with copies E, EᵀE = D. Any γ stands for
+α̃ = ED^{−1/2}γ there, equal for copies as the optimal α̃ is, with ‖α̃‖² = ‖γ‖², H̃ᵀα̃ = HᵀD^{1/2}γ and
+α̃ᵀK̃_jα̃ = γᵀD^{1/2}K_jD^{1/2}γ: S, F and ‖R‖² are the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -117,6 +125,8 @@ class Targets:
     """The labeled samples of each problem; all where None. Problems with the same samples share the array."""
     means: Float
     """What was subtracted from the target of each regression problem."""
+    weights: tuple[Float, ...] | None = None
+    """d of each problem, what its labeled samples count, (m,); all alike where None."""
 
     @property
     def dim(self) -> str | None:
@@ -139,6 +149,35 @@ class Targets:
     def values(self) -> tuple[Float, ...]:
         """The targets of each regression problem as they were given, (m, 1)."""
         return tuple(h + mean for h, mean in zip(self.problems, self.means, strict=True))
+
+    def weighted(self, weights: Sequence[Float]) -> Targets:
+        """The same where samples have weights d: H as of samples that are repeated d_i times.
+
+        With the sum of weights in place of the number of samples (of a class) in JMLR Eqs. 4 and 18; of a regression
+        H = y − Σ_i d_iy_i/Σd.
+        """
+        if self.kind == "regression":
+            means = np.array([np.average(y[:, 0], weights=d) for y, d in zip(self.values, weights, strict=True)])
+            problems = tuple(y - mean for y, mean in zip(self.values, means, strict=True))
+            return replace(self, problems=problems, means=means, weights=tuple(weights))
+        encode = _multiclass if self.kind == "multiclass" else _binary
+        found = [encode(_class_of(h), d) for h, d in zip(self.problems, weights, strict=True)]
+        return replace(self, problems=tuple(found), weights=tuple(weights))
+
+    @cached_property
+    def scaled(self) -> tuple[Float, ...]:
+        """D^{1/2}H of each problem; H where samples have no weights."""
+        return self._scaled(self.problems)
+
+    @cached_property
+    def scaled_values(self) -> tuple[Float, ...]:
+        """D^{1/2}y of each regression problem; y where samples have no weights."""
+        return self._scaled(self.values)
+
+    def _scaled(self, targets: tuple[Float, ...]) -> tuple[Float, ...]:
+        if self.weights is None:
+            return targets
+        return tuple(np.sqrt(d)[:, None] * h for h, d in zip(targets, self.weights, strict=True))
 
 
 def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None) -> Targets:
@@ -168,7 +207,8 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
                 msg = f"task {name!r} has {told} in training, expected both 0 and 1"
                 raise InputError(msg)
         rows = _labeled_rows(known)
-        problems = tuple(_binary(_taken(column, some) == 1) for column, some in zip(labels.T, rows, strict=True))
+        taken = [_taken(column, some) for column, some in zip(labels.T, rows, strict=True)]
+        problems = tuple(_binary((column == 1).astype(np.intp)) for column in taken)
         labels = labels.astype(np.int64) if known.all() else labels
         return Targets("multilabel", np.array([0, 1]), problems, labels, rows, np.zeros(0))
     _refuse_missing(labels)
@@ -187,11 +227,8 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
         msg = f"y holds a single class, {classes[0]!r}; a discriminant needs at least two"
         raise InputError(msg)
     if len(classes) == 2:
-        return Targets("binary", classes, (_binary(index == 1),), labels, (None,), np.zeros(0))
-    m, sizes = float(n_samples), np.bincount(index).astype(np.float64)
-    h = np.tile(-np.sqrt(sizes / m), (n_samples, 1))
-    h[np.arange(n_samples), index] += np.sqrt(m / sizes[index])
-    return Targets("multiclass", classes, (h,), labels, (None,), np.zeros(0))
+        return Targets("binary", classes, (_binary(index),), labels, (None,), np.zeros(0))
+    return Targets("multiclass", classes, (_multiclass(index),), labels, (None,), np.zeros(0))
 
 
 def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) -> Targets:
@@ -281,9 +318,24 @@ def _taken(column: Array, rows: Index | None) -> Array:
     return column if rows is None else column[rows]
 
 
-def _binary(positive: npt.NDArray[np.bool_]) -> Float:
-    n_positive = np.count_nonzero(positive)
-    return np.where(positive, 1.0 / n_positive, -1.0 / (len(positive) - n_positive))[:, None]
+def _binary(index: Index, weights: Float | None = None) -> Float:
+    """JMLR Eq. 4, (m, 1), for the classes 0 and 1."""
+    sizes = np.bincount(index, weights).astype(np.float64)
+    return np.asarray(np.where(index == 1, 1.0 / sizes[1], -1.0 / sizes[0])[:, None])
+
+
+def _multiclass(index: Index, weights: Float | None = None) -> Float:
+    """JMLR Eq. 18, (m, classes)."""
+    sizes = np.bincount(index, weights).astype(np.float64)
+    m = sizes.sum()
+    h = np.tile(-np.sqrt(sizes / m), (len(index), 1))
+    h[np.arange(len(index)), index] += np.sqrt(m / sizes[index])
+    return np.asarray(h)
+
+
+def _class_of(h: Float) -> Index:
+    """The class of each sample, from its targets."""
+    return (h[:, 0] > 0).astype(np.intp) if h.shape[1] == 1 else np.argmax(h, axis=1)
 
 
 # --- objective and certificate -----------------------------------------------------------------------------------

@@ -34,15 +34,31 @@ class LowerTriangle:
         if rows != cols:
             self._sums[cols] += part.sum(axis=0)
 
-    def center(self) -> None:
-        """Center over the samples, once all parts are put."""
-        means = self._sums / len(self._sums)
-        grand = means.mean()
+    def center(self, weights: Array | None = None) -> None:
+        """Center over the samples, by weights that sum to one where they are given, once all parts are put."""
+        if weights is None:
+            means = self._sums / len(self._sums)
+            grand = means.mean()
+        else:
+            weights = weights if self.order is None else weights[self.order]
+            means = self._product(weights)
+            grand = means @ weights
         for start in range(0, len(means), _PANEL):
             panel = self.entries[start:, start : start + _PANEL]
             panel -= means[start:, None]
             panel -= (means[start : start + _PANEL] - grand)[None, :]
-        self._sums = np.zeros_like(self._sums)
+        self._sums = np.zeros_like(means) if weights is None else self._product(np.ones_like(means))
+
+    def scale(self, factor: Array) -> None:
+        """Multiply rows and columns by numbers."""
+        factor = factor if self.order is None else factor[self.order]
+        self.entries *= factor[:, None]
+        self.entries *= factor[None, :]
+        self._sums = self._product(np.ones_like(factor))
+
+    def _product(self, v: Array) -> Float:
+        """K v, from the lower triangle."""
+        return np.asarray(scipy.linalg.blas.dsymv(1.0, self.entries, v, lower=1))
 
     def take(self, positions: Index) -> None:
         """Keep the samples at these positions, in this order."""

@@ -52,12 +52,17 @@ class SumColumns:
         """K v for v (m,), one reading of the sum."""
         return self._centered_product(self._spread(v))[self._chosen]
 
-    def center(self) -> None:
+    def center(self, weights: Float | None = None) -> None:
         """Center the matrix over its samples, as a step of the chain."""
-        mean = self._spread(np.full(len(self._chosen), 1.0 / len(self._chosen)))
+        mean = self._spread(np.full(len(self._chosen), 1.0 / len(self._chosen)) if weights is None else weights)
         means = self._centered_product(mean)
         self._offset = self._offset + means
         self._constant += float(means @ mean)
+
+    def scale(self, factor: Float) -> None:
+        """Refused: machines weigh samples by their prices, and see kernels that are not scaled."""
+        msg = "columns of a sum on disk cannot be scaled"
+        raise NotImplementedError(msg)
 
     def take(self, positions: Index) -> None:
         """Keep the samples at these positions, as a step of the chain."""

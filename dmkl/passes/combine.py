@@ -7,7 +7,7 @@ tiles together, centers the sum and factorizes A = ½(I + K(β)/λ).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -54,38 +54,33 @@ class FactorHandle:
 
 
 def solve_by_factors(factors: Sequence[FactorHandle], blocks: Sequence[Float]) -> list[Float]:
-    """A⁻¹B of each factor for its B (m, c): on a cluster where the factors lie, all at once."""
-    client = active_client()
-    if client is None:
-        return [np.asarray(factor.held.solve(b)) for factor, b in zip(factors, blocks, strict=True)]
-    sent = send_all({f"alpha-{number}": b for number, b in enumerate(blocks)}, broadcast=False)
-    solved = [
-        client.submit(_solve, factor.held, b, pure=False, key=f"alpha-solve-{uuid.uuid4().hex}")
-        for factor, b in zip(factors, sent, strict=True)
-    ]
-    return [np.asarray(alpha) for alpha in client.gather(solved)]
-
-
-def _solve(factor: Factor, b: Float) -> Float:
-    with pinned_blas(factor_threads(len(b))):
-        return factor.solve(b)
+    """A⁻¹B of each factor for its B (m, c)."""
+    return _by_factors("solve", Factor.solve, factors, blocks)
 
 
 def diagonals_of_inverses(factors: Sequence[FactorHandle]) -> list[Float]:
-    """The diagonal of A⁻¹ of each factor, (m,): on a cluster where the factors lie, all at once."""
+    """The diagonal of A⁻¹ of each factor, (m,)."""
+    return _by_factors("diagonal", Factor.inverse_diagonal, factors)
+
+
+def _by_factors(
+    name: str, function: Callable[..., Float], factors: Sequence[FactorHandle], *blocks: Sequence[Float]
+) -> list[Float]:
+    """What a function of each factor and its blocks returns: on a cluster where the factors lie, all at once."""
     client = active_client()
     if client is None:
-        return [_diagonal(factor.held) for factor in factors]
+        return [_pinned(function, factor.held, *own) for factor, *own in zip(factors, *blocks, strict=True)]
+    sent = [send_all({f"{name}-{k}": b for k, b in enumerate(some)}, broadcast=False) for some in blocks]
     found = [
-        client.submit(_diagonal, factor.held, pure=False, key=f"alpha-diagonal-{uuid.uuid4().hex}")
-        for factor in factors
+        client.submit(_pinned, function, factor.held, *own, pure=False, key=f"alpha-{name}-{uuid.uuid4().hex}")
+        for factor, *own in zip(factors, *sent, strict=True)
     ]
-    return [np.asarray(diagonal) for diagonal in client.gather(found)]
+    return list(client.gather(found))
 
 
-def _diagonal(factor: Factor) -> Float:
+def _pinned(function: Callable[..., Float], factor: Factor, *blocks: Float) -> Float:
     with pinned_blas(factor_threads(factor.size)):
-        return factor.inverse_diagonal()
+        return function(factor, *blocks)
 
 
 def factor_pass(

@@ -33,11 +33,13 @@ class _Means:
     """Their chain; Delayed where it is still to come."""
     name: str
     """Name of the pass that finds them."""
+    weights: Array | None = None
+    """What each column counts; all alike where None."""
 
     def columns(self, lens: int = 0) -> Columns:
         """The vector of the pass."""
-        n_cols = self.view.shape[2]
-        return Columns(np.full((n_cols, 1), 1.0 / n_cols), "each", None, np.dtype(np.float64), lens)
+        weights = np.ones(self.view.shape[2]) if self.weights is None else self.weights
+        return Columns((weights / weights.sum())[:, None], "each", None, np.dtype(np.float64), lens)
 
 
 _Fitting = Generator[list[_Means], list[Any], Any]
@@ -56,17 +58,21 @@ def _fitting(view: View, trained: Sequence[FittedStep] = (), *, elements: bool =
     square = view.base_is_square
     # What is known has to be followed without its values, which may be still to come.
     known, known_rows = state.col_mean is not None, state.row_mean is not None
+    weights: Array | None = None  # of the means that are known
     steps = [*view.steps, *trained]
     for position, step in enumerate(steps):
         if position == len(view.steps):
             state, square = _call(_as_new_samples, state), False
         prefix = replace(view, steps=view.steps[:position])
+        if (step.needs_means or step.needs_row_means) and step.weights is not weights:
+            state, known, known_rows, weights = _call(ChainState.without_means, state), False, False, step.weights
         wanted = {}
         if step.needs_means and not known:
-            wanted["col_mean"] = _Means(prefix.training(), _call(_training_chain, state), "center-pass")
+            chain = _call(_training_chain, state)
+            wanted["col_mean"] = _Means(prefix.training(), chain, "center-pass", step.weights)
         later = elements or any(following.needs_row_diagonal for following in steps[position + 1 :])
         if step.needs_row_means and later and not known_rows and not square:
-            wanted["row_mean"] = _Means(prefix, _call(_chain, state), "center-rows-pass")
+            wanted["row_mean"] = _Means(prefix, _call(_chain, state), "center-rows-pass", step.weights)
         found = dict(zip(wanted, (yield list(wanted.values())), strict=True)) if wanted else {}
         state = _call(ChainState.step, state, step, found.get("col_mean"), found.get("row_mean"))
         square = square and step.keeps_square

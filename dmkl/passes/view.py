@@ -11,7 +11,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Index
 from dmkl.numerics.chain import Fitted, Step, restricted
-from dmkl.numerics.steps import Take
+from dmkl.numerics.fitted import Take
 from dmkl.numerics.tiling import Tiling
 
 __all__ = ["Lens", "TileKey", "TileSource", "TileTask", "View", "covering"]

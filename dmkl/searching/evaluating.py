@@ -19,7 +19,7 @@ from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import predicted_labels
 from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelLearner, decisions_of, labeled_targets
+from dmkl.estimators.learner import KernelLearner, labeled_targets
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.searching.choice import Rule, check_rule
 from dmkl.searching.confusion import confusion
@@ -187,7 +187,7 @@ def _as_dataset(question: Question, searches: Mapping[str, SearchResult], answer
 
 def _confusion(question: Question, one: FitOutcome) -> xr.DataArray:
     fit = one.data.fit
-    predicted = predicted_labels(fit.targets.kind, fit.targets.classes, decisions_of(one))
+    predicted = predicted_labels(fit.targets.kind, fit.targets.classes, one.decided)
     truth: Array = question.labels[fit.held_out]
     tasks = np.arange(question.n_tasks) if question.tasks is None else question.tasks
     return confusion(truth, predicted, question.targets.classes, tasks)

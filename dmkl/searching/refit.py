@@ -12,7 +12,7 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import HeldOut
 from dmkl.estimators.engine import run
-from dmkl.estimators.learner import decisions_of, fitted
+from dmkl.estimators.learner import fitted
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.searching.fits import OF_TASKS, GridFits, Question
 from dmkl.searching.grid import shape
@@ -109,7 +109,7 @@ def scored(question: Question, found: Sequence[FitOutcome]) -> dict[str, Array]:
         rows, targets = one.data.fit.held_out, one.data.fit.targets
         if len(rows):
             truth = question.labels[rows]
-            values[:, f] = evaluate(question.metrics, targets.kind, targets.classes, truth, decisions_of(one))
+            values[:, f] = evaluate(question.metrics, targets.kind, targets.classes, truth, one.decided)
     return dict(zip(question.name_ends, values, strict=True))
 
 

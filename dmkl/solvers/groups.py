@@ -108,9 +108,9 @@ class GroupProblem:
     """(m,), the group of each sample, 0 … G − 1."""
     n_groups: int
     """G. A group that is empty keeps the weights that it begins with."""
-    C: float | None = None
+    C: float | Float | None = None
     lam: float | None = None
-    """The price of a unit of hinge loss, or λ of the square loss: one of them is given."""
+    """The price of a unit of hinge loss, or one for each sample, (m,), or λ of the square loss: one is given."""
     name: str = ""
     """What this problem is called in reports."""
 
@@ -125,7 +125,8 @@ class GroupProblem:
             msg = f"groups hold {groups.min()} to {groups.max()}, expected 0 to {self.n_groups - 1}, as n_groups says"
             raise InputError(msg)
         price = self.C if self.C is not None else self.lam
-        if (self.C is None) == (self.lam is None) or price is None or not (np.isfinite(price) and price > 0):
+        prices = np.asarray(np.nan if price is None else price)
+        if (self.C is None) == (self.lam is None) or not (np.isfinite(prices) & (prices > 0)).all():
             msg = f"give C > 0 for the hinge loss or lam > 0 for the square loss, got C={self.C!r} and lam={self.lam!r}"
             raise InputError(msg)
         if self.C is not None and (not np.isin(y, (-1.0, 1.0)).all() or y.min() == y.max()):

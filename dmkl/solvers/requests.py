@@ -128,7 +128,8 @@ class GroupClassifier:
     """c, (m,)"""
     y: Float
     """(m,): 1 and −1, or targets"""
-    C: float | None
+    C: float | Float | None
+    """The bound on α, or one for each sample, (m,)"""
     tol: float
     """The relative gap that is asked for."""
     start: Float | None = None

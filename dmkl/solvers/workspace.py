@@ -34,7 +34,7 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreError
 from dmkl.numerics.chain import Fitted
-from dmkl.numerics.steps import load_step
+from dmkl.numerics.fitted import load_step
 from dmkl.passes.execute import check_shared
 from dmkl.solvers.outcome import Outcome, Status, Step
 

@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import pairwise
+from sklearn.metrics import pairwise, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -27,12 +27,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dmkl
 from dmkl.errors import InputError, MemoryBudgetError
-from dmkl.estimators import front
+from dmkl.estimators import front, tables
 from dmkl.features.tiles import FeatureTiles
 from dmkl.passes.execute import machine
 
 
-@parametrize_with_checks([dmkl.MKLClassifier(), dmkl.MKLClassifier(dmkl.Uniform(), missing="zero")])
+@parametrize_with_checks(
+    [dmkl.MKLClassifier(), dmkl.MKLClassifier(dmkl.Uniform(), missing="zero"), dmkl.MKLRegressor()]
+)
 def test_scikit_learn_s_checks(estimator, check, synchronous):
     check(estimator)
 
@@ -230,7 +232,7 @@ def test_parameters_that_mean_nothing_are_refused(data, change, message):
 
 def test_labels_that_mean_nothing_are_refused_before_kernels_are_computed(data, monkeypatch):
     X, _, _ = data
-    monkeypatch.setattr(front, "build", None)
+    monkeypatch.setattr(tables, "build", None)
     for y, message in [
         (np.zeros(60, dtype=int), "single class"),
         (np.linspace(0, 1, 60), "Unknown label type"),
@@ -252,7 +254,7 @@ def test_kernels_that_do_not_fit_are_refused_before_anything_is_computed(data, m
     X, y, _ = data
     model = dmkl.MKLClassifier()
     with dask.config.set({"dmkl.memory": 5 * 60 * 60 * 8 - 1}), monkeypatch.context() as patch:
-        patch.setattr(front, "build", None)
+        patch.setattr(tables, "build", None)
         with pytest.raises(MemoryBudgetError, match=r"5 kernels of 60 samples .* dmkl\.build"):
             model.fit(X, y)
     wider = dmkl.MKLClassifier(kernels={"function": "rbf", "bandwidth": list(range(1, 10))})
@@ -293,6 +295,48 @@ def test_half_the_memory_in_single_precision(data):
     for model in (single, as_given):
         scores = double.decision_function(new)
         np.testing.assert_allclose(model.decision_function(new), scores, atol=1e-3 * np.abs(scores).max())
+
+
+# --- regressions -----------------------------------------------------------------------------------------------------
+
+
+def numbers(X):
+    return np.stack([np.sin(X[:, 0]) + X[:, 4], 10.0 * X[:, 3] ** 2], axis=1)
+
+
+def test_a_regression_as_the_estimator_on_kernels_by_scikit_learn(data, tmp_path):
+    X, _, new = data
+    y = numbers(X)[:, 0]
+    model = dmkl.MKLRegressor(dmkl.MKRidge(1.5, 1e-3)).fit(X, y)
+    stored = dmkl.create(tmp_path / "set.zarr", dense_default(X, X), names=model.kernel_names_)
+    reference = dmkl.MKRidge(1.5, 1e-3).fit(stored, y)
+    np.testing.assert_allclose(model.weights_.values, reference.weights_.values, atol=2e-5)
+    cross = dmkl.create(None, dense_default(new, X), names=model.kernel_names_, symmetric=False)
+    predicted = reference.predict(cross).values
+    np.testing.assert_allclose(model.predict(new), predicted, rtol=0, atol=1e-4 * np.abs(predicted).max())
+    assert model.score(new, numbers(new)[:, 0]) == pytest.approx(r2_score(numbers(new)[:, 0], model.predict(new)))
+    assert not hasattr(model, "decision_function")
+
+
+def test_several_targets_and_a_search_over_the_default(data):
+    X, _, new = data
+    both = dmkl.MKLRegressor(blocks={"left": slice(3), "right": slice(3, 6)}).fit(X, numbers(X))
+    assert both.weights_.dims == ("kernel", "target")
+    assert both.predict(new).shape == (25, 2)
+    grid = {"mklregressor__estimator__lam": [1e-4, 10.0]}
+    search = GridSearchCV(make_pipeline(StandardScaler(), dmkl.MKLRegressor()), grid, cv=3).fit(X, numbers(X))
+    assert search.best_params_ == {"mklregressor__estimator__lam": 1e-4}
+    assert search.best_score_ > 0.4
+
+
+def test_targets_that_mean_nothing_are_refused_before_kernels_are_computed(data, monkeypatch):
+    X, y, _ = data
+    monkeypatch.setattr(tables, "build", None)
+    for wrong, message in [(np.ones(60), "single value"), (y, "numbers; for classes take a classifier")]:
+        with pytest.raises(InputError, match=message):
+            dmkl.MKLRegressor().fit(X, wrong)
+    with pytest.raises(InputError, match=r"must be a regression of dmkl such as MKRidge\(\), got MKFDA"):
+        dmkl.MKLRegressor(dmkl.MKFDA()).fit(X, numbers(X))
 
 
 # --- inside scikit-learn ---------------------------------------------------------------------------------------------

@@ -19,6 +19,9 @@ from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.estimators.engine import run
+from dmkl.estimators.plan import Fit, Plan
+from dmkl.numerics.fisher import encode_values
 from dmkl.solvers.fisher.registry import SOLVERS
 
 pytestmark = pytest.mark.usefixtures("synchronous")
@@ -274,3 +277,12 @@ def test_an_evaluation_and_an_assessment_measure_numbers():
     measured = dmkl.assess(model, K[TEST, TRAIN], y[TEST], scoring=["r2", "correlation"])
     assert measured["score"].dims == ("measure", "target")
     assert float(measured["score"].sel(measure="r2").mean()) == pytest.approx(model.score(K[TEST, TRAIN], y[TEST]))
+
+
+def test_no_rows_are_left_out_for_nothing():
+    """The diagonal of the inverse, m³/3 operations, is for scores that nothing of a regression asks for."""
+    K, _, y = problem()
+    targets = encode_values(y[TRAIN, 0], len(TRAIN))
+    (found,) = run(Plan(K, [Fit(dmkl.MKRidge(solver="direct"), TRAIN, targets)])).fits
+    assert found.solver == "direct"
+    assert found.outcomes[0].inverse is None

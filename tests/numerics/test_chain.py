@@ -8,7 +8,8 @@ from helpers.references import dense_view, error, psd
 
 from dmkl.errors import InputError
 from dmkl.numerics.chain import ChainState, Fitted
-from dmkl.numerics.steps import STEPS, Take
+from dmkl.numerics.fitted import Take
+from dmkl.numerics.steps import STEPS
 
 M = 13
 ROWS, COLS = np.array([12, 3, 3, 7]), np.array([1, 0, 9, 5, 11, 4])

@@ -10,7 +10,8 @@ import pytest
 from helpers.references import dense_view, error, in_memory, psd, stepped
 
 from dmkl.numerics.chain import FittedStep, Step
-from dmkl.numerics.steps import NORMALIZATIONS, STEPS, Take, load_step
+from dmkl.numerics.fitted import Take, load_step
+from dmkl.numerics.steps import NORMALIZATIONS, STEPS
 from dmkl.passes.run import run_pass
 from dmkl.passes.statistics import chain_statistics, measure
 from dmkl.passes.sweep import Columns

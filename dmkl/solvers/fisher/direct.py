@@ -62,8 +62,9 @@ class DirectStep:
         if beta is not self._beta:
             yield from self._factorize(beta)
         diagonal: Float = yield FactorDiagonal(self._factor)
-        of_ones: Float = yield self._solve(np.ones((len(diagonal), 1)))
-        return np.column_stack([diagonal, of_ones])
+        constant = np.ones(len(diagonal)) if self._problem.constant is None else self._problem.constant
+        of_constant: Float = yield self._solve(constant[:, None])
+        return np.column_stack([diagonal, of_constant])
 
     def _solve(self, b: Float) -> FactorSolve:
         return FactorSolve(self._factor, b)
@@ -95,7 +96,7 @@ def _check(jobs: Sequence[Job]) -> None:
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     def solver_of(job: Job) -> Solver[Outcome]:
-        step = DirectStep(job.problem, inverse=context.duals)
+        step = DirectStep(job.problem, inverse=context.duals and options.leave_one_out)
         return wrapper(job.problem, job.n_kernels, step, options, job.names)
 
     # Each running problem holds a factor: as many at once as fit.

@@ -31,6 +31,9 @@ class FisherProblem:
         What it is called in messages.
     start
         β to begin with, (n,), of norm one; uniform weights where None.
+    constant
+        What a function that is one everywhere is to the samples, (m,): D^{1/2}1 where they have weights d; 1 where
+        None.
     """
 
     h: Float
@@ -38,6 +41,7 @@ class FisherProblem:
     p: float
     name: str = ""
     start: Float | None = None
+    constant: Float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class FisherOptions:
         where None.
     mu
         μ of the Tikhonov form; None for ‖β‖_p ≤ 1.
+    leave_one_out
+        Whether to tell, where a factor is there, what the regressions that leave one row out follow from.
     """
 
     tol: float = 1e-4
@@ -68,6 +74,7 @@ class FisherOptions:
     finish: Finish = "auto"
     basis_bytes: int | None = None
     mu: float | None = None
+    leave_one_out: bool = False
 
 
 def certificate_step(certificate: Certificate, beta: Float, **counts: float) -> Step:

@@ -146,7 +146,9 @@ def check_resolution(lens: Lens, lam: float) -> None:
     # Where the chain differs from kernel to kernel, it has brought the samples to unit norm.
     factors = np.array([fitted.factor(j) for j in range(len(view.kernels))])
     size = float(np.median(np.abs(diagonal).max(axis=1) * factors)) if fitted.same_for_all else 1.0
-    noise = unit * np.sqrt(view.shape[1]) * size
+    # Of D^{1/2}ED^{1/2} the norm is that of its largest row, about √(d_i Σd).
+    counts = fitted.counts(view.shape[1])
+    noise = unit * np.sqrt(counts.max() * counts.sum()) * size
     if lam < noise:
         msg = (
             f"lam={lam:g} is below what the stored precision resolves: rounding to {view.source.dtype} alone perturbs "

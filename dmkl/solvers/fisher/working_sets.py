@@ -121,15 +121,19 @@ def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequ
         for j in kernels:
             total += weights[j] * entries(view, fitted, int(j), index, index)
         return total
-    # Centering and scaling make f K_ab + r_a + r_b + c of each raw entry: what they add is known from its first column,
-    # and only the raw blocks have to be gone through.
+    # Centering and scaling make s_a s_b (f K_ab + r_a + r_b + c) of each raw entry, s being one unless samples have
+    # weights: what they add is known from its first column, and only the raw blocks have to be gone through.
     stored = view.rows[fitted.positions(index, index)[0][0]]
     edge, trail = np.zeros((len(index), 1)), fitted.positions(index, index[:1])
     for j in map(int, kernels):
         total += (weights[j] * fitted.factor(j)) * raw_block(view, int(view.kernels[j]), stored, stored)
         edge += weights[j] * fitted.elementwise(j, np.zeros_like(edge), trail)
+    scale = np.sqrt(fitted.counts(view.shape[1])[index])[:, None]
+    edge /= scale * scale[0]
     total += edge
     total += edge.T - edge[0]
+    total *= scale
+    total *= scale.T
     return total
 
 

@@ -81,6 +81,29 @@ def test_classes_of_different_weight(class_weight, multiclass):
         np.testing.assert_allclose(scores, theirs.decision_function(K[np.ix_(rows, rows)]), atol=1e-3)
 
 
+def test_one_group_of_weighted_samples_is_canonical_mkl():
+    """GS-MKL on one group has the optimum of the hinge loss at p = 1, where it is convex; so it has with weights."""
+    kernels, y, weights = problem()
+    K, labels = in_memory(kernels, 20), y.astype(int)
+    found = dmkl.GSMKL(0.1, 1, across=True, steps=(), tol=1e-9).fit(K, labels, weights)
+    expected = dmkl.MKSVM(1.0, 0.1, steps=(), tol=1e-6).fit(K, labels, weights)
+    assert float(found.objective_) == pytest.approx(expected.objective_, rel=1e-4)
+    by_class = dmkl.GSMKL(0.1, 1, across=True, steps=(), tol=1e-9, class_weight={1: 3.0}).fit(K, labels)
+    expected = dmkl.MKSVM(1.0, 0.1, steps=(), tol=1e-6, class_weight={1: 3.0}).fit(K, labels)
+    assert float(by_class.objective_) == pytest.approx(expected.objective_, rel=1e-4)
+
+
+def test_the_classifier_of_cuts_is_that_of_scikit_learn():
+    kernels, y, weights = problem()
+    K, labels = in_memory(kernels, 20), y.astype(int)
+    model = dmkl.NCuts(2, C=0.5, steps=(), tol=1e-7, class_weight={1: 2.0}).fit(K, labels, weights)
+    np.testing.assert_array_equal(model.weights_, dmkl.NCuts(2, C=0.5, steps=(), tol=1e-7).fit(K, labels).weights_)
+    combined = np.tensordot(model.weights_.values, kernels, axes=1)
+    counts = weights * np.where(labels == 1, 2.0, 1.0)
+    theirs = SVC(C=0.5, kernel="precomputed", tol=1e-8).fit(combined, labels, counts)
+    np.testing.assert_allclose(model.decision_function(K), theirs.decision_function(combined), atol=1e-3)
+
+
 def test_balanced_classes_find_the_rare_one():
     kernels, _, _ = problem(60)
     labels = np.repeat([0, 1], [50, 10])

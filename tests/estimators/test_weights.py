@@ -1,0 +1,345 @@
+"""Weights of samples and of classes in least squares: against repeated samples, scikit-learn and dense algebra."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.optima import optimum
+from helpers.references import in_memory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import StratifiedKFold
+from threadpoolctl import threadpool_limits
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.estimators.decisions import Decider, HeldOut, class_weights
+from dmkl.numerics.discriminant import excess, indicators, leave_one_out
+from dmkl.solvers.fisher.registry import SOLVERS
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+M, NEW = 30, 12
+TRAIN, TEST = np.arange(M), np.arange(M, M + NEW)
+CHAINS = [
+    ("center", "trace"),
+    ("cosine", "center"),
+    ("center", "multiplicative"),
+    ("center", "cosine", "center", "trace"),
+    ("trace",),
+    (),
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with threadpool_limits(1, "blas"):
+        yield
+
+
+def data(seed=0):
+    """Features of 42 samples, three kernels of full rank, and whole weights from 1 to 3 of the first 30."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((M + NEW, 5))
+    squared = ((X[:, None] - X[None]) ** 2).sum(axis=-1)
+    kernels = np.stack([X @ X.T + 0.3, np.exp(-squared / 5), (X[:, :2] @ X[:, :2].T + 1) ** 2])
+    return X, kernels, rng.integers(1, 4, M)
+
+
+def labels_of(kind, X):
+    return {
+        "binary": (X[:, 0] > 0.3).astype(int),
+        "multiclass": np.digitize(X[:, 0], [-0.5, 0.5]),
+        "tasks": np.stack([X[:, 0] > 0, X[:, 1] > 0.4], axis=1).astype(int),
+        "values": X[:, 0] ** 2,
+        "targets": np.stack([X[:, 0] ** 2, 100 * X[:, 1]], axis=1),
+    }[kind]
+
+
+def made(kind, **parameters):
+    return (dmkl.MKRidge if kind in ("values", "targets") else dmkl.MKFDA)(**parameters)
+
+
+def repeated(weights):
+    return np.repeat(TRAIN, weights)
+
+
+# --- whole weights are repeated samples -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", CHAINS, ids="-".join)
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "tasks", "values", "targets"])
+def test_whole_weights_are_repeated_samples(kind, steps):
+    """In everything: centering, scale, targets, priors, weights, certificate, scores and predictions of new rows."""
+    X, kernels, weights = data()
+    K, y, rows = in_memory(kernels, 11), labels_of(kind, X[:M]), repeated(weights)
+    weighted = made(kind, p=np.inf, lam=0.05, solver="direct", steps=steps).fit(K[TRAIN, TRAIN], y, weights)
+    expected = made(kind, p=np.inf, lam=0.05, solver="direct", steps=steps).fit(K[rows, rows], y[rows])
+    scores = expected._decision(K[TEST, rows]).values
+    np.testing.assert_allclose(weighted._decision(K[TEST, TRAIN]).values, scores, atol=1e-8 * np.abs(scores).max())
+    np.testing.assert_allclose(weighted.objective_, expected.objective_, rtol=1e-10)
+    assert np.max(weighted.gap_) < 1e-12
+    assert weighted.n_passes_ == expected.n_passes_
+    # A sample's variable is the sum of those of its copies.
+    sums = np.stack([np.bincount(rows, column) for column in expected.dual_coef_.values.T], axis=1)
+    np.testing.assert_allclose(weighted.dual_coef_.values, sums, atol=1e-8 * np.abs(sums).max())
+    if kind in ("values", "targets"):
+        np.testing.assert_allclose(weighted.intercept_, expected.intercept_, atol=1e-12 * np.abs(y).max())
+    else:
+        np.testing.assert_allclose(weighted.priors_, expected.priors_, rtol=1e-14)
+    plain = made(kind, p=np.inf, lam=0.05, solver="direct", steps=steps).fit(K[TRAIN, TRAIN], y)
+    assert np.abs(plain._decision(K[TEST, TRAIN]).values - scores).max() > 1e-3 * np.abs(scores).max()
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "tasks"])
+def test_the_decision_is_that_of_repeated_samples(kind):
+    """Of the rule from training scores, which solvers without a factor have, well away from where it vanishes."""
+    X, kernels, weights = data()
+    K, y, rows = in_memory(kernels, 11), labels_of(kind, X[:M]), repeated(weights)
+    make = lambda: dmkl.Uniform(10.0, solver="cg", tol=1e-15, steps=("cosine", "center"))  # noqa: E731
+    weighted, expected = make().fit(K[TRAIN, TRAIN], y, weights), make().fit(K[rows, rows], y[rows])
+    decided = [
+        model.decisions_of(model.decision_function(K[TEST, some]).values)
+        for model, some in ((weighted, TRAIN), (expected, rows))
+    ]
+    np.testing.assert_allclose(decided[0], decided[1], rtol=0, atol=1e-5 * np.abs(decided[1]).max())
+    np.testing.assert_array_equal(weighted.predict(K[TEST, TRAIN]), expected.predict(K[TEST, rows]))
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
+def test_a_rule_learnt_from_weighted_scores_is_that_of_repeated_ones(kind):
+    rng = np.random.default_rng(1)
+    n_classes, width = (3, 3) if kind == "multiclass" else (2, 1)
+    index = np.arange(40) % n_classes
+    scores, weights = rng.standard_normal((40, width)) + 0.5 * index[:, None], rng.integers(1, 4, 40)
+    rows, priors = np.repeat(np.arange(40), weights), np.full(n_classes, 1 / n_classes)
+    found = Decider.learn(kind, [scores], [index], [priors], "", [weights.astype(float)])
+    expected = Decider.learn(kind, [scores[rows]], [index[rows]], [priors], "")
+    np.testing.assert_allclose(found.probabilities(scores), expected.probabilities(scores), rtol=1e-6)
+
+
+@pytest.mark.parametrize("before", [(), ("cosine",), ("center", "cosine")])
+@pytest.mark.parametrize("solver", ["direct", "subspace", "interleaved"])
+def test_the_order_of_samples_does_not_matter(before, solver):
+    """Rows are taken out of order, before the steps of the learner and after those that the set has already."""
+    X, kernels, weights = data()
+    K, y = in_memory(kernels, 11).with_steps(before), labels_of("binary", X[:M])
+    turned = np.random.default_rng(6).permutation(M)
+    make = lambda: dmkl.MKFDA(2.0, 0.05, solver=solver, tol=1e-9)  # noqa: E731
+    found = make().fit(K[turned, turned], y[turned], weights[turned])
+    expected = make().fit(K[TRAIN, TRAIN], y, weights)
+    scores = expected.decision_function(K[TEST, TRAIN]).values
+    np.testing.assert_allclose(found.decision_function(K[TEST, turned]), scores, atol=1e-4 * np.abs(scores).max())
+    np.testing.assert_allclose(found.objective_, expected.objective_, rtol=2e-9)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("kind", ["multiclass", "tasks", "targets"])
+def test_every_solver_takes_weights(solver, kind):
+    X, kernels, weights = data()
+    K, y, rows = in_memory(kernels, 11), labels_of(kind, X[:M]), repeated(weights)
+    make = lambda: made(kind, p=1.5, lam=0.05, solver=solver, tol=1e-8, steps=("cosine", "center"))  # noqa: E731
+    weighted, expected = make().fit(K[TRAIN, TRAIN], y, weights), make().fit(K[rows, rows], y[rows])
+    assert weighted.solver_ == solver
+    assert np.max(weighted.gap_) <= 1e-8
+    np.testing.assert_allclose(weighted.objective_, expected.objective_, rtol=2e-8)
+    scores = expected._decision(K[TEST, rows]).values
+    np.testing.assert_allclose(weighted._decision(K[TEST, TRAIN]).values, scores, atol=1e-3 * np.abs(scores).max())
+
+
+@pytest.mark.parametrize("steps", [("center", "trace"), ("center", "multiplicative")])
+def test_the_unit_of_weights(steps):
+    """Of kernels of unit trace it does not matter; of unit variance λ is in that unit, as a number of samples is."""
+    X, kernels, weights = data()
+    kernels = kernels.astype(np.float32)
+    K, y = in_memory(kernels, 11), labels_of("multiclass", X[:M])
+    unit, lam = 1e6, 1e-4
+    model = dmkl.Uniform(lam, steps=steps).fit(K[TRAIN, TRAIN], y, weights)
+    other = dmkl.Uniform(lam if "trace" in steps else unit * lam, steps=steps).fit(K[TRAIN, TRAIN], y, unit * weights)
+    scores = [each.predict_proba(K[TEST, TRAIN]).values for each in (model, other)]
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-6)
+
+
+def test_held_out_rows_count_as_those_of_their_class_in_training():
+    rng = np.random.default_rng(7)
+    index, counts = np.arange(30) % 3, np.array([1.0, 2.0, 3.0])
+    scores, priors = rng.standard_normal((30, 3)) + np.eye(3)[index], np.full(3, 1 / 3)
+    found = HeldOut(scores, [index], np.arange(30), 30, [counts]).decider("multiclass", [priors], "")
+    rows = np.repeat(np.arange(30), counts[index].astype(int))
+    expected = HeldOut(scores[rows], [index[rows]], rows, len(rows)).decider("multiclass", [priors], "")
+    np.testing.assert_allclose(found.probabilities(scores), expected.probabilities(scores), rtol=1e-6)
+    y, model = labels_of("multiclass", data()[0]), dmkl.MKFDA(class_weight={2: 5.0})
+    targets = model._targets(y, len(y), None)
+    (of_class,) = class_weights(model._weighted(targets))
+    np.testing.assert_allclose(of_class, [1.0, 1.0, 5.0])
+
+
+# --- the certificate ------------------------------------------------------------------------------------------------
+
+
+def weighted_kernels(kernels, d, steps):
+    """D^{1/2}K_jD^{1/2} after centering by the weighted mean, and dividing by the weighted trace, entry by entry."""
+    m = len(d)
+    P = np.eye(m) - np.outer(np.ones(m), d / d.sum())
+    found = []
+    for K in kernels:
+        if "center" in steps:
+            K = P @ K @ P.T
+        if "trace" in steps:
+            K = K / np.sum(d * K.diagonal())
+        found.append(np.sqrt(d)[:, None] * K * np.sqrt(d))
+    return np.stack(found)
+
+
+@given(
+    seed=st.integers(0, 50),
+    p=st.sampled_from([1.0, 4 / 3, 2.0, np.inf]),
+    lam=st.sampled_from([1e-3, 0.1, 10.0]),
+    solver=st.sampled_from(["direct", "cg", "subspace", "dual"]),
+    rough=st.booleans(),
+)
+@settings(max_examples=12, deadline=None)
+def test_the_optimum_lies_within_the_gap(seed, p, lam, solver, rough):
+    """Clarabel's optimum of the weighted problem, for fractional weights; also where a solver is stopped early."""
+    X, kernels, _ = data(seed)
+    d = np.random.default_rng(seed).uniform(0.2, 3.0, M)
+    y = labels_of("multiclass", X[:M])
+    model = dmkl.MKFDA(p, lam, solver="direct" if solver == "dual" and p == 1 else solver, tol=0.3 if rough else 1e-6)
+    model.fit(in_memory(kernels, 11)[TRAIN, TRAIN], y, d)
+    sizes = np.bincount(y, d)
+    h = (np.eye(3)[y] - sizes / d.sum()) * np.sqrt(d.sum() / sizes)
+    best = optimum(weighted_kernels(kernels[:, :M, :M], d, ("center", "trace")), np.sqrt(d)[:, None] * h, lam, p)
+    assert abs(best - model.objective_) <= (model.gap_ + 1e-6) * abs(model.objective_)
+
+
+# --- leaving samples out --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_sample_is_left_out_with_all_its_weight(n_classes):
+    """Leave-one-out estimates are those of a regression with a free bias on all other samples, solved for each."""
+    X, kernels, _ = data()
+    d, lam = np.random.default_rng(2).uniform(0.2, 3.0, M), 0.05
+    K, root = weighted_kernels(kernels[:1, :M, :M], d, ("center", "trace"))[0], np.sqrt(d)
+    index = np.digitize(X[:M, 0], [0.3] if n_classes == 2 else [-0.5, 0.5])
+    sizes = np.bincount(index, d)
+    Y, scale = indicators(index, n_classes), excess(sizes)
+    share = (sizes[1:] if n_classes == 2 else sizes) / d.sum()
+    A = 0.5 * (np.eye(M) + K / lam)
+    alpha = root[:, None] * np.linalg.solve(A, root[:, None] * (Y - share) / scale)
+    found = leave_one_out(alpha, np.linalg.inv(A).diagonal(), np.linalg.solve(A, root), index, n_classes, d)
+    plain = K / np.outer(root, root)
+    for i in range(M):
+        rest = np.delete(TRAIN, i)
+        n = len(rest)
+        # (K + λD⁻¹)c + b = Y, 1ᵀc = 0.
+        system = np.block([[plain[np.ix_(rest, rest)] + lam * np.diag(1 / d[rest]), np.ones((n, 1))], [np.ones(n), 0]])
+        solved = np.linalg.solve(system, np.vstack([Y[rest], np.zeros((1, Y.shape[1]))]))
+        estimate = plain[i, rest] @ solved[:-1] + solved[-1]
+        np.testing.assert_allclose(found[i], estimate - np.average(Y[rest], axis=0, weights=d[rest]), atol=1e-9)
+
+
+# --- against scikit-learn -------------------------------------------------------------------------------------------
+
+
+def test_ridge_regression_as_scikit_learn_weighs_it():
+    X, kernels, _ = data()
+    d, y = np.random.default_rng(3).uniform(0.2, 3.0, M), X[:M, 1] + np.sin(X[:M, 2]) + 2.0
+    K = in_memory(kernels, 11).select([0])
+    without = dmkl.MKRidge(np.inf, 0.7, steps=()).fit(K[TRAIN, TRAIN], y, d)
+    theirs = KernelRidge(alpha=0.7, kernel="precomputed").fit(kernels[0, :M, :M], y, d)
+    np.testing.assert_allclose(without.predict(K[TEST, TRAIN]), theirs.predict(kernels[0][TEST][:, TRAIN]), rtol=1e-8)
+    centered = dmkl.MKRidge(np.inf, 0.7, steps=("center",)).fit(K[TRAIN, TRAIN], y, d)
+    linear = Ridge(alpha=0.7, solver="cholesky").fit(X[:M], y, d)
+    np.testing.assert_allclose(centered.predict(K[TEST, TRAIN]), linear.predict(X[M:]), rtol=1e-8)
+
+
+# --- classes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [dmkl.MKFDA, dmkl.Uniform, dmkl.SingleBest, dmkl.Product])
+def test_weights_of_classes_are_those_of_their_samples(make):
+    _, kernels, _ = data()
+    K, y = in_memory(np.stack([kernels[1], kernels[1] ** 2]), 11), np.repeat([0, 1], [24, 6])
+    balanced = make(class_weight="balanced").fit(K[TRAIN, TRAIN], y)
+    given_each = make(class_weight={1: 4.0}).fit(K[TRAIN, TRAIN], y)
+    by_sample = make().fit(K[TRAIN, TRAIN], y, sample_weight=np.where(y == 1, 2.5, 0.625))
+    found = balanced.decision_function(K[TEST, TRAIN])
+    np.testing.assert_allclose(by_sample.decision_function(K[TEST, TRAIN]), found, rtol=1e-9)
+    np.testing.assert_allclose(balanced.priors_, [[0.5, 0.5]])
+    np.testing.assert_array_equal(given_each.predict(K[TEST, TRAIN]), balanced.predict(K[TEST, TRAIN]))
+    assert np.sum(balanced.predict(K[TEST, TRAIN])) >= np.sum(make().fit(K[TRAIN, TRAIN], y).predict(K[TEST, TRAIN]))
+
+
+def test_tasks_are_balanced_each_by_itself_on_its_known_labels():
+    X, kernels, weights = data()
+    K, y = in_memory(kernels, 11), labels_of("tasks", X[:M]).astype(float)
+    y[:4, 0] = np.nan
+    make = lambda: dmkl.MKFDA(2.0, 0.05, class_weight="balanced", tol=1e-9)  # noqa: E731
+    both = make().fit(K[TRAIN, TRAIN], y, weights)
+    for t in range(2):
+        known = np.flatnonzero(~np.isnan(y[:, t]))
+        alone = make().fit(K[known, known], y[known, t].astype(int), weights[known])
+        found, expected = both.decision_function(K[TEST, TRAIN])[:, t], alone.decision_function(K[TEST, known])
+        np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+        assert (both.dual_coef_.values[np.setdiff1d(TRAIN, known), t] == 0).all()
+
+
+# --- everywhere -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "tasks", "targets"])
+def test_a_saved_model_predicts_the_same(tmp_path, kind):
+    X, kernels, weights = data()
+    K, y = in_memory(kernels, 11), labels_of(kind, X[:M])
+    model = made(kind).fit(K[TRAIN, TRAIN], y, weights)
+    model.save(tmp_path / "model.zarr")
+    loaded = dmkl.load(tmp_path / "model.zarr")
+    np.testing.assert_array_equal(loaded.predict(K[TEST, TRAIN]), model.predict(K[TEST, TRAIN]))
+    np.testing.assert_array_equal(loaded._decision(K[TEST, TRAIN]), model._decision(K[TEST, TRAIN]))
+
+
+@pytest.mark.parametrize("solver", ["direct", "subspace"])
+def test_a_search_over_weights_of_classes(tmp_path, solver):
+    _, kernels, _ = data()
+    K, y = in_memory(kernels, 11), np.repeat([0, 1, 2], [24, 12, 6])[np.random.default_rng(5).permutation(M + NEW)]
+    grid = {"class_weight": [None, "balanced"], "lam": [1e-2, 1.0]}
+    estimator = dmkl.MKFDA(2.0, solver=solver, tol=1e-9)
+    found = dmkl.search(estimator, K, y, grid, cv=2, state=tmp_path / "state", scoring="balanced_accuracy")
+    weights = found.scores["weight"].sel(lam=1e-2)
+    train, _ = next(StratifiedKFold(2).split(y, y))
+    for row, class_weight in enumerate(grid["class_weight"]):
+        alone = dmkl.MKFDA(2.0, 1e-2, solver=solver, tol=1e-9, class_weight=class_weight)
+        alone.fit(K[train, train], y[train])
+        np.testing.assert_allclose(weights.values[row, 0], alone.weights_.values, atol=1e-4)
+    again = dmkl.search(estimator, K, y, grid, cv=2, state=tmp_path / "state", scoring="balanced_accuracy")
+    np.testing.assert_array_equal(again.scores["score"], found.scores["score"])
+
+
+def test_fronts_hand_weights_on():
+    X, kernels, weights = data()
+    y, values = labels_of("binary", X[:M]), labels_of("values", X[:M])
+    matrices = np.moveaxis(kernels[:, :M, :M], 0, 2)
+    for front, features in ((dmkl.MKLClassifier(), X[:M]), (dmkl.PrecomputedMKLClassifier(), matrices)):
+        front.fit(features, y, sample_weight=weights)
+        assert front.estimator_.priors_[0, 1] == pytest.approx(np.average(y, weights=weights))
+    regression = dmkl.MKLRegressor().fit(X[:M], values, sample_weight=weights)
+    assert float(regression.estimator_.intercept_[0]) == pytest.approx(np.average(values, weights=weights))
+
+
+@pytest.mark.parametrize(
+    ("make", "weights", "words"),
+    [
+        (lambda: dmkl.MKFDA(class_weight="even"), None, "'balanced'"),
+        (lambda: dmkl.Uniform(class_weight={7: 1.0}), None, r"weights for \[7\]"),
+        (dmkl.MKRidge, np.ones(3), r"each of the 30 samples, got shape \(3,\)"),
+        (dmkl.MKFDA, np.arange(30.0), "with 0 in it; leave samples of no weight out"),
+        (lambda: dmkl.GSMKL(loss="square"), np.ones(30), "prices of the hinge loss"),
+        (lambda: dmkl.NCuts(2, loss="square", class_weight="balanced"), None, "take MKFDA"),
+    ],
+)
+def test_weights_that_are_none(make, weights, words):
+    X, kernels, _ = data()
+    with pytest.raises(InputError, match=words):
+        make().fit(in_memory(kernels, 11)[TRAIN, TRAIN], labels_of("binary", X[:M]), sample_weight=weights)
