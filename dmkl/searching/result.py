@@ -6,13 +6,14 @@ import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from dmkl.errors import InputError, StoreError
+from dmkl.estimators.checks import check_choice
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import (
     READERS,
@@ -22,7 +23,7 @@ from dmkl.estimators.saving import (
     write_dataset,
     write_model,
 )
-from dmkl.searching.choice import Rule, check_rule
+from dmkl.searching.choice import Rule
 from dmkl.searching.labeled import by_fold, completed, nested, read_dataset, values_of
 from dmkl.searching.means import best_index, mean_and_error, task_dim, tasks_of
 from dmkl.searching.texts import count, told, with_error
@@ -85,7 +86,7 @@ class SearchResult:
     """
 
     def __init__(self, scores: xr.Dataset, *, best: KernelLearner | None = None, rule: Rule = "best") -> None:
-        check_rule(rule)
+        check_choice("rule", rule, get_args(Rule))
         self._scores = completed(scores)
         self._best = best
         self._rule: Rule = rule
@@ -191,7 +192,7 @@ class SearchResult:
         return params
 
     def _index(self, rule: Rule) -> dict[str, xr.DataArray]:
-        check_rule(rule)
+        check_choice("rule", rule, get_args(Rule))
         return best_index(self._scores, self.parameters, self.choosers, rule)
 
     # --- as text and tables --------------------------------------------------------------------------------------
