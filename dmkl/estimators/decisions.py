@@ -31,6 +31,7 @@ __all__ = [
     "class_index",
     "class_sizes",
     "cross_decided",
+    "index_of",
     "joined",
     "predicted_labels",
     "prior_probabilities",
@@ -93,15 +94,26 @@ def class_index(kind: str, classes: Array, labels: npt.ArrayLike) -> list[Index]
     if kind == "multilabel":
         known = is_known(found)
         return [np.where(k, column, -1).astype(np.int64) for k, column in zip(known.T, found.T, strict=True)]
-    index = np.minimum(np.searchsorted(classes, found), len(classes) - 1)
-    unknown = found[classes[index] != found]
+    return [index_of(found, classes)]
+
+
+def index_of(labels: Array, classes: Array) -> Index:
+    """The number of each label among the sorted classes.
+
+    Raises
+    ------
+    InputError
+        If a label is none of them.
+    """
+    index = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    unknown = labels[classes[index] != labels]
     if len(unknown):
         msg = (
             f"the labels hold {unknown.tolist()[0]!r}, which is none of the classes learnt, {classes.tolist()}; leave "
-            "those rows out"
+            "those rows out, or train on some"
         )
         raise InputError(msg)
-    return [index]
+    return index
 
 
 def class_sizes(targets: Targets) -> list[Float]:
