@@ -17,7 +17,7 @@ from dmkl.arrays import Index
 from dmkl.cli import options
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import SAMPLES, option
-from dmkl.cli.output import count, refuse_existing, say, say_aside, size
+from dmkl.cli.output import refuse_existing, say, say_aside, size
 from dmkl.cli.parsing import parse_numbers
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
@@ -30,6 +30,7 @@ from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import BANDED
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 from dmkl.store.reader import partial_path
 
 __all__ = ["build"]

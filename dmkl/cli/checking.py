@@ -13,11 +13,12 @@ from rich.text import Text
 import dmkl.health
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Json, Kernels, Memory, Store, Workers, option
-from dmkl.cli.output import STYLES, console, count, number, print_json, say, table
+from dmkl.cli.output import STYLES, console, number, print_json, say, table
 from dmkl.cli.samples import open_kernels
 from dmkl.health import SEVERITIES
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 
 __all__ = ["check"]
 

@@ -13,15 +13,14 @@ from dmkl.cli.cluster import computing_on
 from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Split, Store, Train, Workers, option
-from dmkl.cli.output import console, count, print_json, refuse_existing, say, show
+from dmkl.cli.output import console, print_json, say, show
 from dmkl.cli.parsing import parse_cv, parse_scoring
-from dmkl.cli.resuming import resuming
+from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import read_groups, training_samples
 from dmkl.cli.tables import choices_table, classes_table, confusion_table, evaluation_as_mapping
-from dmkl.errors import StoreExistsError
-from dmkl.estimators.saving import has_format
 from dmkl.searching.evaluation import FORMAT, EvaluationResult
 from dmkl.searching.state import remove_state
+from dmkl.searching.texts import count
 
 __all__ = ["evaluate"]
 
@@ -79,11 +78,7 @@ def evaluate(
         dmkl evaluate kernels.zarr estimate --outer splits
     """
     out = out.expanduser()
-    state = out.absolute().with_name(f"{out.name}.partial")
-    refuse_existing(out, overwrite=overwrite)
-    if out.exists() and not has_format(out, FORMAT):
-        msg = f"{out} is not an evaluation, and nothing else is replaced; choose another path, or move it away"
-        raise StoreExistsError(msg)
+    state = state_of(out, "an evaluation", FORMAT, overwrite=overwrite)
     K = dmkl.open(store)
     estimator = make_learner(model, parameters, K.names)
     values = grid_values(estimator, p, lam, C, grid)

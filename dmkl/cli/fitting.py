@@ -16,13 +16,14 @@ from dmkl.cli.cluster import computing_on
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.measuring import measured
 from dmkl.cli.options import SAMPLES, Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers, option
-from dmkl.cli.output import count, print_json, refuse_existing, say, show
+from dmkl.cli.output import print_json, refuse_existing, say, show
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import training_samples
 from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
 from dmkl.errors import InputError
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 
 __all__ = ["fit"]
 

@@ -15,7 +15,7 @@ from dmkl.arrays import Array, Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.measuring import measured
 from dmkl.cli.options import SAMPLES, Cluster, Join, Json, Memory, Missing, Overwrite, Workers, option
-from dmkl.cli.output import count, print_json, refuse_existing, say, say_aside
+from dmkl.cli.output import print_json, refuse_existing, say, say_aside
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
@@ -24,6 +24,7 @@ from dmkl.inputs.features import as_features
 from dmkl.inputs.labels import labels_in
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 
 __all__ = ["predict"]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from dmkl.arrays import Array, Index
-from dmkl.cli.output import count
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import InputError
 from dmkl.inputs import read_file, read_vector
 from dmkl.kernelset import KernelSet
+from dmkl.searching.texts import count
 from dmkl.stores import open as open_set
 
 __all__ = ["open_kernels", "positions", "read_groups", "training_samples"]

@@ -16,16 +16,15 @@ from dmkl.cli.cluster import computing_on
 from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers, option
-from dmkl.cli.output import console, count, print_json, refuse_existing, say
+from dmkl.cli.output import console, print_json, refuse_existing, say
 from dmkl.cli.parsing import parse_cv, parse_scoring
-from dmkl.cli.resuming import resuming
+from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import read_groups, training_samples
 from dmkl.cli.tables import model_as_mapping, points_table, search_as_mapping, weights_table
-from dmkl.errors import StoreExistsError
-from dmkl.estimators.saving import has_format
 from dmkl.kernelset import KernelSet
 from dmkl.searching.result import BEST, FORMAT, SearchResult
 from dmkl.searching.state import remove_state
+from dmkl.searching.texts import count
 
 __all__ = ["search"]
 
@@ -91,8 +90,9 @@ def search(
         dmkl search kernels.zarr found --model mksvm -p 1,2 -C 0.25,1,4
     """
     out = out.expanduser()
-    state = out.absolute().with_name(f"{out.name}.partial")
-    _check_places(out, plot, overwrite=overwrite)
+    state = state_of(out, "a search", FORMAT, overwrite=overwrite)
+    for picture in [] if plot is None else [plot / name for name in _PICTURES]:
+        refuse_existing(picture, overwrite=overwrite, what="folder")
     K = dmkl.open(store)
     estimator = make_learner(model, parameters, K.names)
     values = grid_values(estimator, p, lam, C, grid)
@@ -137,17 +137,6 @@ def search(
 def _after_choices(lines: list[str]) -> list[str]:
     """A summary without the choices, which the table has already."""
     return [line for line in lines[1:] if not line.startswith("  ")]
-
-
-def _check_places(out: Path, plot: Path | None, *, overwrite: bool) -> None:
-    """Refuse what is in the way before anything runs, not after hours."""
-    refuse_existing(out, overwrite=overwrite)
-    if out.exists() and not has_format(out, FORMAT):
-        msg = f"{out} is not a search, and nothing else is replaced; choose another path, or move it away"
-        raise StoreExistsError(msg)
-    if plot is not None:
-        for name in _PICTURES:
-            refuse_existing(plot / name, overwrite=overwrite, what="folder")
 
 
 def _samples(

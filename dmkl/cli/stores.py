@@ -15,12 +15,13 @@ from rich.text import Text
 
 from dmkl.cli import options
 from dmkl.cli.options import LABELS, STORAGE, option
-from dmkl.cli.output import count, number, print_json, say, say_aside, show, size, table
+from dmkl.cli.output import number, print_json, say, say_aside, show, size, table
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import IncompleteStoreError
 from dmkl.inputs import open_files
 from dmkl.kernelset import KernelSet
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 from dmkl.store.features import read_tables
 from dmkl.store.ingest import ingest
 from dmkl.store.reader import StoreReader, partial_path

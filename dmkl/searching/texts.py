@@ -11,8 +11,9 @@ __all__ = ["count", "told", "value_told", "with_error"]
 
 
 def count(n: float, what: str) -> str:
-    """A number and its noun."""
-    return f"{n:g} {what}" if n == 1 else f"{n:.4g} {what}{'es' if what.endswith('s') else 's'}"
+    """A number and its noun; numbers that are not whole with four digits."""
+    number = f"{n:,.0f}" if n == round(n) else f"{n:,.4g}"
+    return f"{number} {what}" if n == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
 
 
 def told(params: Mapping[str, Any]) -> str:
