@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from dmkl.cli.options import STEPS_HELP, option
-from dmkl.cli.parsing import parse_cv, parse_p, parse_value
+from dmkl.cli.parsing import parse_cv, parse_p, parse_priors, parse_value
 from dmkl.cli.priors import CONSTRAINTS_FORM, read_constraints, read_prices
 from dmkl.estimators.saving import models
 from dmkl.numerics.steps import as_steps
@@ -46,6 +46,12 @@ _READERS = {
         "STEP,…",
     ),
     "solver": _Reader(choices=(AUTO, *SOLVERS)),
+    "priors": _Reader(
+        lambda text, _: {"priors": parse_priors(text)},
+        'Prior probabilities of the classes: "empirical" (their shares in training), "uniform", or numbers that sum to '
+        "one, in the order of the sorted classes or as class=number.",
+        "Q,Q,…",
+    ),
     "sigma": _Reader(
         lambda text, kernels: {"sigma": read_prices(text, kernels)},
         "Price of a unit of weight: a number, or a CSV file with kernel,price in each line.",
@@ -94,6 +100,8 @@ class Parameter:
     @property
     def choices(self) -> tuple[str, ...]:
         """The texts that the option takes; none where it takes others."""
+        if self.reader.read is not None:
+            return ()
         members = (self.annotation, *get_args(self.annotation))
         return self.reader.choices or sum((get_args(kind) for kind in members if get_origin(kind) is Literal), ())
 

@@ -14,7 +14,16 @@ from dmkl.errors import InputError
 from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.steps import as_steps
 
-__all__ = ["parse_cv", "parse_grid", "parse_names", "parse_numbers", "parse_p", "parse_scoring", "parse_value"]
+__all__ = [
+    "parse_cv",
+    "parse_grid",
+    "parse_names",
+    "parse_numbers",
+    "parse_p",
+    "parse_priors",
+    "parse_scoring",
+    "parse_value",
+]
 
 
 def parse_p(text: str) -> float:
@@ -53,6 +62,21 @@ def parse_numbers(option: str, such_as: str, text: str) -> list[float]:
     except ValueError as error:
         msg = f"--{option} takes {such_as}, got {text!r}"
         raise InputError(msg) from error
+
+
+def parse_priors(text: str) -> Any:
+    """Prior probabilities as `dmkl.MKFDA` takes them: a word, numbers, or class=number with commas between them."""
+    parts = [part.rpartition("=") for part in text.split(",")]
+    if all(equals for _, equals, _ in parts):
+        values = parse_numbers("priors", "class=number for each class", ",".join(number for *_, number in parts))
+        by_class = dict(zip([name.strip() for name, *_ in parts], values, strict=True))
+        if len(by_class) < len(parts):
+            msg = f"--priors has two numbers for a class, got {text!r}; give one for each"
+            raise InputError(msg)
+        return by_class
+    if text.strip() in ("empirical", "uniform"):
+        return text.strip()
+    return parse_numbers("priors", "empirical, uniform, numbers such as 0.2,0.8, or class=number for each class", text)
 
 
 def parse_value(text: str) -> Any:

@@ -38,9 +38,12 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         return found.decision if decider is None else decider.decision(found.scores).reshape(found.decision.shape)
 
     def _set_decisions(self, found: FitOutcome) -> None:
-        sizes = class_sizes(found.data.problems.targets)
-        self.priors_ = np.array([prior_probabilities(self.priors, each) for each in sizes])
+        self.priors_ = np.array(self._priors(found.data.problems.targets))
         self._set_decider(self._decider(found))
+
+    def _priors(self, targets: Targets) -> list[Float]:
+        """Prior probabilities of the classes of each problem."""
+        return [prior_probabilities(self.priors, targets.classes, sizes) for sizes in class_sizes(targets)]
 
     def decision_function(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Scores Σ_j β_j K_j α + b of the row samples, (sample, class); (sample,) for two classes.

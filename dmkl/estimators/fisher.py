@@ -22,7 +22,6 @@ from dmkl.estimators.decisions import (
     class_index,
     class_sizes,
     cross_decided,
-    prior_probabilities,
     regression_scores,
     regression_units,
 )
@@ -131,7 +130,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        check_priors(self.priors, len(targets.classes))
+        check_priors(self.priors, targets.classes)
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.of_classes(targets, tasks)
@@ -163,13 +162,13 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         honest = all(inverse is not None for inverse in inverses)
         scores = regression_scores(targets, found.rule.dual, inverses if honest else [None] * len(inverses))
         index = [each[each >= 0] for each in class_index(targets.kind, targets.classes, targets.labels)]
-        priors = [prior_probabilities(self.priors, sizes) for sizes in class_sizes(targets)]
+        priors = self._priors(targets)
         learnt = Decider.learn(targets.kind, scores, index, priors, LEFT_OUT if honest else "")
         return learnt.scaled(self._units(targets))
 
     def _decided_held_out(self, folds: Sequence[HeldOut], targets: Sequence[Targets]) -> list[Float]:
         comparable = [self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)]
-        priors = [[prior_probabilities(self.priors, sizes) for sizes in class_sizes(each)] for each in targets]
+        priors = [self._priors(each) for each in targets]
         decided: dict[int, Float] = {}
         # Folds that have learnt other classes say nothing of one another.
         for classes in {tuple(each.classes.tolist()) for each in targets}:
@@ -195,8 +194,8 @@ class MKFDA(FisherClassifier):
         Ridge λ > 0, in units of the normalized kernels' eigenvalues. For a multilabel problem also one for each task.
     priors
         Prior probabilities of the classes in `predict` and `predict_proba`, as in scikit-learn's discriminants: their
-        shares in training ("empirical", or None), "uniform", or a number for each class, sorted, that sum to one.
-        Weights and scores do not depend on them.
+        shares in training ("empirical", or None), "uniform", or numbers that sum to one: one for each class, sorted, or
+        a mapping from classes to numbers. Weights and scores do not depend on them.
     steps
         What is done to the kernels, in this order, by statistics of the training samples: "center" (in feature space;
         the method assumes it), "trace" (unit trace), "cosine" (unit norm of each sample), "multiplicative" (unit
