@@ -78,7 +78,11 @@ class Calibrated:
             If there was nothing to calibrate on: an InputError.
         """
         self._check_calibrated()
-        scores = self.decision_function(K, **new)
+        return self.probabilities_of(self.decision_function(K, **new))
+
+    def probabilities_of(self, scores: xr.DataArray) -> xr.DataArray:
+        """Calibrated probabilities that scores of `decision_function` mean; see `predict_proba`."""
+        self._check_calibrated()
         found = self.decider_.probabilities(scores.values.reshape(len(scores), -1))
         dim, labels = ("task", self.tasks_) if self.kind_ == "multilabel" else ("class", self.classes_)
         coords = {"sample": scores.sample.values, dim: labels}
