@@ -12,7 +12,7 @@ import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
 from dmkl.cli.learners import DEFAULT, make_learner
-from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Split, Store, Train, Workers, option
+from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Split, Store, Train, Unknown, Workers, option
 from dmkl.cli.output import console, print_json, say, show
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
@@ -56,6 +56,7 @@ def evaluate(
     rule: RuleName = "best",
     split: Split = None,
     train: Train = None,
+    unknown: Unknown = None,
     restart: Annotated[bool, option("Discard what an interrupted evaluation has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -96,6 +97,7 @@ def evaluate(
             inner=None if inner is None else parse_cv(inner, "--inner"),
             scoring=parse_scoring(scoring),
             groups=known_groups,
+            unknown=unknown,
             rule=rule_of(rule),
             state=state,
         )

@@ -15,7 +15,20 @@ from dmkl.arrays import Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.measuring import measured
-from dmkl.cli.options import SAMPLES, Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers, option
+from dmkl.cli.options import (
+    SAMPLES,
+    Cluster,
+    Every,
+    Json,
+    Memory,
+    Overwrite,
+    Split,
+    Store,
+    Train,
+    Unknown,
+    Workers,
+    option,
+)
 from dmkl.cli.output import print_json, refuse_existing, say, show
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import training_samples
@@ -35,6 +48,7 @@ def fit(
     split: Split = None,
     train: Train = None,
     every: Every = False,
+    unknown: Unknown = None,
     scoring: Annotated[
         list[str] | None,
         option("Measures such as accuracy,matthews, of the samples held out; see above.", "NAME,…", panel=SAMPLES),
@@ -70,11 +84,11 @@ def fit(
     told = None
     with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()
-        estimator.fit(K[chosen, chosen])
+        estimator.fit(K[chosen, chosen], unknown=unknown)
         seconds = time.monotonic() - started
         if measures and K.labels is not None:  # without labels there would be no fit
             decision = estimator.decision_function(K[held_out, chosen]).values
-            told = measured(estimator, decision, K.labels[held_out], measures)
+            told = measured(estimator, decision, K.labels[held_out], measures, unknown)
     estimator.save(model_out, overwrite=overwrite)
     if as_json:
         found = model_as_mapping(estimator, model_out, len(chosen), seconds)

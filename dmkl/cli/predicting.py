@@ -14,7 +14,7 @@ import dmkl
 from dmkl.arrays import Array, Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.measuring import measured
-from dmkl.cli.options import SAMPLES, Cluster, Join, Json, Memory, Missing, Overwrite, Workers, option
+from dmkl.cli.options import SAMPLES, Cluster, Join, Json, Memory, Missing, Overwrite, Unknown, Workers, option
 from dmkl.cli.output import print_json, refuse_existing, say, say_aside
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import positions
@@ -49,6 +49,7 @@ def predict(
     named: Annotated[
         Path | None, option("Predict the samples named in this file, one a line.", "FILE", "--rows", panel=SAMPLES)
     ] = None,
+    unknown: Unknown = None,
     scoring: Annotated[list[str] | None, option("Measures such as matthews,roc_auc.", "NAME,…")] = None,
     probabilities: Annotated[
         bool,
@@ -105,7 +106,7 @@ def predict(
         scores = estimator.predict(**given) if regression else estimator.decision_function(**given)
     labels = scores.values if regression else estimator.labels_of(scores.values)
     scored = new if new.any() else ~new
-    told = None if truth is None else measured(estimator, scores.values[scored], truth[scored], wanted)
+    told = None if truth is None else measured(estimator, scores.values[scored], truth[scored], wanted, unknown)
     if out is not None:
         _write(out, scores, labels, estimator, estimator.probabilities_of(scores) if probabilities else None)
     if as_json:

@@ -15,7 +15,7 @@ from dmkl.arrays import Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
 from dmkl.cli.learners import DEFAULT, make_learner
-from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers, option
+from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Unknown, Workers, option
 from dmkl.cli.output import console, print_json, refuse_existing, say
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
@@ -64,6 +64,7 @@ def search(
     split: Split = None,
     train: Train = None,
     every: Every = False,
+    unknown: Unknown = None,
     plot: Annotated[Path | None, option(f"Draw {' and '.join(_PICTURES)} here.", "DIR")] = None,
     restart: Annotated[bool, option("Discard what an interrupted search has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
@@ -110,6 +111,7 @@ def search(
             folds,
             scoring=parse_scoring(scoring),
             groups=known_groups,
+            unknown=unknown,
             refit=refit,
             rule=rule_of(rule),
             choice=choice,

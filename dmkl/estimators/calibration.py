@@ -88,7 +88,7 @@ class Calibrated:
         coords = {"sample": scores.sample.values, dim: labels}
         return xr.DataArray(found, dims=("sample", dim), coords=coords, name="probability")
 
-    def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, **new: Any) -> Self:
+    def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> Self:
         """Learn from rows that were not trained on what scores mean.
 
         The class means of their scores and the covariance within classes give probabilities by Bayes' rule, as in
@@ -101,6 +101,8 @@ class Calibrated:
             As in `decision_function`.
         y
             The true labels; those of `K` where missing.
+        unknown
+            A code of labels that are unknown, as in `fit`.
 
         Raises
         ------
@@ -108,7 +110,7 @@ class Calibrated:
             If a row was trained on, a label is none of the classes, or a class has fewer than two rows.
         """
         scores = self.decision_function(K, **new)
-        truth = self._truth(K, y, "calibrate")
+        truth = self._truth(K, y, "calibrate", unknown)
         trained = scores.sample.values[np.isin(scores.sample.values, self.train_samples_)]
         if len(trained):
             msg = (

@@ -16,7 +16,7 @@ from dmkl.estimators.decisions import class_sizes, prior_probabilities
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import FitOutcome
 from dmkl.estimators.problems import Problems
-from dmkl.numerics.fisher import Targets, encode_targets, is_known
+from dmkl.numerics.fisher import Targets, encode_targets, is_known, zero_or_one
 from dmkl.stores import Kernels
 
 __all__ = ["KernelClassifier", "label_accuracy"]
@@ -44,6 +44,9 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
     def _priors(self, targets: Targets) -> list[Float]:
         """Prior probabilities of the classes of each problem."""
         return [prior_probabilities(self.priors, targets.classes, sizes) for sizes in class_sizes(targets)]
+
+    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, what: str = "score", unknown: Any = None) -> Array:
+        return zero_or_one(super()._truth(K, y, what, unknown))
 
     def decision_function(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Scores Σ_j β_j K_j α + b of the row samples, (sample, class); (sample,) for two classes.
@@ -80,6 +83,8 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         K: Kernels | None = None,
         y: npt.ArrayLike | None = None,
         sample_weight: npt.ArrayLike | None = None,
+        *,
+        unknown: Any = None,
         **new: Any,
     ) -> float:
         """Share of the row samples whose labels are predicted: of a multilabel problem, all those that are known.
@@ -90,8 +95,10 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
             As in `decision_function`.
         y
             The true labels; those of `K` where missing.
+        unknown
+            A code of labels that are unknown, as in `fit`.
         """
-        return label_accuracy(self._truth(K, y), self.predict(K, **new), sample_weight)
+        return label_accuracy(self._truth(K, y, unknown=unknown), self.predict(K, **new), sample_weight)
 
 
 def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:

@@ -23,7 +23,7 @@ from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
 from dmkl.inputs.joins import Join
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets
+from dmkl.numerics.fisher import Targets, with_unknown
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.view import View
@@ -138,7 +138,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, K: Kernels, y: npt.ArrayLike | None = None) -> Self:
+    def fit(self, K: Kernels, y: npt.ArrayLike | None = None, *, unknown: Any = None) -> Self:
         """Learn the weights and the dual variables.
 
         Parameters
@@ -146,11 +146,14 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         K
             The training kernels, ``K[train, train]``, or matrices in memory as `dmkl.create` takes them.
         y
-            For a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1; for a regression
-            (m,) or (m, targets) numbers. Columns are independent problems that share the passes. A label that is
-            unknown (NaN, None, an empty string) leaves its sample out of that column's problem alone, and out of the
-            statistics of its kernels. Where it carries names of samples (the index of a series, a coordinate), each
-            sample of `K` gets the label of its name. The labels stored with the kernels where missing.
+            For a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1 (or −1 and 1); for
+            a regression (m,) or (m, targets) numbers. Columns are independent problems that share the passes. A label
+            that is unknown (NaN, None, an empty string) leaves its sample out of that column's problem alone, and out
+            of the statistics of its kernels. Where it carries names of samples (the index of a series, a coordinate),
+            each sample of `K` gets the label of its name. The labels stored with the kernels where missing.
+        unknown
+            A code that stands for an unknown label too: 0 for the "difficult" images of the VOC challenges, whose other
+            labels are −1 and 1.
 
         Raises
         ------
@@ -161,14 +164,14 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         MemoryBudgetError
             If the solver that was asked for does not fit the memory budget.
         """
-        return self._fit(K, y)
+        return self._fit(K, y, unknown)
 
-    def _fit(self, K: Kernels, y: npt.ArrayLike | None, sample_weight: Float | None = None) -> Self:
+    def _fit(self, K: Kernels, y: npt.ArrayLike | None, unknown: Any, sample_weight: Float | None = None) -> Self:
         # A fit that fails leaves an estimator that is not fitted, not one of the old weights with new names.
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         K = as_kernel_set(K, "fit")
-        targets, tasks = labeled_targets(self, K, y, "fit")
+        targets, tasks = labeled_targets(self, K, y, "fit", unknown)
         row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=sample_weight)
         self._take(run(Plan(K, [row])).fits[0])
         return self
@@ -309,14 +312,13 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """The kernels of new samples that prediction is made from."""
         return self._kernels_used()
 
-    @staticmethod
-    def _truth(K: Kernels | None, y: npt.ArrayLike | None, what: str = "score") -> Array:
+    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, what: str = "score", unknown: Any = None) -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
         truth = labels_of(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
             msg = f"{what} needs labels: give y, or store them with the kernels"
             raise InputError(msg)
-        return np.asarray(truth)
+        return with_unknown(truth, unknown)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "weights_"):
@@ -388,9 +390,11 @@ def fitted(found: FitOutcome) -> Any:
 
 
 def labeled_targets(
-    learner: KernelLearner, K: KernelSet, y: npt.ArrayLike | None, what: str
+    learner: KernelLearner, K: KernelSet, y: npt.ArrayLike | None, what: str, unknown: Any = None
 ) -> tuple[Targets, Array | None]:
     """What a learner is to learn from square kernels, and the names of the tasks or targets.
+
+    `unknown` is a code of labels that are unknown.
 
     Raises
     ------
@@ -405,7 +409,7 @@ def labeled_targets(
     if labels is None:
         msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
         raise InputError(msg)
-    return learner._targets(labels, K.shape[1], tasks), tasks
+    return learner._targets(with_unknown(labels, unknown), K.shape[1], tasks), tasks
 
 
 def decisions_of(found: FitOutcome) -> Float:

@@ -58,7 +58,14 @@ class WeightedClassifier(MarginClassifier, abstract=True):
 
     class_weight: ClassWeight = None
 
-    def fit(self, K: Kernels, y: npt.ArrayLike | None = None, sample_weight: npt.ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        K: Kernels,
+        y: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        *,
+        unknown: Any = None,
+    ) -> Self:
         """Learn the weights and the classifier.
 
         Parameters
@@ -71,6 +78,8 @@ class WeightedClassifier(MarginClassifier, abstract=True):
         sample_weight
             (m,), w_i > 0: sample i has the price C·w_i, times the weight of its class. A weight of two counts like two
             equal samples, but for the statistics of centering and normalizing, in which each sample counts once.
+        unknown
+            A code of labels that are unknown, as in `MKFDA.fit`.
 
         Raises
         ------
@@ -80,7 +89,8 @@ class WeightedClassifier(MarginClassifier, abstract=True):
             If a kernel proves not to be positive semidefinite.
         """
         K = as_kernel_set(K, "fit")
-        return self._fit(K, y, None if sample_weight is None else _checked_weights(sample_weight, K.shape[1]))
+        weights = None if sample_weight is None else _checked_weights(sample_weight, K.shape[1])
+        return self._fit(K, y, unknown, weights)
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)

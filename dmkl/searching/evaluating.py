@@ -46,6 +46,7 @@ def evaluate(
     inner: Any = None,
     scoring: Any = None,
     groups: npt.ArrayLike | None = None,
+    unknown: Any = None,
     rule: Rule = "best",
     state: str | Path | None = None,
 ) -> EvaluationResult:
@@ -70,7 +71,7 @@ def evaluate(
         As in `dmkl.search`; the first decides.
     groups
         (m,) what no fold may split, neither an outer nor an inner one. Integers then make folds of whole groups.
-    rule
+    unknown, rule
         As in `dmkl.search`.
     state
         A folder that all workers see, where the inner fits are kept after every pass; the same call goes on from there.
@@ -100,7 +101,16 @@ def evaluate(
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
     question, folds = ask(
-        "evaluate", estimator, K, y, grid, partial(nest_folds, outer, inner), scoring=scoring, groups=groups, refit=True
+        "evaluate",
+        estimator,
+        K,
+        y,
+        grid,
+        partial(nest_folds, outer, inner),
+        scoring=scoring,
+        groups=groups,
+        unknown=unknown,
+        refit=True,
     )
     found = fit_grid(question, state)
     searches = _searches(question, found, folds, rule, time.monotonic() - started)

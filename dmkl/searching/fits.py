@@ -84,6 +84,7 @@ def ask(
     *,
     scoring: Any,
     groups: Any,
+    unknown: Any,
     refit: bool,
 ) -> tuple[Question, list[Made]]:
     """What is asked, checked, and its folds.
@@ -92,7 +93,7 @@ def ask(
     ----------
     what
         Who asks, as messages say it.
-    estimator, K, y, grid, scoring, groups
+    estimator, K, y, grid, scoring, groups, unknown
         As in `dmkl.search`.
     fold
         Makes folds of labels and of what is known of the rows: `make_folds` or `nest_folds` with their first arguments.
@@ -109,7 +110,7 @@ def ask(
         _, rows, cols = K.shape
         msg = f"{what} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
         raise InputError(msg)
-    targets, tasks = labeled_targets(estimator, K, y, what)
+    targets, tasks = labeled_targets(estimator, K, y, what, unknown)
     values, metrics = as_grid(grid, estimator), as_metrics(scoring, targets.kind)
     known = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     folds = fold(targets.labels, splits=K.splits, groups=known, samples=K.samples, classes=targets.kind != "regression")

@@ -32,6 +32,7 @@ def search(
     *,
     scoring: Any = None,
     groups: npt.ArrayLike | None = None,
+    unknown: Any = None,
     refit: bool = True,
     rule: Rule = "best",
     choice: Choice | None = None,
@@ -67,6 +68,8 @@ def search(
         regressions.
     groups
         (m,) what no fold may split, such as the subject of a scan. An integer `cv` then makes folds of whole groups.
+    unknown
+        A code of labels that are unknown, beside NaN: as in `MKFDA.fit`.
     refit
         Fit the chosen point anew: on the training and validation rows of each fold where folds have test rows or choose
         for themselves, whose scores are then the variable `refit_test_score` and the first of whose models is `best_`;
@@ -100,7 +103,16 @@ def search(
     if choice is not None:
         check_choice("choice", choice, get_args(Choice))
     question, folds = ask(
-        "search", estimator, K, y, grid, partial(make_folds, cv), scoring=scoring, groups=groups, refit=refit
+        "search",
+        estimator,
+        K,
+        y,
+        grid,
+        partial(make_folds, cv),
+        scoring=scoring,
+        groups=groups,
+        unknown=unknown,
+        refit=refit,
     )
     if choice is None:
         choice = "fold" if len(folds) > 1 and any(len(fold.test) for fold in folds) else "joint"

@@ -144,6 +144,33 @@ def test_priors_by_number_and_by_class(run, tmp_path, store):
         assert words in err
 
 
+def test_a_code_for_unknown_labels(run, tmp_path, kernels):
+    labels = np.stack([np.arange(M) % 3 == 0, np.arange(M) % 3 == 1], axis=1) * 2 - 1
+    labels[::7, 0] = labels[3::5, 1] = 0
+    K = dmkl.create(tmp_path / "set.zarr", kernels, labels=labels, splits=np.where(np.arange(M) < 30, 0, 2), tile=16)
+    place, model = K.view.source.location, tmp_path / "model"
+    status, _, err = run("fit", place, model, "--cluster", "threads")
+    assert status == 1
+    assert "--unknown" in err
+    status, out, _ = run("fit", place, model, "--unknown", 0, "--scoring", "accuracy", "--cluster", "threads", "--json")
+    assert status == 0
+    train, _, test = K.split(0)
+    known = np.where(labels == 0, np.nan, labels > 0)
+    expected = dmkl.MKFDA().fit(K[train, train], known[train])
+    np.testing.assert_allclose(dmkl.load(model).weights_, expected.weights_)
+    told = json.loads(out)["held_out"]
+    scores = dmkl.assess(expected, K[test, train], known[test], scoring="accuracy")["score"]
+    np.testing.assert_allclose(told["scores"]["accuracy"], scores[0])
+    status, out, _ = run("predict", model, place, "--unknown", 0, "--split", 0, "--cluster", "threads", "--json")
+    assert json.loads(out)["accuracy"] == told["accuracy"]
+    for command in (("search", "--cv", 3), ("evaluate", "--outer", 2, "--inner", 2)):
+        name, *folds = command
+        arguments = ("--unknown", 0, "--all") if name == "search" else ("--unknown", 0)
+        grid = ("--model", "uniform", "--lam", "0.1", "--cluster", "threads", "--json")
+        status, out, _ = run(name, place, tmp_path / name, *folds, *arguments, *grid)
+        assert status == 0
+
+
 def test_predict_on_new_samples_without_labels(run, tmp_path, store, model, kernels):
     K = dmkl.open(store)
     train, _, test = K.split(0)
