@@ -82,7 +82,7 @@ def evaluate(
     state = state_of(out, "an evaluation", FORMAT, overwrite=overwrite)
     K = dmkl.open(store)
     estimator = make_learner(model, parameters, K.names)
-    values = grid_values(estimator, p, lam, C, grid)
+    values = grid_values(estimator, K, p, lam, C, grid)
     chosen, on = training_samples(K, split, train, split is None and train is None)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from dmkl.cli.options import option
 from dmkl.cli.parsing import parse_grid
+from dmkl.kernelset import KernelSet
 from dmkl.searching.choice import Rule
 from dmkl.searching.grid import as_grid
 
@@ -52,11 +53,12 @@ RuleName = Annotated[
 
 
 def grid_values(
-    estimator: Any, p: str | None, lam: str | None, C: str | None, grid: list[str] | None
+    estimator: Any, K: KernelSet, p: str | None, lam: str | None, C: str | None, grid: list[str] | None
 ) -> dict[str, Any]:
     """The grid that the options ask for: the default values of a parameter where its option is missing."""
+    several = K.labels is not None and K.labels.ndim == 2
     named = [f"{name}={texts}" for name, texts in (("p", p), ("lam", lam), ("C", C)) if texts is not None]
-    return {**as_grid(None, estimator), **parse_grid([*named, *(grid or ())])}
+    return {**as_grid(None, estimator, several=several), **parse_grid([*named, *(grid or ())])}
 
 
 def rule_of(name: str) -> Rule:

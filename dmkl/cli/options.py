@@ -63,7 +63,7 @@ Every = Annotated[bool, option("Use all samples.", None, "--all", panel=SAMPLES)
 Labels = Annotated[Path | None, option("Class or number of each sample, or a table of them.", "FILE", panel=LABELS)]
 Unknown = Annotated[
     str | None,
-    option("Label of tasks that stands for an unknown one, such as 0 beside -1 and 1.", "CODE", panel=SAMPLES),
+    option("Label that means unknown in a task.", "CODE", panel=SAMPLES),
 ]
 SampleNames = Annotated[Path | None, option("Name of each sample (row).", "FILE", panel=LABELS)]
 Splits = Annotated[

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from dmkl.cli.options import STEPS_HELP, option
-from dmkl.cli.parsing import parse_cv, parse_p, parse_priors, parse_value
+from dmkl.cli.parsing import parse_counts, parse_cv, parse_p, parse_priors, parse_value
 from dmkl.cli.priors import CONSTRAINTS_FORM, read_constraints, read_prices
 from dmkl.estimators.saving import models
 from dmkl.numerics.steps import as_steps
@@ -67,7 +67,12 @@ _READERS = {
     "cv": _Reader(
         lambda text, _: {"cv": parse_cv(text)}, "Number of folds, or a splitter of scikit-learn.", "N|SPLITTER"
     ),
-    "n_groups": _Reader(help="Number of groups in each class.", options=("--groups", "--n-groups")),
+    "n_groups": _Reader(
+        lambda text, _: {"n_groups": parse_counts(text)},
+        "Number of groups in each class, or that of each as class=number.",
+        "N|CLASS=N,…",
+        options=("--groups", "--n-groups"),
+    ),
     "n_examples": _Reader(
         help="Number of examples to divide the training samples into.", options=("--examples", "--n-examples")
     ),

@@ -76,11 +76,10 @@ def search(
 ) -> None:
     """Search a grid of parameters by cross-validation, and train a model at the chosen point.
 
-    Saves the scores in OUT and the model in OUT/best. After an interruption the same command goes on where it
-    stopped, with what it keeps in OUT.partial. With stored splits as folds all samples take part, each split chooses
-    for itself, and test samples are scored only; --cv splits --split K takes one of them. Otherwise the search uses
-    the training part of split 0 if the set has splits and all samples if not, unless --split, --train or --all say
-    so.
+    Saves the scores in OUT and the model in OUT/best. After an interruption the same command goes on with what it keeps
+    in OUT.partial. With stored splits as folds all samples take part, each split chooses for itself, and test samples
+    are scored only; --cv splits --split K takes one of them. Otherwise the search uses the training part of split 0 if
+    there are splits and all samples if not, unless --split, --train or --all say so.
 
     Examples
     --------
@@ -96,7 +95,7 @@ def search(
         refuse_existing(picture, overwrite=overwrite, what="folder")
     K = dmkl.open(store)
     estimator = make_learner(model, parameters, K.names)
-    values = grid_values(estimator, p, lam, C, grid)
+    values = grid_values(estimator, K, p, lam, C, grid)
     chosen, on, folds = _samples(K, cv, split, train, every)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:

@@ -84,6 +84,10 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """What is to be learned from labels, refused by InputError where they break a rule."""
         raise NotImplementedError
 
+    def _of_classes(self, kind: str) -> tuple[str, ...]:
+        """Parameters of which each class may have a value of its own, as a mapping from classes."""
+        return ()
+
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Refuse data that the parameters do not go with, before a pass, by InputError."""
         if not (self._TAKES_UNKNOWN_LABELS or targets.all_known):

@@ -154,8 +154,12 @@ def _as_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     variables["inner_score"] = (dims, np.stack([one["mean_score"].values for one in chosen]))
     shape = variables["inner_score"][1].shape
     for name, grid in question.grid.items():
-        places = np.stack([search.best_index_[name].values for search in searches.values()])
-        variables[name] = as_variable(dims, [grid[place] for place in places.ravel()], shape)
+        if name in question.by_class:  # as a command line takes it
+            values = [",".join(f"{k}={v}" for k, v in one.best_params_[name].items()) for one in searches.values()]
+        else:
+            places = np.stack([search.best_index_[name].values for search in searches.values()])
+            values = [grid[place] for place in places.ravel()]
+        variables[name] = as_variable(dims, values, shape)
     parts = [per_task(one, len(question.K), question.n_tasks) for one in found]
     weight, gap, objective, status = (np.stack(values) for values in zip(*parts, strict=True))
     variables["weight"] = (("fold", "kernel", *dims[1:]), weight.swapaxes(1, 2) if several else weight[:, 0])

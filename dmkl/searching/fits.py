@@ -62,6 +62,17 @@ class Question:
         """What the names of scores end in, one for each measure: nothing for the one that decides."""
         return ["" if k == 0 else f"_{name}" for k, name in enumerate(self.metrics)]
 
+    @property
+    def by_class(self) -> list[str]:
+        """Parameters of the grid that each class chooses for itself, by its own validation scores."""
+        models = (clone(self.estimator).set_params(**point) for point in points(self.grid))
+        allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in models))
+        return [
+            name
+            for name, values in self.grid.items()
+            if name in allowed and len(values) > 1 and not any(isinstance(value, Mapping) for value in values)
+        ]
+
     def targets_of(self, rows: Index) -> Targets:
         """What is learnt from some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
@@ -111,7 +122,8 @@ def ask(
         msg = f"{what} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
         raise InputError(msg)
     targets, tasks = labeled_targets(estimator, K, y, what, unknown)
-    values, metrics = as_grid(grid, estimator), as_metrics(scoring, targets.kind)
+    values = as_grid(grid, estimator, several=targets.dim is not None)
+    metrics = as_metrics(scoring, targets.kind)
     known = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     folds = fold(targets.labels, splits=K.splits, groups=known, samples=K.samples, classes=targets.kind != "regression")
     choosing = [one for each in folds for one in (each.inner if isinstance(each, OuterFold) else [each])]
