@@ -24,7 +24,7 @@ Norms = Annotated[
 ]
 Ridges = Annotated[str | None, option("Ridges. [default: 10 powers of 10 or 4]", "λ,λ,…", panel=_GRID)]
 Costs = Annotated[
-    str | None, option("SVM penalties on margin violations. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID)
+    str | None, option("SVM penalties. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID)
 ]
 Grid = Annotated[
     list[str] | None,
