@@ -23,9 +23,7 @@ Norms = Annotated[
     ),
 ]
 Ridges = Annotated[str | None, option("Ridges. [default: 10 powers of 10 or 4]", "λ,λ,…", panel=_GRID)]
-Costs = Annotated[
-    str | None, option("SVM penalties. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID)
-]
+Costs = Annotated[str | None, option("SVM penalties. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID)]
 Grid = Annotated[
     list[str] | None,
     option("Values of another parameter, such as steps=center+trace,none; repeatable.", "NAME=V,V,…", panel=_GRID),
