@@ -161,8 +161,9 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str) -
     screen.print()
     screen.print(points_table(result))
     screen.print()
-    # The table has a row for each task already.
-    for line in more if not result.choosers else more[-2:] if result.tasks else _after_choices(more):
+    # The table has a row for each fold and task already, though not what classes have chosen.
+    plain = not result.choosers or result.by_class
+    for line in more if plain else more[-2:] if result.tasks else _after_choices(more):
         say(line)
     if not hasattr(result, "best_"):
         say(f"Saved in {out}, without a model; dmkl.load reads it.")

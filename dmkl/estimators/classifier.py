@@ -46,7 +46,8 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         return [prior_probabilities(self.priors, targets.classes, sizes) for sizes in class_sizes(targets)]
 
     def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, what: str = "score", unknown: Any = None) -> Array:
-        return zero_or_one(super()._truth(K, y, what, unknown))
+        found = super()._truth(K, y, what, unknown)
+        return zero_or_one(found) if getattr(self, "kind_", None) == "multilabel" else found
 
     def decision_function(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Scores Σ_j β_j K_j α + b of the row samples, (sample, class); (sample,) for two classes.

@@ -121,6 +121,17 @@ def test_probabilities_are_written_with_what_they_were_calibrated_on(run, tmp_pa
     assert not (tmp_path / "none.csv").exists()
 
 
+def test_numbers_have_no_probabilities(run, tmp_path, kernels):
+    K = dmkl.create(tmp_path / "set.zarr", kernels, labels=np.sin(np.arange(M)), tile=16)
+    place, model = K.view.source.location, tmp_path / "model"
+    (tmp_path / "train.txt").write_text("\n".join(map(str, range(30))))
+    arguments = ("--model", "mkridge", "--train", tmp_path / "train.txt", "--cluster", "threads")
+    assert run("fit", place, model, *arguments)[0] == 0
+    status, _, err = run("predict", model, place, "--probabilities", "--out", tmp_path / "p.csv")
+    assert status == 1
+    assert "MKRidge predicts numbers, which have no probabilities" in err
+
+
 def test_priors_by_number_and_by_class(run, tmp_path, store):
     K = dmkl.open(store)
     train, _, test = K.split(0)

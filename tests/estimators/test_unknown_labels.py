@@ -227,6 +227,14 @@ def test_codes_of_numbers_and_of_texts():
         with_unknown(values, "x")
 
 
+def test_a_column_of_two_classes_is_no_task():
+    K, labels = problem()
+    y = 2 * labels[:, [1]].astype(int) - 1
+    model = dmkl.Uniform(0.1).fit(K[TRAIN, TRAIN], y[TRAIN])
+    right = np.mean(model.predict(K[TEST, TRAIN]) == y[TEST, 0])
+    assert dmkl.assess(model, K[TEST, TRAIN], y[TEST], scoring="accuracy")["score"].item() == right
+
+
 def test_codes_that_leave_nothing_to_learn():
     K, labels = problem()
     with pytest.raises(InputError, match=r"found -1, 0, 1; say which of them stands for unknown labels"):
