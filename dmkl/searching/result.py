@@ -205,7 +205,7 @@ class SearchResult:
 
         def values_at(at: xr.Dataset) -> dict[str, Any]:
             """Values of whoever chooses at these positions."""
-            own = self._scores.sel(fold=at["fold"]) if one_each else self._scores
+            own = self._scores.sel(fold=at["fold"].item()) if one_each else self._scores
             places = {name: int(at[name]) for name in self.parameters}
             return {
                 name: class_values(own, places, name, grid[name], rule) if name in by_class else grid[name][place]
