@@ -69,7 +69,7 @@ def search(
     groups
         (m,) what no fold may split, such as the subject of a scan. An integer `cv` then makes folds of whole groups.
     unknown
-        A code of labels that are unknown, beside NaN: as in `MKFDA.fit`.
+        A code of labels that are unknown, beside NaN, as in the `fit` of every learner.
     refit
         Fit the chosen point anew: on the training and validation rows of each fold where folds have test rows or choose
         for themselves, whose scores are then the variable `refit_test_score` and the first of whose models is `best_`;
