@@ -42,12 +42,14 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
 
     def _prices(self, data: TrainingSet, number: int, C: float) -> Bounds:
         """The price of a violation of the margin for each sample of a problem; one number where all count once."""
-        targets, rows = data.problems.targets, data.problems.rows[number]
-        weights = counts(targets, data.fit.sample_weight, self.class_weight)
+        problems = data.problems
+        weights = counts(problems.targets, data.fit.sample_weight, self.class_weight)
         if weights is None:
             return C
-        own = weights[number if targets.kind == "multilabel" else 0]
-        return C * (own if rows is None else own[rows])
+        own = weights[number if problems.targets.kind == "multilabel" else 0]
+        for rows in (problems.labeled[number], problems.rows[number]):
+            own = own if rows is None else own[rows]
+        return C * own
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         return encode_targets(labels, n_samples, tasks)

@@ -207,6 +207,43 @@ def test_a_code_is_as_good_as_nan(learner):
     assert found.identical(dmkl.assess(expected, K[TEST, TRAIN], labels[TEST], scoring="accuracy"))
 
 
+@pytest.mark.parametrize(
+    "learner",
+    [
+        dmkl.Uniform(0.1, class_weight="balanced"),
+        dmkl.MKSVM(2.0, 4.0, tol=1e-8, class_weight="balanced"),
+        dmkl.GMKL(4.0, tol=1e-8),
+        dmkl.MKRidge(2.0, tol=1e-8),
+    ],
+)
+def test_weights_of_samples_go_with_a_code(learner):
+    K, labels = problem()
+    weights = np.random.default_rng(2).uniform(0.5, 2.0, len(TRAIN))
+    model = learner.fit(K[TRAIN, TRAIN], np.nan_to_num(labels[TRAIN], nan=-9), weights, unknown=-9)
+    scores = model._decision(K[TEST, TRAIN])
+    for k in range(3):
+        rows = known_rows(labels, k, TRAIN)
+        alone = clone(learner).fit(K[rows, rows], labels[rows, k], weights[rows])
+        expected = alone._decision(K[TEST, rows]).values.reshape(-1)
+        np.testing.assert_allclose(scores[:, k], expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_fronts_hand_it_on():
+    X = np.random.default_rng(3).normal(size=(40, 4))
+    labels = np.sign(X[:, :2])
+    labels[::5, 0] = 0
+    model = dmkl.MKLClassifier(dmkl.Uniform()).fit(X, labels, unknown=0)
+    kernels = np.stack([np.exp(-b * ((X[:, None] - X) ** 2).sum(axis=2)) for b in (0.1, 1.0)], axis=2)
+    matrices = dmkl.PrecomputedMKLClassifier(dmkl.Uniform()).fit(kernels, labels, unknown=0)
+    for front in (model, matrices):
+        dual = front.estimator_.dual_coef_.values
+        assert not dual[::5, 0].any()
+        assert dual[::5, 1].all()
+    values = np.where(labels == 0, -9.0, X[:, :2])
+    regression = dmkl.MKLRegressor().fit(X, values, unknown=-9)
+    assert not regression.estimator_.dual_coef_.values[::5, 0].any()
+
+
 def test_searches_and_evaluations_take_it():
     K, labels = problem()
     asked = {"grid": {"lam": [1e-2, 1.0]}, "scoring": "accuracy"}
