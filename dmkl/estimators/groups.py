@@ -30,6 +30,7 @@ from dmkl.numerics.grouping import (
     one_hot,
 )
 from dmkl.solvers.groups import GroupOutcome, GroupProblem, WeightForm, best_of, gs_mkl
+from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.jobs import best_of as run_best_of
 from dmkl.solvers.outcome import Status, worst
@@ -166,6 +167,9 @@ class GSMKL(KernelClassifier):
         check_positive("tol", self.tol)
         price = "C" if self.loss == "hinge" else "lam"
         check_positive(price, getattr(self, price))
+
+    def _method(self) -> InMemory:
+        return InMemory()
 
     def _preparation(self, data: TrainingSet) -> Preparation:
         """The groups, which do not depend on the classifiers' price."""

@@ -19,6 +19,7 @@ from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent, is_known
+from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.margin.gmkl import Method, gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
@@ -57,6 +58,9 @@ class WeightedClassifier(MarginClassifier, abstract=True):
     """Machines whose price of a violation, C, differs from sample to sample."""
 
     class_weight: ClassWeight = None
+
+    def _method(self) -> InMemory:
+        return InMemory()
 
     def fit(self, K: Kernels, y: npt.ArrayLike | None = None, sample_weight: npt.ArrayLike | None = None) -> Self:
         """Learn the weights and the classifier.
