@@ -193,8 +193,10 @@ class MKSVM(WeightedClassifier):
     Sources: Yan et al., JMLR 13 (2012), Eq. 1; Kloft, Brefeld, Sonnenburg, Zien, JMLR 12 (2011). The weights are found
     by Newton steps over the norm ball (`dmkl.solvers.margin.mksvm`), which reach p = 1 too.
 
-    A machine is trained on the combined kernel in the memory of one task, 32 m² bytes, or where that does not fit on
-    the columns of a working set.
+    Where 8 (n + 4) m² bytes fit the memory of one task, all kernels of a training set are read in one pass and each
+    problem is solved in memory (`dmkl.solvers.in_memory`). Otherwise each step takes passes, and a machine is trained
+    on the combined kernel in the memory of one task, 32 m² bytes, or where that does not fit on the columns of a
+    working set.
 
     Examples
     --------
@@ -271,7 +273,10 @@ class GMKL(WeightedClassifier):
     Notes
     -----
     Source: Varma and Ray, Learning the discriminative power-invariance trade-off, ICCV 2007. The lower bound that
-    proves the gap, and what is done about constraints that contradict each other, is in `dmkl.solvers.margin.gmkl`.
+    proves the gap is in `dmkl.solvers.margin.hull`. It also proves weights of zero, or near zero, where no kernel is
+    worth its price; the scores then hardly differ from the bias.
+
+    As for `MKSVM`, kernels that fit the memory of a task are read in one pass.
 
     Examples
     --------

@@ -64,9 +64,9 @@ def unknown(labels):
         (dmkl.MKSVM(1.5, 4.0, tol=1e-7), LABELS),
         (dmkl.MKSVM(1.0, 4.0, multiclass="ovo", steps=("center", "cosine"), tol=1e-7), LABELS),
         (dmkl.MKSVM(2.0, 4.0, tol=1e-7), unknown(LABELS)),
-        (dmkl.GMKL(4.0, 2.0, multiclass="ovo", tol=1e-6), LABELS),
-        (dmkl.GSMKL(4.0, 2, restarts=2, tol=1e-6), LABELS),
-        (dmkl.GSMKL(4.0, 2, loss="square", weighting="softmax", tol=1e-6), LABELS),
+        (dmkl.GMKL(4.0, 2.0, multiclass="ovo", tol=1e-5), LABELS),
+        (dmkl.GSMKL(4.0, 2, restarts=2, tol=1e-3), LABELS == "fig"),
+        (dmkl.GSMKL(4.0, 2, loss="square", weighting="softmax", tol=1e-3), LABELS == "fig"),
     ],
 )
 def test_memory_and_passes_find_the_same(kernels, model, labels, monkeypatch):
@@ -75,7 +75,7 @@ def test_memory_and_passes_find_the_same(kernels, model, labels, monkeypatch):
     passes, status = here.n_passes_, here.status_
     monkeypatch.setattr(in_memory, "_suits", lambda jobs, where: False)
     there = model.fit(kernels, labels)
-    np.testing.assert_allclose(there.objective_, objective, rtol=1e-5)
+    np.testing.assert_allclose(there.objective_, objective, rtol=10 * model.tol)
     np.testing.assert_allclose(there.decision_function(kernels), scores, atol=0.05)
     assert there.dual_coef_.shape == dual.shape
     assert there.status_ == status
@@ -83,22 +83,19 @@ def test_memory_and_passes_find_the_same(kernels, model, labels, monkeypatch):
 
 
 @pytest.mark.usefixtures("synchronous")
-def test_some_kernels_alone_may_have_weight(kernels, monkeypatch):
-    result = dmkl.search(dmkl.MKSVM(1.0, tol=1e-7), kernels, LABELS, {"C": [0.5, 4.0]}, 3, refit=False)
+def test_searches_find_the_same_whatever_the_memory(kernels, monkeypatch):
+    def search():
+        return dmkl.search(dmkl.MKSVM(1.0, tol=1e-7), kernels, LABELS == "fig", {"C": [0.5, 4.0]}, 2, refit=False)
+
+    results = [search()]
+    with dask.config.set({"dmkl.memory": "70kB"}):  # three kernels are read at a time, for one training set
+        results.append(search())
     monkeypatch.setattr(in_memory, "_suits", lambda jobs, where: False)
-    other = dmkl.search(dmkl.MKSVM(1.0, tol=1e-7), kernels, LABELS, {"C": [0.5, 4.0]}, 3, refit=False)
-    np.testing.assert_allclose(result.scores["objective"], other.scores["objective"], rtol=1e-6)
-    np.testing.assert_array_equal(result.scores["score"], other.scores["score"])
-
-
-@pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("memory", ["300kB", "20MB"])
-def test_few_kernels_at_a_time_where_the_memory_is_small(kernels, memory):
-    with dask.config.set({"dmkl.memory": memory}):
-        found = dmkl.search(dmkl.GMKL(tol=1e-4), kernels, LABELS, {"C": [0.5, 4.0]}, 3, refit=False)
-    assert (found.scores["gap"] <= 1e-4).all()
-    expected = dmkl.search(dmkl.GMKL(tol=1e-4), kernels, LABELS, {"C": [0.5, 4.0]}, 3, refit=False)
-    np.testing.assert_allclose(found.scores["objective"], expected.scores["objective"], rtol=2e-4)
+    results.append(search())
+    for other in results[1:]:
+        np.testing.assert_allclose(results[0].scores["objective"], other.scores["objective"], rtol=1e-6)
+        np.testing.assert_array_equal(results[0].scores["score"], other.scores["score"])
+    assert results[0].n_passes_ < results[1].n_passes_ < results[2].n_passes_
 
 
 @pytest.mark.usefixtures("synchronous")
