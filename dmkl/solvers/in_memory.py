@@ -120,20 +120,24 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, where: 
     width = max(1, where.task_bytes // 4 // (8 * side * side) // len(lenses))
     for start in range(0, n_kernels, width):
         some = range(start, min(start + width, n_kernels))
-        places = [(place, k) for place in range(len(lenses)) for k in some]
         single = np.eye(n_kernels)
         with tempfile.TemporaryDirectory(prefix="sums-", dir=folder) as sums:
-            combinations = [Combination(place, single[k]) for place, k in places]
-            totals = combine_pass(lenses, combinations, [f"{sums}/{place}-{k}" for place, k in places])
-            work = [partial(_place, total, files[place], k) for total, (place, k) in zip(totals, places, strict=True)]
-            run_tasks("place", work)
+            combinations = [Combination(place, single[k]) for place in range(len(lenses)) for k in some]
+            totals = combine_pass(lenses, combinations, [f"{sums}/{number}" for number in range(len(combinations))])
+            # A file has one writer: pages that two machines write to would be lost on a network's file system.
+            shares = [totals[first : first + len(some)] for first in range(0, len(totals), len(some))]
+            run_tasks("place", [partial(_place, *parts, start) for parts in zip(shares, files, strict=True)])
     bytes_per_pass = covering([lens.view for lens in lenses]).bytes_per_pass
     context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
     return files
 
 
-def _place(total: StoredSum, file: Path, kernel: int) -> None:
-    np.load(file, mmap_mode="r+")[kernel] = total.whole()
+def _place(totals: Sequence[StoredSum], file: Path, first: int) -> None:
+    """Put matrices into a file, from the place of the first on."""
+    stack = np.lib.format.open_memmap(file, mode="r+")
+    for k, total in enumerate(totals, first):
+        stack[k] = total.whole()
+    stack.flush()
 
 
 # --- solving -----------------------------------------------------------------------------------------------------
