@@ -277,10 +277,13 @@ class GSMKL(KernelClassifier):
         """f(x) = Σ_m β_m^{c(x)} Σ_i β_m^{c(i)} u_i K_m(x, x_i) + b of new rows."""
         groups = yield from self._groups_of(new, prepared)
         n_groups, n_columns = prepared.n_groups, rule.dual.shape[1]
-        # u of each class cut into groups: (samples, classes · groups).
+        # u of each class cut into groups: (samples, classes · groups), of which those without support vectors are zero.
         block = (rule.dual[:, :, None] * one_hot(prepared.labels, n_groups)[:, None, :]).reshape(len(rule.dual), -1)
-        products = yield EachProduct(block)
-        parts = products.reshape(len(products), -1, n_columns, n_groups)
+        used = np.flatnonzero(block.any(axis=0))
+        products = yield EachProduct(block[:, used])
+        parts = np.zeros((*products.shape[:2], block.shape[1]))
+        parts[:, :, used] = products
+        parts = parts.reshape(*products.shape[:2], n_columns, n_groups)
         by_sample = rule.weights[:, groups, :]  # β_m^{c(x)}: (kernels, rows, classes)
         return np.asarray(np.einsum("nrc,nrcg,ngc->rc", by_sample, parts, rule.weights, optimize=True) + rule.bias)
 
