@@ -31,11 +31,13 @@ from dmkl.numerics.grouping import (
     groups_from_arrays,
     one_hot,
 )
+from dmkl.passes.execute import machine
 from dmkl.solvers.groups import GroupOutcome, GroupProblem, WeightForm, best_of, gs_mkl
+from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.jobs import best_of as run_best_of
 from dmkl.solvers.outcome import Status, worst
-from dmkl.solvers.requests import CombinedProduct, EachProduct, Solver
+from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, Solver
 
 __all__ = ["GSMKL", "Grouping"]
 
@@ -203,6 +205,9 @@ class GSMKL(KernelClassifier):
             msg = f"n_groups has no number for class {missing[0]!r}; give one for each class, or a single number"
             raise InputError(msg)
 
+    def _method(self) -> InMemory:
+        return InMemory()
+
     def _preparation(self, data: TrainingSet) -> Preparation:
         """The groups, which do not depend on the classifiers' price."""
         key = (repr(self.n_groups), self.grouping, self.across, self.regroup, self.feature, self.random_state)
@@ -229,9 +234,13 @@ class GSMKL(KernelClassifier):
             mean = _mean_weights(data)
             diagonal = data.training.square.diagonal()
             assert diagonal is not None  # a symmetric source has its own
-            squares = mean @ diagonal
-            found: KernelGroups = yield from _by_mean(group_by_kernel(squares, classes, counts, seed=seed), mean)
-            return (yield from _by_mean(found.as_new(squares), mean)) if anew else found
+            squares, m = mean @ diagonal, data.training.n_train
+            # Each round of k-means takes a product with the mean kernel: in memory where that fits beside its peers.
+            whole = _HELD * 8 * m * m <= machine().task_bytes
+            matrix: Float | None = (yield CombinedEntries(mean, np.arange(m))) if whole else None
+            by_kernel = group_by_kernel(squares, classes, counts, seed=seed)
+            found: KernelGroups = yield from _by_mean(by_kernel, mean, matrix)
+            return (yield from _by_mean(found.as_new(squares), mean, matrix)) if anew else found
         table = self._table(features_of(data.kernels))
         group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
         made: FeatureGroups = group(table, classes, counts, seed=seed)
@@ -304,10 +313,13 @@ class GSMKL(KernelClassifier):
         """f(x) = Σ_m β_m^{c(x)} Σ_i β_m^{c(i)} u_i K_m(x, x_i) + b of new rows."""
         groups = yield from self._groups_of(new, prepared)
         n_groups, n_columns = prepared.n_groups, rule.dual.shape[1]
-        # u of each class cut into groups: (samples, classes · groups).
+        # u of each class cut into groups: (samples, classes · groups), of which those without support vectors are zero.
         block = (rule.dual[:, :, None] * one_hot(prepared.labels, n_groups)[:, None, :]).reshape(len(rule.dual), -1)
-        products = yield EachProduct(block)
-        parts = products.reshape(len(products), -1, n_columns, n_groups)
+        used = np.flatnonzero(block.any(axis=0))
+        products = yield EachProduct(block[:, used])
+        parts = np.zeros((*products.shape[:2], block.shape[1]))
+        parts[:, :, used] = products
+        parts = parts.reshape(*products.shape[:2], n_columns, n_groups)
         by_sample = rule.weights[:, groups, :]  # β_m^{c(x)}: (kernels, rows, classes)
         return np.asarray(np.einsum("nrc,nrcg,ngc->rc", by_sample, parts, rule.weights, optimize=True) + rule.bias)
 
@@ -352,12 +364,19 @@ def _mean_weights(data: TrainingSet) -> Float:
     return weights
 
 
-def _by_mean(grouping: Generator[Float, Float, Any], weights: Float) -> Solver[Any]:
-    """Group by a combined kernel: the blocks that a grouping yields are multiplied by it, a pass for each."""
+_HELD = 32
+"""Mean kernels that may lie in memory side by side, of training sets whose groups are made together."""
+
+
+def _by_mean(grouping: Generator[Float, Float, Any], weights: Float, matrix: Float | None = None) -> Solver[Any]:
+    """Group by a combined kernel: the blocks that a grouping yields are multiplied by it, a pass for each.
+
+    `matrix` is that kernel where it is at hand, and no passes are needed.
+    """
     answer: Any = None
     while True:
         try:
             block = grouping.send(answer)
         except StopIteration as stop:
             return stop.value
-        answer = yield CombinedProduct(block, weights, exact=True)
+        answer = matrix @ block if matrix is not None else (yield CombinedProduct(block, weights, exact=True))
