@@ -485,7 +485,8 @@ def test_the_last_of_overlapping_tasks_gives_blas_back():
 @pytest.mark.parametrize(("cores", "tasks", "threads"), [(8, 2, 4), (8, 3, 2), (2, 5, 1), (4, 0, 4)])
 def test_tasks_times_threads_stay_within_the_cores(monkeypatch, cores, tasks, threads):
     monkeypatch.setattr("dmkl.settings.available_cores", lambda: cores)
-    assert blas_threads(tasks) == threads
+    with dask.config.set({"dmkl.blas-threads": "auto"}):
+        assert blas_threads(tasks) == threads
 
 
 # --- refusals -----------------------------------------------------------------------------------------------
