@@ -36,7 +36,13 @@ PHASES = {
 }
 """Where the time of a plan goes."""
 
-_PHASE_OF = {"solve-reduced": "reduced", "residuals": "residuals", "settle": "anchors", "scores": "scores"}
+_PHASE_OF = {
+    "solve-reduced": "reduced",
+    "residuals": "residuals",
+    "settle": "anchors",
+    "scores": "scores",
+    "place": "passes",
+}
 
 
 class Watch:

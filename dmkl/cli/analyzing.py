@@ -27,9 +27,10 @@ from dmkl.cli.options import (
     Workers,
     option,
 )
-from dmkl.cli.output import bar, count, number, print_json, refuse_existing, say, show, table
+from dmkl.cli.output import bar, number, print_json, refuse_existing, say, show, table
 from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.analysis.result import Analysis

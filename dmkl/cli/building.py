@@ -17,12 +17,13 @@ from dmkl.arrays import Index
 from dmkl.cli import options
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import SAMPLES, option
-from dmkl.cli.output import count, refuse_existing, say, say_aside, size
+from dmkl.cli.output import refuse_existing, say, say_aside, size
 from dmkl.cli.parsing import parse_numbers
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
 from dmkl.features.functions import FUNCTIONS
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.inputs.features import Features

@@ -11,9 +11,10 @@ from rich.text import Text
 
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Json, Kernels, Memory, Store, Workers, option
-from dmkl.cli.output import STYLES, console, count, number, print_json, say, table
+from dmkl.cli.output import STYLES, console, number, print_json, say, table
 from dmkl.cli.samples import open_kernels
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     import xarray as xr

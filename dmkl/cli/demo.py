@@ -16,9 +16,10 @@ import dmkl
 from dmkl.arrays import Array
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Memory, Workers, option
-from dmkl.cli.output import console, count, say, show, size
+from dmkl.cli.output import console, say, show, size
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -98,7 +99,7 @@ class _Watch(ConsoleWatch):
 
 def _place(client: Any) -> str:
     n = len(client.scheduler_info(n_workers=-1)["workers"])
-    return f"a Dask cluster of {count(n, 'process', 'processes')} at {client.scheduler.address}."
+    return f"a Dask cluster of {count(n, 'process')} at {client.scheduler.address}."
 
 
 def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, float]]:

@@ -12,13 +12,13 @@ import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
 from dmkl.cli.learners import DEFAULT, make_learner
-from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Split, Store, Train, Workers, option
-from dmkl.cli.output import console, count, print_json, refuse_existing, say, show
+from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Split, Store, Train, Unknown, Workers, option
+from dmkl.cli.output import console, print_json, say, show
 from dmkl.cli.parsing import parse_cv, parse_scoring
-from dmkl.cli.resuming import resuming
+from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import read_groups, training_samples
 from dmkl.cli.tables import choices_table, classes_table, confusion_table, evaluation_as_mapping
-from dmkl.errors import StoreExistsError
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.searching.evaluation import EvaluationResult
@@ -57,6 +57,7 @@ def evaluate(
     rule: RuleName = "best",
     split: Split = None,
     train: Train = None,
+    unknown: Unknown = None,
     restart: Annotated[bool, option("Discard what an interrupted evaluation has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -78,19 +79,14 @@ def evaluate(
         dmkl evaluate kernels.zarr estimate --groups subjects.txt
         dmkl evaluate kernels.zarr estimate --outer splits
     """
-    from dmkl.estimators.saving import has_format
     from dmkl.searching.evaluation import FORMAT
     from dmkl.searching.state import remove_state
 
     out = out.expanduser()
-    state = out.absolute().with_name(f"{out.name}.partial")
-    refuse_existing(out, overwrite=overwrite)
-    if out.exists() and not has_format(out, FORMAT):
-        msg = f"{out} is not an evaluation, and nothing else is replaced; choose another path, or move it away"
-        raise StoreExistsError(msg)
+    state = state_of(out, "an evaluation", FORMAT, overwrite=overwrite)
     K = dmkl.open(store)
     estimator = make_learner(model, parameters, K.names)
-    values = grid_values(estimator, p, lam, C, grid)
+    values = grid_values(estimator, K, p, lam, C, grid)
     chosen, on = training_samples(K, split, train, split is None and train is None)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
@@ -105,6 +101,7 @@ def evaluate(
             inner=None if inner is None else parse_cv(inner, "--inner"),
             scoring=parse_scoring(scoring),
             groups=known_groups,
+            unknown=unknown,
             rule=rule_of(rule),
             state=state,
         )

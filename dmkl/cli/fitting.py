@@ -15,13 +15,27 @@ from dmkl.arrays import Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.measuring import measured
-from dmkl.cli.options import SAMPLES, Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers, option
-from dmkl.cli.output import count, print_json, refuse_existing, say, show
+from dmkl.cli.options import (
+    SAMPLES,
+    Cluster,
+    Every,
+    Json,
+    Memory,
+    Overwrite,
+    Split,
+    Store,
+    Train,
+    Unknown,
+    Workers,
+    option,
+)
+from dmkl.cli.output import print_json, refuse_existing, say, show
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import training_samples
 from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
 from dmkl.errors import InputError
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
@@ -36,6 +50,7 @@ def fit(
     split: Split = None,
     train: Train = None,
     every: Every = False,
+    unknown: Unknown = None,
     scoring: Annotated[
         list[str] | None,
         option("Measures such as accuracy,matthews, of the samples held out; see above.", "NAME,…", panel=SAMPLES),
@@ -71,11 +86,11 @@ def fit(
     told = None
     with computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory), ConsoleWatch():
         started = time.monotonic()
-        estimator.fit(K[chosen, chosen])
+        estimator.fit(K[chosen, chosen], unknown=unknown)
         seconds = time.monotonic() - started
         if measures and K.labels is not None:  # without labels there would be no fit
             decision = estimator.decision_function(K[held_out, chosen]).values
-            told = measured(estimator, decision, K.labels[held_out], measures)
+            told = measured(estimator, decision, K.labels[held_out], measures, unknown)
     estimator.save(model_out, overwrite=overwrite)
     if as_json:
         found = model_as_mapping(estimator, model_out, len(chosen), seconds)

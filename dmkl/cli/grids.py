@@ -9,6 +9,7 @@ from dmkl.cli.options import option
 from dmkl.cli.parsing import parse_grid
 
 if TYPE_CHECKING:
+    from dmkl.kernelset import KernelSet
     from dmkl.searching.choice import Rule
 
 __all__ = ["FOLDS", "Costs", "Grid", "Groups", "Norms", "Ridges", "RuleName", "Scoring", "grid_values", "rule_of"]
@@ -23,9 +24,7 @@ Norms = Annotated[
     ),
 ]
 Ridges = Annotated[str | None, option("Ridges. [default: 10 powers of 10 or 4]", "λ,λ,…", panel=_GRID)]
-Costs = Annotated[
-    str | None, option("SVM penalties on margin violations. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID)
-]
+Costs = Annotated[str | None, option("SVM penalties. [default: 2^-2 to 2^7]", "C,C,…", "--C", "-C", panel=_GRID)]
 Grid = Annotated[
     list[str] | None,
     option("Values of another parameter, such as steps=center+trace,none; repeatable.", "NAME=V,V,…", panel=_GRID),
@@ -53,13 +52,14 @@ RuleName = Annotated[
 
 
 def grid_values(
-    estimator: Any, p: str | None, lam: str | None, C: str | None, grid: list[str] | None
+    estimator: Any, K: KernelSet, p: str | None, lam: str | None, C: str | None, grid: list[str] | None
 ) -> dict[str, Any]:
     """The grid that the options ask for: the default values of a parameter where its option is missing."""
     from dmkl.searching.grid import as_grid
 
+    several = K.labels is not None and K.labels.ndim == 2
     named = [f"{name}={texts}" for name, texts in (("p", p), ("lam", lam), ("C", C)) if texts is not None]
-    return {**as_grid(None, estimator), **parse_grid([*named, *(grid or ())])}
+    return {**as_grid(None, estimator, several=several), **parse_grid([*named, *(grid or ())])}
 
 
 def rule_of(name: str) -> Rule:

@@ -62,8 +62,8 @@ class Measured:
         show(classes_table(class_scores(self.counts)), *([] if matrix is None else [matrix]))
 
 
-def measured(estimator: Any, decision: Float, truth: Array, scoring: Any) -> Measured:
-    """Measure decision scores of a fitted model.
+def measured(estimator: Any, decision: Float, truth: Array, scoring: Any, unknown: str | None) -> Measured:
+    """Measure decision scores of a fitted model; `unknown` is a code of labels that are unknown.
 
     Labels are compared by their text: those of a file may be stored otherwise than those that were learnt.
 
@@ -77,6 +77,7 @@ def measured(estimator: Any, decision: Float, truth: Array, scoring: Any) -> Mea
     from dmkl.searching.assessing import measures_of
     from dmkl.searching.confusion import confusion
 
+    truth = estimator._truth(None, truth, unknown=unknown)
     if estimator.kind_ == "regression":
         return Measured(None, measures_of(estimator, decision, truth, scoring), None)
     predicted = estimator.labels_of(decision)

@@ -29,6 +29,7 @@ __all__ = [
     "Store",
     "Tile",
     "Train",
+    "Unknown",
     "Workers",
     "option",
 ]
@@ -60,6 +61,10 @@ Split = Annotated[int | None, option("Use the training part of this stored split
 Train = Annotated[Path | None, option("Use the samples named in this file, one a line.", "FILE", panel=SAMPLES)]
 Every = Annotated[bool, option("Use all samples.", None, "--all", panel=SAMPLES)]
 Labels = Annotated[Path | None, option("Class or number of each sample, or a table of them.", "FILE", panel=LABELS)]
+Unknown = Annotated[
+    str | None,
+    option("Label that means unknown in a task.", "CODE", panel=SAMPLES),
+]
 SampleNames = Annotated[Path | None, option("Name of each sample (row).", "FILE", panel=LABELS)]
 Splits = Annotated[
     Path | None, option("Part of each sample: 0 training, 1 validation, 2 test, -1 none.", "FILE", panel=LABELS)

@@ -22,7 +22,6 @@ __all__ = [
     "STYLES",
     "bar",
     "console",
-    "count",
     "number",
     "plain_warnings",
     "print_json",
@@ -129,11 +128,6 @@ def size(n_bytes: float) -> str:
 def number(value: float) -> str:
     """Three digits of a number; a dash where there is none."""
     return "–" if np.isnan(value) else f"{value:.3g}"
-
-
-def count(n: int, what: str, plural: str | None = None) -> str:
-    """A number and its noun."""
-    return f"{n:,} {what if n == 1 else plural or what + 's'}"
 
 
 def bar(part: float, width: int = 20) -> str:

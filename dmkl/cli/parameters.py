@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from dmkl.cli.declared import Declaration, declarations
 from dmkl.cli.options import STEPS_HELP, option
-from dmkl.cli.parsing import parse_cv, parse_p, parse_steps, parse_value
+from dmkl.cli.parsing import parse_counts, parse_cv, parse_p, parse_priors, parse_steps, parse_value
 from dmkl.cli.priors import CONSTRAINTS_FORM, read_constraints, read_prices
 
 __all__ = ["Parameter", "parameters_of"]
@@ -42,6 +42,12 @@ _READERS = {
         STEPS_HELP,
         "STEP,…",
     ),
+    "priors": _Reader(
+        lambda text, _: {"priors": parse_priors(text)},
+        'Prior probabilities of the classes: "empirical" (their shares in training), "uniform", or numbers that sum to '
+        "one, in the order of the sorted classes or as class=number.",
+        "Q,Q,…",
+    ),
     "sigma": _Reader(
         lambda text, kernels: {"sigma": read_prices(text, kernels)},
         "Price of a unit of weight: a number, or a CSV file with kernel,price in each line.",
@@ -57,7 +63,12 @@ _READERS = {
     "cv": _Reader(
         lambda text, _: {"cv": parse_cv(text)}, "Number of folds, or a splitter of scikit-learn.", "N|SPLITTER"
     ),
-    "n_groups": _Reader(help="Number of groups in each class.", options=("--groups", "--n-groups")),
+    "n_groups": _Reader(
+        lambda text, _: {"n_groups": parse_counts(text)},
+        "Number of groups in each class, or that of each as class=number.",
+        "N|CLASS=N,…",
+        options=("--groups", "--n-groups"),
+    ),
     "n_examples": _Reader(
         help="Number of examples to divide the training samples into.", options=("--examples", "--n-examples")
     ),
@@ -90,6 +101,8 @@ class Parameter:
     @property
     def choices(self) -> tuple[str, ...]:
         """The texts that the option takes; none where it takes others."""
+        if self.reader.read is not None:
+            return ()
         members = (self.annotation, *get_args(self.annotation))
         return sum((get_args(kind) for kind in members if get_origin(kind) is Literal), ())
 

@@ -11,11 +11,13 @@ from typing import Any
 from dmkl.errors import InputError
 
 __all__ = [
+    "parse_counts",
     "parse_cv",
     "parse_grid",
     "parse_names",
     "parse_numbers",
     "parse_p",
+    "parse_priors",
     "parse_scoring",
     "parse_steps",
     "parse_value",
@@ -67,6 +69,40 @@ def parse_numbers(option: str, such_as: str, text: str) -> list[float]:
     except ValueError as error:
         msg = f"--{option} takes {such_as}, got {text!r}"
         raise InputError(msg) from error
+
+
+def _by_class(option: str, text: str) -> dict[str, float] | None:
+    """Numbers by class, of class=number with commas between them; None where the text is something else."""
+    parts = [part.rpartition("=") for part in text.split(",")]
+    if not all(equals for _, equals, _ in parts):
+        return None
+    values = parse_numbers(option, "class=number for each class", ",".join(number for *_, number in parts))
+    found = dict(zip([name.strip() for name, *_ in parts], values, strict=True))
+    if len(found) < len(parts):
+        msg = f"--{option} has two numbers for a class, got {text!r}; give one for each"
+        raise InputError(msg)
+    return found
+
+
+def parse_counts(text: str) -> int | dict[str, int]:
+    """A number of groups for all classes, or class=number with commas between them."""
+    rule = "a whole number from 1 on, or class=number for each class"
+    by_class = _by_class("groups", text)
+    values = parse_numbers("groups", rule, text) if by_class is None else list(by_class.values())
+    if (by_class is None and len(values) > 1) or any(value < 1 or value != int(value) for value in values):
+        msg = f"--groups takes {rule}, got {text!r}"
+        raise InputError(msg)
+    return int(values[0]) if by_class is None else {label: int(value) for label, value in by_class.items()}
+
+
+def parse_priors(text: str) -> Any:
+    """Prior probabilities as `dmkl.MKFDA` takes them: a word, numbers, or class=number with commas between them."""
+    by_class = _by_class("priors", text)
+    if by_class is not None:
+        return by_class
+    if text.strip() in ("empirical", "uniform"):
+        return text.strip()
+    return parse_numbers("priors", "empirical, uniform, numbers such as 0.2,0.8, or class=number for each class", text)
 
 
 def parse_value(text: str) -> Any:

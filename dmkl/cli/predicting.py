@@ -13,12 +13,13 @@ import dmkl
 from dmkl.arrays import Array, Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.measuring import measured
-from dmkl.cli.options import SAMPLES, Cluster, Join, Json, Memory, Missing, Overwrite, Workers, option
-from dmkl.cli.output import count, print_json, refuse_existing, say, say_aside
+from dmkl.cli.options import SAMPLES, Cluster, Join, Json, Memory, Missing, Overwrite, Unknown, Workers, option
+from dmkl.cli.output import print_json, refuse_existing, say, say_aside
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -48,7 +49,12 @@ def predict(
     named: Annotated[
         Path | None, option("Predict the samples named in this file, one a line.", "FILE", "--rows", panel=SAMPLES)
     ] = None,
+    unknown: Unknown = None,
     scoring: Annotated[list[str] | None, option("Measures such as matthews,roc_auc.", "NAME,…")] = None,
+    probabilities: Annotated[
+        bool,
+        option("Write calibrated probabilities too, a column for each class or task.", None, "--probabilities"),
+    ] = False,
     out: Annotated[Path | None, option("CSV file for the predicted labels and scores.", "FILE")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -61,11 +67,12 @@ def predict(
     Predicts the samples of --split and --part or of --rows, or all samples of STORE that the model was not trained
     on. Of a rectangular set (new samples against training samples) it predicts all rows, of --features all samples;
     only kernels with a weight are read or computed. Samples that the model was trained on are not scored with others.
+    Of --probabilities it says on which samples they were calibrated; a model that has none is refused.
 
     Examples
     --------
         dmkl predict model kernels.zarr --split 0
-        dmkl predict model new.zarr --out predictions.csv
+        dmkl predict model new.zarr --out predictions.csv --probabilities
         dmkl predict model --features new.npz --out predictions.csv
     """
     if out is not None:
@@ -73,6 +80,8 @@ def predict(
     _check_source(store, features, split, named, join, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
+    if probabilities:
+        _check_probabilities(estimator, out)
     given: dict[str, Any]
     n_bytes = 0  # of features, which threads compute kernels of
     if store is not None:
@@ -102,9 +111,9 @@ def predict(
         scores = estimator.predict(**given) if regression else estimator.decision_function(**given)
     labels = scores.values if regression else estimator.labels_of(scores.values)
     scored = new if new.any() else ~new
-    told = None if truth is None else measured(estimator, scores.values[scored], truth[scored], wanted)
+    told = None if truth is None else measured(estimator, scores.values[scored], truth[scored], wanted, unknown)
     if out is not None:
-        _write(out, scores, labels, estimator)
+        _write(out, scores, labels, estimator, estimator.probabilities_of(scores) if probabilities else None)
     if as_json:
         files = None if features is None else [str(file) for file in features]
         print_json(
@@ -115,6 +124,7 @@ def predict(
                 "samples": len(labels),
                 "trained_on": int((~new).sum()),
                 **(told.mapping if told else {"scores" if regression else "accuracy": None}),
+                **({"calibrated_on": estimator.calibrated_on_} if probabilities else {}),
                 "out": out and str(out),
             }
         )
@@ -127,7 +137,8 @@ def predict(
         if new.any() and not new.all():
             say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
     if out is not None:
-        say(f"Predictions are in {out}.")
+        calibrated = f", with probabilities calibrated on {estimator.calibrated_on_}" if probabilities else ""
+        say(f"Predictions are in {out}{calibrated}.")
     elif told is None:
         say("Write them to a file with --out FILE.")
 
@@ -154,6 +165,17 @@ def _check_source(
             continue
         msg = f"--{name} is for --features; leave it out with {store}"
         raise InputError(msg)
+
+
+def _check_probabilities(estimator: Any, out: Path | None) -> None:
+    """Refuse probabilities that have nowhere to go, or that the model does not have, before anything is computed."""
+    if out is None:
+        msg = "--probabilities are written beside the labels; say where with --out FILE"
+        raise InputError(msg)
+    if estimator.kind_ == "regression":
+        msg = f"{type(estimator).__name__} predicts numbers, which have no probabilities; leave out --probabilities"
+        raise InputError(msg)
+    estimator._check_calibrated()
 
 
 def _new(K: KernelSet, estimator: Any) -> Array:
@@ -193,7 +215,7 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, named: Pat
     return rows
 
 
-def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any) -> None:
+def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any, probabilities: xr.DataArray | None) -> None:
     values = scores.values.reshape(len(scores), -1)
     columns = [""] if scores.ndim == 1 else [str(c) for c in scores.coords[scores.dims[1]].values]
     if estimator.kind_ == "binary":
@@ -201,8 +223,12 @@ def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any) -> N
     predicted = ["predicted"] if labels.ndim == 1 else [f"predicted {name}" for name in columns]
     if estimator.kind_ == "regression":  # whose scores are the predictions
         values, columns = values[:, :0], []
+    titles = [f"score {name}" for name in columns]
+    if probabilities is not None:
+        values = np.concatenate([values, probabilities.values], axis=1)
+        titles += [f"probability {name}" for name in probabilities.coords[probabilities.dims[1]].values]
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow(["sample", *predicted, *(f"score {name}" for name in columns)])
+        table.writerow(["sample", *predicted, *titles])
         for sample, label, row in zip(scores.sample.values, labels.reshape(len(labels), -1), values, strict=True):
             table.writerow([sample, *label, *(f"{value:.9g}" for value in row)])

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dmkl.cli.output import say_aside
-from dmkl.errors import InputError
+from dmkl.cli.output import refuse_existing, say_aside
+from dmkl.errors import InputError, StoreExistsError
 from dmkl.progress import ConsoleWatch
 
-__all__ = ["resuming"]
+__all__ = ["resuming", "state_of"]
 
 
 class _Watch(ConsoleWatch):
@@ -26,6 +26,21 @@ class _Watch(ConsoleWatch):
             say_aside("note", f"going on after pass {self._n_passes}")
             self._n_passes = 0
         super().begin(what, total_bytes)
+
+
+def state_of(out: Path, what: str, kind: str, *, overwrite: bool) -> Path:
+    """The folder of the state of work whose result goes to `out`.
+
+    Refused before anything runs, and not after hours, is what is in the way: with StoreExistsError what exists, unless
+    it is a result of this `kind` of file, and may be replaced. `what` is the result, as messages say it.
+    """
+    from dmkl.estimators.saving import has_format
+
+    refuse_existing(out, overwrite=overwrite)
+    if out.exists() and not has_format(out, kind):
+        msg = f"{out} is not {what}, and nothing else is replaced; choose another path, or move it away"
+        raise StoreExistsError(msg)
+    return out.absolute().with_name(f"{out.name}.partial")
 
 
 @contextmanager

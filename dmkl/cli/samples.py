@@ -9,9 +9,9 @@ import numpy as np
 
 import dmkl
 from dmkl.arrays import Array, Index
-from dmkl.cli.output import count
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import InputError
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet

@@ -15,13 +15,13 @@ from dmkl.arrays import Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
 from dmkl.cli.learners import DEFAULT, make_learner
-from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Workers, option
-from dmkl.cli.output import console, count, print_json, refuse_existing, say
+from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Unknown, Workers, option
+from dmkl.cli.output import console, print_json, refuse_existing, say
 from dmkl.cli.parsing import parse_cv, parse_scoring
-from dmkl.cli.resuming import resuming
+from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import read_groups, training_samples
 from dmkl.cli.tables import model_as_mapping, points_table, search_as_mapping, weights_table
-from dmkl.errors import StoreExistsError
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
@@ -65,6 +65,7 @@ def search(
     split: Split = None,
     train: Train = None,
     every: Every = False,
+    unknown: Unknown = None,
     plot: Annotated[Path | None, option(f"Draw {' and '.join(_PICTURES)} here.", "DIR")] = None,
     restart: Annotated[bool, option("Discard what an interrupted search has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
@@ -76,11 +77,10 @@ def search(
 ) -> None:
     """Search a grid of parameters by cross-validation, and train a model at the chosen point.
 
-    Saves the scores in OUT and the model in OUT/best. After an interruption the same command goes on where it
-    stopped, with what it keeps in OUT.partial. With stored splits as folds all samples take part, each split chooses
-    for itself, and test samples are scored only; --cv splits --split K takes one of them. Otherwise the search uses
-    the training part of split 0 if the set has splits and all samples if not, unless --split, --train or --all say
-    so.
+    Saves the scores in OUT and the model in OUT/best. After an interruption the same command goes on with what it keeps
+    in OUT.partial. With stored splits as folds all samples take part, each split chooses for itself, and test samples
+    are scored only; --cv splits --split K takes one of them. Otherwise the search uses the training part of split 0 if
+    there are splits and all samples if not, unless --split, --train or --all say so.
 
     Examples
     --------
@@ -90,15 +90,16 @@ def search(
         dmkl search kernels.zarr found --grid steps=center+trace,cosine+center
         dmkl search kernels.zarr found --model mksvm -p 1,2 -C 0.25,1,4
     """
-    from dmkl.searching.result import BEST
+    from dmkl.searching.result import BEST, FORMAT
     from dmkl.searching.state import remove_state
 
     out = out.expanduser()
-    state = out.absolute().with_name(f"{out.name}.partial")
-    _check_places(out, plot, overwrite=overwrite)
+    state = state_of(out, "a search", FORMAT, overwrite=overwrite)
+    for picture in [] if plot is None else [plot / name for name in _PICTURES]:
+        refuse_existing(picture, overwrite=overwrite, what="folder")
     K = dmkl.open(store)
     estimator = make_learner(model, parameters, K.names)
-    values = grid_values(estimator, p, lam, C, grid)
+    values = grid_values(estimator, K, p, lam, C, grid)
     chosen, on, folds = _samples(K, cv, split, train, every)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
@@ -113,6 +114,7 @@ def search(
             folds,
             scoring=parse_scoring(scoring),
             groups=known_groups,
+            unknown=unknown,
             refit=refit,
             rule=rule_of(rule),
             choice=choice,
@@ -142,20 +144,6 @@ def _after_choices(lines: list[str]) -> list[str]:
     return [line for line in lines[1:] if not line.startswith("  ")]
 
 
-def _check_places(out: Path, plot: Path | None, *, overwrite: bool) -> None:
-    """Refuse what is in the way before anything runs, not after hours."""
-    from dmkl.estimators.saving import has_format
-    from dmkl.searching.result import FORMAT
-
-    refuse_existing(out, overwrite=overwrite)
-    if out.exists() and not has_format(out, FORMAT):
-        msg = f"{out} is not a search, and nothing else is replaced; choose another path, or move it away"
-        raise StoreExistsError(msg)
-    if plot is not None:
-        for name in _PICTURES:
-            refuse_existing(plot / name, overwrite=overwrite, what="folder")
-
-
 def _samples(
     K: KernelSet, cv: str | None, split: int | None, train: Path | None, every: bool
 ) -> tuple[Index, str, Any]:
@@ -177,8 +165,9 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str) -
     screen.print()
     screen.print(points_table(result))
     screen.print()
-    # The table has a row for each task already.
-    for line in more if not result.choosers else more[-2:] if result.tasks else _after_choices(more):
+    # The table has a row for each fold and task already, though not what classes have chosen.
+    plain = not result.choosers or result.by_class
+    for line in more if plain else more[-2:] if result.tasks else _after_choices(more):
         say(line)
     if not hasattr(result, "best_"):
         say(f"Saved in {out}, without a model; dmkl.load reads it.")

@@ -15,10 +15,11 @@ from rich.text import Text
 import dmkl
 from dmkl.cli import options
 from dmkl.cli.options import LABELS, STORAGE, option
-from dmkl.cli.output import count, number, print_json, say, say_aside, show, size, table
+from dmkl.cli.output import number, print_json, say, say_aside, show, size, table
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import IncompleteStoreError
 from dmkl.progress import ConsoleWatch
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet

@@ -80,13 +80,17 @@ class Calibrated:
             If there was nothing to calibrate on: an InputError.
         """
         self._check_calibrated()
-        scores = self.decision_function(K, **new)
+        return self.probabilities_of(self.decision_function(K, **new))
+
+    def probabilities_of(self, scores: xr.DataArray) -> xr.DataArray:
+        """Calibrated probabilities that scores of `decision_function` mean; see `predict_proba`."""
+        self._check_calibrated()
         found = self.decider_.probabilities(scores.values.reshape(len(scores), -1))
         dim, labels = ("task", self.tasks_) if self.kind_ == "multilabel" else ("class", self.classes_)
         coords = {"sample": scores.sample.values, dim: labels}
         return xr.DataArray(found, dims=("sample", dim), coords=coords, name="probability")
 
-    def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, **new: Any) -> Self:
+    def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> Self:
         """Learn from rows that were not trained on what scores mean.
 
         The class means of their scores and the covariance within classes give probabilities by Bayes' rule, as in
@@ -99,6 +103,8 @@ class Calibrated:
             As in `decision_function`.
         y
             The true labels; those of `K` where missing.
+        unknown
+            A code of labels that are unknown, as in `fit`.
 
         Raises
         ------
@@ -106,7 +112,7 @@ class Calibrated:
             If a row was trained on, a label is none of the classes, or a class has fewer than two rows.
         """
         scores = self.decision_function(K, **new)
-        truth = self._truth(K, y, "calibrate")
+        truth = self._truth(K, y, "calibrate", unknown)
         trained = scores.sample.values[np.isin(scores.sample.values, self.train_samples_)]
         if len(trained):
             msg = (

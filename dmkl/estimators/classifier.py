@@ -18,7 +18,7 @@ from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Problems
 from dmkl.estimators.weights import ClassWeight, by_class, counts
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets, encode_targets, is_known
+from dmkl.numerics.fisher import Targets, encode_targets, is_known, zero_or_one
 from dmkl.solvers.margin.machine import Bounds
 from dmkl.stores import Kernels
 
@@ -42,12 +42,14 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
 
     def _prices(self, data: TrainingSet, number: int, C: float) -> Bounds:
         """The price of a violation of the margin for each sample of a problem; one number where all count once."""
-        targets, rows = data.problems.targets, data.problems.rows[number]
-        weights = counts(targets, data.fit.sample_weight, self.class_weight)
+        problems = data.problems
+        weights = counts(problems.targets, data.fit.sample_weight, self.class_weight)
         if weights is None:
             return C
-        own = weights[number if targets.kind == "multilabel" else 0]
-        return C * (own if rows is None else own[rows])
+        own = weights[number if problems.targets.kind == "multilabel" else 0]
+        for rows in (problems.labeled[number], problems.rows[number]):
+            own = own if rows is None else own[rows]
+        return C * own
 
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         return encode_targets(labels, n_samples, tasks)
@@ -60,9 +62,16 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         return found.decision if decider is None else decider.decision(found.scores).reshape(found.decision.shape)
 
     def _set_decisions(self, found: FitOutcome) -> None:
-        sizes = class_sizes(found.data.problems.targets)
-        self.priors_ = np.array([prior_probabilities(self.priors, each) for each in sizes])
+        self.priors_ = np.array(self._priors(found.data.problems.targets))
         self._set_decider(self._decider(found))
+
+    def _priors(self, targets: Targets) -> list[Float]:
+        """Prior probabilities of the classes of each problem."""
+        return [prior_probabilities(self.priors, targets.classes, sizes) for sizes in class_sizes(targets)]
+
+    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, what: str = "score", unknown: Any = None) -> Array:
+        found = super()._truth(K, y, what, unknown)
+        return zero_or_one(found) if getattr(self, "kind_", None) == "multilabel" else found
 
     def decision_function(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Scores Σ_j β_j K_j α + b of the row samples, (sample, class); (sample,) for two classes.
@@ -99,6 +108,8 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         K: Kernels | None = None,
         y: npt.ArrayLike | None = None,
         sample_weight: npt.ArrayLike | None = None,
+        *,
+        unknown: Any = None,
         **new: Any,
     ) -> float:
         """Share of the row samples whose labels are predicted: of a multilabel problem, all those that are known.
@@ -109,8 +120,10 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
             As in `decision_function`.
         y
             The true labels; those of `K` where missing.
+        unknown
+            A code of labels that are unknown, as in `fit`.
         """
-        return label_accuracy(self._truth(K, y), self.predict(K, **new), sample_weight)
+        return label_accuracy(self._truth(K, y, unknown=unknown), self.predict(K, **new), sample_weight)
 
 
 def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:

@@ -6,7 +6,7 @@ fit, the held-out rows of a search, or rows that are given to `calibrate`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ __all__ = [
     "class_sizes",
     "class_weights",
     "cross_decided",
+    "index_of",
     "joined",
     "predicted_labels",
     "prior_probabilities",
@@ -51,11 +52,11 @@ class NotCalibratedError(InputError, AttributeError):
     """There are no honest scores that probabilities could be calibrated on."""
 
 
-Priors = Literal["empirical", "uniform"] | Sequence[float] | None
-"""Prior probabilities of the classes, as in scikit-learn's LinearDiscriminantAnalysis."""
+Priors = Literal["empirical", "uniform"] | Sequence[float] | Mapping[Any, float] | None
+"""Prior probabilities of the classes, as in scikit-learn's LinearDiscriminantAnalysis, or by class."""
 
 
-def check_priors(priors: Any, n_classes: int | None = None) -> None:
+def check_priors(priors: Any, classes: Array | None = None) -> None:
     """Refuse prior probabilities that are none.
 
     Raises
@@ -67,22 +68,33 @@ def check_priors(priors: Any, n_classes: int | None = None) -> None:
         return
     rule = "priors must be 'empirical' (None), 'uniform', or a positive number for each class that sum to one"
     try:
-        values = np.asarray(priors, dtype=np.float64)
+        values = np.asarray(list(priors.values()) if isinstance(priors, Mapping) else priors, dtype=np.float64)
     except (ValueError, TypeError) as error:
         msg = f"{rule}; got {priors!r}"
         raise InputError(msg) from error
     if values.ndim != 1 or not (values > 0).all() or abs(values.sum() - 1.0) > 1e-5:
         msg = f"{rule}; got {priors!r}, whose sum is {values.sum():g}"
         raise InputError(msg)
-    if n_classes is not None and len(values) != n_classes:
-        msg = f"priors holds {len(values)} numbers and there are {n_classes} classes; give one for each, classes sorted"
+    if classes is None:
+        return
+    if isinstance(priors, Mapping):
+        known, given = [set(map(str, some)) for some in (classes.tolist(), priors)]
+        if known != given or len(given) < len(priors):
+            msg = f"priors holds numbers for {list(priors)}, and the classes are {classes.tolist()}; give one for each"
+            raise InputError(msg)
+    elif len(values) != len(classes):
+        n = len(classes)
+        msg = f"priors holds {len(values)} numbers and there are {n} classes; give one for each, classes sorted"
         raise InputError(msg)
 
 
-def prior_probabilities(priors: Priors, sizes: Float) -> Float:
-    """q, (classes,), for classes of these sizes in training."""
+def prior_probabilities(priors: Priors, classes: Array, sizes: Float) -> Float:
+    """q, (classes,), for classes of these sizes in training; those of a mapping by the text of the class."""
     if priors is None or isinstance(priors, str):
         weights = np.ones(len(sizes)) if priors == "uniform" else sizes
+    elif isinstance(priors, Mapping):
+        by_text = {str(label): value for label, value in priors.items()}
+        weights = np.array([by_text[str(label)] for label in classes.tolist()], dtype=np.float64)
     else:
         weights = np.asarray(priors, dtype=np.float64)
     return np.asarray(weights / weights.sum())
@@ -94,15 +106,26 @@ def class_index(kind: str, classes: Array, labels: npt.ArrayLike) -> list[Index]
     if kind == "multilabel":
         known = is_known(found)
         return [np.where(k, column, -1).astype(np.int64) for k, column in zip(known.T, found.T, strict=True)]
-    index = np.minimum(np.searchsorted(classes, found), len(classes) - 1)
-    unknown = found[classes[index] != found]
+    return [index_of(found, classes)]
+
+
+def index_of(labels: Array, classes: Array) -> Index:
+    """The number of each label among the sorted classes.
+
+    Raises
+    ------
+    InputError
+        If a label is none of them.
+    """
+    index = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    unknown = labels[classes[index] != labels]
     if len(unknown):
         msg = (
             f"the labels hold {unknown.tolist()[0]!r}, which is none of the classes learnt, {classes.tolist()}; leave "
-            "those rows out"
+            "those rows out, or train on some"
         )
         raise InputError(msg)
-    return [index]
+    return index
 
 
 def class_sizes(targets: Targets) -> list[Float]:

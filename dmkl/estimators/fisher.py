@@ -23,7 +23,6 @@ from dmkl.estimators.decisions import (
     class_index,
     class_sizes,
     cross_decided,
-    prior_probabilities,
     regression_scores,
     regression_units,
 )
@@ -151,7 +150,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         super()._check_data(K, targets)
-        check_priors(self.priors, len(targets.classes))
+        check_priors(self.priors, targets.classes)
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.of_classes(targets, tasks)
@@ -183,7 +182,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         honest = all(inverse is not None for inverse in inverses)
         scores = regression_scores(targets, found.rule.dual, inverses if honest else [None] * len(inverses))
         index = [each[each >= 0] for each in class_index(targets.kind, targets.classes, targets.labels)]
-        priors = [prior_probabilities(self.priors, sizes) for sizes in class_sizes(targets)]
+        priors = self._priors(targets)
         learnt = Decider.learn(
             targets.kind, scores, index, priors, LEFT_OUT if honest else "", found.data.problems.weights
         )
@@ -191,8 +190,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
 
     def _decided_held_out(self, folds: Sequence[HeldOut], targets: Sequence[Targets]) -> list[Float]:
         comparable = [self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)]
-        sizes = [class_sizes(self._weighted(each)) for each in targets]
-        priors = [[prior_probabilities(self.priors, each) for each in some] for some in sizes]
+        priors = [self._priors(self._weighted(each)) for each in targets]
         decided: dict[int, Float] = {}
         # Folds that have learnt other classes say nothing of one another.
         for classes in {tuple(each.classes.tolist()) for each in targets}:
@@ -218,8 +216,8 @@ class MKFDA(FisherClassifier):
         Ridge λ > 0, in units of the normalized kernels' eigenvalues. For a multilabel problem also one for each task.
     priors
         Prior probabilities of the classes in `predict` and `predict_proba`, as in scikit-learn's discriminants: their
-        shares in training ("empirical", or None), "uniform", or a number for each class, sorted, that sum to one.
-        Weights and scores do not depend on them.
+        shares in training ("empirical", or None), "uniform", or numbers that sum to one: one for each class, sorted, or
+        a mapping from classes to numbers. Weights and scores do not depend on them.
     class_weight
         What a sample of each class counts, times its `sample_weight` in `fit`: "balanced" (m divided by the number of
         classes and by the samples of the class, as in scikit-learn), a weight for each class by its label, or None.

@@ -24,7 +24,7 @@ from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
 from dmkl.inputs.joins import Join
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets
+from dmkl.numerics.fisher import Targets, with_unknown
 from dmkl.numerics.fitted import Weighing
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.statistics import measure_new
@@ -86,6 +86,10 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     def _targets(self, labels: npt.ArrayLike, n_samples: int, tasks: Array | None) -> Targets:
         """What is to be learned from labels, refused by InputError where they break a rule."""
         raise NotImplementedError
+
+    def _of_classes(self, kind: str) -> tuple[str, ...]:
+        """Parameters of which each class may have a value of its own, as a mapping from classes."""
+        return ()
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Refuse data that the parameters do not go with, before a pass, by InputError."""
@@ -155,7 +159,14 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, K: Kernels, y: npt.ArrayLike | None = None, sample_weight: npt.ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        K: Kernels,
+        y: npt.ArrayLike | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        *,
+        unknown: Any = None,
+    ) -> Self:
         """Learn the weights and the dual variables.
 
         Parameters
@@ -163,11 +174,11 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         K
             The training kernels, ``K[train, train]``, or matrices in memory as `dmkl.create` takes them.
         y
-            For a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1; for a regression
-            (m,) or (m, targets) numbers. Columns are independent problems that share the passes. A label that is
-            unknown (NaN, None, an empty string) leaves its sample out of that column's problem alone, and out of the
-            statistics of its kernels. Where it carries names of samples (the index of a series, a coordinate), each
-            sample of `K` gets the label of its name. The labels stored with the kernels where missing.
+            For a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1 (or −1 and 1); for
+            a regression (m,) or (m, targets) numbers. Columns are independent problems that share the passes. A label
+            that is unknown (NaN, None, an empty string) leaves its sample out of that column's problem alone, and out
+            of the statistics of its kernels. Where it carries names of samples (the index of a series, a coordinate),
+            each sample of `K` gets the label of its name. The labels stored with the kernels where missing.
         sample_weight
             (m,), d_i > 0: what sample i counts, times the weight of its class where the learner has `class_weight`.
 
@@ -175,6 +186,9 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             regression) everywhere, in centering, normalizing, priors and the decision too, but for the scores from
             which a sample is left out, with all its weight. In a machine with margins it multiplies C, and statistics
             of the kernels count each sample once.
+        unknown
+            A code that stands for an unknown label too: 0 for the "difficult" images of the VOC challenges, whose other
+            labels are −1 and 1.
 
         Raises
         ------
@@ -189,7 +203,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         K = as_kernel_set(K, "fit")
-        targets, tasks = labeled_targets(self, K, y, "fit")
+        targets, tasks = labeled_targets(self, K, y, "fit", unknown)
         weights = None if sample_weight is None else as_sample_weight(sample_weight, K.shape[1])
         row = Fit(self, np.arange(K.shape[1]), targets, tasks, sample_weight=weights)
         self._take(run(Plan(K, [row])).fits[0])
@@ -335,14 +349,13 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """The kernels of new samples that prediction is made from."""
         return self._kernels_used()
 
-    @staticmethod
-    def _truth(K: Kernels | None, y: npt.ArrayLike | None, what: str = "score") -> Array:
+    def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, what: str = "score", unknown: Any = None) -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
         truth = given_labels(K, y)[0] if isinstance(K, KernelSet) else y
         if truth is None:
             msg = f"{what} needs labels: give y, or store them with the kernels"
             raise InputError(msg)
-        return np.asarray(truth)
+        return with_unknown(truth, unknown)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "weights_"):
@@ -414,9 +427,11 @@ def fitted(found: FitOutcome) -> Any:
 
 
 def labeled_targets(
-    learner: KernelLearner, K: KernelSet, y: npt.ArrayLike | None, what: str
+    learner: KernelLearner, K: KernelSet, y: npt.ArrayLike | None, what: str, unknown: Any = None
 ) -> tuple[Targets, Array | None]:
     """What a learner is to learn from square kernels, and the names of the tasks or targets.
+
+    `unknown` is a code of labels that are unknown.
 
     Raises
     ------
@@ -431,7 +446,7 @@ def labeled_targets(
     if labels is None:
         msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
         raise InputError(msg)
-    return learner._targets(labels, K.shape[1], tasks), tasks
+    return learner._targets(with_unknown(labels, unknown), K.shape[1], tasks), tasks
 
 
 def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:

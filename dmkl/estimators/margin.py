@@ -19,6 +19,7 @@ from dmkl.estimators.problems import DecisionRule, Multiclass
 from dmkl.estimators.weights import ClassWeight
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
+from dmkl.solvers.in_memory import InMemory
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.margin.gmkl import Method, gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
@@ -112,8 +113,10 @@ class MKSVM(MarginClassifier):
     Sources: Yan et al., JMLR 13 (2012), Eq. 1; Kloft, Brefeld, Sonnenburg, Zien, JMLR 12 (2011). The weights are found
     by Newton steps over the norm ball (`dmkl.solvers.margin.mksvm`), which reach p = 1 too.
 
-    A machine is trained on the combined kernel in the memory of one task, 32 m² bytes, or where that does not fit on
-    the columns of a working set.
+    Where 8 (n + 4) m² bytes fit the memory of one task, all kernels of a training set are read in one pass and each
+    problem is solved in memory (`dmkl.solvers.in_memory`). Otherwise each step takes passes, and a machine is trained
+    on the combined kernel in the memory of one task, 32 m² bytes, or where that does not fit on the columns of a
+    working set.
 
     Examples
     --------
@@ -146,6 +149,9 @@ class MKSVM(MarginClassifier):
 
     def _exponents(self) -> list[float]:
         return [as_exponent(p) for p in np.atleast_1d(np.asarray(self.p, dtype=np.float64))]
+
+    def _method(self) -> InMemory:
+        return InMemory()
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems = data.problems
@@ -190,7 +196,10 @@ class GMKL(MarginClassifier):
     Notes
     -----
     Source: Varma and Ray, Learning the discriminative power-invariance trade-off, ICCV 2007. The lower bound that
-    proves the gap, and what is done about constraints that contradict each other, is in `dmkl.solvers.margin.gmkl`.
+    proves the gap is in `dmkl.solvers.margin.hull`. It also proves weights of zero, or near zero, where no kernel is
+    worth its price; the scores then hardly differ from the bias.
+
+    As for `MKSVM`, kernels that fit the memory of a task are read in one pass.
 
     Examples
     --------
@@ -250,6 +259,9 @@ class GMKL(MarginClassifier):
         chosen = slice(None) if kernels is None else kernels
         A = A.reshape(0, n) if A.size == 0 else A
         return GeneralizedProblem(y, C, sigma[chosen], A[:, chosen] if A.ndim == 2 else A, b, name=title)
+
+    def _method(self) -> InMemory:
+        return InMemory()
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems = data.problems

@@ -78,7 +78,7 @@ class PrecomputedMKLClassifier(ClassifierFront):
         y
             (m,) integers or strings, two classes or more; (m, tasks) of 0 and 1 for independent binary problems.
         **fit_params
-            For the `fit` of the estimator, such as its `sample_weight`.
+            For the `fit` of the estimator, such as its `sample_weight` and `unknown`.
 
         Raises
         ------

@@ -53,6 +53,8 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         K: Kernels | None = None,
         y: npt.ArrayLike | None = None,
         sample_weight: npt.ArrayLike | None = None,
+        *,
+        unknown: Any = None,
         **new: Any,
     ) -> float:
         """R² of the predictions, 1 − Σ(y − f)²/Σ(y − ȳ)²; the mean over the targets, each on its known values.
@@ -63,8 +65,10 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
             As in `predict`.
         y
             The true values; the labels of `K` where missing.
+        unknown
+            A code of values that are unknown, as in `fit`.
         """
-        return mean_r2(self._truth(K, y), self.predict(K, **new).values, sample_weight)
+        return mean_r2(self._truth(K, y, unknown=unknown), self.predict(K, **new).values, sample_weight)
 
 
 def mean_r2(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:

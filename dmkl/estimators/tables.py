@@ -19,7 +19,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.features.build import Missing, build
 from dmkl.features.specs import plan
 from dmkl.inputs.features import as_features
-from dmkl.numerics.fisher import encode_targets, encode_values
+from dmkl.numerics.fisher import encode_targets, encode_values, with_unknown
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes.execute import check_memory, machine
 
@@ -59,7 +59,7 @@ class TableFront(Front):
             Of a classifier (m,) integers or strings, two classes or more, or (m, tasks) of 0 and 1 for independent
             binary problems; of a regression (m,) or (m, targets) numbers.
         **fit_params
-            For the `fit` of the estimator, such as its `sample_weight`.
+            For the `fit` of the estimator, such as its `sample_weight` and `unknown`.
 
         Raises
         ------
@@ -71,7 +71,8 @@ class TableFront(Front):
         estimator = self._unfitted()
         # A copy, since prediction needs the training samples as they are now. Two classes take two samples.
         X, y = validate_data(self, X, y, **self._checks(), copy=True, multi_output=True, ensure_min_samples=2)
-        y = self._checked(y)  # what is wrong with it is told before kernels are computed
+        # What is wrong with y is told before kernels are computed.
+        y = self._checked(y, fit_params.get("unknown"))
         features = self._features(X)
         specs = DEFAULT_KERNELS if self.kernels is None else self.kernels
         with in_this_process():
@@ -80,8 +81,8 @@ class TableFront(Front):
             self._fit_on(estimator, K.persist(), y, fit_params)
         return self
 
-    def _checked(self, y: Any) -> Array:
-        """What is to be learnt, refused where it breaks a rule."""
+    def _checked(self, y: Any, unknown: Any) -> Array:
+        """What is to be learnt, refused where it breaks a rule; `unknown` is a code of labels that are unknown."""
         raise NotImplementedError
 
     def _found(self, method: str, X: Any) -> npt.NDArray[np.float64]:
@@ -214,12 +215,12 @@ class MKLClassifier(TableFront, ClassifierFront):
     True
     """
 
-    def _checked(self, y: Any) -> Array:
+    def _checked(self, y: Any, unknown: Any) -> Array:
         check_classification_targets(y)
         labels = y.toarray() if hasattr(y, "toarray") else y  # sparse, as of many tasks
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = column_or_1d(labels, warn=True)
-        encode_targets(labels, len(labels))
+        encode_targets(with_unknown(labels, unknown), len(labels))
         return np.asarray(labels)
 
 
@@ -257,6 +258,6 @@ class MKLRegressor(TableFront, RegressorFront):
     True
     """
 
-    def _checked(self, y: Any) -> Array:
-        encode_values(y, len(y))
+    def _checked(self, y: Any, unknown: Any) -> Array:
+        encode_values(with_unknown(y, unknown), len(y))
         return np.asarray(y)

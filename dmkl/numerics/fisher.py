@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,8 @@ __all__ = [
     "slopes",
     "steepest",
     "uniform_weights",
+    "with_unknown",
+    "zero_or_one",
 ]
 
 _INFINITE_P = 1e6
@@ -183,23 +185,26 @@ class Targets:
 def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None) -> Targets:
     """Turn labels into the targets of Fisher discriminant analysis.
 
-    Labels are (m,), whole numbers or strings that can be sorted, or (m, tasks) of 0 and 1; `tasks` names the latter in
-    messages. Binary: a_i = 1/m⁺ for the second of the two sorted classes, −1/m⁻ for the first (JMLR Eq. 4). Multiclass:
-    h_ik = √(m/m_k) − √(m_k/m) where y_i = k, −√(m_k/m) elsewhere (JMLR Eq. 18). Multilabel: each column of a 0/1 matrix
-    is a binary problem over the samples whose label is known: NaN, None and empty strings are unknown labels.
+    Labels are (m,), whole numbers or strings that can be sorted, or (m, tasks) of 0 and 1, or of −1 and 1; `tasks`
+    names the latter in messages. Binary: a_i = 1/m⁺ for the second of the two sorted classes, −1/m⁻ for the first (JMLR
+    Eq. 4). Multiclass: h_ik = √(m/m_k) − √(m_k/m) where y_i = k, −√(m_k/m) elsewhere (JMLR Eq. 18). Multilabel: each
+    column of a 0/1 matrix is a binary problem over the samples whose label is known: NaN, None and empty strings are
+    unknown labels.
 
     InputError is raised if the length is not m = `n_samples`, a label is no class or infinite, one of (m,) labels is
     missing, or there is one class only.
     """
     labels = _shaped(y, n_samples)
     if labels.ndim == 2:
-        names = _names(labels, tasks)
-        labels = _as_numbers(
-            labels, "a two-dimensional y holds one task a column, 0 or 1 each; for classes give a vector"
-        )
+        names, rule = _names(labels, tasks), "a two-dimensional y holds one task a column, 0 or 1 each"
+        labels = zero_or_one(_as_numbers(labels, f"{rule}; for classes give a vector"))
         known = ~np.isnan(labels)
         if not np.isin(labels[known], (0, 1)).all():
-            msg = "a two-dimensional y holds one task a column, 0 or 1 each; for classes give a vector"
+            others = ", ".join(f"{value:g}" for value in np.unique(labels[known])[:5])
+            msg = (
+                f"{rule} (or -1 or 1), found {others}; say which of them stands for unknown labels (unknown=, "
+                "--unknown), or for classes give a vector"
+            )
             raise InputError(msg)
         for name, column, there in zip(names, labels.T, known.T, strict=True):
             if len(found := np.unique(column[there])) < 2:
@@ -265,6 +270,34 @@ def is_known(labels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     found = np.asarray(labels)
     known = ~pd.isna(found)
     return np.asarray(known if found.dtype.kind in "biuf" else known & (found != ""))
+
+
+def with_unknown(labels: npt.ArrayLike, code: Any = None) -> Array:
+    """Labels, those that are a code for unknown ones as NaN (None among strings); all as they are without a code.
+
+    InputError is raised if labels are numbers and the code is none.
+    """
+    found = np.asarray(labels)
+    if code is None:
+        return found
+    if found.dtype.kind not in "biuf":
+        texts = found.astype(object)
+        texts[found.astype(str) == str(code)] = None
+        return texts
+    try:
+        hits = found == float(code)
+    except (TypeError, ValueError) as error:
+        msg = f"unknown must be a number, as the labels are, got {code!r}"
+        raise InputError(msg) from error
+    return np.where(hits, np.nan, found) if hits.any() else found
+
+
+def zero_or_one(labels: Array) -> Array:
+    """Labels (m, tasks) of −1 and 1 as 0 and 1; all others, and unknown ones, as they are."""
+    numbers = labels.ndim == 2 and labels.dtype.kind in "if"
+    if not numbers or not np.isin(labels[is_known(labels)], (-1, 1)).all():
+        return labels
+    return np.where(labels == -1, 0, labels)
 
 
 def _shaped(y: npt.ArrayLike, n_samples: int) -> Array:

@@ -25,6 +25,7 @@ def assess(
     y: npt.ArrayLike | None = None,
     *,
     scoring: Any = None,
+    unknown: Any = None,
     **new: Any,
 ) -> xr.Dataset:
     """Measure what a fitted model makes of samples whose labels are known.
@@ -40,7 +41,7 @@ def assess(
         As in `KernelClassifier.decision_function`: ``K[test, train]``, or `features` of new samples.
     y
         (rows,) labels, or (rows, tasks) of 0 and 1; those of `K` where missing.
-    scoring
+    scoring, unknown
         As in `dmkl.search`.
 
     Returns
@@ -55,7 +56,7 @@ def assess(
         If there are no labels or of another length, a label is none of the classes learnt, or as in
         `decision_function`.
     """
-    truth = model._truth(K, y, "assess")
+    truth = model._truth(K, y, "assess", unknown)
     regression = isinstance(model, KernelRegressor)
     decision = model._decision(K, **new).values
     if len(truth) != len(decision):

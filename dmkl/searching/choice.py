@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from dmkl.arrays import Float
 from dmkl.errors import InputError
+from dmkl.estimators.checks import check_choice
 
-__all__ = ["Choice", "Rule", "check_choice", "check_rule", "choose", "within_one_standard_error"]
+__all__ = ["Choice", "Rule", "choose", "within_one_standard_error"]
 
 Bool = npt.NDArray[np.bool_]
 Rule = Literal["best", "one_standard_error"]
@@ -50,7 +51,7 @@ def choose(
     Breiman, Friedman, Olshen, Stone: Classification and regression trees, 1984, Section 3.4.3; Hastie, Tibshirani,
     Friedman: The elements of statistical learning, 2nd ed., 2009, Section 7.10.
     """
-    check_rule(rule)
+    check_choice("rule", rule, get_args(Rule))
     if rule == "best":
         return _best(mean, lam, p)
     return _simplest(within_one_standard_error(mean, standard_error, lam=lam, p=p), lam, p)
@@ -65,32 +66,6 @@ def within_one_standard_error(
     """
     found = _best(mean, lam, p)
     return _at_least(mean, mean[found] - np.nan_to_num(standard_error[found]))
-
-
-def check_rule(rule: str) -> None:
-    """Refuse a rule that is none.
-
-    Raises
-    ------
-    InputError
-        Naming those there are.
-    """
-    if rule not in get_args(Rule):
-        msg = f"rule must be {' or '.join(map(repr, get_args(Rule)))}, got {rule!r}"
-        raise InputError(msg)
-
-
-def check_choice(choice: str) -> None:
-    """Refuse what is no way to choose.
-
-    Raises
-    ------
-    InputError
-        Naming those there are.
-    """
-    if choice not in get_args(Choice):
-        msg = f"choice must be {' or '.join(map(repr, get_args(Choice)))}, got {choice!r}"
-        raise InputError(msg)
 
 
 def _best(mean: Float, lam: npt.ArrayLike, p: npt.ArrayLike) -> tuple[int, ...]:

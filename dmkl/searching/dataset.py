@@ -17,7 +17,7 @@ from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question, decided
 from dmkl.searching.grid import points, shape
 from dmkl.searching.labeled import as_coordinate
-from dmkl.searching.scoring import evaluate
+from dmkl.searching.scoring import as_metrics, evaluate
 from dmkl.solvers.outcome import Round
 
 __all__ = ["as_dataset"]
@@ -41,6 +41,9 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
         variables[f"score{end}"] = (fold_dims, by_point(validation))
         if any(len(fold.test) for fold in question.folds):
             variables[f"test_score{end}"] = (fold_dims, by_point(test))
+    if question.by_class:
+        of_classes = _by_class(question, found)
+        variables["class_score"] = ((*names, "fold", "class"), of_classes.reshape(*sizes, *of_classes.shape[1:]))
     weights = found.weights.swapaxes(2, 3) if several else found.weights[:, :, :1].swapaxes(2, 3)
     weights = weights.reshape(*sizes, *weights.shape[1:])
     variables["weight"] = (
@@ -64,6 +67,9 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
         coords[dim] = np.array(
             [str(t) for t in (range(question.n_tasks) if question.tasks is None else question.tasks)], dtype=str
         )
+    if "class_score" in variables:
+        labels = question.targets.classes
+        coords["class"] = labels.astype(str) if labels.dtype.kind in "OTU" else labels
     parameters = {name: repr(value) for name, value in question.estimator.get_params(deep=False).items()}
     return xr.Dataset(
         variables,
@@ -75,6 +81,7 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
             "kind": question.targets.kind,
             "choice": choice,
             "parameters_searched": json.dumps(names),
+            "parameters_by_class": json.dumps(question.by_class),
             "n_passes": found.n_passes,
             "seconds": seconds,
             "n_points": math.prod(sizes) * len(question.folds) * question.n_tasks,
@@ -96,4 +103,17 @@ def _scored(question: Question, found: GridFits) -> dict[str, tuple[Float, Float
                 values = evaluate(question.metrics, targets.kind, targets.classes, question.labels[rows], mine)
                 for name, value in zip(question.metrics, values, strict=True):
                     scores[name][part][g, f] = value
+    return scores
+
+
+def _by_class(question: Question, found: GridFits) -> Float:
+    """Average precision of the score of each class against the rest on the validation rows, (point, fold, class)."""
+    classes = question.targets.classes
+    scores = np.full((len(points(question.grid)), len(question.folds), len(classes)), np.nan)
+    measure = as_metrics("average_precision", "binary")
+    for (g, f), decision in decided(question, found).items():
+        rows, learnt = question.folds[f].validation, found.targets[f].classes
+        for column, label in zip(decision[: len(rows)].T, learnt, strict=True):
+            truth = (question.labels[rows] == label).astype(np.int64)
+            (scores[g, f, np.searchsorted(classes, label)],) = evaluate(measure, "binary", [0, 1], truth, column)
     return scores

@@ -6,32 +6,31 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from sklearn.base import clone
 
 from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.estimators.checks import check_choice
 from dmkl.estimators.decisions import predicted_labels
 from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelLearner, labeled_targets
+from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
-from dmkl.searching.choice import Rule, check_rule
+from dmkl.searching.choice import Rule
 from dmkl.searching.confusion import confusion
 from dmkl.searching.dataset import as_dataset
 from dmkl.searching.evaluation import EvaluationResult
-from dmkl.searching.fits import GridFits, Question, check_tasks, fit_grid, groups_of, per_task, square_set
+from dmkl.searching.fits import GridFits, Question, ask, fit_grid, per_task
 from dmkl.searching.folds import OuterFold, nest_folds
-from dmkl.searching.grid import as_grid
 from dmkl.searching.labeled import as_variable
 from dmkl.searching.refit import chosen_fit, scored
 from dmkl.searching.result import SearchResult
-from dmkl.searching.scoring import as_metrics
 from dmkl.stores import Kernels
 
 __all__ = ["evaluate"]
@@ -47,6 +46,7 @@ def evaluate(
     inner: Any = None,
     scoring: Any = None,
     groups: npt.ArrayLike | None = None,
+    unknown: Any = None,
     rule: Rule = "best",
     state: str | Path | None = None,
 ) -> EvaluationResult:
@@ -71,7 +71,7 @@ def evaluate(
         As in `dmkl.search`; the first decides.
     groups
         (m,) what no fold may split, neither an outer nor an inner one. Integers then make folds of whole groups.
-    rule
+    unknown, rule
         As in `dmkl.search`.
     state
         A folder that all workers see, where the inner fits are kept after every pass; the same call goes on from there.
@@ -99,26 +99,23 @@ def evaluate(
     cross-validation. JMLR 5 (2004).
     """
     started = time.monotonic()
-    check_rule(rule)
-    K = square_set(K, "evaluate")
-    everything, tasks = labeled_targets(estimator, K, y, "evaluate")
-    values, metrics = as_grid(grid, estimator), as_metrics(scoring, everything.kind)
-    folds = nest_folds(
-        outer,
-        inner,
-        everything.labels,
-        splits=K.splits,
-        groups=groups_of(K, groups),
-        samples=K.samples,
-        classes=everything.kind != "regression",
+    check_choice("rule", rule, get_args(Rule))
+    question, folds = ask(
+        "evaluate",
+        estimator,
+        K,
+        y,
+        grid,
+        partial(nest_folds, outer, inner),
+        scoring=scoring,
+        groups=groups,
+        unknown=unknown,
+        refit=True,
     )
-    chain = [one for each in folds for one in each.inner]
-    question = Question(clone(estimator), K, everything.labels, tasks, everything, values, chain, metrics)
-    check_tasks(question, "evaluate", refit=True)
     found = fit_grid(question, state)
     searches = _searches(question, found, folds, rule, time.monotonic() - started)
     fits = [_at_choice(question, search, one) for search, one in zip(searches.values(), folds, strict=True)]
-    answers = run(Plan(K, fits))
+    answers = run(Plan(question.K, fits))
     scores = _as_dataset(question, searches, answers)
     scores.attrs["seconds"] = time.monotonic() - started
     return EvaluationResult(scores, searches)
@@ -157,8 +154,12 @@ def _as_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     variables["inner_score"] = (dims, np.stack([one["mean_score"].values for one in chosen]))
     shape = variables["inner_score"][1].shape
     for name, grid in question.grid.items():
-        places = np.stack([search.best_index_[name].values for search in searches.values()])
-        variables[name] = as_variable(dims, [grid[place] for place in places.ravel()], shape)
+        if name in question.by_class:  # as a command line takes it
+            values = [",".join(f"{k}={v}" for k, v in one.best_params_[name].items()) for one in searches.values()]
+        else:
+            places = np.stack([search.best_index_[name].values for search in searches.values()])
+            values = [grid[place] for place in places.ravel()]
+        variables[name] = as_variable(dims, values, shape)
     parts = [per_task(one, len(question.K), question.n_tasks) for one in found]
     weight, gap, objective, status = (np.stack(values) for values in zip(*parts, strict=True))
     variables["weight"] = (("fold", "kernel", *dims[1:]), weight.swapaxes(1, 2) if several else weight[:, 0])

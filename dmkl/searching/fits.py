@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,21 +18,22 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import HeldOut, class_index
 from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.learner import KernelLearner, labeled_targets
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
-from dmkl.searching.folds import Fold
-from dmkl.searching.grid import points
-from dmkl.searching.scoring import Metric
+from dmkl.searching.folds import Fold, OuterFold
+from dmkl.searching.grid import as_grid, points
+from dmkl.searching.scoring import Metric, as_metrics
 from dmkl.solvers.outcome import Round, worst
 from dmkl.solvers.workspace import Workspace
 from dmkl.stores import Kernels, as_kernel_set
 
-__all__ = ["OF_TASKS", "GridFits", "Question", "check_tasks", "fit_grid", "groups_of", "per_task", "square_set"]
+__all__ = ["OF_TASKS", "GridFits", "Question", "ask", "decided", "fit_grid", "per_task"]
 
 
+Made = TypeVar("Made", bound=Fold | OuterFold)
 OF_TASKS = ("p", "lam", "C")
 """Parameters of which each task of one model may have its own."""
 
@@ -48,6 +49,7 @@ class Question:
     targets: Targets
     grid: dict[str, tuple[Any, ...]]
     folds: list[Fold]
+    """Those that choose: of an evaluation the inner ones of all outer folds, one after the other."""
     metrics: dict[str, Metric]
 
     @property
@@ -59,6 +61,17 @@ class Question:
     def name_ends(self) -> list[str]:
         """What the names of scores end in, one for each measure: nothing for the one that decides."""
         return ["" if k == 0 else f"_{name}" for k, name in enumerate(self.metrics)]
+
+    @property
+    def by_class(self) -> list[str]:
+        """Parameters of the grid that each class chooses for itself, by its own validation scores."""
+        models = (clone(self.estimator).set_params(**point) for point in points(self.grid))
+        allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in models))
+        return [
+            name
+            for name, values in self.grid.items()
+            if name in allowed and len(values) > 1 and not any(isinstance(value, Mapping) for value in values)
+        ]
 
     def targets_of(self, rows: Index) -> Targets:
         """What is learnt from some rows."""
@@ -72,29 +85,55 @@ class Question:
         return HeldOut(scores.reshape(len(rows), -1), index, rows, len(parts.validation))
 
 
-def square_set(K: Kernels, what: str) -> KernelSet:
-    """The kernels of all samples among themselves, refused by InputError where they are something else."""
+def ask(
+    what: str,
+    estimator: KernelLearner,
+    K: Kernels,
+    y: Any,
+    grid: Mapping[str, Any] | None,
+    fold: Callable[..., list[Made]],
+    *,
+    scoring: Any,
+    groups: Any,
+    unknown: Any,
+    refit: bool,
+) -> tuple[Question, list[Made]]:
+    """What is asked, checked, and its folds.
+
+    Parameters
+    ----------
+    what
+        Who asks, as messages say it.
+    estimator, K, y, grid, scoring, groups, unknown
+        As in `dmkl.search`.
+    fold
+        Makes folds of labels and of what is known of the rows: `make_folds` or `nest_folds` with their first arguments.
+    refit
+        Whether one model is to be fitted for all tasks at the points that they have chosen.
+
+    Raises
+    ------
+    InputError
+        If an argument breaks a rule.
+    """
     K = as_kernel_set(K, what)
     if not K.is_square:
         _, rows, cols = K.shape
         msg = f"{what} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
         raise InputError(msg)
-    return K
+    targets, tasks = labeled_targets(estimator, K, y, what, unknown)
+    values = as_grid(grid, estimator, several=targets.dim is not None)
+    metrics = as_metrics(scoring, targets.kind)
+    known = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
+    folds = fold(targets.labels, splits=K.splits, groups=known, samples=K.samples, classes=targets.kind != "regression")
+    choosing = [one for each in folds for one in (each.inner if isinstance(each, OuterFold) else [each])]
+    question = Question(clone(estimator), K, targets.labels, tasks, targets, values, choosing, metrics)
+    _check_tasks(question, what, refit=refit)
+    return question, folds
 
 
-def groups_of(K: KernelSet, groups: Any) -> Array | None:
-    """The group of each row sample: by name where groups carry names; InputError if one has none."""
-    return None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
-
-
-def check_tasks(question: Question, what: str, *, refit: bool) -> None:
-    """Refuse what tasks cannot choose each for itself, by InputError.
-
-    Parameters
-    ----------
-    refit
-        Whether one model is to be fitted for all tasks at the points that they have chosen.
-    """
+def _check_tasks(question: Question, what: str, *, refit: bool) -> None:
+    """Refuse what tasks cannot choose each for itself, by InputError."""
     for name in OF_TASKS:
         own = getattr(question.estimator, name, 0.0)
         if np.ndim(own):

@@ -13,7 +13,7 @@ from dmkl.errors import InputError
 from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_steps
 
-__all__ = ["C_VALUES", "LAM_COSINE", "LAM_TRACE", "P_VALUES", "as_grid", "points", "shape"]
+__all__ = ["C_VALUES", "LAM_COSINE", "LAM_TRACE", "N_GROUPS", "P_VALUES", "as_grid", "points", "shape"]
 
 P_VALUES = (1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf)
 """The twelve norms of the papers, with ∞ for their 10⁶ (JMLR Section 3.3, CVPR Section 4.1)."""
@@ -24,22 +24,28 @@ LAM_TRACE = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 LAM_COSINE = tuple(4.0**k for k in range(-5, 5))
 """λ for kernels with ones on the diagonal, 4⁻⁵ to 4⁴ (JMLR Section 3.3)."""
 
+N_GROUPS = (1, 2, 3, 4, 5)
+"""Groups that each class is divided into (GS-MKL Section 5.3)."""
 
 C_VALUES = tuple(2.0**k for k in range(-2, 8))
 """C of the support vector machines of the papers, 2⁻² to 2⁷ (JMLR Section 3.3)."""
 
 
-def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[Any, ...]]:
+def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = False) -> dict[str, tuple[Any, ...]]:
     """Check a grid of parameters, or make the papers' one.
 
     Parameters
     ----------
     grid
         Values of each parameter, in the order in which they are to be told; a single value stands for a list of one.
-        None: of what the estimator has, `P_VALUES` for p, `C_VALUES` for C, and for lam `LAM_COSINE` if its steps
-        leave k(x, x) near one ("cosine" or "multiplicative" is the last that normalizes), `LAM_TRACE` otherwise.
+        None: of what the estimator has, `P_VALUES` for p, `C_VALUES` for C, `N_GROUPS` for n_groups, and for lam
+        `LAM_COSINE` if its steps leave k(x, x) near one ("cosine" or "multiplicative" is the last that normalizes),
+        `LAM_TRACE` otherwise.
     estimator
         Names the parameters there are, by its ``get_params()``.
+    several
+        Whether there are several tasks, which choose each for itself: one number of groups serves all of them then, and
+        is not searched by default.
 
     Returns
     -------
@@ -56,13 +62,14 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any) -> dict[str, tuple[A
     -----
     JMLR: Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis, JMLR 13 (2012).
     CVPR: Yan, Mikolajczyk, Barnard, Cai, Kittler: ℓp norm multiple kernel Fisher discriminant analysis for object and
-    image categorisation, CVPR 2010.
+    image categorisation, CVPR 2010. GS-MKL: Yang, Li, Tian, Duan, Gao: Group-sensitive multiple kernel learning for
+    object categorization, ICCV 2009.
     """
     known, what = estimator.get_params(), type(estimator).__name__
     chosen: Any = grid
     if grid is None:
         lam = _lams(known.get("steps"))
-        papers = (("p", P_VALUES), ("lam", lam), ("C", C_VALUES))
+        papers = [("p", P_VALUES), ("lam", lam), ("C", C_VALUES), *([] if several else [("n_groups", N_GROUPS)])]
         # Of two losses, each has a price of its own.
         idle = {"hinge": "lam", "square": "C"}.get(str(known.get("loss")))
         chosen = {name: values for name, values in papers if name in known and name != idle}

@@ -29,6 +29,7 @@ _MEANINGS = {
     "confusion": "test rows of a true class that were predicted as another",
     "n_train": "training rows",
     "n_test": "test rows",
+    "class_score": "validation average precision of a class against the rest",
     "weight": "kernel weight",
     "gap": "proven relative gap, NaN where nothing is proven",
     "objective": "objective",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import xarray as xr
 from dmkl.errors import InputError
 from dmkl.searching.choice import Rule, choose
 
-__all__ = ["best_index", "grid_points", "mean_and_error", "of_task", "task_dim", "tasks_of"]
+__all__ = ["best_index", "class_values", "grid_points", "mean_and_error", "of_task", "task_dim", "tasks_of"]
 
 
 def task_dim(scores: xr.Dataset) -> str | None:
@@ -66,6 +66,38 @@ def best_index(scores: xr.Dataset, names: Sequence[str], by: Sequence[str], rule
             raise InputError(msg) from error
     coords = {dim: scores[dim].values for dim in by}
     return {name: xr.DataArray(at, coords, by, name) for name, at in zip(names, found, strict=True)}
+
+
+def class_values(
+    scores: xr.Dataset, index: Mapping[str, int], name: str, values: Sequence[float], rule: Rule
+) -> dict[Any, Any]:
+    """The value of a parameter that each class chooses by its own scores, the others being at `index`.
+
+    Parameters
+    ----------
+    scores
+        With class_score over the parameters, fold and class.
+    index
+        Position of the chosen value of each parameter, where nobody else chooses.
+    name, values
+        The parameter and its values; of equally good ones the smallest is chosen.
+
+    Returns
+    -------
+    dict
+        By class. A class whose scores are undefined, since no fold validates it, takes the value at `index`.
+    """
+    own = scores["class_score"].isel({other: at for other, at in index.items() if other != name})
+    own = own if "fold" in own.dims else own.expand_dims("fold")
+    mean, error = mean_and_error(own)
+    chosen = {}
+    for k, label in enumerate(scores["class"].values.tolist()):
+        of_class = {"class": k}
+        place = index[name]
+        if mean.isel(of_class).notnull().any():
+            (place,) = choose(mean.isel(of_class).values, error.isel(of_class).values, rule, p=values)
+        chosen[label] = values[place]
+    return chosen
 
 
 def mean_and_error(score: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:

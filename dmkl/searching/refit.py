@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,17 +47,25 @@ def refitted(question: Question, grid: GridFits, result: SearchResult) -> Search
 
 
 def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fold: int) -> HeldOut:
-    """Scores of the validation rows of a fold at the chosen point, of each task at its own."""
+    """Scores of the validation rows of a fold at the chosen point, of each task, or class that chooses, at its own."""
     index, sizes = result.best_index_, shape(question.grid)
 
-    def scores_of(**task: int) -> Array:
+    def scores_of(own: Mapping[str, Any] | None = None, **task: int) -> Array:
         at = {"fold": fold, **task}
-        place = [int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in question.grid]
-        found: Array = grid.decisions[int(np.ravel_multi_index(place, sizes)), fold]
+        place = {name: int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in index}
+        place |= {name: question.grid[name].index(value) for name, value in (own or {}).items()}
+        found: Array = grid.decisions[int(np.ravel_multi_index([place[name] for name in question.grid], sizes)), fold]
         return found
 
     if question.targets.kind == "multilabel":
         scores = np.stack([scores_of(task=t)[:, t] for t in range(question.n_tasks)], axis=1)
+    elif result.by_class:
+        params = dict[Any, Any](result.best_params_)
+        params = params[question.folds[fold].name] if "fold" in result.choosers else params
+        values = {name: list(params[name].values()) for name in result.by_class}
+        learnt = np.searchsorted(question.targets.classes, grid.targets[fold].classes)
+        columns = [scores_of({name: own[k] for name, own in values.items()}) for k in learnt]
+        scores = np.stack([column[:, k] for k, column in enumerate(columns)], axis=1)
     else:
         scores = scores_of()
     return question.held_out(fold, scores, grid.targets[fold]).validation

@@ -6,13 +6,14 @@ import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from dmkl.errors import InputError, StoreError
+from dmkl.estimators.checks import check_choice
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import (
     READERS,
@@ -22,9 +23,9 @@ from dmkl.estimators.saving import (
     write_dataset,
     write_model,
 )
-from dmkl.searching.choice import Rule, check_rule
+from dmkl.searching.choice import Rule
 from dmkl.searching.labeled import by_fold, completed, nested, read_dataset, values_of
-from dmkl.searching.means import best_index, mean_and_error, task_dim, tasks_of
+from dmkl.searching.means import best_index, class_values, mean_and_error, task_dim, tasks_of
 from dmkl.searching.texts import count, told, with_error
 from dmkl.solvers.outcome import WORDS
 
@@ -61,6 +62,8 @@ class SearchResult:
         test_score, test_score_NAME  P, fold[, task]       on the test rows, where folds have any
         mean_score, standard_error   P[, fold][, task]     of `score` over the folds that choose together, where it is
                                                            defined; added if not there
+        class_score                  P, fold, class       average precision of each class against the rest, validation
+                                                           rows, where classes choose a parameter
         weight                       P, fold, kernel[, task] β
         gap, objective               P, fold[, task]       proven relative gap (NaN where nothing is proven), and
                                                            objective
@@ -72,7 +75,8 @@ class SearchResult:
         ============================ ==================== =============================================================
 
         Attributes: estimator, parameters (JSON), scoring, kind, choice ("fold" or "joint"; joint where it lacks),
-        parameters_searched (JSON list of P in order), n_passes, seconds, n_points, solver, created_by.
+        parameters_searched (JSON list of P in order), parameters_by_class (of those that each class chooses), n_passes,
+        seconds, n_points, solver, created_by.
     best
         The model fitted with the chosen parameters; None where there is none.
     rule
@@ -86,7 +90,7 @@ class SearchResult:
     """
 
     def __init__(self, scores: xr.Dataset, *, best: KernelLearner | None = None, rule: Rule = "best") -> None:
-        check_rule(rule)
+        check_choice("rule", rule, get_args(Rule))
         self._scores = completed(scores)
         self._best = best
         self._rule: Rule = rule
@@ -123,6 +127,11 @@ class SearchResult:
         """Dimensions along which each chooses for itself: "fold", "task" (or "target"), both or none."""
         dim = task_dim(self._scores)
         return (*(("fold",) if by_fold(self._scores) else ()), *(() if dim is None else (dim,)))
+
+    @property
+    def by_class(self) -> tuple[str, ...]:
+        """Names of the parameters that each class chooses for itself; see `best_params_`."""
+        return tuple(json.loads(self._scores.attrs.get("parameters_by_class", "[]")))
 
     @property
     def n_passes_(self) -> float:
@@ -163,7 +172,14 @@ class SearchResult:
 
     @property
     def best_params_(self) -> dict[str, Any]:
-        """Chosen value of each parameter; by fold and by task where each chooses for itself."""
+        """Chosen value of each parameter; by fold and by task where each chooses for itself.
+
+        Of a parameter in `by_class` it is a mapping from classes to values. The point with one value for all classes is
+        chosen as ever, and its other parameters are kept; then each class takes the value at which `class_score`, the
+        average precision of its own scores against the rest on the validation rows, is largest. These are fits in which
+        all classes had the same value, and `best_score_`, `chosen` and `test_score` are of one value for all: how good
+        the mapping is, tells the refitted model alone, by `refit_test_score`.
+        """
         return self.choose(self._rule)
 
     @property
@@ -186,13 +202,22 @@ class SearchResult:
             If the rule is none of these, or no point can be chosen.
         """
         grid, index = self.grid, xr.Dataset(self._index(rule))
-        params: dict[str, Any] = nested(
-            index, self.choosers, lambda at: {name: grid[name][int(at[name])] for name in self.parameters}
-        )
+        by_class, one_each = self.by_class, "fold" in self.choosers
+
+        def values_at(at: xr.Dataset) -> dict[str, Any]:
+            """Values of whoever chooses at these positions."""
+            own = self._scores.sel(fold=at["fold"].item()) if one_each else self._scores
+            places = {name: int(at[name]) for name in self.parameters}
+            return {
+                name: class_values(own, places, name, grid[name], rule) if name in by_class else grid[name][place]
+                for name, place in places.items()
+            }
+
+        params: dict[str, Any] = nested(index, self.choosers, values_at)
         return params
 
     def _index(self, rule: Rule) -> dict[str, xr.DataArray]:
-        check_rule(rule)
+        check_choice("rule", rule, get_args(Rule))
         return best_index(self._scores, self.parameters, self.choosers, rule)
 
     # --- as text and tables --------------------------------------------------------------------------------------
@@ -250,7 +275,8 @@ class SearchResult:
         chosen, params, means = self.chosen, self.best_params_, self.best_score_
         if not self.choosers:
             lines = [f"Chosen{by}: {told(params)}"]
-            lines.append(f"{scoring} {with_error(chosen['mean_score'], chosen['standard_error'])} in validation")
+            mean = with_error(chosen["mean_score"], chosen["standard_error"])
+            lines.append(f"{scoring} {mean} in validation{self._of_one_value}")
             return lines + self._test_lines(chosen)
         each = list(_flat(params, means, len(self.choosers)))
         lines = [f"Chosen{by} by each {' and '.join(self.choosers)}, {scoring} in validation:"]
@@ -260,12 +286,21 @@ class SearchResult:
         if self.tasks is not None:
             over = f"mean over {' and '.join(f'{dim}s' for dim in self.choosers)}"
             return [*lines, f"{scoring} {np.nanmean([mean for *_, mean in each]):.4g} in validation, {over}"]
-        lines.append(f"{scoring} {with_error(*mean_and_error(chosen['score']))} in validation, mean over folds")
+        mean = with_error(*mean_and_error(chosen["score"]))
+        lines.append(f"{scoring} {mean} in validation, mean over folds{self._of_one_value}")
         return lines + self._test_lines(chosen)
+
+    @property
+    def _of_one_value(self) -> str:
+        """What scores of the grid are of, where the classes choose for themselves."""
+        return f", with one {' and '.join(self.by_class)} for all classes" if self.by_class else ""
 
     def _test_lines(self, chosen: xr.Dataset) -> list[str]:
         scoring = chosen.attrs["scoring"]
-        where = {"test_score": "in test", "refit_test_score": "in test, refitted with the validation rows"}
+        where = {
+            "test_score": f"in test{self._of_one_value}",
+            "refit_test_score": "in test, refitted with the validation rows",
+        }
         return [
             f"{scoring} {with_error(*mean_and_error(chosen[name]))} {rows}"
             for name, rows in where.items()

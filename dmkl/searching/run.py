@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy.typing as npt
-from sklearn.base import clone
 
-from dmkl.estimators.learner import KernelLearner, labeled_targets
-from dmkl.searching.choice import Choice, Rule, check_choice, check_rule
+from dmkl.estimators.checks import check_choice
+from dmkl.estimators.learner import KernelLearner
+from dmkl.searching.choice import Choice, Rule
 from dmkl.searching.dataset import as_dataset
-from dmkl.searching.fits import Question, check_tasks, fit_grid, groups_of, square_set
+from dmkl.searching.fits import ask, fit_grid
 from dmkl.searching.folds import check_joint, make_folds
-from dmkl.searching.grid import as_grid
 from dmkl.searching.refit import refitted
 from dmkl.searching.result import SearchResult
-from dmkl.searching.scoring import as_metrics
 from dmkl.stores import Kernels
 
 __all__ = ["search"]
@@ -33,6 +32,7 @@ def search(
     *,
     scoring: Any = None,
     groups: npt.ArrayLike | None = None,
+    unknown: Any = None,
     refit: bool = True,
     rule: Rule = "best",
     choice: Choice | None = None,
@@ -68,6 +68,8 @@ def search(
         regressions.
     groups
         (m,) what no fold may split, such as the subject of a scan. An integer `cv` then makes folds of whole groups.
+    unknown
+        A code of labels that are unknown, beside NaN, as in the `fit` of every learner.
     refit
         Fit the chosen point anew: on the training and validation rows of each fold where folds have test rows or choose
         for themselves, whose scores are then the variable `refit_test_score` and the first of whose models is `best_`;
@@ -97,25 +99,25 @@ def search(
         If workers died again and again.
     """
     started = time.monotonic()
-    check_rule(rule)
-    K = square_set(K, "search")
-    everything, tasks = labeled_targets(estimator, K, y, "search")
-    values, metrics = as_grid(grid, estimator), as_metrics(scoring, everything.kind)
-    folds = make_folds(
-        cv,
-        everything.labels,
-        splits=K.splits,
-        groups=groups_of(K, groups),
-        samples=K.samples,
-        classes=everything.kind != "regression",
+    check_choice("rule", rule, get_args(Rule))
+    if choice is not None:
+        check_choice("choice", choice, get_args(Choice))
+    question, folds = ask(
+        "search",
+        estimator,
+        K,
+        y,
+        grid,
+        partial(make_folds, cv),
+        scoring=scoring,
+        groups=groups,
+        unknown=unknown,
+        refit=refit,
     )
     if choice is None:
         choice = "fold" if len(folds) > 1 and any(len(fold.test) for fold in folds) else "joint"
-    check_choice(choice)
     if choice == "joint":
-        check_joint(folds, K.samples)
-    question = Question(clone(estimator), K, everything.labels, tasks, everything, values, folds, metrics)
-    check_tasks(question, "search", refit=refit)
+        check_joint(folds, question.K.samples)
     found = fit_grid(question, state)
     result = SearchResult(as_dataset(question, found, choice, time.monotonic() - started), rule=rule)
     return refitted(question, found, result) if refit else result

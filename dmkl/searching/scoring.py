@@ -16,6 +16,7 @@ from sklearn.metrics import average_precision_score, get_scorer, matthews_corrco
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
+from dmkl.estimators.decisions import index_of
 from dmkl.numerics.fisher import Kind, is_known
 from dmkl.searching.regression import named_measure, scored_values
 
@@ -96,7 +97,7 @@ def _one_vs_rest(measure: Callable[[Array, Array], float]) -> Metric:
     """The measure of the second of two classes, or its mean over more, each against the rest, where it is defined."""
 
     def metric(truth: Array, decision: Array, classes: Array) -> float:
-        index = _index(truth, classes)
+        index = index_of(truth, classes)
         if decision.ndim == 1:
             return measure(index == 1, decision)
         values = np.array([measure(index == k, column) for k, column in enumerate(decision.T)])
@@ -126,26 +127,13 @@ def mean_class_accuracy(truth: Array, decision: Array, classes: Array) -> float:
 
     Scikit-learn's balanced accuracy, and the average accuracy of JMLR Section 3.4.
     """
-    index = _index(truth, classes)
+    index = index_of(truth, classes)
     return float(recall_score(index, _predicted(decision), labels=np.unique(index), average="macro"))
 
 
 def _predicted(decision: Array) -> Array:
     """Numbers of the predicted classes."""
     return (decision > 0).astype(np.int64) if decision.ndim == 1 else np.argmax(decision, axis=1)
-
-
-def _index(truth: Array, classes: Array) -> Array:
-    """Numbers of the true classes."""
-    index = np.minimum(np.searchsorted(classes, truth), len(classes) - 1)
-    unknown = truth[classes[index] != truth]
-    if len(unknown):
-        msg = (
-            f"the labels hold {unknown.tolist()[0]!r}, which is none of the classes learnt, {classes.tolist()}; leave "
-            "those rows out, or train on some"
-        )
-        raise InputError(msg)
-    return index
 
 
 OWN_METRICS: dict[str, Metric] = {
@@ -227,7 +215,7 @@ def _scored(name: str, scorer: Any, *, numbered: bool) -> Metric:
     """The measure that a scorer takes, of labels as they are or `numbered` in their order."""
 
     def metric(truth: Array, decision: Array, classes: Array) -> float:
-        index = _index(truth, classes)
+        index = index_of(truth, classes)
         if numbered:
             truth, classes = index, np.arange(len(classes))
         complete = len(np.unique(index)) == len(classes)

@@ -10,9 +10,14 @@ import numpy as np
 __all__ = ["count", "told", "value_told", "with_error"]
 
 
+_MOST_CLASSES = 6
+"""Whose values are told one by one."""
+
+
 def count(n: float, what: str) -> str:
-    """A number and its noun."""
-    return f"{n:g} {what}" if n == 1 else f"{n:.4g} {what}{'es' if what.endswith('s') else 's'}"
+    """A number and its noun; numbers that are not whole with four digits."""
+    number = f"{n:,.0f}" if n == round(n) else f"{n:,.4g}"
+    return f"{number} {what}" if n == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
 
 
 def told(params: Mapping[str, Any]) -> str:
@@ -21,7 +26,12 @@ def told(params: Mapping[str, Any]) -> str:
 
 
 def value_told(value: Any) -> str:
-    """A value of a parameter."""
+    """A value of a parameter, or of those of the classes: class=value, or of many their range and mean."""
+    if isinstance(value, Mapping):
+        if len(value) <= _MOST_CLASSES:
+            return ",".join(f"{label}={value_told(one)}" for label, one in value.items())
+        values = list(value.values())
+        return f"{min(values)} to {max(values)} by class, {np.mean(values):.3g} on average"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -175,8 +175,12 @@ def _classifiers(asked: Asked) -> tuple[list[Any], float]:
 
 
 def _entries(asked: Asked) -> tuple[list[Any], float]:
-    found, passes = add_blocks([(lens, request.weights, request.index) for lens, request in asked])
-    return list(found), passes
+    # Equal ones, of problems that have a training set in common, are read once; each gets a copy to work in.
+    keys = [(id(lens), request.weights.tobytes(), request.index.tobytes()) for lens, request in asked]
+    wanted = {key: (lens, one.weights, one.index) for key, (lens, one) in zip(keys, asked, strict=True)}
+    found, passes = add_blocks(list(wanted.values()))
+    answers = dict(zip(wanted, found, strict=True))
+    return [answers[key] if keys.index(key) == place else answers[key].copy() for place, key in enumerate(keys)], passes
 
 
 def _tasks(asked: Asked) -> tuple[list[Any], float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -31,7 +31,18 @@ from dmkl.solvers.requests import (
 )
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["Context", "Job", "Method", "SideBySide", "Training", "best_of", "on_kernels", "on_rows"]
+__all__ = [
+    "Context",
+    "Job",
+    "Method",
+    "SideBySide",
+    "Training",
+    "best_of",
+    "on_kernels",
+    "on_rows",
+    "over_all_kernels",
+    "over_all_rows",
+]
 
 Running = Generator[Request | tuple[Request, ...], Any, Outcome]
 Item = TypeVar("Item")
@@ -142,18 +153,27 @@ class Context:
     solver: str | None = None
 
     def drive(
-        self, jobs: Sequence[Job], solver_of: Callable[[Job], Solver[Outcome]], *, lanes: int | None = None
+        self,
+        jobs: Sequence[Job],
+        solver_of: Callable[[Job], Solver[Outcome]],
+        *,
+        lanes: int | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> list[Outcome]:
-        """Run a solver for each job, side by side; what an earlier run of the same plan has finished is read back."""
-        found = [self.workspace.outcome(number) for number in range(len(jobs))]
-        missing = [number for number, outcome in enumerate(found) if outcome is None]
+        """Run a solver for each job, side by side; what an earlier run of the same plan has finished is read back.
+
+        Of jobs that are some of a method's, `numbers` are the places among all of them.
+        """
+        numbers = range(len(jobs)) if numbers is None else numbers
+        found = [self.workspace.outcome(number) for number in numbers]
+        missing = [place for place, outcome in enumerate(found) if outcome is None]
         watch, left = progress.current(), len(missing)
 
         def keep(position: int, outcome: Outcome) -> None:
             nonlocal left
             left -= 1
             found[missing[position]] = outcome
-            self.workspace.keep_outcome(missing[position], outcome)
+            self.workspace.keep_outcome(numbers[missing[position]], outcome)
             if len(jobs) > 1:
                 watch.note(f"{len(jobs) - left:,} of {len(jobs):,} problems solved")
 
@@ -195,34 +215,49 @@ class SideBySide:
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
+        return self._in_passes(jobs, context)
+
+    def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
         # No more of them at once than ride one pass.
         lanes = max(1, settings.block_width() // self.width)
-        return context.drive(jobs, lambda job: job.problem(), lanes=lanes)
+        return context.drive(jobs, lambda job: job.problem(), lanes=lanes, numbers=numbers)
 
 
 # --- solvers of parts ------------------------------------------------------------------------------------------------
 
 
+def _spread(values: Float, places: Index, size: int) -> Float:
+    """Values at some places as values at all of them, (size, ...), the others being zero."""
+    wide = np.zeros((size, *values.shape[1:]))
+    wide[places] = values
+    return wide
+
+
+def over_all_rows(found: Outcome, rows: Index, n_samples: int) -> Outcome:
+    """The outcome of a problem over some samples as one over all of them."""
+    assert found.dual is not None
+    return replace(found, dual=_spread(found.dual, rows, n_samples))
+
+
+def over_all_kernels(found: Outcome, kernels: Index, n_kernels: int) -> Outcome:
+    """The outcome of a problem over some of the kernels as one over all: the others have no weight."""
+    spread = partial(_spread, places=kernels, size=n_kernels)
+    steps = [s if s.weights is None else replace(s, weights=spread(s.weights)) for s in found.steps]
+    return replace(found, weights=spread(found.weights), steps=steps)
+
+
 def on_rows(solver: Running, rows: Index, n_samples: int) -> Running:
     """A solver of a problem over some samples, as one over all: what it asks for is about those alone."""
-
-    def spread(values: Float) -> Float:
-        wide = np.zeros((n_samples, *values.shape[1:]))
-        wide[rows] = values
-        return wide
-
     answer: Any = None
     while True:
         try:
             request = solver.send(answer)
         except StopIteration as stop:
-            found: Outcome = stop.value
-            assert found.dual is not None
-            return replace(found, dual=spread(found.dual))
+            return over_all_rows(stop.value, rows, n_samples)
         if isinstance(request, SVM):
             answer = yield replace(request, rows=rows)
         elif isinstance(request, EachProduct):
-            answer = (yield EachProduct(spread(request.block)))[:, rows]
+            answer = (yield EachProduct(_spread(request.block, rows, n_samples)))[:, rows]
         else:
             msg = f"a problem over some of the samples cannot ask for {type(request).__name__}"
             raise NotImplementedError(msg)
@@ -230,11 +265,7 @@ def on_rows(solver: Running, rows: Index, n_samples: int) -> Running:
 
 def on_kernels(solver: Running, kernels: Index, n_kernels: int) -> Running:
     """A solver over some of the kernels, as one over all: the others have no weight."""
-
-    def spread(weights: Float) -> Float:
-        wide = np.zeros((n_kernels, *weights.shape[1:]))
-        wide[kernels] = weights
-        return wide
+    spread = partial(_spread, places=kernels, size=n_kernels)
 
     def over_all(request: Request) -> Request:
         match request:
@@ -255,9 +286,7 @@ def on_kernels(solver: Running, kernels: Index, n_kernels: int) -> Running:
         try:
             request = solver.send(answer)
         except StopIteration as stop:
-            found: Outcome = stop.value
-            steps = [s if s.weights is None else replace(s, weights=spread(s.weights)) for s in found.steps]
-            return replace(found, weights=spread(found.weights), steps=steps)
+            return over_all_kernels(stop.value, kernels, n_kernels)
         if isinstance(request, tuple):
             asked = tuple(map(over_all, request))
             answer = [of_some(*parts) for parts in zip(request, asked, (yield asked), strict=True)]

@@ -251,7 +251,7 @@ def test_check_of_a_kernel_that_is_not_there(run, store):
 def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store, monkeypatch):
     seen = {}
 
-    def fit(self, K, y=None, whole=dmkl.MKFDA.fit):
+    def fit(self, *given, whole=dmkl.MKFDA.fit, **named):
         client = get_client()
         seen["workers"] = client.scheduler_info(n_workers=-1)["workers"].values()
         seen["budgets"] = client.run(lambda: __import__("dmkl.settings").settings.memory_budget_bytes())
@@ -262,7 +262,7 @@ def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store,
             for connection in process.net_connections(kind="tcp")
             if connection.status == psutil.CONN_LISTEN
         ]
-        return whole(self, K, y)
+        return whole(self, *given, **named)
 
     monkeypatch.setattr(dmkl.MKFDA, "fit", fit)
     status, _out, err = run(

@@ -13,7 +13,7 @@ from rich.console import Console
 import dmkl
 from dmkl.cli.declared import declared_in_source
 from dmkl.cli.learners import learners
-from dmkl.cli.parsing import parse_grid
+from dmkl.cli.parsing import parse_counts, parse_grid
 from dmkl.cli.priors import read_constraints, read_prices
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.errors import InputError
@@ -358,4 +358,30 @@ def test_weights_of_groups(run, tmp_path, store):
     grid = ["--grid", "n_groups=1,2", "--C", "1", "--tol", 0.1, "--cv", 2]
     status, out, err = run("search", store, tmp_path / "found", "--model", "gsmkl", *grid, *THREADS)
     assert status == 0, err
-    assert dmkl.load(tmp_path / "found").parameters[0] in ("n_groups", "C")
+    found = dmkl.load(tmp_path / "found")
+    assert set(found.parameters) == {"n_groups", "C"}
+    counts = found.best_params_["n_groups"]
+    assert found.best_.n_groups == counts
+    told = ",".join(f"{label}={count}" for label, count in counts.items())
+    assert told in out
+    # The same numbers by hand, and everything else that a learner of groups has.
+    rest = ["--weighting", "softmax", "--no-regroup", "--restarts", 2, "--max-iter", 2]
+    status, out, err = run("fit", store, tmp_path / "again", "--model", "gsmkl", "--groups", told, *rest, *THREADS)
+    assert status == 0, err
+    model = dmkl.load(tmp_path / "again")
+    assert (model.n_groups, model.weighting, model.regroup, model.restarts) == (counts, "softmax", False, 2)
+    made = model.group_class_.values.tolist()
+    assert {label: made.count(label) for label in counts} == counts
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3", 3), ("a=1, b=2", {"a": 1, "b": 2}), ("a=b=4,c=1", {"a=b": 4, "c": 1})]
+)
+def test_numbers_of_groups(text, value):
+    assert parse_counts(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "1.5", "2,3", "a=1,b", "a=0", "a=1,a=2", "a=x"])
+def test_numbers_of_groups_that_are_none(text):
+    with pytest.raises(InputError, match="--groups"):
+        parse_counts(text)

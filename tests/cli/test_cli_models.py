@@ -96,6 +96,92 @@ def test_predict_writes_what_the_model_predicts(run, tmp_path, store, model):
     assert json.loads(text)["samples"] == len(validation) + len(test)
 
 
+def test_probabilities_are_written_with_what_they_were_calibrated_on(run, tmp_path, store, model):
+    out = tmp_path / "predictions.csv"
+    estimator = dmkl.load(model)
+    command = ("predict", model, store, "--split", 0, "--cluster", "threads", "--probabilities")
+    status, text, _ = run(*command, "--out", out)
+    assert status == 0
+    assert f"probabilities calibrated on {estimator.calibrated_on_}" in text
+    K = dmkl.open(store)
+    train, _, test = K.split(0)
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = [[float(row[f"probability {name}"]) for name in estimator.classes_] for row in rows]
+    np.testing.assert_allclose(found, estimator.predict_proba(K[test, train]), rtol=1e-6)
+    _, text, _ = run(*command, "--out", out, "--overwrite", "--json")
+    assert json.loads(text)["calibrated_on"] == estimator.calibrated_on_
+    status, _, err = run(*command)
+    assert status == 1
+    assert "--out FILE" in err
+    assert run("fit", store, tmp_path / "machine", "--model", "mksvm", "--split", 0, "--cluster", "threads")[0] == 0
+    status, _, err = run("predict", tmp_path / "machine", store, "--probabilities", "--out", tmp_path / "none.csv")
+    assert status == 1
+    assert "no calibrated probabilities" in err
+    assert not (tmp_path / "none.csv").exists()
+
+
+def test_numbers_have_no_probabilities(run, tmp_path, kernels):
+    K = dmkl.create(tmp_path / "set.zarr", kernels, labels=np.sin(np.arange(M)), tile=16)
+    place, model = K.view.source.location, tmp_path / "model"
+    (tmp_path / "train.txt").write_text("\n".join(map(str, range(30))))
+    arguments = ("--model", "mkridge", "--train", tmp_path / "train.txt", "--cluster", "threads")
+    assert run("fit", place, model, *arguments)[0] == 0
+    status, _, err = run("predict", model, place, "--probabilities", "--out", tmp_path / "p.csv")
+    assert status == 1
+    assert "MKRidge predicts numbers, which have no probabilities" in err
+
+
+def test_priors_by_number_and_by_class(run, tmp_path, store):
+    K = dmkl.open(store)
+    train, _, test = K.split(0)
+    q = [0.7, 0.1, 0.2]
+    expected = dmkl.MKFDA(2.0, 1e-2, priors=q).fit(K[train, train])
+    for name, text in (("numbers", "0.7,0.1,0.2"), ("classes", "plum=0.2, apple=0.7, pear=0.1")):
+        arguments = ("--split", 0, "--priors", text, "--cluster", "threads", "--p", 2, "--lam", 1e-2)
+        assert run("fit", store, tmp_path / name, *arguments)[0] == 0
+        model = dmkl.load(tmp_path / name)
+        np.testing.assert_allclose(model.priors_, [q])
+        np.testing.assert_allclose(model.predict_proba(K[test, train]), expected.predict_proba(K[test, train]))
+    for text, words in (
+        ("flat", "empirical, uniform, numbers such as"),
+        ("apple=0.5,apple=0.5", "two numbers for a class"),
+        ("apple=0.5,pear=0.5", "the classes are"),
+        ("apple=x,pear=0.5", "class=number"),
+        ("0.5,0.5", "2 numbers and there are 3 classes"),
+    ):
+        status, _, err = run("fit", store, tmp_path / "none", "--split", 0, "--priors", text, "--cluster", "threads")
+        assert status == 1
+        assert words in err
+
+
+def test_a_code_for_unknown_labels(run, tmp_path, kernels):
+    labels = np.stack([np.arange(M) % 3 == 0, np.arange(M) % 3 == 1], axis=1) * 2 - 1
+    labels[::7, 0] = labels[3::5, 1] = 0
+    K = dmkl.create(tmp_path / "set.zarr", kernels, labels=labels, splits=np.where(np.arange(M) < 30, 0, 2), tile=16)
+    place, model = K.view.source.location, tmp_path / "model"
+    status, _, err = run("fit", place, model, "--cluster", "threads")
+    assert status == 1
+    assert "--unknown" in err
+    status, out, _ = run("fit", place, model, "--unknown", 0, "--scoring", "accuracy", "--cluster", "threads", "--json")
+    assert status == 0
+    train, _, test = K.split(0)
+    known = np.where(labels == 0, np.nan, labels > 0)
+    expected = dmkl.MKFDA().fit(K[train, train], known[train])
+    np.testing.assert_allclose(dmkl.load(model).weights_, expected.weights_)
+    told = json.loads(out)["held_out"]
+    scores = dmkl.assess(expected, K[test, train], known[test], scoring="accuracy")["score"]
+    np.testing.assert_allclose(told["scores"]["accuracy"], scores[0])
+    status, out, _ = run("predict", model, place, "--unknown", 0, "--split", 0, "--cluster", "threads", "--json")
+    assert json.loads(out)["accuracy"] == told["accuracy"]
+    for command in (("search", "--cv", 3), ("evaluate", "--outer", 2, "--inner", 2)):
+        name, *folds = command
+        arguments = ("--unknown", 0, "--all") if name == "search" else ("--unknown", 0)
+        grid = ("--model", "uniform", "--lam", "0.1", "--cluster", "threads", "--json")
+        status, out, _ = run(name, place, tmp_path / name, *folds, *arguments, *grid)
+        assert status == 0
+
+
 def test_predict_on_new_samples_without_labels(run, tmp_path, store, model, kernels):
     K = dmkl.open(store)
     train, _, test = K.split(0)

@@ -154,6 +154,8 @@ def test_what_calibrate_refuses():
         ([0.5, 0.6], "whose sum is 1.1"),
         ([1.0, 0.0], "positive number for each class"),
         ([0.2, 0.3, 0.5], "3 numbers and there are 2 classes"),
+        ({3: 0.2, 5: 0.8}, "and the classes are"),
+        ({3: 0.2}, "whose sum is 0.2"),
     ],
 )
 def test_priors_that_are_none(priors, words):

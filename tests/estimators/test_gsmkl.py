@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from helpers.margin import composite_kernel
 from sklearn.base import clone
+from sklearn.metrics import average_precision_score
 from sklearn.svm import SVC
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.searching.grid import C_VALUES, as_grid
+from dmkl.searching.means import class_values
 
 
 def made(seed, m=150):
@@ -134,6 +138,97 @@ def test_groups_are_chosen_by_a_search(built):
     )
     assert found.best_params_["n_groups"] in (1, 2)
     assert found.best_.n_groups == found.best_params_["n_groups"]
+
+
+@pytest.fixture(scope="module")
+def thirds(built):
+    """Three classes, by names."""
+    _, y = built
+    return np.array(["ash", "elm", "oak"])[y + (np.arange(150) % 3 == 0)]
+
+
+def test_each_class_has_its_own_number_of_groups(built, thirds):
+    K, _ = built
+    counts = {"oak": 3, "ash": 1, "elm": 2}
+    model = dmkl.GSMKL(2.0, counts, max_iter=2).fit(K[TRAIN, TRAIN], thirds[TRAIN])
+    made = model.group_class_.values.tolist()
+    assert {label: made.count(label) for label in counts} == counts
+    for learner, labels, words in (
+        (dmkl.GSMKL(2.0, {"oak": 3, "ash": 1}), thirds, "n_groups has no number for class 'elm'"),
+        (dmkl.GSMKL(2.0, counts, across=True), thirds, "groups across classes have one number"),
+    ):
+        with pytest.raises(InputError, match=words):
+            learner.fit(K[TRAIN, TRAIN], labels[TRAIN])
+
+
+@pytest.fixture(scope="module")
+def searched(built, thirds):
+    K, _ = built
+    rows = np.random.default_rng(0).permutation(150)
+    folds = [tuple(np.roll(rows, 50 * k).reshape(3, 50)[[0, 1, 2]]) for k in range(3)]
+    learner = dmkl.GSMKL(max_iter=3, tol=1e-2)
+    return folds, dmkl.search(learner, K, thirds, {"n_groups": [1, 2, 3], "C": [1.0, 4.0]}, cv=folds)
+
+
+def test_each_class_chooses_its_number_by_its_own_validation_scores(built, thirds, searched):
+    K, _ = built
+    folds, found = searched
+    assert found.by_class == ("n_groups",)
+    for name, (train, validation, test) in zip("012", folds, strict=True):
+        params = found.best_params_[name]
+        precision = {}
+        for n in (1, 2, 3):
+            fit = dmkl.GSMKL(params["C"], n, max_iter=3, tol=1e-2).fit(K[train, train], thirds[train])
+            scores = fit.decision_function(K[validation, train])
+            for label in fit.classes_:
+                precision[label, n] = average_precision_score(thirds[validation] == label, scores.sel({"class": label}))
+        for label, chosen in params["n_groups"].items():
+            assert precision[label, chosen] == pytest.approx(max(precision[label, n] for n in (1, 2, 3)), abs=1e-3)
+        seen = np.union1d(train, validation)
+        model = dmkl.GSMKL(**params, max_iter=3, tol=1e-2).fit(K[seen, seen], thirds[seen])
+        expected = model.score(K[test, seen], thirds[test])
+        np.testing.assert_allclose(found.scores["refit_test_score"].sel(fold=name), expected)
+    assert found.best_.n_groups == found.best_params_["0"]["n_groups"]
+    assert found.best_.calibrated_on_ is not None
+
+
+def test_what_classes_have_chosen_is_told_saved_and_evaluated(built, thirds, searched, tmp_path):
+    K, _ = built
+    _, found = searched
+    assert "in test, with one n_groups for all classes" in found.summary()
+    chosen = found.best_params_["0"]["n_groups"]
+    assert f"n_groups={','.join(f'{k}={v}' for k, v in chosen.items())}" in found.summary()
+    found.save(tmp_path / "found")
+    loaded = dmkl.load(tmp_path / "found")
+    assert loaded.best_params_ == found.best_params_
+    learner = dmkl.GSMKL(C=2.0, max_iter=1)
+    result = dmkl.evaluate(learner, K[TRAIN, TRAIN], thirds[TRAIN], {"n_groups": [1, 2]}, outer=2, inner=2)
+    told = [",".join(f"{k}={v}" for k, v in one.best_params_["n_groups"].items()) for one in result.searches.values()]
+    assert result.scores["n_groups"].values.tolist() == told
+    assert set(result.choices["n_groups"]) == set(told)
+
+
+@pytest.mark.parametrize("rule", ["best", "one_standard_error"])
+def test_a_class_that_no_fold_validates_takes_the_number_of_all(rule):
+    scores = np.array([[[0.5, np.nan], [0.7, np.nan]], [[0.9, np.nan], [0.5, np.nan]]])  # two numbers, folds, classes
+    coords = {"n_groups": [1, 2], "class": ["a", "b"]}
+    data = xr.Dataset({"class_score": (("n_groups", "fold", "class"), scores)}, coords)
+    expected = {"a": 2 if rule == "best" else 1, "b": 2}
+    assert class_values(data, {"n_groups": 1}, "n_groups", [1, 2], rule) == expected
+
+
+def test_groups_that_belong_to_no_class_have_one_number(built, thirds):
+    K, y = built
+    for learner, labels in ((dmkl.GSMKL(across=True, max_iter=1), thirds), (dmkl.GSMKL(max_iter=1), y)):
+        found = dmkl.search(learner, K, labels, {"n_groups": [1, 2], "C": [1.0]}, cv=2, refit=False)
+        assert found.by_class == ()
+        assert "class_score" not in found.scores
+        assert found.best_params_["n_groups"] in (1, 2)
+
+
+def test_the_default_grid_has_the_numbers_of_the_paper():
+    assert as_grid(None, dmkl.GSMKL()) == {"C": C_VALUES, "n_groups": (1, 2, 3, 4, 5)}
+    assert as_grid(None, dmkl.GSMKL(), several=True) == {"C": C_VALUES}
 
 
 def test_restarts_keep_the_lowest_objective(built):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.references import digits, in_memory
+from sklearn.base import clone
 from sklearn.model_selection import KFold
 from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.numerics.fisher import encode_targets, encode_values, is_known
+from dmkl.numerics.fisher import encode_targets, encode_values, is_known, with_unknown
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
@@ -182,3 +183,98 @@ def test_what_cannot_be_learnt_is_refused():
     one_class[:60, 0] = np.where(one_class[:60, 0] == 0, np.nan, one_class[:60, 0])
     with pytest.raises(InputError, match=r"fold 0 has (no )?training rows of .*class.* in task 0"):
         dmkl.search(dmkl.MKFDA(), K, one_class, {"lam": [1.0]}, cv=[(TRAIN, TEST)])
+
+
+# --- a code for unknown labels ---------------------------------------------------------------------------------------
+
+
+def coded(labels):
+    """−1 and 1, and 0 for what is unknown, as in the VOC challenges."""
+    return np.where(np.isnan(labels), 0, 2 * labels - 1).astype(int)
+
+
+@pytest.mark.parametrize("learner", [dmkl.Uniform(0.1), dmkl.MKSVM(2.0, 4.0)])
+def test_a_code_is_as_good_as_nan(learner):
+    K, labels = problem()
+    model = learner.fit(K[TRAIN, TRAIN], coded(labels)[TRAIN], unknown=0)
+    expected = clone(learner).fit(K[TRAIN, TRAIN], labels[TRAIN])
+    scores = model.decision_function(K[TEST, TRAIN])
+    assert scores.identical(expected.decision_function(K[TEST, TRAIN]))
+    assert set(np.unique(model.predict(K[TEST, TRAIN]))) <= {0, 1}
+    score = expected.score(K[TEST, TRAIN], labels[TEST])
+    assert model.score(K[TEST, TRAIN], coded(labels)[TEST], unknown=0) == score
+    found = dmkl.assess(model, K[TEST, TRAIN], coded(labels)[TEST], unknown=0, scoring="accuracy")
+    assert found.identical(dmkl.assess(expected, K[TEST, TRAIN], labels[TEST], scoring="accuracy"))
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        dmkl.Uniform(0.1, class_weight="balanced"),
+        dmkl.MKSVM(2.0, 4.0, tol=1e-8, class_weight="balanced"),
+        dmkl.GMKL(4.0, tol=1e-8),
+        dmkl.MKRidge(2.0, tol=1e-8),
+    ],
+)
+def test_weights_of_samples_go_with_a_code(learner):
+    K, labels = problem()
+    weights = np.random.default_rng(2).uniform(0.5, 2.0, len(TRAIN))
+    model = learner.fit(K[TRAIN, TRAIN], np.nan_to_num(labels[TRAIN], nan=-9), weights, unknown=-9)
+    scores = model._decision(K[TEST, TRAIN])
+    for k in range(3):
+        rows = known_rows(labels, k, TRAIN)
+        alone = clone(learner).fit(K[rows, rows], labels[rows, k], weights[rows])
+        expected = alone._decision(K[TEST, rows]).values.reshape(-1)
+        np.testing.assert_allclose(scores[:, k], expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_fronts_hand_it_on():
+    X = np.random.default_rng(3).normal(size=(40, 4))
+    labels = np.sign(X[:, :2])
+    labels[::5, 0] = 0
+    model = dmkl.MKLClassifier(dmkl.Uniform()).fit(X, labels, unknown=0)
+    kernels = np.stack([np.exp(-b * ((X[:, None] - X) ** 2).sum(axis=2)) for b in (0.1, 1.0)], axis=2)
+    matrices = dmkl.PrecomputedMKLClassifier(dmkl.Uniform()).fit(kernels, labels, unknown=0)
+    for front in (model, matrices):
+        dual = front.estimator_.dual_coef_.values
+        assert not dual[::5, 0].any()
+        assert dual[::5, 1].all()
+    values = np.where(labels == 0, -9.0, X[:, :2])
+    regression = dmkl.MKLRegressor().fit(X, values, unknown=-9)
+    assert not regression.estimator_.dual_coef_.values[::5, 0].any()
+
+
+def test_searches_and_evaluations_take_it():
+    K, labels = problem()
+    asked = {"grid": {"lam": [1e-2, 1.0]}, "scoring": "accuracy"}
+    found = dmkl.search(dmkl.Uniform(), K, coded(labels), cv=KFold(3), unknown=0, **asked)
+    expected = dmkl.search(dmkl.Uniform(), K, labels, cv=KFold(3), **asked)
+    np.testing.assert_array_equal(found.scores["score"], expected.scores["score"])
+    found = dmkl.evaluate(dmkl.Uniform(), K, coded(labels), outer=KFold(2), inner=KFold(2), unknown=0, **asked)
+    expected = dmkl.evaluate(dmkl.Uniform(), K, labels, outer=KFold(2), inner=KFold(2), **asked)
+    np.testing.assert_array_equal(found.scores["test_score"], expected.scores["test_score"])
+
+
+def test_codes_of_numbers_and_of_texts():
+    values = np.array([[1.5, -9.0], [2.5, 0.5], [-9.0, 3.0]])
+    np.testing.assert_array_equal(with_unknown(values, "-9"), np.where(values == -9, np.nan, values))
+    assert with_unknown(np.array(["a", "?", ""]), "?").tolist() == ["a", None, ""]
+    assert with_unknown([1, 2]).tolist() == [1, 2]
+    with pytest.raises(InputError, match="unknown must be a number, as the labels are, got 'x'"):
+        with_unknown(values, "x")
+
+
+def test_a_column_of_two_classes_is_no_task():
+    K, labels = problem()
+    y = 2 * labels[:, [1]].astype(int) - 1
+    model = dmkl.Uniform(0.1).fit(K[TRAIN, TRAIN], y[TRAIN])
+    right = np.mean(model.predict(K[TEST, TRAIN]) == y[TEST, 0])
+    assert dmkl.assess(model, K[TEST, TRAIN], y[TEST], scoring="accuracy")["score"].item() == right
+
+
+def test_codes_that_leave_nothing_to_learn():
+    K, labels = problem()
+    with pytest.raises(InputError, match=r"found -1, 0, 1; say which of them stands for unknown labels"):
+        dmkl.Uniform().fit(K[TRAIN, TRAIN], coded(labels)[TRAIN])
+    with pytest.raises(InputError, match="y holds 30 labels that are missing"):
+        dmkl.Uniform().fit(K, np.arange(90) % 3, unknown=0)

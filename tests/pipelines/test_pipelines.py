@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 JOBS = Path(__file__).parents[2] / "pipelines"
@@ -53,6 +54,15 @@ def test_nested(views, tmp_path):
     printed = run("nested.py", views, *options, cwd=tmp_path)
     assert "largest difference of an outer fold 0.0000" in printed
     assert "Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner" in printed
+
+
+def test_groups_of_each_class(views, tmp_path):
+    options = ["--models", "gsmkl", "gsmkl, across", "--groups", "1,2", "--steps", "multiplicative"]
+    run("compare_models.py", views, *options, "--output", tmp_path / "out", cwd=tmp_path)
+    table = pd.read_csv(tmp_path / "out" / "table.csv", index_col="model")
+    assert table["test"].between(0.4, 1.0).all()
+    assert table["one for all"]["gsmkl, across"] == table["test"]["gsmkl, across"]
+    assert table["chosen"].str.startswith("n_groups = ").all()
 
 
 def test_ridge(tmp_path):

@@ -8,19 +8,8 @@ Varma and Ray, ICCV 2007, method page. With σ (n,) the price of each kernel, an
 T is a maximum of functions that are linear in d, hence convex; where α is unique its gradient is σ_j − ½ uᵀK_ju. Its
 Hessian comes from the support vectors between the bounds (see `dmkl.solvers.margin.mksvm`).
 
-Lower bounds
-------------
-Weak duality: for every feasible u, and every t with 0 ≤ tα ≤ C, tu is feasible as well. With v_j = uᵀK_ju,
-
-    T(d) ≥ t Σα + dᵀ(σ − ½t²v)   for all d ≥ 0.
-
-Minimized over the polyhedron by linear programming duality, and maximized over t,
-
-    T* ≥ max { t Σα + bᵀp :  p ≥ 0,  Aᵀp + ½t²v ≤ σ,  0 ≤ t ≤ min C/α },
-
-a small conic program. For t = 1 the minimum can be −∞ (without rows: as soon as one v_j > 2σ_j). Some t > 0 has a
-finite one if σᵀr > 0 for each direction r ≥ 0, Ar ≥ 0 in which the polyhedron is unbounded. This is asked for: else
-T would fall without end along r, or have no minimizer. Without rows t² = min_j 2σ_j/v_j, and the bound is tΣα.
+Without a lower bound T may not have a minimizer: σᵀr > 0 is asked for each direction r ≥ 0, Ar ≥ 0 in which the
+polyhedron is unbounded. How the optimum is bounded from below is in `dmkl.solvers.margin.hull`.
 """
 
 from __future__ import annotations
@@ -37,6 +26,7 @@ from dmkl.errors import InputError
 from dmkl.solvers.cones import ConicError, ConicProgram
 from dmkl.solvers.line_search import rises_enough
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, row_lengths
+from dmkl.solvers.margin.hull import Hull
 from dmkl.solvers.margin.machine import hinge
 from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes, relative_gap
 from dmkl.solvers.requests import SVM, EachProduct
@@ -67,7 +57,8 @@ def gmkl(
     method
         "newton": the quadratic model of T from the curvature of the SVM (or from a spectral step where the answer to
         `SVM` has none), floored by every cutting plane so far, is minimized over the polyhedron; a step that fails
-        adds its cutting plane and with it corrects the next. "gradient": Varma and Ray's projected gradient under
+        adds its cutting plane and with it corrects the next, and the one after it goes to the weights where the lower
+        bound is attained, which leads out of kinks and to d = 0. "gradient": Varma and Ray's projected gradient under
         Armijo's rule, with spectral first lengths (Birgin, Martínez and Raydan, SIAM Journal on Optimization 10,
         2000); on hard cases it stays open after a hundred steps where Newton takes ten.
     tol
@@ -103,17 +94,21 @@ def gmkl(
     watch = progress.current()
     steps: list[Step] = []
     planes: list[tuple[Float, Float]] = []
+    hull = Hull(problem)
     candidate = _project(problem, first)
     best: _Trial | None = None
     lower, widest, accuracy = -np.inf, np.inf, 0.1 * tol
     length = 0.0
     for _ in range(max_iter):
-        trial = yield from _evaluate(problem, candidate, accuracy, best, names)
+        trial, products = yield from _evaluate(problem, candidate, accuracy, best, names)
         widest = widest if np.isfinite(widest) else largest_sum(problem, trial.objective)
-        lower = max(lower, _lower_bound(problem, trial, widest))
+        hull.add(trial.u, products)
+        proven, lowest = hull.bound(widest)
+        lower = max(lower, proven)
         steps.append(Step(candidate, {"objective": trial.objective, "lower": lower}))
         planes.append(trial.planes(problem))
-        if best is None or best.falls_enough_to(trial):
+        falls = best is None or best.falls_enough_to(trial)
+        if best is None or falls:
             length = _spectral_length(best, trial)
             best = trial
         else:
@@ -122,16 +117,15 @@ def gmkl(
         watch.note(f"{problem.name}step {len(steps)}: gap {outcome.gap:.2e}, aim {tol:.0e}")
         if outcome.gap <= tol:
             return replace(outcome, status=Status.CERTIFIED)
-        curvature = best.curvature if method == "newton" else None
-        curvature = np.eye(n_kernels) / length if curvature is None else curvature
+        tried = candidate
         try:
-            candidate = _master(problem, best, curvature, planes if method == "newton" else [])
+            candidate = _next(problem, best, planes, length, method)
         except ConicError:
-            return replace(outcome, status=Status.STALLED)
-        if not candidate.any():
-            # At d = 0 any α that maximizes Σα will do, and most certify nothing; the one next to zero does.
-            candidate = 1e-6 * best.d
-        if np.abs(candidate - best.d).max() <= 1e-8 * best.d.max():
+            candidate = best.d
+        known = _same(candidate, best.d) or not candidate.any()
+        if lowest is not None and (known or (method == "newton" and not falls)):
+            candidate = lowest
+        if _same(candidate, best.d) or _same(candidate, tried):
             # Nothing better in sight, and not proven: the SVM's own gap is what is left.
             accuracy *= 0.1
             if accuracy < 1e-4 * tol:
@@ -187,8 +181,8 @@ class _Trial:
 
 def _evaluate(
     problem: GeneralizedProblem, d: Float, tol: float, near: _Trial | None, names: tuple[str, ...]
-) -> Generator[Any, Any, _Trial]:
-    """Train the machine for d, from the best u so far; the objective in float64."""
+) -> Generator[Any, Any, tuple[_Trial, Float]]:
+    """Train the machine for d, from the best u so far; the objective in float64, and the products K_ju (n, m)."""
     answer = yield SVM(d, problem.y, problem.C, tol, None if near is None else near.u)
     u = np.asarray(answer.u, dtype=np.float64)
     products = (yield EachProduct(u[:, None]))[:, :, 0]
@@ -197,31 +191,7 @@ def _evaluate(
     losses = hinge(d @ products, answer.bias, problem.y, problem.C)
     objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + losses
     gradient, total = problem.sigma - 0.5 * v, float(problem.y @ u)
-    return _Trial(d, u, float(answer.bias), objective, gradient, total, v, answer.curvature(products))
-
-
-def _lower_bound(problem: GeneralizedProblem, trial: _Trial, widest: float) -> float:
-    """The bound max { tΣα + bᵀp : p ≥ 0, Aᵀp + ½t²v ≤ σ, 0 ≤ t ≤ min C/α }, safe against the solver's tolerance.
-
-    `widest` bounds Σd at the optimum: where the constraint is violated by at most e, the bound is off by e·widest at
-    most.
-    """
-    A, b, sigma = problem.A, problem.b, problem.sigma
-    v, k, most = np.maximum(trial.v, 0.0), len(b), trial.largest_scale(problem)
-    # Variables (p, t, s), s ≥ t².
-    program = ConicProgram(k + 2)
-    program.at_most(np.hstack([A.T, np.zeros((len(v), 1)), 0.5 * v[:, None]]), sigma)
-    program.at_most(np.hstack([-np.eye(k), np.zeros((k, 2))]), np.zeros(k))
-    program.at_most(np.array([[0.0] * k + [1.0, 0.0], [0.0] * k + [-1.0, 0.0]]), [most, 0.0])
-    last = np.eye(k + 2)
-    program.bounded_square(last[k : k + 1], np.zeros(1), 0.5 * last[k + 1], 0.0)
-    try:
-        x, _ = program.minimize(-np.concatenate([b, [trial.total, 0.0]]))
-    except ConicError:
-        return -np.inf
-    p, t = np.maximum(x[:k], 0.0), float(np.clip(x[k], 0.0, most))
-    excess = max(float(np.max(A.T @ p + 0.5 * t * t * v - sigma)), 0.0)
-    return t * trial.total + float(b @ p) - (excess * widest if excess else 0.0)
+    return _Trial(d, u, float(answer.bias), objective, gradient, total, v, answer.curvature(products)), products
 
 
 # --- the next weights --------------------------------------------------------------------------------------------
@@ -230,6 +200,19 @@ def _lower_bound(problem: GeneralizedProblem, trial: _Trial, widest: float) -> f
 def _size(problem: GeneralizedProblem, d: Float) -> float:
     """A unit for d: its largest entry, or what the rows demand at least."""
     return max(float(d.max()), float((problem.b / row_lengths(problem.A)).max(initial=0.0))) or 1.0
+
+
+def _next(
+    problem: GeneralizedProblem, best: _Trial, planes: list[tuple[Float, Float]], length: float, method: Method
+) -> Float:
+    """Newton's next weights, or those of a gradient step of this length."""
+    curvature = best.curvature if method == "newton" else None
+    curvature = np.eye(len(best.d)) / length if curvature is None else curvature
+    return _master(problem, best, curvature, planes if method == "newton" else [])
+
+
+def _same(d: Float, other: Float) -> bool:
+    return float(np.abs(d - other).max()) <= 1e-8 * float(other.max())
 
 
 def _master(problem: GeneralizedProblem, at: _Trial, curvature: Float, planes: list[tuple[Float, Float]]) -> Float:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dmkl.arrays import Float
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import StoredSum, combine_pass
@@ -27,7 +28,7 @@ from dmkl.solvers.margin.square import SquareSolution, fit_square
 from dmkl.solvers.requests import SVM, GroupClassifier
 from dmkl.solvers.running import run_tasks
 
-__all__ = ["train_together"]
+__all__ = ["train", "train_together"]
 
 Classifier = SVM | GroupClassifier
 
@@ -75,6 +76,14 @@ def _combination(place: int, request: Classifier, n_lenses: int) -> Combination:
     return Combination(n_lenses + place, np.ones(len(request.weights)), request.weights[:, request.groups])
 
 
+def train(kernel: Float, request: Classifier) -> SVMSolution | SquareSolution:
+    """Train a machine, or fit least squares, on the combined kernel of its samples, (m, m)."""
+    if isinstance(request, GroupClassifier) and request.lam is not None:
+        return fit_square(kernel, request.y, request.lam)
+    assert request.C is not None
+    return solve_dense(kernel, request.y, request.C, request.tol, request.start)
+
+
 def _train(
     total: StoredSum, task_bytes: int, tasks_per_machine: int, request: Classifier
 ) -> SVMSolution | SquareSolution:
@@ -87,11 +96,11 @@ def _train(
         if isinstance(request, GroupClassifier) and request.lam is not None:
             way_out = "Set dmkl.memory higher, give the workers more memory, or take loss='hinge'"
             check_memory("least squares on the combined kernel", {"matrices": needed}, task_bytes, way_out)
-            return fit_square(total.whole(), y, request.lam)
+            return train(total.whole(), request)
         assert request.C is not None
         if needed <= task_bytes:
             kernel = total.whole()
-            return solve_dense(kernel if rows is None else kernel[np.ix_(rows, rows)], y, request.C, tol, start)
+            return train(kernel if rows is None else kernel[np.ix_(rows, rows)], request)
         columns = SumColumns(total)
         if rows is None:
             return solve_by_columns(columns, columns.diagonal, y, request.C, tol, task_bytes // 2, start)[0]

@@ -1,0 +1,98 @@
+"""Lower bounds of generalized MKL from all machines that were trained, and the weights where they are lowest.
+
+Each u that a machine has returned is feasible, as is tu for 0 ≤ t ≤ t_u = min C/α, and so is every point of the convex
+hull of zero and all t_u u. With those u as columns of U, a their Σα, and V_j = UᵀK_jU,
+
+    T* ≥ max { aᵀλ + bᵀp :  λ, p ≥ 0,  Σ λ_u/t_u ≤ 1,  ½λᵀV_jλ + (Aᵀp)_j ≤ σ_j for all j }.
+
+This is the dual of Varma and Ray over a part of its feasible set, a small conic program. Of one machine alone it is the
+bound of weak duality; several reach the optimum also where no single one does, as around d = 0: there many α have the
+same Σα, and the proof that no kernel is worth its price takes a mixture of them with ½uᵀK_ju ≤ σ_j for all j.
+
+The multipliers of the last constraints are weights d: they minimize over the polyhedron what the hull knows of T,
+σᵀd + max over λ of aᵀλ − ½ Σ_j d_j λᵀV_jλ. A machine trained there cuts off what the hull lacks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dmkl.arrays import Float
+from dmkl.solvers.cones import ConicError, ConicProgram
+from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, row_lengths
+
+__all__ = ["Hull"]
+
+_MOST = 40
+"""Machines that are kept. Mixtures are of few."""
+
+
+class Hull:
+    """The machines of one problem so far."""
+
+    def __init__(self, problem: GeneralizedProblem) -> None:
+        m, n = len(problem.y), len(problem.sigma)
+        self._problem = problem
+        self._U: Float = np.zeros((m, 0))
+        self._V: Float = np.zeros((n, 0, 0))
+        self._share: Float = np.zeros(0)
+        self._mixture: Float = np.zeros(0)
+
+    def add(self, u: Float, products: Float) -> None:
+        """Add a machine: u (m,) and K_ju (n, m)."""
+        if len(self._mixture) == _MOST:
+            kept = np.delete(np.arange(_MOST), np.argmin(self._mixture))
+            self._U, self._V = self._U[:, kept], self._V[np.ix_(np.arange(len(self._V)), kept, kept)]
+            self._share, self._mixture = self._share[kept], self._mixture[kept]
+        used = u != 0
+        bounds = np.broadcast_to(self._problem.C, used.shape)
+        share = float(np.max(np.abs(u[used]) / bounds[used])) if used.any() else 1.0
+        self._U = np.column_stack([self._U, u])
+        across = products @ self._U
+        V = np.concatenate([self._V, across[:, None, :-1]], axis=1)
+        self._V = np.concatenate([V, across[:, :, None]], axis=2)
+        self._share, self._mixture = np.append(self._share, share), np.append(self._mixture, np.inf)
+
+    def bound(self, widest: float) -> tuple[float, Float | None]:
+        """A lower bound of T*, and the weights that minimize what the hull knows of T, (n,).
+
+        `widest` bounds Σd at the optimum: where the constraints are violated by at most e, as the solver's tolerance
+        allows, e·widest is taken off. −∞ and None where the program could not be solved.
+        """
+        problem, V = self._problem, self._V
+        A, b, sigma = problem.A, problem.b, problem.sigma
+        n, r, k = len(sigma), len(self._share), len(problem.b)
+        totals = problem.y @ self._U
+        size = float(np.abs(totals).max()) or 1.0
+        # Variables (λ, p/scale), in units that make constraints and objective of size one.
+        height = row_lengths(A)
+        scale = float(np.abs(sigma).max()) or 1.0
+        rows, demands = A / height[:, None], b / height
+        units = np.maximum(np.einsum("nrr->nr", V).max(axis=1), np.abs(sigma))
+        units = np.where(units > 0, units, 1.0)
+        program = ConicProgram(r + k)
+        program.at_most(-np.eye(r + k), np.zeros(r + k))
+        program.at_most(np.append(self._share, np.zeros(k))[None], 1.0)
+        values, vectors = np.linalg.eigh(V / units[:, None, None])
+        first, heads = r + k + 1, []
+        for j in range(n):
+            chosen = values[j] > 1e-14 * max(float(values[j, -1]), 1e-300)
+            root = np.sqrt(values[j, chosen])[:, None] * vectors[j][:, chosen].T
+            root = np.hstack([root, np.zeros((len(root), k))])
+            row = np.append(np.zeros(r), -rows[:, j] * scale / units[j])
+            program.bounded_square(root, np.zeros(len(root)), row, float(sigma[j] / units[j]))
+            heads.append(first)
+            first += len(root) + 2
+        try:
+            x, multipliers = program.minimize(-np.concatenate([totals, demands * scale]) / size)
+        except ConicError:
+            return -np.inf, None
+        mixture, p = np.maximum(x[:r], 0.0), np.maximum(x[r:], 0.0) * scale
+        mixture = mixture / max(1.0, float(self._share @ mixture))
+        self._mixture = mixture
+        forms = np.einsum("r,nrs,s->n", mixture, V, mixture)
+        excess = max(float(np.max(0.5 * forms + rows.T @ p - sigma)), 0.0)
+        lower = float(totals @ mixture + demands @ p) - (excess * widest if excess else 0.0)
+        # σ_j stands in the first two rows of its cone, so a unit of it is worth the sum of their multipliers.
+        d = (multipliers[heads] + multipliers[np.add(heads, 1)]) * size / units
+        return lower, np.where(d > 1e-9 * float(d.max(initial=0.0)), d, 0.0)

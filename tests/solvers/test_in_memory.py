@@ -1,0 +1,140 @@
+"""Problems on kernels in memory: what they are answered, and that passes find the same."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from helpers.margin import composite_kernel, made
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dmkl
+from dmkl.numerics.composite import combined, composite, group_forms
+from dmkl.solvers import in_memory
+from dmkl.solvers.driver import Tally, drive
+from dmkl.solvers.in_memory import answer
+from dmkl.solvers.requests import CombinedEntries, CombinedProduct, EachProduct, Projection
+
+# --- what they are answered --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 5), st.integers(2, 20), st.integers(1, 4), st.integers(0, 2**31))
+def test_sums_and_forms_are_numpys(n, m, n_groups, seed):
+    rng = np.random.default_rng(seed)
+    K = rng.normal(size=(n, m, m))
+    K += K.transpose(0, 2, 1)
+    weights, groups = rng.uniform(size=(n, n_groups)) * (rng.random((n, n_groups)) < 0.6), rng.integers(0, n_groups, m)
+    np.testing.assert_allclose(combined(K, weights[:, 0]), np.einsum("n,nij->ij", weights[:, 0], K), atol=1e-12)
+    expected = composite_kernel(K, weights, groups)
+    np.testing.assert_allclose(composite(K, weights[:, groups]), expected, atol=1e-12)
+    apart = np.eye(n_groups)[groups] * (rng.normal(size=m) * (rng.random(m) < 0.5))[:, None]
+    for block in (apart, rng.normal(size=(m, n_groups))):
+        np.testing.assert_allclose(group_forms(K, block), np.einsum("ig,nij,jh->ngh", block, K, block), atol=1e-10)
+        np.testing.assert_allclose(answer(K, Projection(block)), group_forms(K, block), atol=0)
+        np.testing.assert_allclose(answer(K, EachProduct(block)), K @ block, atol=1e-10)
+
+
+def test_what_cannot_be_asked_is_named():
+    with pytest.raises(NotImplementedError, match="CombinedProduct"):
+        answer(np.eye(2)[None], CombinedProduct(np.ones((2, 1)), np.ones(1)))
+
+
+# --- passes find the same ----------------------------------------------------------------------------------------
+
+LABELS = np.array(["fig", "nut", "oat"])[np.arange(60) % 3]
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    return dmkl.create(tmp_path / "set.zarr", made(4, 60)[0], tile=25)
+
+
+def unknown(labels):
+    tasks = np.stack([labels == "fig", labels == "nut"], axis=1).astype(float)
+    tasks[::7, 0] = np.nan
+    return tasks
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize(
+    ("model", "labels"),
+    [
+        (dmkl.MKSVM(1.5, 4.0, tol=1e-7), LABELS),
+        (dmkl.MKSVM(1.0, 4.0, multiclass="ovo", steps=("center", "cosine"), tol=1e-7), LABELS),
+        (dmkl.MKSVM(2.0, 4.0, tol=1e-7), unknown(LABELS)),
+        (dmkl.GMKL(4.0, 2.0, multiclass="ovo", tol=1e-5), LABELS),
+        (dmkl.GSMKL(4.0, 2, restarts=2, tol=1e-3), LABELS == "fig"),
+        (dmkl.GSMKL(4.0, 2, loss="square", weighting="softmax", tol=1e-3), LABELS == "fig"),
+    ],
+)
+def test_memory_and_passes_find_the_same(kernels, model, labels, monkeypatch):
+    here = model.fit(kernels, labels)
+    scores, objective, dual = here.decision_function(kernels), here.objective_, here.dual_coef_
+    passes, status = here.n_passes_, here.status_
+    monkeypatch.setattr(in_memory, "_suits", lambda jobs, where: False)
+    there = model.fit(kernels, labels)
+    np.testing.assert_allclose(there.objective_, objective, rtol=10 * model.tol)
+    np.testing.assert_allclose(there.decision_function(kernels), scores, atol=0.05)
+    assert there.dual_coef_.shape == dual.shape
+    assert there.status_ == status
+    assert passes <= 6 < there.n_passes_
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_searches_find_the_same_whatever_the_memory(kernels, monkeypatch):
+    def search():
+        return dmkl.search(dmkl.MKSVM(1.0, tol=1e-7), kernels, LABELS == "fig", {"C": [0.5, 4.0]}, 2, refit=False)
+
+    results = [search()]
+    with dask.config.set({"dmkl.memory": "70kB"}):  # three kernels are read at a time, for one training set
+        results.append(search())
+    monkeypatch.setattr(in_memory, "_suits", lambda jobs, where: False)
+    results.append(search())
+    for other in results[1:]:
+        np.testing.assert_allclose(results[0].scores["objective"], other.scores["objective"], rtol=1e-6)
+        np.testing.assert_array_equal(results[0].scores["score"], other.scores["score"])
+    assert results[0].n_passes_ < results[1].n_passes_ < results[2].n_passes_
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_a_search_goes_on_from_its_state(kernels, tmp_path, monkeypatch):
+    search = lambda: dmkl.search(  # noqa: E731
+        dmkl.MKSVM(1.5), kernels, LABELS, {"C": [0.5, 4.0]}, 3, refit=False, state=tmp_path / "state"
+    )
+    whole = in_memory._solve
+    left = 10
+
+    def ends(*arguments):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            msg = "the power is gone"
+            raise OSError(msg)
+        return whole(*arguments)
+
+    monkeypatch.setattr(in_memory, "_solve", ends)
+    monkeypatch.setattr(in_memory, "_ROUNDS", 3)
+    with pytest.raises(OSError, match="power"):
+        search()
+    left = 100
+    found = search()
+    assert 100 - left == 18 - 9  # rounds of three: nine were kept
+    assert (found.scores["gap"] <= 1e-3).all()
+
+
+@pytest.mark.usefixtures("synchronous")
+def test_equal_entries_are_read_once_and_belong_to_each(kernels):
+    lens = kernels.center().measured()[0].lens()
+    weights, index = np.array([0.5, 0.0, 1.0, 2.0]), np.arange(60)
+
+    def asks(change):
+        block = yield CombinedEntries(weights, index)
+        block *= change
+        return block
+
+    tally = Tally()
+    (same, twice, _), _ = drive([(lens, asks(1)), (lens, asks(2)), (lens, asks(0))], tally=tally)
+    np.testing.assert_allclose(twice, 2 * same)
+    assert tally.n_passes <= 1
