@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+
+# One BLAS thread in each process: matrices are small, and threads of tests that run side by side wait for one another.
+# Processes that tests start read it here; this one may have loaded NumPy, and has the fixture below.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "DASK_DMKL__BLAS_THREADS": "1"}
 
 import dask
 import numpy as np
@@ -11,6 +16,7 @@ import pytest
 from distributed import Client, LocalCluster
 from helpers.references import psd
 from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.estimators.saving import MODELS
@@ -25,6 +31,12 @@ settings.register_profile(
     "fast", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("fast")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_blas_thread():
+    with threadpool_limits(1, "blas"):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 from sklearn.preprocessing import scale
-from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError
@@ -35,13 +34,6 @@ ROUNDED = 1e-5
 pytestmark = pytest.mark.usefixtures("synchronous")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_blas_thread():
-    """These matrices are small; threads that wait for each other on busy cores take longer than one alone."""
-    with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
-        yield
-
-
 class Case(NamedTuple):
     """Kernels over all samples, labels, and which samples are for training."""
 
@@ -52,7 +44,7 @@ class Case(NamedTuple):
 
     @property
     def set(self):
-        return in_memory(self.kernels, 25)
+        return in_memory(self.kernels, 40)
 
     @property
     def training(self):
@@ -319,6 +311,7 @@ def test_multilabel_is_each_label_alone_in_shared_passes(solver):
         assert np.isnan(history.objective[model.n_iter_ :]).all()
 
 
+@pytest.mark.slow
 def test_a_budget_for_one_factor_takes_the_labels_in_turn():
     case = many()
     K, y = in_memory(case.kernels, 256)[case.train, case.train], case.y[case.train]
@@ -341,7 +334,7 @@ def test_n_passes_counts_what_is_read(solver, p):
     K, source = over(case.training[0], Counting)
     model = dmkl.MKFDA(p, solver=solver).fit(K, case.y[case.train])
     tiles = len(K) * len(K.view.tile_tasks())
-    assert K.bytes_per_pass == tiles * 25 * 25 * 8
+    assert K.bytes_per_pass == tiles * 40 * 40 * 8
     if p == 2:
         assert source.reads.total() == model.n_passes_ * tiles
     else:  # a combined product leaves out kernels of zero weight

@@ -15,7 +15,6 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import InputError
@@ -27,12 +26,6 @@ from dmkl.solvers.fisher.registry import SOLVERS
 pytestmark = pytest.mark.usefixtures("synchronous")
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 STEPS = ("center", "trace")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with threadpool_limits(1, "blas"):
-        yield
 
 
 @cache

@@ -7,7 +7,6 @@ import pytest
 from helpers.references import digits, in_memory
 from sklearn.base import clone
 from sklearn.model_selection import KFold
-from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import InputError
@@ -16,12 +15,6 @@ from dmkl.numerics.fisher import encode_targets, encode_values, is_known, with_u
 pytestmark = pytest.mark.usefixtures("synchronous")
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 SOLVERS = ["direct", "subspace", "cg", "interleaved"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with threadpool_limits(1, "blas"):
-        yield
 
 
 def problem():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import StratifiedKFold
-from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import InputError
@@ -30,12 +29,6 @@ CHAINS = [
     ("trace",),
     (),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with threadpool_limits(1, "blas"):
-        yield
 
 
 def data(seed=0):

@@ -12,7 +12,6 @@ from distributed import Client
 from helpers.references import Counting, dense_view, error, in_memory, over, psd, stepped
 from hypothesis import given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_limits
 
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
@@ -46,12 +45,6 @@ LENSES = {
     "samples again": (AGAIN, AGAIN, ("center", "multiplicative")),
 }
 SQUARE = ["plain", *list(LENSES)[5:]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_blas_thread():
-    with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from helpers.references import Counting, dense_view, digits, in_memory, over
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score
 from sklearn.model_selection import KFold, RepeatedStratifiedKFold, StratifiedGroupKFold, StratifiedKFold
-from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import InputError
@@ -28,12 +27,6 @@ NAMES = ["smooth", "sharp", "upper", "lower", "noise"]
 FOLDS, TWO = (KFold(n, shuffle=True, random_state=0) for n in (3, 2))
 
 pytestmark = pytest.mark.usefixtures("synchronous")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_blas_thread():
-    with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
-        yield
 
 
 # --- data, and the same search point by point ---------------------------------------------------------------

@@ -13,7 +13,6 @@ from helpers.references import Counting, in_memory, over, psd
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
-from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError
@@ -31,12 +30,6 @@ EXPONENTS = [1.0625, 1.5, 2.0, 8.0, np.inf]
 LAMBDAS = [1.0, 1e-2, 1e-3]
 
 pytestmark = pytest.mark.usefixtures("synchronous")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_blas_thread():
-    with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
-        yield
 
 
 @cache

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from helpers.optima import LABELS, STEPS, bounds, case, few_digits, norm, optimum, value
 from helpers.references import Counting, dense_view, error, in_memory, over, psd, stepped
-from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, MemoryBudgetError
@@ -24,12 +23,6 @@ from dmkl.solvers.requests import CombinedEntries, EachProduct
 
 EXPONENTS = [1.0, 1.0625, 1.5, 2.0, 8.0, np.inf]
 LAMBDAS = [1.0, 1e-2, 1e-3]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_blas_thread():
-    with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
-        yield
 
 
 def lens_of(K):

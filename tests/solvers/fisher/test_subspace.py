@@ -14,7 +14,6 @@ from helpers.optima import bounds, norm, optimum, solve, system, value
 from helpers.references import Counting, Killing, dense_view, digits, error, in_memory, over, psd
 from hypothesis import given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_limits
 
 import dmkl
 from dmkl import progress
@@ -39,12 +38,6 @@ NAMES = ("smooth", "sharp", "upper", "lower", "noise")
 TOL = 1e-4
 
 pytestmark = pytest.mark.usefixtures("synchronous")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_blas_thread():
-    with threadpool_limits(1, "blas"), dask.config.set({"dmkl.blas-threads": 1}):
-        yield
 
 
 # --- data ---------------------------------------------------------------------------------------------------
