@@ -28,8 +28,9 @@ DEFAULTS: dict[str, Any] = {
     # Columns that ride one pass. Beyond some 64 columns a pass is bound by arithmetic; beyond this many it is split,
     # so that its memory stays bounded.
     "block-width": 256,
-    # BLAS threads of one task. "auto": the cores of the machine divided by the tasks that run side by side.
-    "blas-threads": "auto",
+    # BLAS threads of one task. With one, results do not depend on how many tasks run side by side: with another number
+    # BLAS rounds otherwise. "auto" is the cores of the machine divided by the tasks that run side by side.
+    "blas-threads": 1,
     # Seconds to wait for a cluster's first worker.
     "workers-timeout": 60,
     # Verify the checksum of a tile when a process first reads it ("first"), each time ("always") or "never".

@@ -261,7 +261,7 @@ def _scored(
             rule = decision_rule([outcomes[n][k] for k in part.members], data.problems)
             solvers.append((part.training.held_out, data.fit.learner._scores(rule, data.new, prepared[n])))
             widest = max(widest, rule.dual.shape[1])
-    scores, _ = drive(solvers, lanes=max(1, settings.block_width() // widest), tally=tally)
+    scores, _ = drive(solvers, at_once=max(1, settings.block_width() // widest), tally=tally)
     following = iter(scores)
     for n in missing:
         parts = sets[n].parts

@@ -253,7 +253,7 @@ class MKLRegressor(TableFront, RegressorFront):
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.model_selection import cross_val_score
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = dmkl.MKLRegressor(dmkl.MKRidge(lam=1e-3), blocks={"body": [0, 1, 2, 3], "serum": [4, 5, 6, 7, 8, 9]})
+    >>> model = dmkl.MKLRegressor(dmkl.MKRidge(lam=1e-2), blocks={"body": [0, 1, 2, 3], "serum": [4, 5, 6, 7, 8, 9]})
     >>> bool(cross_val_score(model, X, y, cv=3).mean() > 0.4)
     True
     """

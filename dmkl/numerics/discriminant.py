@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
 
 from dmkl.arrays import Float, Index
 
@@ -161,9 +160,12 @@ def sharpness(logits: Float, index: Index, weights: Float | None = None) -> floa
     Guo, Pleiss, Sun, Weinberger: On calibration of modern neural networks, ICML 2017. `logits` (rows, classes) are of
     rows that nothing was fitted to, `index` (rows,) their classes, `weights` (rows,) how often they count.
     """
-    rows = np.arange(len(index))
+    # No larger than zero, whatever t > 0: nothing overflows.
+    logits = logits - logits.max(axis=1, keepdims=True)
+    own = logits[np.arange(len(index)), index]
 
     def loss(exponent: float) -> float:
-        return -float(np.average(log_softmax(2.0**exponent * logits, axis=1)[rows, index], weights=weights))
+        t = 2.0**exponent
+        return float(np.average(np.log(np.exp(t * logits).sum(axis=1)) - t * own, weights=weights))
 
     return float(2.0 ** minimize_scalar(loss, bounds=(-_SHARPEST, _SHARPEST), method="bounded").x)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import IndefiniteKernelError
 
-__all__ = ["Factor", "LowerTriangle"]
+__all__ = ["Factor", "LowerTriangle", "rough_factor", "solved_and_bounded"]
 
 _PANEL = 256
 _MIRRORED = 512
@@ -17,14 +20,15 @@ _MIRRORED = 512
 class LowerTriangle:
     """A symmetric matrix of which the lower triangle is right, put together from parts of its upper triangle.
 
-    `entries` is (m, m); `order` the position of each row among the samples, None where that is as they are.
+    `entries` is (m, m), in the precision `dtype`; `order` the position of each row among the samples, None where that
+    is as they are.
     """
 
-    def __init__(self, order: Index) -> None:
+    def __init__(self, order: Index, dtype: npt.DTypeLike = np.float64) -> None:
         self.order: Index | None = order
         # Column-major, as LAPACK wants it. Parts above the diagonal, row-major, are parts below it in that order: each
         # is copied as it lies, and the upper triangle is never written nor read.
-        self.entries: Float = np.zeros((len(order), len(order)), order="F")
+        self.entries: Array = np.zeros((len(order), len(order)), dtype=dtype, order="F")
         self._sums: Float = np.zeros(len(order))
 
     def put(self, rows: slice, cols: slice, part: Float) -> None:
@@ -58,7 +62,8 @@ class LowerTriangle:
 
     def _product(self, v: Array) -> Float:
         """K v, from the lower triangle."""
-        return np.asarray(scipy.linalg.blas.dsymv(1.0, self.entries, v, lower=1))
+        symv = scipy.linalg.blas.dsymv if self.entries.dtype == np.float64 else scipy.linalg.blas.ssymv
+        return np.asarray(symv(1.0, self.entries, v.astype(self.entries.dtype, copy=False), lower=1))
 
     def take(self, positions: Index) -> None:
         """Keep the samples at these positions, in this order."""
@@ -136,3 +141,89 @@ class Factor:
         ordered = np.empty(m)
         ordered[self._order] = found
         return ordered
+
+
+# --- factors that need not be trusted --------------------------------------------------------------------------------
+
+Solve = Callable[[Float], Float]
+"""X such that M X is about B."""
+_SHARP = 0.02
+"""Share of the bound that the error of the solution may make up."""
+_REFINEMENTS = 4
+
+
+def rough_factor(matrix: Callable[[], tuple[Array, Index | None]], ridge: float) -> Solve:
+    """What solves MX = B about, M = ½(I + K/ρ), by a Cholesky factor in single precision: 4·m² bytes.
+
+    Where rounding leaves M indefinite, a multiple of the identity is added to it. Nothing is proven of the solution:
+    see `solved_and_bounded`.
+
+    Parameters
+    ----------
+    matrix
+        Makes K anew, of which the lower triangle is right and is overwritten, in single precision and in LAPACK's
+        order; and the position of each of its rows among the samples, where that is another.
+    ridge
+        ρ
+    """
+    shift = 0.0
+    while True:
+        lower, order = matrix()
+        lower *= np.float32(0.5 / ridge)
+        diagonal = lower.reshape(-1, order="A")[:: len(lower) + 1]
+        diagonal += np.float32(0.5 + shift)
+        largest = float(diagonal.max())
+        # Not cho_factor: it would look through the matrix for values that are not finite, or copy it.
+        factor, info = scipy.linalg.lapack.spotrf(lower, lower=1, clean=0, overwrite_a=1)
+        if not info:
+            break
+        shift = max(10.0 * shift, 1e-6 * largest)
+
+    def solve(b: Float) -> Float:
+        ordered = b if order is None else b[order]
+        found, _ = scipy.linalg.lapack.spotrs(factor, np.asfortranarray(ordered, dtype=np.float32), lower=1)
+        if order is None:
+            return np.asarray(found, dtype=np.float64)
+        solved = np.empty(b.shape)
+        solved[order] = found
+        return solved
+
+    return solve
+
+
+def solved_and_bounded(solve: Solve, product: Callable[[Float], Float], ridge: float, b: Float) -> tuple[Float, Float]:
+    """X such that MX is about B, and for each column an upper bound of bᵀM⁻¹b, for M = ½(I + K/ρ), K ⪰ 0.
+
+    For any x and r = b − Mx, since M ⪰ ½I,
+
+        bᵀM⁻¹b = xᵀ(b + r) + rᵀM⁻¹r ≤ xᵀ(b + r) + 2‖r‖²,
+
+    so that the factor need not be trusted. The solution is refined until the last term is small.
+
+    Parameters
+    ----------
+    solve
+        See `rough_factor`.
+    product
+        KX in double precision.
+    ridge
+        ρ
+    b
+        B, (m, c).
+    """
+    x = solve(b)
+    for step in range(_REFINEMENTS):
+        r = b - 0.5 * (x + product(x) / ridge)
+        left = 2.0 * np.sum(r * r, axis=0)
+        bound = np.sum(x * (b + r), axis=0) + left
+        if not step:
+            best, lowest = x, bound
+        else:
+            better = bound < lowest
+            best, lowest = np.where(better, x, best), np.where(better, bound, lowest)
+            if not better.any():
+                break
+        if np.all(left <= _SHARP * bound):
+            break
+        x = x + solve(r)
+    return best, lowest

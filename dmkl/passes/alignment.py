@@ -93,6 +93,8 @@ def align(lens: Lens, probes: Float | None = None) -> tuple[Float, Float | None]
 
 
 _COUNTER = itertools.count(1)
+_TASKS = 64
+"""At most: wherever it runs, so that sums are added up in the same order."""
 
 
 def gram_pass(lens: Lens) -> Float:
@@ -109,7 +111,7 @@ def _gram_pass(lens: Lens) -> Float:
     where = machine()
     name, token = f"alignment-pass-{next(_COUNTER)}", uuid.uuid4().hex
     bands = _bands(lens, where)
-    cuts = np.array_split(np.arange(len(bands)), min(len(bands), 4 * where.slots))
+    cuts = np.array_split(np.arange(len(bands)), min(len(bands), _TASKS))
     plan = [[bands[b] for b in cut] for cut in cuts]
     shared = send_all({f"{name}-lens-{token}": lens, f"{name}-plan-{token}": plan, f"{name}-held-{token}": _held(lens)})
     side_by_side = min(where.slots_per_host, len(plan))

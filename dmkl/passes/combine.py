@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from dask.delayed import delayed
 
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import active_client, again, execute, send_all
@@ -138,9 +139,9 @@ class StoredSum:
     lens: Lens
     """What it was seen through."""
 
-    def matrix(self) -> tuple[Float, Index | None]:
+    def matrix(self, dtype: npt.DTypeLike = np.float64) -> tuple[Array, Index | None]:
         """K(β), of which the lower triangle is right, and the position of each of its rows among the samples."""
-        total = put_together(self.read(), self.lens)
+        total = put_together(self.read(mmap_mode="r"), self.lens, dtype)
         return total.entries, total.order
 
     def whole(self) -> Float:

@@ -1,11 +1,11 @@
 """How the columns that ride a pass share the products of each tile.
 
-Lenses that see other samples of the same kernels (the folds of a cross-validation) cut the samples into *parts*: those
-that the same lenses have as rows, and the same as columns. A tile is permuted once so that parts are contiguous, and
-each part is multiplied once, with the columns of all lenses that have it, side by side. That takes the operations of
-the floor, 2·rows·cols·b for every lens, one gathering of the tile for all of them, and wide products.
+Lenses that see other samples of the same kernels (the folds of a cross-validation) cut the samples into *segments*:
+those that the same lenses have as rows, and the same as columns. A tile is permuted once so that segments are
+contiguous, and each is multiplied once, with the columns of all lenses that have it, side by side. That takes the
+operations of the floor, 2·rows·cols·b for every lens, one gathering of the tile for all of them, and wide products.
 
-Where parts are many and small, adding up their products costs more than that saves: then some lenses are cut out
+Where segments are many and small, adding up their products costs more than that saves: then some lenses are cut out
 together and others apart, or tiles are multiplied whole, with zeros where a lens has no sample. `lanes_of` takes what
 costs least by the time of each operation.
 """
@@ -35,19 +35,19 @@ _GATHER, _CAST, _ADD, _CALL = 1.5, 1.0, 1.0, 10_000.0
 _SMALL = 500
 """Sets of no more samples go through whole tiles: loading the compiled loops would take longer than that saves."""
 _MOST_SEATS = 16
-"""Lenses that are cut out together: more make parts too small to be worth it, and take long to find."""
+"""Lenses that are cut out together: more make segments too small to be worth it, and take long to find."""
 _BITS = 32
 """Of the number that says which seats have a sample as a row, and as many which have it as a column."""
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """The samples along one axis that a lane looks at, sorted by tile, and by part within a tile."""
+    """The samples along one axis that a lane looks at, sorted by tile, and by segment within a tile."""
 
     stored: Index
     """Position of each in the source."""
     bounds: Index
-    """(tiles, parts + 1): where each part of each tile begins, and the last one ends."""
+    """(tiles, segments + 1): where each segment of each tile begins, and the last one ends."""
     side: int
     """Of a tile, in samples."""
     is_whole: bool
@@ -61,16 +61,16 @@ class Axis:
         """Where in their tile the samples of a run lie."""
         return self.stored[self.run(tile)] - tile * self.side
 
-    def parts(self, tile: int, first: int, last: int) -> slice:
-        """Consecutive parts within the samples of a tile."""
+    def segments(self, tile: int, first: int, last: int) -> slice:
+        """Consecutive segments within the samples of a tile."""
         bounds = self.bounds[tile]
         return slice(int(bounds[first] - bounds[0]), int(bounds[last] - bounds[0]))
 
-    def of_part(self, part: int) -> tuple[Index, Index]:
-        """The samples of one part in all tiles, and where those of each tile begin, (tiles + 1,)."""
-        sizes = self.bounds[:, part + 1] - self.bounds[:, part]
+    def of_segment(self, segment: int) -> tuple[Index, Index]:
+        """The samples of one segment in all tiles, and where those of each tile begin, (tiles + 1,)."""
+        sizes = self.bounds[:, segment + 1] - self.bounds[:, segment]
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        chosen = np.concatenate([np.arange(*bounds[part : part + 2]) for bounds in self.bounds])
+        chosen = np.concatenate([np.arange(*bounds[segment : segment + 2]) for bounds in self.bounds])
         return self.stored[chosen], starts
 
     def find(self, positions: Index) -> Index:
@@ -82,12 +82,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Block:
-    """One product of a tile: a part of its columns, consecutive parts of its rows, and the vectors that go through."""
+    """One product of a tile: a segment of columns, consecutive ones of rows, and the vectors that go through."""
 
     cols: int
-    """The part."""
+    """The segment."""
     rows: tuple[int, int]
-    """The first part, and the one after the last."""
+    """The first segment, and the one after the last."""
     vectors: tuple[slice, ...]
     """Of the lane's vectors, where they stand side by side."""
 
@@ -143,18 +143,18 @@ class _Group:
         )
 
     @cached_property
-    def parts(self) -> tuple[tuple[Array, Index], tuple[Array, Index]]:
-        """For the rows and the columns what the seats of each part have, (parts, 2), and the part of each sample."""
+    def segments(self) -> tuple[tuple[Array, Index], tuple[Array, Index]]:
+        """For rows and columns what the seats of each segment have, (segments, 2), and the segment of each sample."""
         if self.symmetric:
             both = self.row_bits << _BITS | self.col_bits
-            found = _parts(both)
+            found = _segments(both)
             return found, found
-        return _parts(self.row_bits << _BITS), _parts(self.col_bits)
+        return _segments(self.row_bits << _BITS), _segments(self.col_bits)
 
     @cached_property
     def blocks(self) -> list[tuple[int, tuple[int, int], int]]:
-        """Each a part of the columns, a run of parts of the rows, and the seats that have both."""
-        (rows, _), (cols, _) = self.parts
+        """Each a segment of the columns, a run of segments of the rows, and the seats that have both."""
+        (rows, _), (cols, _) = self.segments
         found: list[tuple[int, tuple[int, int], int]] = []
         for b, (_, there) in enumerate(cols):
             wanted = rows[:, 0] & there
@@ -170,10 +170,10 @@ class _Group:
 
     def nanoseconds(self, side: int, itemsize: int) -> float:
         """What cutting and multiplying all tiles takes one core."""
-        (rows, row_part), (cols, col_part) = self.parts
-        n_rows, n_cols = _sizes(rows, row_part), _sizes(cols, col_part)
-        tiles = -(-len(col_part) // side)
-        calls = -(-len(row_part) // side) * tiles * len(self.blocks)
+        (rows, row_segment), (cols, col_segment) = self.segments
+        n_rows, n_cols = _sizes(rows, row_segment), _sizes(cols, col_segment)
+        tiles = -(-len(col_segment) // side)
+        calls = -(-len(row_segment) // side) * tiles * len(self.blocks)
         multiplied = sum(
             float(n_rows[first:last].sum()) * self.width(bits) * (n_cols[b] * _MULTIPLY[itemsize] + tiles * _ADD)
             for b, (first, last), bits in self.blocks
@@ -182,16 +182,16 @@ class _Group:
         return float(multiplied + calls * _CALL + _GATHER * gathered)
 
 
-def _parts(bits: Index) -> tuple[Array, Index]:
+def _segments(bits: Index) -> tuple[Array, Index]:
     """The distinct numbers as what rows and columns have, and which of them each sample has; −1 where it has none."""
-    values, part = np.unique(bits, return_inverse=True)
+    values, segment = np.unique(bits, return_inverse=True)
     if len(values) and values[0] == 0:
-        values, part = values[1:], part - 1
-    return np.stack([values >> _BITS, values & ((1 << _BITS) - 1)], axis=1), part
+        values, segment = values[1:], segment - 1
+    return np.stack([values >> _BITS, values & ((1 << _BITS) - 1)], axis=1), segment
 
 
-def _sizes(parts: Array, part: Index) -> Index:
-    return np.bincount(part[part >= 0], minlength=len(parts))
+def _sizes(segments: Array, segment: Index) -> Index:
+    return np.bincount(segment[segment >= 0], minlength=len(segments))
 
 
 def lanes_of(lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[Lane]:
@@ -260,9 +260,9 @@ def _grouped(seats: Sequence[_Seat], side: int, itemsize: int, *, symmetric: boo
 
 
 def _lane(group: _Group, columns: Sequence[Columns], dtype: np.dtype[Any], side: int, *, project: bool) -> Lane:
-    (row_parts, row_part), (col_parts, col_part) = group.parts
-    rows = _axis(row_part, len(row_parts), side)
-    cols = rows if group.symmetric else _axis(col_part, len(col_parts), side)
+    (row_segments, row_segment), (col_segments, col_segment) = group.segments
+    rows = _axis(row_segment, len(row_segments), side)
+    cols = rows if group.symmetric else _axis(col_segment, len(col_segments), side)
     ends = np.cumsum([seat.width for seat in group.seats]).tolist()
     places = [slice(end - seat.width, end) for end, seat in zip(ends, group.seats, strict=True)]
     blocks = tuple(
@@ -272,19 +272,19 @@ def _lane(group: _Group, columns: Sequence[Columns], dtype: np.dtype[Any], side:
     return Lane(tuple(k for seat in group.seats for k in seat.columns), dtype, project, rows, cols, blocks)
 
 
-def _axis(part: Index, n_parts: int, side: int) -> Axis:
-    tile = np.arange(len(part)) // side
-    order = np.lexsort((part, tile))
-    stored = order[part[order] >= 0]
-    n_tiles = -(-len(part) // side)
-    sizes = np.zeros((n_tiles, n_parts), dtype=np.int64)
-    np.add.at(sizes, (tile[stored], part[stored]), 1)
+def _axis(segment: Index, n_segments: int, side: int) -> Axis:
+    tile = np.arange(len(segment)) // side
+    order = np.lexsort((segment, tile))
+    stored = order[segment[order] >= 0]
+    n_tiles = -(-len(segment) // side)
+    sizes = np.zeros((n_tiles, n_segments), dtype=np.int64)
+    np.add.at(sizes, (tile[stored], segment[stored]), 1)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     return Axis(
         stored,
-        starts[np.arange(n_tiles)[:, None] * n_parts + np.arange(n_parts + 1)],
+        starts[np.arange(n_tiles)[:, None] * n_segments + np.arange(n_segments + 1)],
         side,
-        n_parts == 1 and len(stored) == len(part),
+        n_segments == 1 and len(stored) == len(segment),
     )
 
 

@@ -115,7 +115,7 @@ def persisted(view: View) -> View:
     side_bytes = view.source.tiling.tile**2 * view.source.dtype.itemsize
     for kernel in view.kernels:
         # Kernel by kernel, whatever the number of workers: a later view may select any of them.
-        for unit in units_of(replace(view, kernels=np.array([kernel])), max(1, where.slots // len(view.kernels))):
+        for unit in units_of(replace(view, kernels=np.array([kernel])), beside=len(view.kernels) - 1):
             keys = [(int(kernel), task.i, task.j) for task in unit.tiles]
             task = delayed(_load, pure=False)(shared, keys, dask_key_name=f"load-tiles-{len(tasks)}-{token}")
             tasks.append((task, len(keys) * side_bytes))

@@ -146,7 +146,7 @@ def _units(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -
         return view.source.units(view)
     # The K_jV of a task's kernels are all in memory at its end: no more of them than a quarter of it holds.
     most = max(1, where.task_bytes // 4 // max(1, _bytes_per_kernel(lenses, columns)))
-    return [(unit, None) for unit in units_of(view, where.slots, most)]
+    return [(unit, None) for unit in units_of(view, most)]
 
 
 def _bytes_per_kernel(lenses: Sequence[Lens], columns: Sequence[Columns]) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float
@@ -56,9 +57,9 @@ def sum_order(lens: Lens) -> StoreOrder:
     return StoreOrder.of(rows, lens.view.source.tiling.tile)
 
 
-def put_together(tiles: Iterable[SumTile], lens: Lens) -> LowerTriangle:
+def put_together(tiles: Iterable[SumTile], lens: Lens, dtype: npt.DTypeLike = np.float64) -> LowerTriangle:
     """The sum as one matrix, after the steps."""
-    total = LowerTriangle(sum_order(lens).order)
+    total = LowerTriangle(sum_order(lens).order, dtype)
     for tile in tiles:
         total.put(*tile)
     if lens.fitted.same_for_all:

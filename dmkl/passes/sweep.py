@@ -188,14 +188,14 @@ class _Running:
         width = ends[-1]
         self._total = np.zeros((width, width) if lane.project else (len(lane.rows.stored), width))
         self._vectors: list[tuple[Array, Index]] = []
-        """For each block its vectors over the samples of its part, and where those of each tile begin."""
+        """For each block its vectors over the samples of its segment, and where those of each tile begin."""
 
     def load(self, wides: Sequence[Array]) -> None:
         """Take in the vectors of the next kernels, over all columns of the source."""
         wide = wides[0] if len(wides) == 1 else np.concatenate(wides, axis=1)
         self._vectors = []
         for block in self.lane.blocks:
-            stored, starts = self.lane.cols.of_part(block.cols)
+            stored, starts = self.lane.cols.of_segment(block.cols)
             chosen = wide if len(stored) == len(wide) else wide[stored]
             if sum(part.stop - part.start for part in block.vectors) < wide.shape[1]:
                 chosen = np.concatenate([chosen[:, part] for part in block.vectors], axis=1)
@@ -263,7 +263,7 @@ class _Running:
     def _add(self, block: Block, vectors: Array, part: Array, i: int, j: int, scratch: _Scratch) -> None:
         """Add a block's product of a tile (i, j), or of its mirror image."""
         lane = self.lane
-        across, down = lane.cols.parts(j, block.cols, block.cols + 1), lane.rows.parts(i, *block.rows)
+        across, down = lane.cols.segments(j, block.cols, block.cols + 1), lane.rows.segments(i, *block.rows)
         if across.stop == across.start or down.stop == down.start:
             return
         out = scratch.take("product", lane.dtype, down.stop - down.start, vectors.shape[1])

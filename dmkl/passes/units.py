@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,17 +22,25 @@ class Unit:
     """Whether this unit adds the parts of the result that are not sums over tiles."""
 
 
-def units_of(view: View, slots: int, most: int | None = None) -> list[Unit]:
-    """Cut a pass into tasks: whole kernels, at most `most`, or parts of one, at least some four for each slot.
+_LEAST, _LARGEST = 32, 16
+"""Tasks of a pass at least, where there are tiles enough, and tiles of a task at most. More tasks cost more in
+scheduling and in partial results than they gain in balance."""
 
-    Many more tasks than that cost more in scheduling and in partial results than they gain in balance.
+
+def units_of(view: View, most: int | None = None, beside: int = 0) -> list[Unit]:
+    """Cut a pass into tasks: some whole kernels each, at most `most`, or a part of one.
+
+    The data alone decide, and not where the pass runs: in another order sums would round otherwise, and weights be
+    others in the last digits. `beside` counts further kernels of the pass, which are cut by themselves.
     """
     tiles = view.tile_tasks()
-    n, wanted = len(view.kernels), 4 * slots
-    if n >= wanted:
-        groups = max(min(n, 4 * wanted), 1 if most is None else math.ceil(n / most))
-        return [Unit(group, tuple(tiles), first=True) for group in np.array_split(np.arange(n), groups)]
-    parts = min(math.ceil(wanted / n), max(1, len(tiles)))
+    n = len(view.kernels)
+    wanted = -(-_LEAST // (n + beside))
+    parts = max(1, min(len(tiles), max(wanted, -(-len(tiles) // _LARGEST))))
+    if parts == 1:
+        together = max(1, min(_LARGEST // max(1, len(tiles)), n // _LEAST, n if most is None else most))
+        groups = np.array_split(np.arange(n), -(-n // together))
+        return [Unit(group, tuple(tiles), first=True) for group in groups]
     cuts = np.array_split(np.arange(len(tiles)), parts)
     return [
         Unit(np.array([j]), tuple(tiles[t] for t in cut), first=position == 0)

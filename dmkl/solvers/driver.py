@@ -62,7 +62,7 @@ class Tally:
 def drive(
     solvers: Sequence[tuple[Lens, Solver[Result]]],
     *,
-    lanes: int | None = None,
+    at_once: int | None = None,
     tally: Tally | None = None,
     done: Callable[[int, Result], None] | None = None,
 ) -> tuple[list[Result], float]:
@@ -73,7 +73,7 @@ def drive(
     solvers
         One for each independent problem, with what it sees the kernels through. All lenses look at the same kernels
         of one source.
-    lanes
+    at_once
         The most that run at once; all where missing. What a running solver holds in memory (a factor) it holds
         until it asks for the next.
     tally
@@ -103,7 +103,7 @@ def drive(
                 done(number, stop.value)
 
     while waiting or running:
-        while waiting and (lanes is None or len(running) < lanes):
+        while waiting and (at_once is None or len(running) < at_once):
             number, (lens, solver) = waiting.pop()
             advance(number, lens, solver, None)
         if not running:

@@ -71,7 +71,7 @@ class InMemory(SideBySide):
             threads = blas_threads(min(where.slots_per_host, len(numbers)))
             # What the driver sees are problems over all kernels and rows that ask for one task each.
             whole = [Job(jobs[k].training, partial(_as_task, jobs[k], files, threads)) for k in numbers]
-            outcomes = context.drive(whole, lambda job: job.problem(), lanes=_ROUNDS * where.slots, numbers=numbers)
+            outcomes = context.drive(whole, lambda job: job.problem(), at_once=_ROUNDS * where.slots, numbers=numbers)
         return dict(zip(numbers, outcomes, strict=True))
 
 

@@ -157,7 +157,7 @@ class Context:
         jobs: Sequence[Job],
         solver_of: Callable[[Job], Solver[Outcome]],
         *,
-        lanes: int | None = None,
+        at_once: int | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[Outcome]:
         """Run a solver for each job, side by side; what an earlier run of the same plan has finished is read back.
@@ -178,7 +178,7 @@ class Context:
                 watch.note(f"{len(jobs) - left:,} of {len(jobs):,} problems solved")
 
         running = [(jobs[k].training.square, jobs[k].adapted(solver_of(jobs[k]))) for k in missing]
-        drive(running, lanes=lanes, tally=self.tally, done=keep)
+        drive(running, at_once=at_once, tally=self.tally, done=keep)
         return [outcome for outcome in found if outcome is not None]
 
 
@@ -219,8 +219,8 @@ class SideBySide:
 
     def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
         # No more of them at once than ride one pass.
-        lanes = max(1, settings.block_width() // self.width)
-        return context.drive(jobs, lambda job: job.problem(), lanes=lanes, numbers=numbers)
+        at_once = max(1, settings.block_width() // self.width)
+        return context.drive(jobs, lambda job: job.problem(), at_once=at_once, numbers=numbers)
 
 
 # --- solvers of parts ------------------------------------------------------------------------------------------------

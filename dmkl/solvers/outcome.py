@@ -165,7 +165,7 @@ def relative_gap(difference: float, scale: float) -> float:
     return max(difference, 0.0) / (abs(scale) or float(np.finfo(np.float64).tiny))
 
 
-def check_slopes(q: Float, names: Sequence[str]) -> None:
+def check_slopes(q: Float, names: Sequence[str], noise: float = 0.0) -> None:
     """Refuse slopes that prove a kernel not to be positive semidefinite.
 
     Parameters
@@ -174,6 +174,8 @@ def check_slopes(q: Float, names: Sequence[str]) -> None:
         (n,), proportional to αᵀK_jα.
     names
         The kernels' names, for the message.
+    noise
+        How far below zero rounding may take them.
 
     Raises
     ------
@@ -181,7 +183,7 @@ def check_slopes(q: Float, names: Sequence[str]) -> None:
         Naming the kernel.
     """
     worst_one = int(np.argmin(q))
-    if q[worst_one] < -1e-6 * float(np.abs(q).max()):
+    if q[worst_one] < -max(1e-6 * float(np.abs(q).max()), noise):
         name = repr(names[worst_one]) if names else f"number {worst_one}"
         msg = (
             f"kernel {name} is not positive semidefinite: αᵀKα is negative ({q[worst_one]:.3g}, the largest of all "

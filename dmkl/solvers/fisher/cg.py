@@ -87,7 +87,7 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
 
     # A problem keeps the directions that it has gone through: no more problems at once than ride one pass.
     widest = max(job.problem.h.shape[1] for job in jobs)
-    return context.drive(jobs, solver_of, lanes=max(1, settings.block_width() // widest))
+    return context.drive(jobs, solver_of, at_once=max(1, settings.block_width() // widest))
 
 
 SOLVER = FisherSolver("cg", "wrapper method with blocked conjugate gradients, out of core", _solve)

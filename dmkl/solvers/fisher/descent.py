@@ -203,11 +203,11 @@ def descend_jobs(
         budget // 2,
         "Set dmkl.memory higher, or take solver='subspace', which keeps them on disk, or 'cg'",
     )
-    lanes = min(len(jobs), budget // 2 // least_bytes)
-    capacity = min(_COLUMNS + c, budget // 2 // lanes // column_bytes)
+    at_once = min(len(jobs), budget // 2 // least_bytes)
+    capacity = min(_COLUMNS + c, budget // 2 // at_once // column_bytes)
 
     def solver_of(job: Job) -> Generator[Request, Any, Outcome]:
-        source = source_of(job, lanes, budget)
+        source = source_of(job, at_once, budget)
         return descend(job.problem, job.n_kernels, source, options, capacity=capacity, names=job.names)
 
-    return context.drive(jobs, solver_of, lanes=lanes)
+    return context.drive(jobs, solver_of, at_once=at_once)

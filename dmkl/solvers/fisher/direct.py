@@ -100,7 +100,7 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
         return wrapper(job.problem, job.n_kernels, step, options, job.names)
 
     # Each running problem holds a factor: as many at once as fit.
-    return context.drive(jobs, solver_of, lanes=max(1, allowed_bytes() // needed_bytes(jobs)))
+    return context.drive(jobs, solver_of, at_once=max(1, allowed_bytes() // needed_bytes(jobs)))
 
 
 SOLVER = FisherSolver(

@@ -80,11 +80,11 @@ class WorkingSetSource:
         return directions, products, read
 
 
-def _source(job: Job, lanes: int, budget: int) -> WorkingSetSource:
+def _source(job: Job, at_once: int, budget: int) -> WorkingSetSource:
     sets = working_sets(job.training.square, largest=int(np.sqrt(budget / 256)))
     # A quarter of the memory is for factors.
     factor_bytes = 8 * max(len(one.index) for one in sets) ** 2
-    n_factors = max(1, budget // 4 // lanes // factor_bytes)
+    n_factors = max(1, budget // 4 // at_once // factor_bytes)
     return WorkingSetSource(sets, job.problem.lam, job.problem.h.shape[1], n_factors)
 
 

@@ -86,6 +86,10 @@ def finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float:
     return found
 
 
+_PARTS = 16
+"""Tasks of one block at most, wherever it runs: sums are then added up in the same order."""
+
+
 def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float], float]:
     """K(β)_BB of several views, weights and sets, (b, b) each; and the passes' worth of tiles that were read."""
     where = machine()
@@ -101,7 +105,7 @@ def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float]
     owners: list[int] = []
     for number, (_, weights, index) in enumerate(wanted):
         used = np.flatnonzero(weights)
-        for kernels in np.array_split(used, min(len(used), where.slots)):
+        for kernels in np.array_split(used, min(len(used), _PARTS)):
             work.append(partial(_add, number, weights, kernels, index))
             owners.append(number)
     totals = [np.zeros((len(index), len(index))) for _, _, index in wanted]

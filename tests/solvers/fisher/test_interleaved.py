@@ -179,7 +179,7 @@ def test_problems_share_what_they_read():
     together = dmkl.MKFDA(2.0, 1e-2, solver="interleaved").fit(K, labels)
     alone = [dmkl.MKFDA(2.0, 1e-2, solver="interleaved").fit(K, column) for column in labels.T]
     assert max(one.n_passes_ for one in alone) <= together.n_passes_ < sum(one.n_passes_ for one in alone)
-    assert drive([], lanes=2) == ([], 0)
+    assert drive([], at_once=2) == ([], 0)
 
 
 # --- products of tile columns -----------------------------------------------------------------------------------

@@ -449,7 +449,10 @@ def test_every_place_gives_the_same(scheduler):
     with dask.config.set(scheduler="synchronous"):
         reference = problem.run(block=16, tol=1e-6)
     assert [entry.kind for entry in solver.history] == [entry.kind for entry in reference.history]
-    np.testing.assert_allclose(objectives(solver), objectives(reference), rtol=2e-6)
+    # Sums are cut by the data alone, and each task takes one BLAS thread.
+    np.testing.assert_array_equal(objectives(solver), objectives(reference))
+    for result, other in zip(solver.results, reference.results, strict=True):
+        np.testing.assert_array_equal(result.weights, other.weights)
 
 
 @pytest.mark.parametrize("use_anchors", [True, False])

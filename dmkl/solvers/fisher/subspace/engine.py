@@ -10,8 +10,9 @@ becomes the next block of V, and one pass multiplies the blocks of all of them. 
     anchor     add up the combined kernels of weightings that no anchor serves well         one pass, not every round
     extend     V by the dominant directions of the preconditioned residuals                 one pass
 
-Where a combined kernel fits the memory of a task, anchors make few rounds of it whatever λ is: the residual of a point
-whose weighting is an anchor's gives its exact error; near it the error contracts by the condition number of the two.
+Where a combined kernel fits the memory in single precision, anchors make few rounds of it whatever λ is: the residual
+of a point whose weighting is an anchor's gives its exact error; near it the error contracts by the condition number of
+the two.
 Where it does not fit, the residuals themselves, filled up with the dominant directions of the products, extend V: a
 Krylov method for all points at once, in which the points of large λ converge first, and tiny λ may need a basis of
 nearly m. What is left when the budget of the basis is spent stays open, with its true gap.
@@ -39,7 +40,7 @@ from dmkl.solvers.fisher.subspace.growth import Growth
 from dmkl.solvers.fisher.subspace.problem import Point, Progress, SubspaceOptions, TargetSet, of_space
 from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
 from dmkl.solvers.fisher.subspace.residuals import OpenPoint, residuals, sharpen, solve_reduced_problems
-from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors
+from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors, anchor_bytes
 from dmkl.solvers.outcome import Outcome, Round, Step
 from dmkl.solvers.workspace import Workspace
 
@@ -301,10 +302,7 @@ class SubspaceSolver:
     def _anchors_allowed(self) -> bool:
         if self.options.use_anchors is not None:
             return self.options.use_anchors
-        m = max(space.training.n_train for space in self._spaces)
-        # The matrix, a factor, what taking rows after centering copies, and columns.
-        taking = self._spaces[0].training.square.view.takes_samples
-        return 8 * m * m * (4 if taking else 2) + 16 * m * 8 * self._growth.width <= machine().task_bytes
+        return max(anchor_bytes(space, 8 * self._growth.width) for space in self._spaces) <= machine().total_bytes
 
     def _most_anchors(self) -> int:
         """New anchors of a space in one pass: as many as a task can add up tile by tile."""

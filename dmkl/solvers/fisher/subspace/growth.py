@@ -61,7 +61,7 @@ class Growth:
             h = space.targets[point.target]
             wanted.setdefault((point.space, point.target, rho), Unsolved(point.space, 0, rho, h))
         items = list(wanted.values())
-        found = solve_by_anchors(self.spaces, items) if anchored else [item.columns for item in items]
+        found = [x for x, _ in solve_by_anchors(self.spaces, items)] if anchored else [item.columns for item in items]
         blocks = []
         for f, space in enumerate(self.spaces):
             # Of several passes that the first blocks took, one may have been the last before a kill.
@@ -125,7 +125,7 @@ class Growth:
             nearest = space.nearest(mine[k].solution.beta)
             assert nearest is not None
             asked.append(unsolved(points[k], *nearest, product, self.step))
-        return [x / np.linalg.norm(x) for x in solve_by_anchors(self.spaces, asked) if x.any()]
+        return [x / np.linalg.norm(x) for x, _ in solve_by_anchors(self.spaces, asked) if x.any()]
 
 
 def _spread(items: list[int], most: int) -> list[int]:

@@ -83,6 +83,8 @@ def solve_reduced(
     """
     p, lam, gram = problem.p, problem.lam, problem.gram
     n, r, _ = gram.shape
+    # Of α in the null space of all kernels the quadratic forms are rounding, all of them.
+    unit = float(np.finfo(np.float64).eps) * float(np.abs(np.einsum("jkk->jk", gram)).max(initial=0.0))
     best: ReducedSolution | None = None
     ascent: LineSearch | None = None
     for step in range(1, max_steps + 1):
@@ -90,7 +92,7 @@ def solve_reduced(
         a = scipy.linalg.cho_solve(factor, problem.target, check_finite=False)
         products = (gram.reshape(n * r, r) @ a).reshape(n, r, -1)
         q = np.einsum("rc,nrc->n", a, products) / (4.0 * lam)
-        check_slopes(q, names)
+        check_slopes(q, names, r * unit * float(np.sum(a * a)) / (4.0 * lam))
         linear = 0.25 * float(np.sum(a * (problem.inner @ a))) - float(np.sum(problem.target * a))
         part = float(beta @ q)
         found = ReducedSolution(a, beta, linear + part, linear + dual_norm(q, p), part, step)

@@ -139,11 +139,10 @@ def sharpen(spaces: Sequence[Subspace], points: Sequence[Point], opened: Mapping
         wanted.append(unsolved(points[k], *nearest, r.residual, step))
     if not wanted:
         return
-    for (r, bounds), direction in zip(asked, solve_by_anchors(spaces, wanted), strict=True):
+    for (r, bounds), (direction, squares) in zip(asked, solve_by_anchors(spaces, wanted), strict=True):
         r.direction = direction
         if bounds:
-            bound = 0.5 * float(np.sum(r.residual * direction)) / abs(r.solution.objective)
-            r.bound = min(r.bound, max(bound, 0.0))
+            r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.objective))
 
 
 def unsolved(point: Point, anchor: int, near: Closeness, columns: Float, step: float) -> Unsolved:

@@ -22,7 +22,7 @@ from dmkl.solvers.fisher.subspace.tasks import ProductFiles, combined_products, 
 from dmkl.solvers.running import run_tasks
 from dmkl.solvers.workspace import save_array
 
-__all__ = ["Anchor", "Block", "Subspace", "Unsolved", "add_anchors", "solve_by_anchors"]
+__all__ = ["Anchor", "Block", "Subspace", "Unsolved", "add_anchors", "anchor_bytes", "solve_by_anchors"]
 
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -273,34 +273,53 @@ class Unsolved:
     columns: Float
 
 
-def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> list[Float]:
-    """M⁻¹X of each: one factorization for all that have space, anchor and ridge in common."""
+def anchor_bytes(space: Subspace, n_columns: int) -> int:
+    """Memory that solving by an anchor of a space takes: the factor, and vectors of double precision."""
+    square = space.training.square
+    m = square.view.shape[1]
+    # Where the steps take some of the rows after centering, what they had before is made whole, and copied.
+    matrices = 1 if not square.view.takes_samples else 3
+    return 4 * len(square.view.rows) ** 2 * matrices + 8 * m * n_columns * 6
+
+
+def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> list[tuple[Float, Float]]:
+    """Of each M⁻¹X about, and bounds of xᵀM⁻¹x of each column x.
+
+    One factorization serves all that have space, anchor and ridge in common. Where a factor does not fit a task side by
+    side with others, they are made one after another, each with all memory and all cores.
+    """
+    if not wanted:
+        return []
     where = machine()
     groups: dict[tuple[int, int, float], list[int]] = {}
     for position, item in enumerate(wanted):
         groups.setdefault((item.space, item.anchor, item.ridge), []).append(position)
+    own_columns = {key: np.concatenate([wanted[k].columns for k in some], axis=1) for key, some in groups.items()}
+    needed = max(anchor_bytes(spaces[key[0]], x.shape[1]) for key, x in own_columns.items())
+    alone = needed > where.task_bytes
     # The ridges of one anchor share a task, which puts its sum together once, but leave work for every worker.
-    most = max(1, len(groups) // (3 * where.slots))
+    most = max(1, len(groups) // (3 * where.slots)) if 2 * needed <= where.task_bytes else 1
     parts: list[list[tuple[int, int, float]]] = []
     for key in groups:
         if parts and parts[-1][0][:2] == key[:2] and len(parts[-1]) < most:
             parts[-1].append(key)
         else:
             parts.append([key])
+    side_by_side = 1 if alone else where.slots_per_host
     work = [
-        partial(
-            settle,
-            spaces[part[0][0]].anchors[part[0][1]].total,
-            [ridge for _, _, ridge in part],
-            where.slots_per_host,
-        )
+        partial(settle, spaces[part[0][0]].anchors[part[0][1]].total, [ridge for _, _, ridge in part], side_by_side)
         for part in parts
     ]
-    own = [[np.concatenate([wanted[k].columns for k in groups[key]], axis=1) for key in part] for part in parts]
-    found = (block for blocks in run_tasks("settle", work, own=own) for block in blocks)
+    own = [[own_columns[key] for key in part] for part in parts]
+    if alone:
+        solved = [run_tasks("settle", [one], own=[x])[0] for one, x in zip(work, own, strict=True)]
+    else:
+        solved = run_tasks("settle", work, own=own)
+    found = (pair for pairs in solved for pair in pairs)
     result: list[Any] = [None] * len(wanted)
     for key in (key for part in parts for key in part):
-        widths = [wanted[k].columns.shape[1] for k in groups[key]]
-        for k, piece in zip(groups[key], np.split(next(found), np.cumsum(widths)[:-1], axis=1), strict=True):
-            result[k] = piece
+        x, bounds = next(found)
+        cuts = np.cumsum([wanted[k].columns.shape[1] for k in groups[key]])[:-1]
+        for k, piece, bound in zip(groups[key], np.split(x, cuts, axis=1), np.split(bounds, cuts), strict=True):
+            result[k] = piece, bound
     return result

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.fisher import onto_sphere, uniform_weights
-from dmkl.numerics.triangle import Factor
+from dmkl.numerics.triangle import rough_factor, solved_and_bounded
 from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import StoredSum
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
 from dmkl.solvers.workspace import save_array
@@ -201,18 +204,36 @@ def combined_products(
 # --- anchors -----------------------------------------------------------------------------------------------------
 
 
-def settle(anchor: StoredSum, ridges: list[float], tasks_per_machine: int, columns: list[Float]) -> list[Float]:
-    """M⁻¹X with M = ½(I + K(β̄)/ρ), for every ridge ρ and its X: the sum is put together once."""
+def settle(
+    anchor: StoredSum, ridges: list[float], tasks_per_machine: int, columns: list[Float]
+) -> list[tuple[Float, Float]]:
+    """For every ridge ρ and its X: M⁻¹X about, with M = ½(I + K(β̄)/ρ), and bounds of xᵀM⁻¹x of each column.
+
+    The factors are in single precision, 4·m² bytes, and twice that where one task has several ridges: the sum is put
+    together once then.
+    """
     found = []
     with pinned_blas(blas_threads(tasks_per_machine)):
-        whole, order = anchor.matrix()
-        # One array for all factors: the pages of a new one would take as long as the factorization.
-        scratch = whole if len(ridges) == 1 else np.empty_like(whole)
+        product = SumColumns(anchor).product
+        single = partial(anchor.matrix, np.float32)
+        matrix = _copies(single) if len(ridges) > 1 else single
         for rho, x in zip(ridges, columns, strict=True):
-            if scratch is not whole:
-                np.copyto(scratch, whole)
-            found.append(Factor(scratch, rho, order).solve(x))
+            found.append(solved_and_bounded(rough_factor(matrix, rho), product, rho, x))
     return found
+
+
+def _copies(
+    matrix: Callable[[], tuple[Array, Index | None]],
+) -> Callable[[], tuple[Array, Index | None]]:
+    """What makes a matrix once, and then copies of it, all in one array: the pages of a new one take their time."""
+    whole, order = matrix()
+    scratch = np.empty_like(whole)
+
+    def copy() -> tuple[Array, Index | None]:
+        np.copyto(scratch, whole)
+        return scratch, order
+
+    return copy
 
 
 def group_file(folder: Path, number: int, block: int, group: int) -> str:
