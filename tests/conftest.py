@@ -78,6 +78,12 @@ def cutting(request, monkeypatch):
 
 
 @pytest.fixture
+def tasks_of_parts(monkeypatch):
+    """Passes over sets of any size take some tasks for each kernel; small ones take one otherwise."""
+    monkeypatch.setattr("dmkl.passes.units._SMALLEST", 1)
+
+
+@pytest.fixture
 def synchronous():
     """This thread alone: fastest for small cases."""
     with dask.config.set(scheduler="synchronous"):

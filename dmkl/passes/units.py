@@ -22,9 +22,11 @@ class Unit:
     """Whether this unit adds the parts of the result that are not sums over tiles."""
 
 
-_LEAST, _LARGEST = 32, 16
-"""Tasks of a pass at least, where there are tiles enough, and tiles of a task at most. More tasks cost more in
-scheduling and in partial results than they gain in balance."""
+_TASKS = 32
+"""Tasks of a pass, as far as their size allows: some for each core of a machine, so that none waits long for others."""
+_SMALLEST, _LARGEST = 2**24, 2**28
+"""Bytes of tiles of a task. Smaller ones take less time than Dask does to schedule them and to add up their results;
+larger ones tell too late how far the pass is, and lose too much when a worker dies."""
 
 
 def units_of(view: View, most: int | None = None, beside: int = 0) -> list[Unit]:
@@ -35,15 +37,15 @@ def units_of(view: View, most: int | None = None, beside: int = 0) -> list[Unit]
     """
     tiles = view.tile_tasks()
     n = len(view.kernels)
-    wanted = -(-_LEAST // (n + beside))
-    parts = max(1, min(len(tiles), max(wanted, -(-len(tiles) // _LARGEST))))
-    if parts == 1:
-        together = max(1, min(_LARGEST // max(1, len(tiles)), n // _LEAST, n if most is None else most))
-        groups = np.array_split(np.arange(n), -(-n // together))
-        return [Unit(group, tuple(tiles), first=True) for group in groups]
-    cuts = np.array_split(np.arange(len(tiles)), parts)
-    return [
-        Unit(np.array([j]), tuple(tiles[t] for t in cut), first=position == 0)
-        for j in range(n)
-        for position, cut in enumerate(cuts)
-    ]
+    kernel_bytes = max(1, len(tiles) * view.bytes_per_tile)
+    task_bytes = min(max((n + beside) * kernel_bytes / _TASKS, _SMALLEST), _LARGEST)
+    parts = min(len(tiles), round(kernel_bytes / task_bytes))
+    if parts > 1:
+        cuts = np.array_split(np.arange(len(tiles)), parts)
+        return [
+            Unit(np.array([j]), tuple(tiles[t] for t in cut), first=position == 0)
+            for j in range(n)
+            for position, cut in enumerate(cuts)
+        ]
+    together = max(1, min(int(task_bytes / kernel_bytes), n if most is None else most))
+    return [Unit(group, tuple(tiles), first=True) for group in np.array_split(np.arange(n), -(-n // together))]

@@ -81,7 +81,7 @@ def test_products_agree_everywhere(tmp_path, dense, dtype, scheduler):
         assert error(precise, expected @ V) < 1e-12
 
 
-@pytest.mark.usefixtures("synchronous")
+@pytest.mark.usefixtures("synchronous", "tasks_of_parts")
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("tile", [1, 4, 11, 12, 100])
 def test_products_agree_for_every_tile(tmp_path, tile, full):
@@ -95,7 +95,7 @@ def test_products_agree_for_every_tile(tmp_path, tile, full):
     assert error(K[cols, cols].project(V[:5]), V[:5].T @ matrices[:, cols][:, :, cols] @ V[:5]) < 1e-12
 
 
-@pytest.mark.usefixtures("synchronous")
+@pytest.mark.usefixtures("synchronous", "tasks_of_parts")
 @pytest.mark.parametrize("tile", [1, 3, 7, 50])
 @pytest.mark.parametrize("shape", [(4, 13), (13, 4), (7, 7)])
 def test_rectangular_products_agree(tmp_path, tile, shape):
@@ -229,10 +229,13 @@ def test_tiles_do_not_show(m, steps, seed):
 @pytest.mark.parametrize("slots", [1, 8])
 @pytest.mark.parametrize(
     ("n", "side", "units"),
-    [(1, 1, 32), (3, 1, 42), (20, 1, 280), (20, 5, 40), (40, 5, 40), (40, 20, 40), (640, 20, 40)],
+    # A kernel is 210 tiles of 8 bytes, or 15 of 128, or one of 3,200. A task takes 2,000 to 8,000 bytes.
+    [(1, 1, 1), (40, 1, 40), (1, 4, 1), (40, 4, 40), (100, 4, 34), (2000, 4, 500), (1, 20, 1), (500, 20, 250)],
 )
-def test_tasks_are_few(n, side, units, slots):
-    """Sixteen tiles each, or some 32 in all: never one a tile, and wherever they run the same."""
+def test_tasks_are_few(monkeypatch, n, side, units, slots):
+    """Some 32 in all, unless they were too small or too large then; and wherever they run the same."""
+    monkeypatch.setattr("dmkl.passes.units._SMALLEST", 2000)
+    monkeypatch.setattr("dmkl.passes.units._LARGEST", 8000)
     K = in_memory(np.repeat(psd(1, 20), n, axis=0), side)
     with dask.config.set(num_workers=slots), raise_if_computes():
         applied, projected = K.apply(block(2, 20)), K.project(block(2, 20))
@@ -240,7 +243,16 @@ def test_tasks_are_few(n, side, units, slots):
     assert len(dict(applied.__dask_graph__())) <= 8 * units + 10
 
 
-@pytest.mark.usefixtures("synchronous")
+@pytest.mark.usefixtures("tasks_of_parts")
+@pytest.mark.parametrize(("n", "units"), [(1, 32), (3, 33), (20, 40), (40, 40), (640, 32)])
+def test_a_kernel_may_take_several_tasks(n, units):
+    K = in_memory(np.repeat(psd(1, 20), n, axis=0), 1)
+    with raise_if_computes():
+        applied = K.apply(block(2, 20))
+    assert len(unit_keys(applied, "apply-pass")) == units
+
+
+@pytest.mark.usefixtures("synchronous", "tasks_of_parts")
 def test_each_tile_is_read_once(tmp_path, dense):
     for full, scheduler in itertools.product([False, True], ["synchronous", "threads"]):
         K, source = over(make(tmp_path, dense, tile=5, full=full), Counting)
@@ -261,6 +273,7 @@ def test_tiles_without_samples_are_not_read(stored):
     assert view.bytes_per_pass == len(tiles) * 25 * 8
 
 
+@pytest.mark.usefixtures("tasks_of_parts")
 def test_names_tell_everything_that_makes_a_difference(tmp_path, dense):
     K, V = make(tmp_path, dense.astype("f4"), tile=5), block(2)
     changed = dense.astype("f4")
@@ -299,6 +312,7 @@ def test_names_tell_everything_that_makes_a_difference(tmp_path, dense):
         assert not names & others, f"{one} and {two} share names"
 
 
+@pytest.mark.usefixtures("tasks_of_parts")
 def test_results_built_for_different_numbers_of_threads_go_together():
     matrices = psd(20, 6)
     K, V = in_memory(matrices, 2), block(2, 6)
@@ -310,6 +324,7 @@ def test_results_built_for_different_numbers_of_threads_go_together():
         assert error(result, matrices @ V) < 1e-12
 
 
+@pytest.mark.usefixtures("tasks_of_parts")
 def test_keys_read_like_the_algorithm(stored):
     with raise_if_computes():
         result = stored[TRAIN, TRAIN].center().apply(block(1, 12))
@@ -318,6 +333,7 @@ def test_keys_read_like_the_algorithm(stored):
     assert any(key.startswith("apply-pass-add-") for key in dict(result.__dask_graph__()) if isinstance(key, str))
 
 
+@pytest.mark.usefixtures("tasks_of_parts")
 def test_repeats_are_bit_identical(stored, scheduler):
     view, V = stored[TRAIN, TRAIN].center().normalize("cosine"), block(5, 12)
     first = view.apply(V).compute()
@@ -328,6 +344,7 @@ def test_repeats_are_bit_identical(stored, scheduler):
 # --- several blocks in one pass -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("tasks_of_parts")
 def test_blocks_of_every_kind_ride_one_pass(stored, dense, scheduler):
     V, U, P = block(3), block(2, seed=1), block(2, seed=2)
     weights = np.random.default_rng(3).random((4, 2))
@@ -385,6 +402,7 @@ class Recorded(progress.Watch):
         self.ended += 1
 
 
+@pytest.mark.usefixtures("tasks_of_parts")
 def test_a_watch_is_told_every_byte(stored, scheduler):
     with progress.watching(Recorded()) as watch:
         run_pass([stored.lens()], [Columns(block(1), "each", None, DOUBLE)], "gradient")
@@ -613,6 +631,7 @@ def fragile(request):
         yield client
 
 
+@pytest.mark.usefixtures("tasks_of_parts")
 @pytest.mark.slow
 @pytest.mark.parametrize("fragile", [(2, 3)], indirect=True)
 def test_a_worker_that_dies_costs_its_share(stored, dense, fragile, tmp_path):
@@ -637,6 +656,7 @@ def test_a_worker_that_dies_costs_its_share(stored, dense, fragile, tmp_path):
     assert error(held.apply(block(2)), dense @ block(2)) < 1e-12
 
 
+@pytest.mark.usefixtures("tasks_of_parts")
 @pytest.mark.slow
 @pytest.mark.parametrize("fragile", [(1, 1)], indirect=True)
 def test_a_cluster_that_dies_whole_costs_one_pass(stored, dense, fragile, tmp_path):
