@@ -25,8 +25,8 @@ from dmkl.passes.alignment import align, check_alignable
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.product import GeometricMean
+from dmkl.passes.riders import Columns, Want
 from dmkl.passes.run import pass_graph
-from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, View
 
 __all__ = ["KernelSet", "Split", "measure"]

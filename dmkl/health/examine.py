@@ -12,7 +12,8 @@ from dmkl.errors import CorruptTileError
 from dmkl.numerics.chain import Fitted
 from dmkl.numerics.lanczos import Extremes, extreme_eigenvalues
 from dmkl.numerics.likeness import centered_probes
-from dmkl.passes.sweep import Columns, sweep
+from dmkl.passes.riders import Columns
+from dmkl.passes.sweep import sweep
 from dmkl.passes.units import Unit
 from dmkl.passes.view import Lens, TileKey, TileSource, View
 from dmkl.store.tiles import crc32c

@@ -246,7 +246,7 @@ class Fitted:
         return v, carried
 
     def left(self, j: int, y: Array, carried: list[Array | None], *, offsets: bool = True) -> Array:
-        """Carry the raw product Y back to the view's rows.
+        """Carry the raw product Y back to the view's rows; it is overwritten.
 
         Everything here is linear in Y but the offset −1 r̄ᵀ(Cv) of a rectangular centering: when Y is one of several
         parts of a sum, exactly one part may be given `offsets`.

@@ -65,10 +65,10 @@ class Centering(FittedStep):
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         if self.square:
             return _less_mean(y, self.weights)
-        if v is None:
-            return y
-        assert self.col_mean is not None
-        return np.asarray(y - self.col_mean[j] @ v)
+        if v is not None:
+            assert self.col_mean is not None
+            y -= self.col_mean[j] @ v
+        return y
 
     def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
         assert self.col_mean is not None
@@ -119,15 +119,14 @@ class CenteringOfColumns(FittedStep):
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         if v is not None:
-            y = y - self.mean[j][:, None] * v.sum(axis=0)
+            y -= self.mean[j][:, None] * v.sum(axis=0)
         return _less_mean(y, self.weights)
 
 
 def _less_mean(y: Array, weights: Array | None) -> Array:
-    """Y less the mean of its rows, by weights that sum to one."""
-    if weights is None:
-        return np.asarray(y - y.mean(axis=0, keepdims=True, dtype=np.float64))
-    return np.asarray(y - weights @ y)
+    """Take the mean of its rows, by weights that sum to one, from Y, which is overwritten."""
+    y -= y.mean(axis=0, keepdims=True, dtype=np.float64) if weights is None else weights @ y
+    return y
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,8 @@ class Scaling(FittedStep):
         return float(self.factor[j])
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
-        return np.asarray(y * self.factor[j])
+        y *= self.factor[j]
+        return y
 
     def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
         return np.asarray(block * self.factor[j])
@@ -193,7 +193,8 @@ class CosineScaling(FittedStep):
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         assert self.row_scale is not None
-        return np.asarray(y * self.row_scale[j][:, None])
+        y *= self.row_scale[j][:, None]
+        return y
 
     def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
         assert self.row_scale is not None
@@ -237,7 +238,8 @@ class Weighing(FittedStep):
         return np.asarray(v * self.col_scale[:, None])
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
-        return np.asarray(y * self.row_scale[:, None])
+        y *= self.row_scale[:, None]
+        return y
 
     def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
         return np.asarray(block * self.row_scale[rows][:, None] * self.col_scale[cols][None, :])

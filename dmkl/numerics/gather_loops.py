@@ -9,7 +9,7 @@ from __future__ import annotations
 from dmkl.arrays import Array
 from dmkl.numerics.compiling import compiled
 
-__all__ = ["add", "gather"]
+__all__ = ["add", "gather", "take_rows"]
 
 
 @compiled()
@@ -30,3 +30,13 @@ def add(total: Array, part: Array) -> None:
         target = total[i]
         for j in range(len(source)):
             target[j] += source[j]
+
+
+@compiled()
+def take_rows(matrix: Array, rows: Array, out: Array) -> None:
+    """Write matrix[rows] to out; positions are unsigned."""
+    for i in range(len(rows)):
+        source = matrix[rows[i]]
+        target = out[i]
+        for j in range(len(source)):
+            target[j] = source[j]

@@ -24,7 +24,7 @@ from dmkl.arrays import Array, Index
 from dmkl.passes.view import Lens, TileSource
 
 if TYPE_CHECKING:
-    from dmkl.passes.sweep import Columns
+    from dmkl.passes.riders import Columns
 
 __all__ = ["Axis", "Block", "Lane", "lanes_of"]
 

@@ -19,8 +19,10 @@ from dmkl.errors import InputError
 from dmkl.numerics.chain import Fitted
 from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send_all
 from dmkl.passes.lanes import Lane, lanes_of
+from dmkl.passes.loading import Loaded, loaded
 from dmkl.passes.memory import HeldTiles
-from dmkl.passes.sweep import Columns, Partial, merge, sweep
+from dmkl.passes.riders import Columns
+from dmkl.passes.sweep import Partial, Workbench, merge, sweep
 from dmkl.passes.units import Unit, units_of
 from dmkl.passes.view import Lens, TileKey, covering
 
@@ -90,29 +92,13 @@ def pass_graph(
     view = covering([lens.view for lens in lenses])
     _check_pass(lenses, columns, where)
     token = uuid.uuid4().hex if token is None else graph_token(where, token)
-    # One node each for what every task takes: the graph holds it once, a worker receives it once.
     cut = _units(lenses, columns, where)
-    # The plan too, and not each task's own part of it: Dask would go through all its tiles one by one for futures.
-    plan = [unit for unit, _ in cut]
-    what: dict[str, Any] = {
-        f"{name}-lenses-{token}": [replace(lens, fitted=lens.fitted.for_products()) for lens in lenses],
-        f"{name}-vectors-{token}": list(columns),
-        f"{name}-plan-{token}": plan,
-        f"{name}-lanes-{token}": lanes_of(lenses, columns),
-    }
-    shared_lenses, shared_columns, shared_plan, shared_lanes = send_all(what)
+    # One node for what every task takes: the graph holds it once, a worker receives it once.
+    (shared,) = send_all({f"{name}-shared-{token}": _shared(lenses, columns, [unit for unit, _ in cut], fitted)})
     units, parts = [], []
     for number, (unit, held) in enumerate(cut):
         task = delayed(_sweep_part, pure=False)(
-            shared_lenses,
-            fitted,
-            shared_plan,
-            number,
-            shared_columns,
-            where.slots_per_host,
-            held,
-            shared_lanes,
-            dask_key_name=f"{name}-{number}-{token}",
+            shared, fitted, number, where.slots_per_host, held, dask_key_name=f"{name}-{number}-{token}"
         )
         units.append((unit, task, len(unit.kernels) * len(unit.tiles) * view.bytes_per_tile))
         parts.append(
@@ -124,19 +110,41 @@ def pass_graph(
     return PassGraph(units, parts, list(columns), name, token)
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """What all tasks of a pass take."""
+
+    lenses: list[Lens]
+    columns: list[Columns]
+    units: list[Unit]
+    lanes: list[Lane]
+    ready: Loaded | None
+    """The vectors, where all kernels see them alike; the columns are without them then."""
+    bench: Workbench
+
+
+def _shared(lenses: Sequence[Lens], columns: Sequence[Columns], units: list[Unit], fitted: Delayed | None) -> _Shared:
+    through = [replace(lens, fitted=lens.fitted.for_products()) for lens in lenses]
+    lanes, ready, riding = lanes_of(lenses, columns), None, list(columns)
+    if fitted is None and all(lens.fitted.same_for_all for lens in lenses):
+        ready, riding = loaded(through, columns, lanes, 0), [c.without_vectors() for c in columns]
+    return _Shared(through, riding, units, lanes, ready, Workbench())
+
+
 def _sweep_part(
-    lenses: list[Lens],
-    fitted: Fitted | None,
-    plan: list[Unit],
-    number: int,
-    columns: list[Columns],
-    tasks_per_machine: int,
-    held: dict[TileKey, Array] | None,
-    lanes: list[Lane],
+    shared: _Shared, fitted: Fitted | None, number: int, tasks_per_machine: int, held: dict[TileKey, Array] | None
 ) -> Partial:
-    if fitted is not None:
-        lenses = [replace(lenses[0], fitted=fitted)]
-    return sweep(lenses, plan[number], columns, tasks_per_machine, held, lanes)
+    lenses = shared.lenses if fitted is None else [replace(shared.lenses[0], fitted=fitted)]
+    return sweep(
+        lenses,
+        shared.units[number],
+        shared.columns,
+        tasks_per_machine,
+        held,
+        lanes=shared.lanes,
+        ready=shared.ready,
+        bench=shared.bench,
+    )
 
 
 def _units(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> list[tuple[Unit, Any]]:

@@ -11,45 +11,25 @@ and for the small result VᵀKV once, since the mirrored tile contributes the tr
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
-from dmkl.arrays import Array, Index
-from dmkl.numerics.gather_loops import add, gather
+from dmkl.arrays import Array
+from dmkl.numerics.gather_loops import add, gather, take_rows
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.lanes import Block, Lane, lanes_of
+from dmkl.passes.loading import Loaded, is_whole, loaded
+from dmkl.passes.riders import Columns
 from dmkl.passes.units import Unit
 from dmkl.passes.view import Lens, TileKey, TileTask
 
-__all__ = ["Columns", "Partial", "Want", "merge", "sweep"]
+__all__ = ["Partial", "Workbench", "merge", "sweep"]
 
-Want = Literal["each", "sum", "project"]
 Stream = Iterator[tuple[TileKey, Array]]
-
-
-@dataclass(frozen=True)
-class Columns:
-    """A block of vectors that rides a pass."""
-
-    block: Array
-    """V, (cols, b), over the columns of its view."""
-    want: Want
-    """K_j V for every kernel ("each"), Σ_j K_j V diag(w_j) ("sum"), or VᵀK_jV for every kernel ("project")."""
-    weights: Array | None
-    """w, (kernels, b), for "sum"."""
-    dtype: np.dtype[Any]
-    """The precision of the products: that of the kernels, or float64 to lose nothing of a float32 set's entries."""
-    lens: int = 0
-    """Which of the lenses that share the pass it goes through."""
-
-    @property
-    def width(self) -> int:
-        """Columns of the block."""
-        return int(self.block.shape[1])
-
 
 Partial = list[Array]
 """For each Columns: (kernels of the unit, rows, b), (rows, b) or (kernels of the unit, b, b)."""
@@ -63,30 +43,75 @@ def merge(partials: list[Array]) -> Array:
     return total
 
 
+class _Buffers:
+    """Arrays that are used again for every tile: fresh pages would take as long as filling them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[Any, Array] = {}
+
+    def take(self, use: Any, dtype: np.dtype[Any], *shape: int) -> Array:
+        """An array of this shape that holds anything; good until the next one for the same use."""
+        size = int(np.prod(shape))
+        buffer = self._buffers.get((use, dtype))
+        if buffer is None or buffer.size < size:
+            buffer = self._buffers[use, dtype] = np.empty(size, dtype=dtype)
+        return buffer[:size].reshape(shape)
+
+
+class Workbench:
+    """The buffers of a pass in one process: tasks take them over from those that have ended."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Buffers] = []
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Workbench, ()  # another process has its own
+
+    @contextmanager
+    def buffers(self) -> Iterator[_Buffers]:
+        """Buffers that no other task uses inside this context."""
+        with self._lock:
+            mine = self._idle.pop() if self._idle else _Buffers()
+        try:
+            yield mine
+        finally:
+            with self._lock:
+                self._idle.append(mine)
+
+
 def sweep(
     lenses: Sequence[Lens],
     unit: Unit,
-    columns: list[Columns],
+    columns: Sequence[Columns],
     tasks_per_machine: int,
     held: dict[TileKey, Array] | None = None,
+    *,
     lanes: Sequence[Lane] | None = None,
+    ready: Loaded | None = None,
+    bench: Workbench | None = None,
 ) -> Partial:
     """Go once through the tiles of a unit: those that are `held` in memory, or else as they are read.
 
-    `lanes` are those of the pass (`lanes_of`), where it has found them for all of its units.
+    `lanes` are those of the pass (`lanes_of`), where it has found them for all of its units, and `ready` its vectors,
+    where they are the same for all kernels.
     """
-    # What has come from another process may lie unaligned: NumPy then copies it for each product, into another layout,
-    # for which BLAS takes another kernel that rounds otherwise.
-    columns = [replace(c, block=np.require(c.block, requirements=["ALIGNED"])) for c in columns]
     view = lenses[0].view
     keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]
     stream = view.source.stream(keys) if held is None else ((key, held[key]) for key in keys)
-    with pinned_blas(blas_threads(tasks_per_machine)):
-        return _sweep(lenses, unit, columns, lanes_of(lenses, columns) if lanes is None else lanes, stream)
+    lanes = lanes_of(lenses, columns) if lanes is None else lanes
+    with pinned_blas(blas_threads(tasks_per_machine)), (bench or Workbench()).buffers() as buffers:
+        return _sweep(lenses, unit, columns, lanes, ready, stream, buffers)
 
 
 def _sweep(
-    lenses: Sequence[Lens], unit: Unit, columns: list[Columns], lanes: Sequence[Lane], stream: Stream
+    lenses: Sequence[Lens],
+    unit: Unit,
+    columns: Sequence[Columns],
+    lanes: Sequence[Lane],
+    ready: Loaded | None,
+    stream: Stream,
+    buffers: _Buffers,
 ) -> Partial:
     seen = [lenses[c.lens] for c in columns]
     results: list[Any] = [
@@ -95,29 +120,25 @@ def _sweep(
         else np.empty((len(unit.kernels), *_shape(c, lens.view.shape[1])), _out(c))
         for c, lens in zip(columns, seen, strict=True)
     ]
-    running = [_Running(lane, columns, seen) for lane in lanes]
-    scratch = _Scratch()
-    kept: list[list[Array | None]] = []
+    vectors = None if ready is None else ready.aligned()
+    same_for_all = all(lens.fitted.same_for_all for lens in lenses)
+    running = [_Running(number, lane, columns, seen, buffers) for number, lane in enumerate(lanes)]
     for place, k in enumerate(unit.kernels):
-        if not kept or not all(lens.fitted.same_for_all for lens in lenses):
-            carried = [_carry(lens, int(k), c) for c, lens in zip(columns, seen, strict=True)]
-            kept = [offset for _, offset in carried]
-            for one in running:
-                one.load([carried[position][0] for position in one.lane.columns])
-            del carried
+        if vectors is None or not same_for_all:
+            vectors = loaded(lenses, columns, lanes, int(k))
         for one in running:
             one.clear()
         for task in unit.tiles:
             _, tile = next(stream)
             for one in running:
-                one.multiply(task, tile, scratch)
+                one.multiply(task, tile, vectors)
         for one in running:
             for position, total in one.totals():
                 c, lens = columns[position], seen[position]
                 if c.want == "project":
                     results[position][place] = total * lens.fitted.factor(int(k))
                     continue
-                product = lens.fitted.left(int(k), total, kept[position], offsets=unit.first)
+                product = lens.fitted.left(int(k), total, vectors.offsets[position], offsets=unit.first)
                 if c.want == "sum":
                     assert c.weights is not None
                     results[position] += product * c.weights[k]
@@ -135,49 +156,16 @@ def _out(c: Columns) -> np.dtype[Any]:
     return c.dtype if c.want == "each" else np.dtype(np.float64)
 
 
-def _carry(lens: Lens, k: int, c: Columns) -> tuple[Array, list[Array | None]]:
-    """V over all columns of the source, zero where the view has no sample; and what the offsets need of it."""
-    view = lens.view
-    carried, kept = lens.fitted.right(k, c.block)
-    n_cols = view.source.tiling.cols
-    if is_whole(view.cols, n_cols):
-        return np.ascontiguousarray(carried, dtype=c.dtype), kept
-    once = len(np.unique(view.cols)) == len(view.cols)
-    wide = np.zeros((n_cols, c.width), dtype=c.dtype if once else np.float64)
-    if once:
-        wide[view.cols] = carried
-    else:
-        np.add.at(wide, view.cols, carried)
-    return np.ascontiguousarray(wide, dtype=c.dtype), kept
-
-
-def is_whole(positions: Index, length: int) -> bool:
-    """Whether the positions are all there are, in order: nothing has to be moved then."""
-    return len(positions) == length and bool(np.all(positions == np.arange(length)))
-
-
-class _Scratch:
-    """Arrays that are used again for every tile: fresh pages would take as long as filling them."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[Any, Array] = {}
-
-    def take(self, use: str, dtype: np.dtype[Any], rows: int, cols: int) -> Array:
-        """An array of this shape, (rows, cols), that holds anything; good until the next one for the same use."""
-        buffer = self._buffers.get((use, dtype))
-        if buffer is None or buffer.size < rows * cols:
-            buffer = self._buffers[use, dtype] = np.empty(rows * cols, dtype=dtype)
-        return buffer[: rows * cols].reshape(rows, cols)
-
-
 class _Running:
     """A lane while one kernel after another goes through it.
 
     Sums over tiles are in float64: what they add up to then does not depend on which tiles went into which task.
     """
 
-    def __init__(self, lane: Lane, columns: Sequence[Columns], seen: Sequence[Lens]) -> None:
-        self.lane = lane
+    def __init__(
+        self, number: int, lane: Lane, columns: Sequence[Columns], seen: Sequence[Lens], buffers: _Buffers
+    ) -> None:
+        self.lane, self._number, self._buffers = lane, number, buffers
         # Passes over whole tiles do without loops that have to be compiled.
         self._whole = lane.rows.is_whole and lane.cols.is_whole
         self._seen = [seen[position] for position in lane.columns]
@@ -186,87 +174,87 @@ class _Running:
             slice(end - columns[position].width, end) for end, position in zip(ends, lane.columns, strict=True)
         ]
         width = ends[-1]
-        self._total = np.zeros((width, width) if lane.project else (len(lane.rows.stored), width))
-        self._vectors: list[tuple[Array, Index]] = []
-        """For each block its vectors over the samples of its segment, and where those of each tile begin."""
-
-    def load(self, wides: Sequence[Array]) -> None:
-        """Take in the vectors of the next kernels, over all columns of the source."""
-        wide = wides[0] if len(wides) == 1 else np.concatenate(wides, axis=1)
-        self._vectors = []
-        for block in self.lane.blocks:
-            stored, starts = self.lane.cols.of_segment(block.cols)
-            chosen = wide if len(stored) == len(wide) else wide[stored]
-            if sum(part.stop - part.start for part in block.vectors) < wide.shape[1]:
-                chosen = np.concatenate([chosen[:, part] for part in block.vectors], axis=1)
-            self._vectors.append((chosen, starts))
+        shape = (width, width) if lane.project else (len(lane.rows.stored), width)
+        self._total = buffers.take(("total", number), np.dtype(np.float64), *shape)
+        # Which of these are the rows of a view, where they are not all in order.
+        self._where = [lane.rows.find(lens.view.rows) for lens in self._seen]
 
     def clear(self) -> None:
         """Begin with the next kernel."""
         self._total[:] = 0.0
 
-    def multiply(self, task: TileTask, tile: Array, scratch: _Scratch) -> None:
+    def multiply(self, task: TileTask, tile: Array, loaded: Loaded) -> None:
         """Add the products of one tile."""
         lane = self.lane
         if not (self._looks_at(task.i, task.j) or (task.transposed and self._looks_at(task.j, task.i))):
             return
-        part = self._cut(task, tile, scratch)
-        for block, (vectors, starts) in zip(lane.blocks, self._vectors, strict=True):
+        part = self._cut(task, tile)
+        for block, (vectors, starts) in zip(lane.blocks, loaded.blocks[self._number], strict=True):
             if lane.project:
                 left, right = (vectors[starts[t] : starts[t + 1]] for t in (task.i, task.j))
-                self._project(task, left, part, right, scratch)
+                self._project(task, left, part, right)
                 continue
             if task.forward:
-                self._add(block, vectors[starts[task.j] : starts[task.j + 1]], part, task.i, task.j, scratch)
+                self._add(block, vectors[starts[task.j] : starts[task.j + 1]], part, task.i, task.j)
             if task.transposed:
                 # The tile stands for its mirror image too, where its rows are columns.
-                self._add(block, vectors[starts[task.i] : starts[task.i + 1]], part.T, task.j, task.i, scratch)
+                self._add(block, vectors[starts[task.i] : starts[task.i + 1]], part.T, task.j, task.i)
 
     def totals(self) -> Iterator[tuple[int, Array]]:
-        """For each of the columns, by position, its raw product for the rows of its view, or its projection."""
-        for position, lens, place in zip(self.lane.columns, self._seen, self._places, strict=True):
+        """For each of the columns, by position, its raw product for the rows of its view, or its projection.
+
+        It may be written to, and is good until the next one is asked for.
+        """
+        for position, where, place in zip(self.lane.columns, self._where, self._places, strict=True):
             if self.lane.project:
                 yield position, self._total
                 continue
-            where = self.lane.rows.find(lens.view.rows)
-            yield position, self._total[:, place] if is_whole(where, len(self._total)) else self._total[where, place]
+            rows = self._total[:, place]
+            if is_whole(where, len(rows)):
+                yield position, rows
+            elif self._whole:
+                yield position, rows[where]
+            else:
+                chosen = self._buffers.take("rows", rows.dtype, len(where), rows.shape[1])
+                take_rows(rows, where.astype(np.uint64), chosen)
+                yield position, chosen
 
     def _looks_at(self, i: int, j: int) -> bool:
         """Whether any of the lane's samples are rows and columns of a tile."""
         rows, cols = self.lane.rows.run(i), self.lane.cols.run(j)
         return bool(rows.stop > rows.start and cols.stop > cols.start)
 
-    def _cut(self, task: TileTask, tile: Array, scratch: _Scratch) -> Array:
+    def _cut(self, task: TileTask, tile: Array) -> Array:
         """The samples of the lane, in its order and precision."""
         rows, cols, dtype = self.lane.rows, self.lane.cols, self.lane.dtype
         tile = np.require(tile, requirements=["ALIGNED"]).view()
         if self._whole:
             if tile.dtype == dtype:
                 return tile
-            part = scratch.take("tile", dtype, *tile.shape)
+            part = self._buffers.take("tile", dtype, *tile.shape)
             np.copyto(part, tile)
             return part
         down, across = (positions.astype(np.uint64) for positions in (rows.inside(task.i), cols.inside(task.j)))
-        part = scratch.take("tile", dtype, len(down), len(across))
+        part = self._buffers.take("tile", dtype, len(down), len(across))
         tile.flags.writeable = False  # one kind of array: each is compiled for anew
         gather(tile, down, across, part)
         return part
 
-    def _project(self, task: TileTask, left: Array, part: Array, right: Array, scratch: _Scratch) -> None:
+    def _project(self, task: TileTask, left: Array, part: Array, right: Array) -> None:
         """Add V_iᵀ (K_ij V_j), of a view whose rows are its columns."""
-        product = np.matmul(part, right, out=scratch.take("product", self.lane.dtype, len(part), right.shape[1]))
+        product = np.matmul(part, right, out=self._buffers.take("product", self.lane.dtype, len(part), right.shape[1]))
         inner = left.T @ product
         self._total += inner
         if task.transposed:
             self._total += inner.T
 
-    def _add(self, block: Block, vectors: Array, part: Array, i: int, j: int, scratch: _Scratch) -> None:
+    def _add(self, block: Block, vectors: Array, part: Array, i: int, j: int) -> None:
         """Add a block's product of a tile (i, j), or of its mirror image."""
         lane = self.lane
         across, down = lane.cols.segments(j, block.cols, block.cols + 1), lane.rows.segments(i, *block.rows)
         if across.stop == across.start or down.stop == down.start:
             return
-        out = scratch.take("product", lane.dtype, down.stop - down.start, vectors.shape[1])
+        out = self._buffers.take("product", lane.dtype, down.stop - down.start, vectors.shape[1])
         product = np.matmul(part[down, across], vectors, out=out)
         begin = lane.rows.run(i).start
         rows, start = slice(begin + down.start, begin + down.stop), 0

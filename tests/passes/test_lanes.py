@@ -8,8 +8,8 @@ from sklearn.model_selection import KFold
 
 import dmkl
 from dmkl.passes.lanes import lanes_of
+from dmkl.passes.riders import Columns
 from dmkl.passes.run import run_pass
-from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 
 SINGLE = np.dtype(np.float32)

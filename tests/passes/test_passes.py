@@ -36,8 +36,8 @@ import dmkl
 from dmkl import progress
 from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorkersError, WorkerLostError
 from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.riders import Columns
 from dmkl.passes.run import run_pass
-from dmkl.passes.sweep import Columns
 
 M = 23
 DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)

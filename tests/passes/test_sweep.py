@@ -7,8 +7,8 @@ import pytest
 
 import dmkl
 from dmkl.numerics.chain import Fitted
+from dmkl.passes.riders import Columns
 from dmkl.passes.run import run_pass
-from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 
 

@@ -19,8 +19,8 @@ from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Float
 from dmkl.passes.execute import again, execute, machine
+from dmkl.passes.riders import Columns
 from dmkl.passes.run import pass_bytes, pass_graph
-from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import Block, Groups, Subspace
