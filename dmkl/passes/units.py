@@ -22,7 +22,7 @@ class Unit:
     """Whether this unit adds the parts of the result that are not sums over tiles."""
 
 
-_TASKS = 32
+_TASKS = 16
 """Tasks of a pass, as far as their size allows: some for each core of a machine, so that none waits long for others."""
 _SMALLEST, _LARGEST = 2**24, 2**28
 """Bytes of tiles of a task. Smaller ones take less time than Dask does to schedule them and to add up their results;
