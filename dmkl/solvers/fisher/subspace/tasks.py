@@ -78,28 +78,24 @@ def keep_products(
 
     With W_j in single precision VᵀW_j is that of the products in double precision wherever V has some: (K_jV)ᵀU.
     """
-    v = np.load(keeping.basis)
+    v = np.load(keeping.basis, mmap_mode="r")  # read where it is used, and not copied for each kernel
     m, (first, last) = len(v), keeping.columns
     if keeping.ahead:
         save_array(keeping.ahead, products[:, :m, last - first :])
     products = products[:, :, : last - first]
     save_array(keeping.path, products)
-    u = v[:, first:last]
-    errors = None
+    u = np.ascontiguousarray(v[:, first:last])
+    probes = None if keeping.known is None else np.load(keeping.probes, mmap_mode="r")
+    cross, errors = np.empty((len(kernels), v.shape[1], last - first)), []
     with pinned_blas(blas_threads(tasks_per_machine)):
-        cross = np.stack([v.T @ w[:m].astype(np.float64, copy=False) for w in products])
-        for (start, stop), files in keeping.double:
-            for place, kernel in enumerate(kernels):
+        for place, (w, kernel) in enumerate(zip(products, kernels, strict=True)):
+            double = w[:m].astype(np.float64, copy=False)
+            np.matmul(v.T, double, out=cross[place])
+            for (start, stop), files in keeping.double:
                 cross[place, start:stop] = files.strip(kernel, slice(0, m)).T @ u
-        if keeping.known is not None:
-            probes = np.load(keeping.probes).T
-            errors = np.stack(
-                [
-                    probes @ w[:m].astype(np.float64, copy=False) - keeping.known.strip(kernel, slice(0, m)).T @ u
-                    for w, kernel in zip(products, kernels, strict=True)
-                ]
-            )
-    return cross, errors
+            if probes is not None and keeping.known is not None:
+                errors.append(probes.T @ double - keeping.known.strip(kernel, slice(0, m)).T @ u)
+    return cross, np.stack(errors) if errors else None
 
 
 # --- reduced problems --------------------------------------------------------------------------------------------
