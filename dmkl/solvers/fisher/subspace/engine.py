@@ -118,6 +118,8 @@ class SubspaceSolver:
         self._step = grid_step([point.lam for point in points])
         self._growth = Growth(self._spaces, points, width, self._step)
         self._worst: list[float] = []
+        self._more: dict[int, list[Float]] = {}
+        """Directions of each space that its anchors have given this round, beyond those of the residuals."""
         workspace.check_shared()
         self._ended = False
         if (saved := restore(workspace, self._spaces, self.progress)) is not None:
@@ -157,7 +159,7 @@ class SubspaceSolver:
                     self._worst.append(max(r.left for r in opened.values()))
                     self._note_steps(opened)
                     self._refine(opened)
-                    blocks = self._growth.next_blocks(number, opened)
+                    blocks = self._growth.next_blocks(number, opened, self._more)
             # One block there must be: without any there is nothing to report.
             if all(space.width for space in self._spaces) and self._is_spent(blocks):
                 self._end()
@@ -173,6 +175,7 @@ class SubspaceSolver:
 
     def _solve_round(self) -> dict[int, OpenPoint]:
         """Solve the open points, settle those that are certified, and return the rest."""
+        self._more.clear()
         opened = self._solve()
         self._settle_certified(opened)
         self._sharpen(opened)
@@ -242,7 +245,10 @@ class SubspaceSolver:
 
     def _sharpen(self, opened: dict[int, OpenPoint]) -> None:
         """Use the anchors, and settle what they certify."""
-        sharpen(self._spaces, self.points, opened, self._step)
+        rng = np.random.default_rng([len(self.history), 1])
+        more = sharpen(self._spaces, self.points, opened, self._step, self._growth.width, rng)
+        for f, found in more.items():
+            self._more.setdefault(f, []).extend(found)
         for k, r in opened.items():
             self.progress[k].gap = r.gap
         self._settle_certified(opened)

@@ -13,14 +13,10 @@ from dmkl.numerics.fisher import uniform_weights
 from dmkl.solvers.fisher.subspace.anchors import ridge
 from dmkl.solvers.fisher.subspace.directions import dominant_block
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
-from dmkl.solvers.fisher.subspace.residuals import OpenPoint, unsolved
+from dmkl.solvers.fisher.subspace.residuals import OpenPoint
 from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anchors
 
 __all__ = ["Growth"]
-
-
-_FILLED = 6
-"""Points of a space whose sensitivities fill up a block: each costs a factorization."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +68,26 @@ class Growth:
             blocks.append(self._dominant(number, f, space.basis, mine, self._room(space)))
         return blocks
 
-    def next_blocks(self, number: int, opened: Mapping[int, OpenPoint]) -> list[Float]:
-        """What the open points lack, filled up with what they will ask for next."""
-        return [self._next_block(number, f, of_space(self.points, opened, f)) for f in range(len(self.spaces))]
+    def next_blocks(
+        self, number: int, opened: Mapping[int, OpenPoint], more: Mapping[int, Sequence[Float]]
+    ) -> list[Float]:
+        """What the open points lack, filled up with what they will ask for next.
 
-    def _next_block(self, number: int, f: int, mine: dict[int, OpenPoint]) -> Float:
+        Parameters
+        ----------
+        number
+            Of the round.
+        opened
+            The open points.
+        more
+            For each space further directions that its anchors have given.
+        """
+        return [
+            self._next_block(number, f, of_space(self.points, opened, f), list(more.get(f, ())))
+            for f in range(len(self.spaces))
+        ]
+
+    def _next_block(self, number: int, f: int, mine: dict[int, OpenPoint], more: list[Float]) -> Float:
         space = self.spaces[f]
         width = self._room(space)
         if not mine or not width:
@@ -84,7 +95,8 @@ class Growth:
         block = self._dominant(number, f, space.basis, [r.wanted for r in mine.values()], width)
         if block.shape[1] < width:
             basis = np.concatenate([space.basis, block], axis=1)
-            more = self._filling(number, f, mine, width - block.shape[1])
+            more = more if space.anchors else self._newest(number, f, width - block.shape[1])
+            more = [x / np.linalg.norm(x) for x in more if x.any()]
             more_block = self._dominant(number, f, basis, more, width - block.shape[1])
             block = np.concatenate([block, more_block], axis=1)
         return block
@@ -100,34 +112,10 @@ class Growth:
         rng = np.random.default_rng([number, f])
         return dominant_block(basis, np.concatenate(columns, axis=1), width, 1e-6, rng)
 
-    def _filling(self, number: int, f: int, mine: dict[int, OpenPoint], width: int) -> list[Float]:
-        """Directions for other weights than the present ones: random combinations Σ_j ω_j K_jα, through the anchor.
-
-        To first order a change of β changes α by −(1/2λ) A⁻¹ Σ_j δβ_j K_jα. Without anchors there is no A⁻¹, and the
-        newest basis vectors take the place of the α: what the single kernels make of them is the next Krylov block.
-        """
-        space, points = self.spaces[f], self.points
-        n = space.n_kernels
+    def _newest(self, number: int, f: int, width: int) -> list[Float]:
+        """What single kernels make of the newest basis vectors: without anchors, which know more, a Krylov block."""
+        space = self.spaces[f]
         rng = np.random.default_rng([number, f, 1])
-        wanted = math.ceil(1.5 * width)
-        if not space.anchors:
-            newest = np.eye(space.width)[:, -min(self.width, space.width) :]
-            picked = [newest[:, [u % newest.shape[1]]] for u in range(max(wanted, newest.shape[1]))]
-            pairs = [(rng.standard_normal(n), column) for column in picked]
-            return [x / np.linalg.norm(x) for x in space.products(pairs, held_out=False) if x.any()]
-        by_grid = sorted(mine, key=lambda k: (points[k].target, points[k].lam, points[k].p))
-        chosen = _spread(by_grid, _FILLED)
-        columns = sum(mine[k].solution.coefficients.shape[1] for k in chosen)
-        owners = [k for k in chosen for _ in range(max(1, min(n, math.ceil(wanted / columns))))]
-        pairs = [(rng.standard_normal(n), mine[k].solution.coefficients) for k in owners]
-        asked = []
-        for k, product in zip(owners, space.products(pairs, held_out=False), strict=True):
-            nearest = space.nearest(mine[k].solution.beta)
-            assert nearest is not None
-            asked.append(unsolved(points[k], *nearest, product, self.step))
-        return [x / np.linalg.norm(x) for x, _ in solve_by_anchors(self.spaces, asked) if x.any()]
-
-
-def _spread(items: list[int], most: int) -> list[int]:
-    """At most `most` of them, evenly spread."""
-    return items if len(items) <= most else [items[round(k)] for k in np.linspace(0, len(items) - 1, most)]
+        newest = np.eye(space.width)[:, -min(self.width, space.width) :]
+        picked = [newest[:, [u % newest.shape[1]]] for u in range(max(math.ceil(1.5 * width), newest.shape[1]))]
+        return space.products([(rng.standard_normal(space.n_kernels), column) for column in picked], held_out=False)

@@ -5,6 +5,7 @@ Nothing here takes a pass: the products K_jV are at hand, and so are the sums of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -123,13 +124,22 @@ def residuals(
     return found
 
 
-def sharpen(spaces: Sequence[Subspace], points: Sequence[Point], opened: Mapping[int, OpenPoint], step: float) -> None:
+def sharpen(
+    spaces: Sequence[Subspace],
+    points: Sequence[Point],
+    opened: Mapping[int, OpenPoint],
+    step: float,
+    width: int,
+    rng: np.random.Generator,
+) -> dict[int, list[Float]]:
     """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
 
-    Points whose nearest anchor has served them already are left as they are.
+    Points whose nearest anchor has served them already are left as they are. Returns for each space further directions
+    to fill up a block of `width` columns (see `_other_weights`): the factors are at hand, and cost most by far.
     """
     asked: list[tuple[OpenPoint, bool]] = []
     wanted: list[Unsolved] = []
+    served: dict[int, dict[tuple[int, float], list[int]]] = {}
     for k, r in opened.items():
         nearest = spaces[points[k].space].nearest(r.solution.beta)
         if nearest is None or nearest[1].condition >= r.condition:
@@ -137,12 +147,49 @@ def sharpen(spaces: Sequence[Subspace], points: Sequence[Point], opened: Mapping
         r.condition = nearest[1].condition
         asked.append((r, nearest[1].bounds))
         wanted.append(unsolved(points[k], *nearest, r.residual, step))
+        served.setdefault(points[k].space, {}).setdefault((wanted[-1].anchor, wanted[-1].ridge), []).append(k)
     if not wanted:
-        return
-    for (r, bounds), (direction, squares) in zip(asked, solve_by_anchors(spaces, wanted), strict=True):
+        return {}
+    filling = [one for f, groups in served.items() for one in _other_weights(spaces[f], f, groups, opened, width, rng)]
+    solved = solve_by_anchors(spaces, wanted + filling)
+    for (r, bounds), (direction, squares) in zip(asked, solved[: len(wanted)], strict=True):
         r.direction = direction
         if bounds:
             r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.objective))
+    more: dict[int, list[Float]] = {}
+    for one, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
+        more.setdefault(one.space, []).append(x)
+    return more
+
+
+def _other_weights(
+    space: Subspace,
+    f: int,
+    groups: Mapping[tuple[int, float], Sequence[int]],
+    opened: Mapping[int, OpenPoint],
+    width: int,
+    rng: np.random.Generator,
+) -> list[Unsolved]:
+    """Directions for other weights than the present ones: random combinations Σ_j ω_j K_jα, through the anchors.
+
+    To first order a change of β changes α by −(1/2λ) A⁻¹ Σ_j δβ_j K_jα. None are wanted where the residuals themselves
+    fill a block.
+
+    Parameters
+    ----------
+    groups
+        The points of the space that each anchor and ridge serves.
+    """
+    columns = [opened[k].residual.shape[1] for members in groups.values() for k in members]
+    if sum(columns) >= 2 * width:
+        return []
+    # One point of each group: α changes little among those that a factor serves.
+    chosen = {key: members[len(members) // 2] for key, members in groups.items()}
+    each = math.ceil(1.5 * width / sum(opened[k].residual.shape[1] for k in chosen.values()))
+    owners = [key for key in chosen for _ in range(max(1, min(space.n_kernels, each)))]
+    pairs = [(rng.standard_normal(space.n_kernels), opened[chosen[key]].solution.coefficients) for key in owners]
+    products = space.products(pairs, held_out=False)
+    return [Unsolved(f, *key, product) for key, product in zip(owners, products, strict=True)]
 
 
 def unsolved(point: Point, anchor: int, near: Closeness, columns: Float, step: float) -> Unsolved:
