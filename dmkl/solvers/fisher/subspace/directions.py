@@ -6,6 +6,7 @@ import numpy as np
 import scipy.linalg
 
 from dmkl.arrays import Array
+from dmkl.passes.blas import pinned_blas
 
 __all__ = ["dominant_block", "orthonormal_to"]
 
@@ -43,7 +44,10 @@ def orthonormal_to(basis: Array, block: Array) -> Array:
     for _ in range(2):
         rest = rest - basis @ (basis.T @ rest)
         # With pivots, so that a column which depends on others comes last and takes nothing of them along.
-        rest, upper, _ = scipy.linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
+        # With one thread, as it is a chain of small products: threads that share their cores with other programs would
+        # wait for one another at each.
+        with pinned_blas(1):
+            rest, upper, _ = scipy.linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
         pivots = np.abs(np.diag(upper))
         rest = rest[:, pivots > 1e3 * unit * np.sqrt(len(basis))]
     return np.asarray(rest - basis @ (basis.T @ rest))
@@ -74,11 +78,17 @@ def dominant_block(basis: Array, wanted: Array, width: int, cutoff: float, rng: 
     # The Gram matrix of the smaller side squares the singular values, which a cutoff far above the square root of the
     # unit roundoff allows.
     if wanted.shape[1] <= wanted.shape[0]:
-        values, vectors = np.linalg.eigh(wanted.T @ wanted)
+        values, vectors = _eigh(wanted.T @ wanted)
         keep = values > max(cutoff**2 * float(values.max(initial=0.0)), floor)
         leading = wanted @ vectors[:, keep][:, -width:]
     else:
-        values, vectors = np.linalg.eigh(wanted @ wanted.T)
+        values, vectors = _eigh(wanted @ wanted.T)
         keep = values > max(cutoff**2 * float(values.max(initial=0.0)), floor)
         leading = vectors[:, keep][:, -width:]
     return orthonormal_to(basis, leading[:, ::-1])
+
+
+def _eigh(gram: Array) -> tuple[Array, Array]:
+    with pinned_blas(1):
+        values, vectors = np.linalg.eigh(gram)
+    return values, vectors

@@ -115,9 +115,11 @@ def residuals(
         lams, norms = [points[k].lam for k in mine], [points[k].p for k in mine]
         hidden = rounding(space.errors, space.single_blocks, pairs, lams, norms)
         products = space.products(pairs, held_out=False)
-        for (k, solution), product, unknown in zip(mine.items(), products, hidden, strict=True):
+        ends = np.cumsum([z.shape[1] for _, z in pairs])[:-1]
+        alphas = np.split(space.basis @ np.concatenate([z for _, z in pairs], axis=1), ends, axis=1) if pairs else []
+        for (k, solution), alpha, product, unknown in zip(mine.items(), alphas, products, hidden, strict=True):
             h = space.targets[points[k].target]
-            residual = h - 0.5 * (space.basis @ solution.coefficients) - product / (2.0 * points[k].lam)
+            residual = h - 0.5 * alpha - product / (2.0 * points[k].lam)
             size = abs(solution.objective)
             relative = Rounding(unknown.residual / np.sqrt(size), unknown.weights / size)
             found[k] = OpenPoint(solution, residual, float(np.sum(residual * residual)) / size, relative)
