@@ -1,4 +1,4 @@
-"""Compiled loops that take rows and columns out of a tile, and add what comes of it to a sum, casting on the way.
+"""Compiled loops that take rows and columns out of tiles, and add what comes of it to sums, casting on the way.
 
 NumPy's fancy indexing takes ten times as long and makes a new array for every tile; its addition of single precision to
 double takes twice as long.
@@ -6,10 +6,12 @@ double takes twice as long.
 
 from __future__ import annotations
 
+import numpy as np
+
 from dmkl.arrays import Array
 from dmkl.numerics.compiling import compiled
 
-__all__ = ["add", "gather", "take_rows"]
+__all__ = ["add", "add_weighted", "gather", "take_rows"]
 
 
 @compiled()
@@ -40,3 +42,26 @@ def take_rows(matrix: Array, rows: Array, out: Array) -> None:
         target = out[i]
         for j in range(len(source)):
             target[j] = source[j]
+
+
+@compiled()
+def add_weighted(tiles: Array, rows: Array, cols: Array, weights: Array, totals: Array) -> None:
+    """Add weights @ tiles[:, rows][:, :, cols] to totals, in double precision; positions are unsigned.
+
+    Weights are (sums, tiles). A row of each tile is taken once for all sums, and a row of a sum goes through memory
+    once for all tiles.
+    """
+    taken = np.empty((len(tiles), len(cols)))
+    for i in range(len(rows)):
+        for k in range(len(tiles)):
+            source = tiles[k, rows[i]]
+            target = taken[k]
+            for j in range(len(cols)):
+                target[j] = source[cols[j]]
+        for s in range(len(weights)):
+            total = totals[s, i]
+            for k in range(len(tiles)):
+                weight = weights[s, k]
+                target = taken[k]
+                for j in range(len(cols)):
+                    total[j] += weight * target[j]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float
+from dmkl.numerics.gather_loops import add_weighted
 from dmkl.numerics.triangle import LowerTriangle
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import machine, send_all
@@ -67,6 +68,13 @@ def put_together(tiles: Iterable[SumTile], lens: Lens, dtype: npt.DTypeLike = np
     return total
 
 
+_BESIDE, _BESIDE_BYTES = 8, 2**27
+"""Kernels whose tiles are added at once, at most, and the memory that these take: a sum goes through memory once for
+all of them."""
+_SMALL = 500
+"""Sums of no more samples do without compiled loops: loading these would take longer than that saves."""
+
+
 def add_tiles(
     lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], tasks_per_machine: int
 ) -> Iterator[tuple[TileTask, list[SumTile]]]:
@@ -79,25 +87,92 @@ def add_tiles(
     orders = [sum_order(lens) for lens in lenses]
     used = [k for k in range(len(kernels)) if any(c.weights[k] for c in combinations)]
     stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
+    stacks = _stacks(lenses, combinations) if source.tiling.rows > _SMALL else []
+    alone = sorted({*range(len(combinations))} - {number for stack in stacks for number in stack.numbers})
+    side = source.tiling.tile
+    together = max(1, min(_BESIDE, _BESIDE_BYTES // (side * side * source.dtype.itemsize))) if stacks else 1
+    beside = np.empty((together, side, side) if stacks else 0, source.dtype)
     for tile in tiles:
         with pinned_blas(blas_threads(tasks_per_machine)):
             totals = [_empty(orders[c.lens], tile) for c in combinations]
-            for k in used:
-                _, stored = next(stream)
-                parts: dict[int, Array] = {}
-                for c, total in zip(combinations, totals, strict=True):
-                    if not c.weights[k] or not total.entries.size:
-                        continue
-                    lens, order = lenses[c.lens], orders[c.lens]
-                    if c.lens not in parts:
-                        parts[c.lens] = _part(lens, order, total, k, stored)
-                    weight = c.weights[k] * (lens.fitted.factor(k) if lens.fitted.same_for_all else 1.0)
-                    if c.scales is None:
-                        _add(total.entries, parts[c.lens], weight)
-                    else:
-                        down, across = (c.scales[k][order.order[run]] for run in (total.rows, total.cols))
-                        _add(total.entries, parts[c.lens], weight * down[:, None], across)
+            for stack in stacks:
+                stack.begin(orders[stack.lens], tile)
+            for some in (used[start : start + together] for start in range(0, len(used), together)):
+                for place, k in enumerate(some):
+                    _, stored = next(stream)
+                    if stacks:
+                        beside[place, : stored.shape[0], : stored.shape[1]] = stored
+                    parts: dict[int, Array] = {}
+                    for number in alone:
+                        _add_alone(combinations[number], lenses, orders, totals[number], k, stored, parts)
+                for stack in stacks:
+                    stack.add(beside[: len(some)], some)
+            for stack in stacks:
+                for number, entries in zip(stack.numbers, stack.totals, strict=True):
+                    totals[number] = totals[number]._replace(entries=entries)
             yield tile, totals
+
+
+class _Stack:
+    """The combinations through one lens, all over raw tiles: added row by row, for several kernels at once.
+
+    Attributes
+    ----------
+    numbers : list of int
+        Which combinations.
+    totals : ndarray
+        (combinations, rows, columns), of the present tile.
+    """
+
+    def __init__(self, lens: int, numbers: list[int], weights: Float) -> None:
+        self.lens, self.numbers, self._weights = lens, numbers, weights
+        self.totals: Float = np.empty((0, 0, 0))
+
+    def begin(self, order: StoreOrder, tile: TileTask) -> None:
+        """Go on to a tile."""
+        place = order.run(tile.i), order.run(tile.j)
+        self._rows, self._cols = ((order.stored[run] % order.side).astype(np.uint64) for run in place)
+        self.totals = np.zeros((len(self.numbers), len(self._rows), len(self._cols)))
+
+    def add(self, tiles: Array, kernels: Sequence[int]) -> None:
+        """Add the tiles of some kernels."""
+        if self.totals.size:
+            weights = np.ascontiguousarray(self._weights[:, kernels])
+            add_weighted(tiles, self._rows, self._cols, weights, self.totals)
+
+
+def _stacks(lenses: Sequence[Lens], combinations: Sequence[Combination]) -> list[_Stack]:
+    """Of each lens the combinations that take raw tiles as they are."""
+    found = []
+    for number, lens in enumerate(lenses):
+        mine = [k for k, c in enumerate(combinations) if c.lens == number and c.scales is None]
+        if mine and lens.fitted.same_for_all:
+            factors = np.array([lens.fitted.factor(k) for k in range(len(lens.view.kernels))])
+            found.append(_Stack(number, mine, np.stack([combinations[k].weights for k in mine]) * factors))
+    return found
+
+
+def _add_alone(
+    c: Combination,
+    lenses: Sequence[Lens],
+    orders: Sequence[StoreOrder],
+    total: SumTile,
+    k: int,
+    stored: Array,
+    parts: dict[int, Array],
+) -> None:
+    """Add a kernel's stored tile to one combination; `parts` keeps what each lens makes of it."""
+    if not c.weights[k] or not total.entries.size:
+        return
+    lens, order = lenses[c.lens], orders[c.lens]
+    if c.lens not in parts:
+        parts[c.lens] = _part(lens, order, total, k, stored)
+    weight = c.weights[k] * (lens.fitted.factor(k) if lens.fitted.same_for_all else 1.0)
+    if c.scales is None:
+        _add(total.entries, parts[c.lens], weight)
+    else:
+        down, across = (c.scales[k][order.order[run]] for run in (total.rows, total.cols))
+        _add(total.entries, parts[c.lens], weight * down[:, None], across)
 
 
 def _empty(order: StoreOrder, tile: TileTask) -> SumTile:

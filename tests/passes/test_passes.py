@@ -234,8 +234,8 @@ def test_tiles_do_not_show(m, steps, seed):
 )
 def test_tasks_are_few(monkeypatch, n, side, units, slots):
     """Some 32 in all, unless they were too small or too large then; and wherever they run the same."""
-    monkeypatch.setattr("dmkl.passes.units._SMALLEST", 2000)
-    monkeypatch.setattr("dmkl.passes.units._LARGEST", 8000)
+    for name, value in (("_TASKS", 32), ("_SMALLEST", 2000), ("_LARGEST", 8000)):
+        monkeypatch.setattr(f"dmkl.passes.units.{name}", value)
     K = in_memory(np.repeat(psd(1, 20), n, axis=0), side)
     with dask.config.set(num_workers=slots), raise_if_computes():
         applied, projected = K.apply(block(2, 20)), K.project(block(2, 20))
@@ -244,7 +244,7 @@ def test_tasks_are_few(monkeypatch, n, side, units, slots):
 
 
 @pytest.mark.usefixtures("tasks_of_parts")
-@pytest.mark.parametrize(("n", "units"), [(1, 32), (3, 33), (20, 40), (40, 40), (640, 32)])
+@pytest.mark.parametrize(("n", "units"), [(1, 16), (3, 15), (5, 15), (20, 20), (640, 16)])
 def test_a_kernel_may_take_several_tasks(n, units):
     K = in_memory(np.repeat(psd(1, 20), n, axis=0), 1)
     with raise_if_computes():
