@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
 import pytest
 
 import dmkl
-from dmkl.cli.main import COMMANDS
+from dmkl.cli.main import COMMANDS, command
 
 HEAVY = ("clarabel", "dask", "distributed", "matplotlib", "numba", "pandas", "scipy", "sklearn", "xarray", "zarr")
 
@@ -24,11 +25,16 @@ def test_importing_dmkl_imports_nothing_heavy():
 
 
 def test_help_imports_nothing_heavy():
-    help_of_all = [["--help"], *([command, "--help"] for command in COMMANDS), ["fit", "--model", "gsmkl", "--help"]]
+    help_of_all = [["--help"], *([name, "--help"] for name in COMMANDS), ["fit", "--model", "gsmkl", "--help"]]
     code = "import io, contextlib, dmkl.cli.main as cli\nwith contextlib.redirect_stdout(io.StringIO()) as out:\n"
     code += f"    assert [cli.main(line) for line in {help_of_all!r}] == [0] * {len(help_of_all)}\n"
     code += "assert out.getvalue().count('Usage') == " + str(len(help_of_all)) + "\npass"
     assert loaded(code) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_help_is_the_first_of_the_command(name):
+    assert COMMANDS[name][1] == inspect.getdoc(command(name)).splitlines()[0]
 
 
 def test_opening_a_set_needs_no_learner():

@@ -5,31 +5,71 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from keyword import iskeyword
 from typing import Annotated
 
 import typer
 
 from dmkl._version import __version__
-from dmkl.cli.analyzing import analyze
-from dmkl.cli.building import build
-from dmkl.cli.checking import check
-from dmkl.cli.demo import demo
-from dmkl.cli.evaluating import evaluate
-from dmkl.cli.fitting import fit
-from dmkl.cli.learners import command_for, learner_in
 from dmkl.cli.output import plain_warnings, say_aside
-from dmkl.cli.predicting import predict
-from dmkl.cli.searching import search
-from dmkl.cli.stores import import_, info
 from dmkl.errors import DmklError
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "command", "main"]
 
 COMMANDS = {
-    command.__name__.rstrip("_"): command
-    for command in (demo, import_, build, info, check, analyze, fit, search, evaluate, predict)
+    "demo": (
+        "demo",
+        "Show everything once: kernels of handwritten digits, weights with a proven gap, a picture.",
+    ),
+    "import": (
+        "stores",
+        "Import kernel matrices from files into a kernel set.",
+    ),
+    "build": (
+        "building",
+        "Compute kernels from feature tables, and keep the features beside them.",
+    ),
+    "info": (
+        "stores",
+        "Show what a kernel set holds: kernels, samples, classes, splits, size on disk.",
+    ),
+    "check": (
+        "checking",
+        "Read every tile of a kernel set and report problems.",
+    ),
+    "analyze": (
+        "analyzing",
+        "Show which kernels are alike, how well each alone fits the labels, and how many dimensions it has.",
+    ),
+    "fit": (
+        "fitting",
+        "Train a model on a kernel set and save it.",
+    ),
+    "search": (
+        "searching",
+        "Search a grid of parameters by cross-validation, and train a model at the chosen point.",
+    ),
+    "evaluate": (
+        "evaluating",
+        "Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.",
+    ),
+    "predict": (
+        "predicting",
+        "Predict labels or numbers with a saved model, and score them if the true ones are known.",
+    ),
 }
-"""By their names, in the order in which help lists them."""
+"""The module in `dmkl.cli` and the line of help of each, in the order in which help lists them.
+
+A command is imported when it is called: help of all is a matter of these lines.
+"""
+
+
+def command(name: str) -> Callable[..., None]:
+    """The function of a command."""
+    module, _ = COMMANDS[name]
+    found: Callable[..., None] = getattr(import_module(f"dmkl.cli.{module}"), f"{name}_" if iskeyword(name) else name)
+    return found
 
 
 def _version(asked: bool) -> None:
@@ -67,22 +107,24 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name, command in COMMANDS.items():
-        if name != asked:
-            shown = _without_options(command)
-        elif command in (fit, search, evaluate):
-            shown = command_for(learner_in(arguments), command)
-        else:
-            shown = command
-        app.command(name)(shown)
+    for name, (_, line) in COMMANDS.items():
+        app.command(name)(_with_options(name, arguments) if name == asked else _listed(line))
     return app
 
 
-def _without_options(command: Callable[..., None]) -> Callable[..., None]:
+def _listed(line: str) -> Callable[..., None]:
     def listed() -> None: ...
 
-    listed.__doc__ = command.__doc__
+    listed.__doc__ = line
     return listed
+
+
+def _with_options(name: str, arguments: Sequence[str]) -> Callable[..., None]:
+    if name not in ("fit", "search", "evaluate"):
+        return command(name)
+    from dmkl.cli.learners import command_for, learner_in
+
+    return command_for(learner_in(arguments), command(name))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
