@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -152,6 +151,8 @@ def _kernels_table(analysis: Analysis) -> Table:
 
 
 def _with_bar(value: float, error: float | None) -> Text:
+    import numpy as np
+
     if np.isnan(value):
         return Text("–")
     told = f"{value:.3f}" if error is None else f"{value:.3f} ± {error:.3f}"
@@ -159,6 +160,8 @@ def _with_bar(value: float, error: float | None) -> Text:
 
 
 def _share(least: float, most: float) -> str:
+    import numpy as np
+
     if np.isnan(least):
         return "–"
     low, high = (f"{100 * share:.1f}" for share in (least, min(most, 1.0)))
@@ -166,6 +169,8 @@ def _share(least: float, most: float) -> str:
 
 
 def _between(least: float, most: float) -> str:
+    import numpy as np
+
     if np.isnan(least):
         return "–"
     if np.isnan(most):
@@ -175,6 +180,8 @@ def _between(least: float, most: float) -> str:
 
 def _alignments_table(analysis: Analysis) -> Table:
     """The matrix of a few kernels, in the order that puts those alike side by side; the closest pairs of many."""
+    import numpy as np
+
     data = analysis.data
     if len(analysis.names) > _MOST_COLUMNS:
         found = table("kernel", "kernel", numbers=["alignment"], title="The most alike")

@@ -9,11 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 import dmkl
-from dmkl.arrays import Index
 from dmkl.cli import options
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import SAMPLES, option
@@ -26,6 +24,7 @@ from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
+    from dmkl.arrays import Index
     from dmkl.inputs.features import Features
     from dmkl.inputs.joins import Join
     from dmkl.kernelset import KernelSet
@@ -192,6 +191,8 @@ def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None
 
 def _open(features: list[Path], samples: Path | None, join: Join, **files: Path | None) -> Features:
     """The features, and what the other files say of the samples; what these do not say, the features may."""
+    import numpy as np
+
     from dmkl.inputs import as_features, read_file
     from dmkl.inputs.side_data import SideData
 
@@ -206,6 +207,8 @@ def _open(features: list[Path], samples: Path | None, join: Join, **files: Path 
 
 def _training_rows(found: Features, train: Path | None, split: int | None) -> Index | None:
     """The samples between which distances are averaged; None for those that `dmkl.build` takes by itself."""
+    import numpy as np
+
     from dmkl.inputs import read_vector
 
     if train is not None and split is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.padding import Padding
 from rich.text import Text
@@ -45,6 +44,8 @@ def check(
         dmkl check kernels.zarr
         dmkl check kernels.zarr --strict --json > report.json
     """
+    import numpy as np
+
     from dmkl.health import SEVERITIES
     from dmkl.health import check as run
 
@@ -81,6 +82,8 @@ def _findings(report: xr.Dataset) -> list[tuple[str, str, str]]:
 
 
 def _print(K: KernelSet, report: xr.Dataset) -> None:
+    import numpy as np
+
     from dmkl.health import SEVERITIES
 
     worst: dict[str, str] = {}

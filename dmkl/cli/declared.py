@@ -155,9 +155,16 @@ class _Meanings(dict[str, Any]):
         raise KeyError(name)  # of Python itself
 
 
+class _ArrayTypes:
+    """Stands for `numpy.typing`: on a command line an array is no type of its own, and importing NumPy takes long."""
+
+    def __getattr__(self, name: str) -> Any:
+        return Any if name == "ArrayLike" else getattr(importlib.import_module("numpy.typing"), name)
+
+
 def _imported(module: str, name: str | None) -> Any:
     if name is None:
-        return importlib.import_module(module)
+        return _ArrayTypes() if module == "numpy.typing" else importlib.import_module(module)
     return _Meanings(module)[name] if module.startswith("dmkl.") else getattr(importlib.import_module(module), name)
 
 

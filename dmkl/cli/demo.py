@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-
 import dmkl
-from dmkl.arrays import Array
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Memory, Workers, option
 from dmkl.cli.output import console, say, show, size
@@ -24,6 +21,7 @@ from dmkl.searching.texts import count
 if TYPE_CHECKING:
     import xarray as xr
 
+    from dmkl.arrays import Array
     from dmkl.kernelset import KernelSet
 
 __all__ = ["Digits", "demo", "digits"]
@@ -104,6 +102,8 @@ def _place(client: Any) -> str:
 
 def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, float]]:
     """Every model with its time and its accuracy on the test samples."""
+    import numpy as np
+
     models: dict[str, Any] = {
         **{f"MK-FDA, p = {p:g}".replace("inf", "∞"): dmkl.MKFDA(p, _LAM) for p in (1, 1.5, 2, np.inf)},
         "uniform sum": dmkl.Uniform(_LAM),
@@ -136,6 +136,7 @@ class Digits:
 
     def kernels(self) -> Iterator[Array]:
         """The matrices, one at a time."""
+        import numpy as np
         from sklearn.metrics.pairwise import euclidean_distances, linear_kernel, polynomial_kernel
 
         for features, function in self.views.values():
@@ -151,6 +152,7 @@ class Digits:
 
 def digits(seed: int = 0) -> Digits:
     """The data set that scikit-learn carries, so that the demo needs no network."""
+    import numpy as np
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -186,6 +188,8 @@ def _draw_weights(path: Path, weights: Mapping[str, xr.DataArray]) -> None:
 
     Weights are drawn as shares of their sum, since models of different norms have weights of different size.
     """
+    import numpy as np
+
     from dmkl.pictures import picture
 
     names = next(iter(weights.values())).kernel.values.tolist()

@@ -7,11 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 import dmkl
-from dmkl.arrays import Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.measuring import measured
@@ -38,6 +36,7 @@ from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
+    from dmkl.arrays import Index
     from dmkl.kernelset import KernelSet
 
 __all__ = ["fit"]
@@ -105,6 +104,8 @@ def fit(
 
 def _held_out(K: KernelSet, chosen: Index, split: int | None) -> tuple[Index, str]:
     """The samples that a model trained on the chosen ones is measured on, and in words which."""
+    import numpy as np
+
     if split is not None and K.splits is not None:
         parts = K.split(split)
         for part, rows in (("test", parts.test), ("validation", parts.validation)):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dmkl.arrays import Array, Float
 from dmkl.cli.output import say, show
 from dmkl.cli.tables import classes_table, confusion_table, measures_as_mapping
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from dmkl.arrays import Array, Float
 
 __all__ = ["Measured", "measured"]
 
@@ -47,6 +46,8 @@ class Measured:
 
     def print(self, what: str) -> None:
         """Sentences and tables; `what` was predicted."""
+        import numpy as np
+
         from dmkl.searching.confusion import class_scores
 
         if self.accuracy is not None:
@@ -91,6 +92,8 @@ def measured(estimator: Any, decision: Float, truth: Array, scoring: Any, unknow
 
 def _as_learnt(truth: Array, classes: Array) -> Array:
     """Labels in the type of those that were learnt, where all of them were; as they are otherwise."""
+    import numpy as np
+
     by_text = {str(label): label for label in classes.tolist()}
     if not set(truth.astype(str)) <= set(by_text):
         return truth

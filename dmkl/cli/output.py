@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -106,6 +105,8 @@ def print_json(value: Any) -> None:
 
 
 def _jsonable(value: Any) -> Any:
+    import numpy as np
+
     if isinstance(value, dict):
         return {str(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
@@ -127,6 +128,8 @@ def size(n_bytes: float) -> str:
 
 def number(value: float) -> str:
     """Three digits of a number; a dash where there is none."""
+    import numpy as np
+
     return "–" if np.isnan(value) else f"{value:.3g}"
 
 

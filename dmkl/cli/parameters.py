@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from dmkl.cli.declared import Declaration, declarations
 from dmkl.cli.options import STEPS_HELP, option
 from dmkl.cli.parsing import parse_counts, parse_cv, parse_p, parse_priors, parse_steps, parse_value
-from dmkl.cli.priors import CONSTRAINTS_FORM, read_constraints, read_prices
 
-__all__ = ["Parameter", "parameters_of"]
+__all__ = ["CONSTRAINTS_FORM", "Parameter", "parameters_of"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,33 @@ class _Reader:
     options: tuple[str, ...] = ()
     form: str = ""
     """What a file looks like, for help."""
+
+
+CONSTRAINTS_FORM = """\
+File of constraints: a TOML table for each. Σ coefficient × weight is at least, or at most, a number.
+
+    [[constraint]]
+    weights = { rbf = 1, chi2 = -2 }  # rbf at least twice chi2
+    least = 0
+
+    [[constraint]]
+    weights = { noise = 1 }
+    most = 0.1"""
+
+
+# Readers of files are imported when there is one: help does without NumPy and pydantic.
+
+
+def _prices(text: str, kernels: Sequence[str]) -> dict[str, Any]:
+    from dmkl.cli.priors import read_prices
+
+    return {"sigma": read_prices(text, kernels)}
+
+
+def _constraints(file: str, kernels: Sequence[str]) -> dict[str, Any]:
+    from dmkl.cli.priors import read_constraints
+
+    return dict(zip("Ab", read_constraints(file, kernels), strict=True))
 
 
 _READERS = {
@@ -49,12 +75,12 @@ _READERS = {
         "Q,Q,…",
     ),
     "sigma": _Reader(
-        lambda text, kernels: {"sigma": read_prices(text, kernels)},
+        _prices,
         "Price of a unit of weight: a number, or a CSV file with kernel,price in each line.",
         "PRICE|FILE",
     ),
     "A": _Reader(
-        lambda text, kernels: dict(zip("Ab", read_constraints(text, kernels), strict=True)),
+        _constraints,
         "File of linear constraints on the weights, as above.",
         "FILE.toml",
         options=("--constraints",),

@@ -6,11 +6,9 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import typer
 
 import dmkl
-from dmkl.arrays import Array, Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.measuring import measured
 from dmkl.cli.options import SAMPLES, Cluster, Join, Json, Memory, Missing, Overwrite, Unknown, Workers, option
@@ -24,6 +22,7 @@ from dmkl.searching.texts import count
 if TYPE_CHECKING:
     import xarray as xr
 
+    from dmkl.arrays import Array, Index
     from dmkl.kernelset import KernelSet
 
 __all__ = ["predict"]
@@ -75,6 +74,8 @@ def predict(
         dmkl predict model new.zarr --out predictions.csv --probabilities
         dmkl predict model --features new.npz --out predictions.csv
     """
+    import numpy as np
+
     if out is not None:
         refuse_existing(out, overwrite=overwrite, what="file")
     _check_source(store, features, split, named, join, missing)
@@ -180,6 +181,8 @@ def _check_probabilities(estimator: Any, out: Path | None) -> None:
 
 def _new(K: KernelSet, estimator: Any) -> Array:
     """Which rows the model was not trained on: all of a rectangular set, whose rows have names of their own."""
+    import numpy as np
+
     if not K.is_square:
         return np.ones(K.shape[1], dtype=bool)
     found: Array = ~np.isin(K.samples.astype(str), estimator.train_samples_)
@@ -187,6 +190,8 @@ def _new(K: KernelSet, estimator: Any) -> Array:
 
 
 def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, named: Path | None) -> Index:
+    import numpy as np
+
     new = _new(K, estimator)
     if named is not None:
         from dmkl.inputs import read_vector
@@ -216,6 +221,8 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, named: Pat
 
 
 def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any, probabilities: xr.DataArray | None) -> None:
+    import numpy as np
+
     values = scores.values.reshape(len(scores), -1)
     columns = [""] if scores.ndim == 1 else [str(c) for c in scores.coords[scores.dims[1]].values]
     if estimator.kind_ == "binary":

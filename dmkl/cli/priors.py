@@ -6,15 +6,16 @@ import csv
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dmkl.arrays import Float
 from dmkl.errors import InputError
 
-__all__ = ["CONSTRAINTS_FORM", "read_constraints", "read_prices"]
+if TYPE_CHECKING:
+    from dmkl.arrays import Float
+
+__all__ = ["read_constraints", "read_prices"]
 
 
 def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
@@ -79,23 +80,13 @@ class _Constraints(BaseModel):
     constraint: list[_Constraint] = Field(min_length=1)
 
 
-CONSTRAINTS_FORM = """\
-File of constraints: a TOML table for each. Σ coefficient × weight is at least, or at most, a number.
-
-    [[constraint]]
-    weights = { rbf = 1, chi2 = -2 }  # rbf at least twice chi2
-    least = 0
-
-    [[constraint]]
-    weights = { noise = 1 }
-    most = 0.1"""
-
-
 def read_constraints(file: str | Path, kernels: Sequence[str]) -> tuple[Float, Float]:
-    """A and b of A d ≥ b from a TOML file with a table for each row, as in `CONSTRAINTS_FORM`.
+    """A and b of A d ≥ b from a TOML file with a table for each row, as in `dmkl.cli.parameters.CONSTRAINTS_FORM`.
 
     A is (rows, kernels), its columns in the order of `kernels`; "most" is the row of the negatives.
     """
+    import numpy as np
+
     path = Path(file).expanduser()
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))

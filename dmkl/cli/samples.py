@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 import dmkl
-from dmkl.arrays import Array, Index
 from dmkl.cli.parsing import parse_names
 from dmkl.errors import InputError
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
+    from dmkl.arrays import Array, Index
     from dmkl.kernelset import KernelSet
 
 __all__ = ["open_kernels", "positions", "read_groups", "training_samples"]
@@ -27,6 +25,8 @@ def open_kernels(store: str, names: str | None) -> KernelSet:
 
 def positions(samples: Array, names: Array, where: str) -> Index:
     """Where `names`, which come from `where`, stand among `samples`: each has to be there, and only once."""
+    import numpy as np
+
     place = {str(name): position for position, name in enumerate(samples)}
     wanted = [str(name) for name in np.ravel(names)]
     missing = [name for name in wanted if name not in place]
@@ -45,6 +45,8 @@ def positions(samples: Array, names: Array, where: str) -> Index:
 
 def training_samples(K: KernelSet, split: int | None, train: Path | None, every: bool) -> tuple[Index, str]:
     """Positions of the samples that --split, --train or --all choose, and in words which."""
+    import numpy as np
+
     if sum((split is not None, train is not None, every)) > 1:
         msg = "--split, --train and --all exclude one another; give one of them"
         raise InputError(msg)
@@ -63,6 +65,8 @@ def training_samples(K: KernelSet, split: int | None, train: Path | None, every:
 
 def read_groups(file: Path, samples: Array, chosen: Index) -> Array:
     """The group of each chosen sample, from a vector in the order of the set or a table with sample names."""
+    import numpy as np
+
     from dmkl.inputs import read_file
 
     table = read_file(file)

@@ -7,11 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import typer
 
 import dmkl
-from dmkl.arrays import Index
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
 from dmkl.cli.learners import DEFAULT, make_learner
@@ -24,6 +22,7 @@ from dmkl.cli.tables import model_as_mapping, points_table, search_as_mapping, w
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
+    from dmkl.arrays import Index
     from dmkl.kernelset import KernelSet
     from dmkl.searching.result import SearchResult
 
@@ -148,6 +147,8 @@ def _samples(
     K: KernelSet, cv: str | None, split: int | None, train: Path | None, every: bool
 ) -> tuple[Index, str, Any]:
     """Positions of the samples that the search may see, in words which, and the folds."""
+    import numpy as np
+
     folds = None if cv is None else parse_cv(cv)
     if folds is None and K.splits is not None and (split is not None or train is not None):
         folds = 5  # the splits are of the whole set, not of a part of it

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import typer
 from rich.text import Text
 
@@ -137,6 +136,7 @@ def info(store: options.Store, as_json: options.Json = False) -> None:
 
 def _progress_of(store: str) -> str:
     """How much of an unfinished set is there: a kernel is whole when its row sums stand."""
+    import numpy as np
     import zarr
 
     from dmkl.store.reader import partial_path
@@ -153,6 +153,8 @@ def _progress_of(store: str) -> str:
 
 
 def _describe(K: KernelSet, store: str) -> dict[str, Any]:
+    import numpy as np
+
     from dmkl.store.features import read_tables
     from dmkl.store.reader import StoreReader
 
@@ -199,6 +201,8 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
 
 def _classes(K: KernelSet) -> dict[str, int] | None:
     """Samples of each class, positive samples of each task, or known values of each target."""
+    import numpy as np
+
     if K.labels is None:
         return None
     if K.labels.dtype.kind == "f" or K.labels.ndim == 2:

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from dmkl.cli.output import bar, number, table
 from dmkl.errors import InputError
-from dmkl.solvers.outcome import WORDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,6 +95,8 @@ def summary_table(
     models: Mapping[str, Any], seconds: Mapping[str, float], accuracy: Mapping[str, float] | None = None
 ) -> Table:
     """A row for each model: accuracy where known, proven gap, passes, time."""
+    import numpy as np
+
     solvers = any(hasattr(model, "solver_") for model in models.values())  # some learners have one alone
     optional = {"accuracy": bool(accuracy), "solver": solvers}
     columns = ("accuracy", "proven gap", "passes", "solver", "seconds")
@@ -115,11 +115,15 @@ def summary_table(
 
 
 def _gap(value: float) -> str:
+    import numpy as np
+
     return "none" if np.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.1e}"
 
 
 def model_as_mapping(estimator: Any, path: Path, n_samples: int, seconds: float) -> dict[str, Any]:
     """What is told of a fitted model that was saved at `path`."""
+    import numpy as np
+
     weights = _by_column(estimator.weights_)
     rows: list[Any] = weights.values.tolist()
     if weights.ndim == 2:  # over classes, pairs or tasks
@@ -145,6 +149,8 @@ def points_table(result: SearchResult, most: int = 10) -> Table:
 
     Where folds or tasks choose each for itself, the chosen point of each alone, with its test score if there is one.
     """
+    import numpy as np
+
     frame, by = result.table(), list(result.choosers)
     chosen = _is_chosen(result, frame)
     shown = frame[chosen if by else chosen | (np.arange(len(frame)) < most)]
@@ -198,6 +204,10 @@ def _is_chosen(result: SearchResult, frame: pd.DataFrame) -> pd.Series[bool]:
 
 def search_as_mapping(result: SearchResult) -> dict[str, Any]:
     """What is told of a search."""
+    import numpy as np
+
+    from dmkl.solvers.outcome import WORDS
+
     scores, attrs = result.scores, result.scores.attrs
     statuses = np.bincount(scores["status"].values.ravel(), minlength=len(WORDS))
     mapping: dict[str, Any] = {
@@ -291,6 +301,8 @@ def choices_table(result: EvaluationResult) -> Table:
 
 def evaluation_as_mapping(result: EvaluationResult) -> dict[str, Any]:
     """What is told of an evaluation."""
+    import numpy as np
+
     scores, attrs = result.scores, result.scores.attrs
     mean, error = (np.asarray(value).tolist() for value in (result.mean_score_, result.standard_error_))
     return {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 __all__ = ["count", "told", "value_told", "with_error"]
 
@@ -31,10 +31,10 @@ def value_told(value: Any) -> str:
         if len(value) <= _MOST_CLASSES:
             return ",".join(f"{label}={value_told(one)}" for label, one in value.items())
         values = list(value.values())
-        return f"{min(values)} to {max(values)} by class, {np.mean(values):.3g} on average"
+        return f"{min(values)} to {max(values)} by class, {statistics.mean(map(float, values)):.3g} on average"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def with_error(mean: Any, error: Any) -> str:
     """A mean with its standard error where there is one."""
-    return f"{float(mean):.4g}" + (f" ± {float(error):.2g}" if np.isfinite(float(error)) else "")
+    return f"{float(mean):.4g}" + (f" ± {float(error):.2g}" if math.isfinite(error) else "")
