@@ -459,6 +459,23 @@ def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
     assert left == {str(k) for k in range(1, len(combinations))}
 
 
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize("beside", [1, 2, 8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_by_compiled_loops(kernels, tmp_path, monkeypatch, dtype, beside):
+    """Those of many samples are added so: of some kernels at once, in double precision whatever theirs is."""
+    monkeypatch.setattr("dmkl.passes.sums._SMALL", 0)
+    monkeypatch.setattr("dmkl.passes.sums._BESIDE", beside)
+    kernels = kernels.astype(dtype)
+    K = in_memory(kernels, 7)
+    lenses = [lens(K, name) for name in SQUARE]
+    combinations = weightings(len(lenses))
+    stems = [str(tmp_path / f"sum-{k}") for k in range(len(combinations))]
+    for c, total in zip(combinations, combine_pass(lenses, combinations, stems), strict=True):
+        reference = np.tensordot(c.weights, dense(kernels.astype(np.float64), SQUARE[c.lens]), axes=1)
+        assert error(whole(total)[None], reference[None]) < 1e-12
+
+
 def test_factors_through_several_lenses(kernels, scheduler):
     K = in_memory(kernels, 9)
     lenses = [lens(K, name) for name in SQUARE]
