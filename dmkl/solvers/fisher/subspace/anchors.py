@@ -21,7 +21,7 @@ import numpy as np
 
 from dmkl.arrays import Float
 
-__all__ = ["Closeness", "choose_anchors", "closeness", "grid_step", "ridge"]
+__all__ = ["Closeness", "choose_anchors", "closeness", "grid_step", "ridge", "rough_ridge"]
 
 
 _FAR = 1e9
@@ -73,6 +73,15 @@ def ridge(lam: float, scale: float, step: float) -> float:
     """The smallest λ·stepᵏ that is at least λ/scale, to twelve digits."""
     power = math.ceil(-math.log(scale) / math.log(step) - 1e-9)
     return float(f"{lam * step**power:.12g}")
+
+
+def rough_ridge(lam: float, scale: float, step: float) -> float:
+    """The smallest power of step² that is at least λ/scale, to twelve digits: few factors for many λ.
+
+    For the first directions, which prove nothing: solutions at λ from a grid twice as coarse span those between them.
+    """
+    power = math.ceil(0.5 * math.log(lam / scale) / math.log(step) - 1e-9)
+    return float(f"{step ** (2 * power):.12g}")
 
 
 def choose_anchors(

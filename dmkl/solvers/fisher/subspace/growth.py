@@ -10,7 +10,7 @@ import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import uniform_weights
-from dmkl.solvers.fisher.subspace.anchors import ridge
+from dmkl.solvers.fisher.subspace.anchors import rough_ridge
 from dmkl.solvers.fisher.subspace.directions import dominant_block
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
 from dmkl.solvers.fisher.subspace.residuals import OpenPoint
@@ -39,7 +39,7 @@ class Growth:
     step: float
 
     def first_blocks(self, number: int, *, anchored: bool) -> list[Float]:
-        """The solutions for uniform weights at every ridge; without anchors the targets themselves.
+        """The solutions for uniform weights at some ridges; without anchors the targets themselves.
 
         Parameters
         ----------
@@ -53,7 +53,7 @@ class Growth:
             # Through the uniform weighting of this norm: K(β) is `scale` times the sum of all kernels.
             space = self.spaces[point.space]
             scale = float(uniform_weights(space.n_kernels, point.p)[0])
-            rho = ridge(point.lam, scale, self.step) if anchored else 0.0
+            rho = rough_ridge(point.lam, scale, self.step) if anchored else 0.0
             h = space.targets[point.target]
             wanted.setdefault((point.space, point.target, rho), Unsolved(point.space, 0, rho, h))
         items = list(wanted.values())
