@@ -246,7 +246,9 @@ class SubspaceSolver:
     def _sharpen(self, opened: dict[int, OpenPoint]) -> None:
         """Use the anchors, and settle what they certify."""
         rng = np.random.default_rng([len(self.history), 1])
-        more = sharpen(self._spaces, self.points, opened, self._step, self._growth.width, rng)
+        # After one block hardly anything can be certified.
+        rough = max(len(space.blocks) for space in self._spaces) < 2
+        more = sharpen(self._spaces, self.points, opened, self._step, self._growth.width, rng, rough=rough)
         for f, found in more.items():
             self._more.setdefault(f, []).extend(found)
         for k, r in opened.items():

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from dmkl.arrays import Float
-from dmkl.solvers.fisher.subspace.anchors import Closeness, ridge
+from dmkl.solvers.fisher.subspace.anchors import ridge, rough_ridge
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
 from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding
@@ -21,7 +21,7 @@ from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anch
 from dmkl.solvers.fisher.subspace.tasks import SolveJob, solve_points
 from dmkl.solvers.running import run_tasks
 
-__all__ = ["OpenPoint", "residuals", "sharpen", "solve_reduced_problems", "unsolved"]
+__all__ = ["OpenPoint", "residuals", "sharpen", "solve_reduced_problems"]
 
 
 @dataclass
@@ -133,10 +133,13 @@ def sharpen(
     step: float,
     width: int,
     rng: np.random.Generator,
+    *,
+    rough: bool = False,
 ) -> dict[int, list[Float]]:
     """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
 
-    Points whose nearest anchor has served them already are left as they are. Returns for each space further directions
+    Points whose nearest anchor has served them already are left as they are. With `rough` few factors serve all: bounds
+    are less sharp then, and directions hardly worse. Returns for each space further directions
     to fill up a block of `width` columns (see `_other_weights`): the factors are at hand, and cost most by far.
     """
     asked: list[tuple[OpenPoint, bool]] = []
@@ -148,7 +151,9 @@ def sharpen(
             continue
         r.condition = nearest[1].condition
         asked.append((r, nearest[1].bounds))
-        wanted.append(unsolved(points[k], *nearest, r.residual, step))
+        place, near = nearest
+        rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
+        wanted.append(Unsolved(points[k].space, place, rho, r.residual))
         served.setdefault(points[k].space, {}).setdefault((wanted[-1].anchor, wanted[-1].ridge), []).append(k)
     if not wanted:
         return {}
@@ -192,8 +197,3 @@ def _other_weights(
     pairs = [(rng.standard_normal(space.n_kernels), opened[chosen[key]].solution.coefficients) for key in owners]
     products = space.products(pairs, held_out=False)
     return [Unsolved(f, *key, product) for key, product in zip(owners, products, strict=True)]
-
-
-def unsolved(point: Point, anchor: int, near: Closeness, columns: Float, step: float) -> Unsolved:
-    """M⁻¹X of a point by an anchor: what is to be solved, with the ridge rounded to the grid's step."""
-    return Unsolved(point.space, anchor, ridge(point.lam, near.scale, step), columns)
