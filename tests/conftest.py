@@ -70,7 +70,7 @@ def scheduler(request):
 def cutting(request, monkeypatch):
     """How passes cut tiles down to the samples that are looked at; otherwise the cost of each says."""
     costs = {"_GATHER": np.inf} if request.param == "whole" else {"_GATHER": 1e-9, "_ADD": 0.0, "_CALL": 0.0}
-    costs["_SMALL"] = 0
+    costs["SMALL"] = 0
     if request.param == "apart":
         costs["_MOST_SEATS"] = 1
     for name, cost in costs.items():

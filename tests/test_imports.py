@@ -11,7 +11,19 @@ import pytest
 import dmkl
 from dmkl.cli.main import COMMANDS, command
 
-HEAVY = ("clarabel", "dask", "distributed", "matplotlib", "numba", "numpy", "pandas", "scipy", "sklearn", "xarray", "zarr")
+HEAVY = (
+    "clarabel",
+    "dask",
+    "distributed",
+    "matplotlib",
+    "numba",
+    "numpy",
+    "pandas",
+    "scipy",
+    "sklearn",
+    "xarray",
+    "zarr",
+)
 
 
 def loaded(code):

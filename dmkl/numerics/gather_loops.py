@@ -11,7 +11,10 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.numerics.compiling import compiled
 
-__all__ = ["add", "add_weighted", "gather", "take_rows"]
+__all__ = ["SMALL", "add", "add_weighted", "gather", "take_rows"]
+
+SMALL = 500
+"""Sets of no more samples do without compiled loops: loading these would take longer than that saves."""
 
 
 @compiled()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dmkl.arrays import Array, Index
+from dmkl.numerics.gather_loops import SMALL
 from dmkl.passes.view import Lens, TileSource
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ _MULTIPLY = {4: 0.03, 8: 0.06}
 """Nanoseconds of one multiplication and addition on one core, by the bytes of a number."""
 _GATHER, _CAST, _ADD, _CALL = 1.5, 1.0, 1.0, 10_000.0
 """Nanoseconds of taking an entry out of a tile, of casting one where it is, of adding one to a sum, of one product."""
-_SMALL = 500
-"""Sets of no more samples go through whole tiles: loading the compiled loops would take longer than that saves."""
 _MOST_SEATS = 16
 """Lenses that are cut out together: more make segments too small to be worth it, and take long to find."""
 _BITS = 32
@@ -211,7 +210,7 @@ def lanes_of(lenses: Sequence[Lens], columns: Sequence[Columns]) -> list[Lane]:
             _Seat(*masks[columns[some[0]].lens], some, sum(columns[k].width for k in some)) for some in members.values()
         ]
         groups, cost = _grouped(seats, tiling.tile, dtype.itemsize, symmetric=tiling.upper)
-        if max(tiling.rows, tiling.cols) <= _SMALL or _whole_nanoseconds(seats, source, dtype) <= cost:
+        if max(tiling.rows, tiling.cols) <= SMALL or _whole_nanoseconds(seats, source, dtype) <= cost:
             rows, cols = (np.ones(length, dtype=bool) for length in (tiling.rows, tiling.cols))
             own = [k for seat in seats for k in seat.columns]
             everything = _Seat(rows, cols, own, sum(seat.width for seat in seats))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float
-from dmkl.numerics.gather_loops import add_weighted
+from dmkl.numerics.gather_loops import SMALL, add_weighted
 from dmkl.numerics.triangle import LowerTriangle
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import machine, send_all
@@ -87,7 +87,7 @@ def add_tiles(
     orders = [sum_order(lens) for lens in lenses]
     used = [k for k in range(len(kernels)) if any(c.weights[k] for c in combinations)]
     stream = source.stream([(int(kernels[k]), tile.i, tile.j) for tile in tiles for k in used])
-    stacks = _stacks(lenses, combinations) if source.tiling.rows > _SMALL else []
+    stacks = _stacks(lenses, combinations) if source.tiling.rows > SMALL else []
     alone = sorted({*range(len(combinations))} - {number for stack in stacks for number in stack.numbers})
     side = source.tiling.tile
     together = max(1, min(_BESIDE, _BESIDE_BYTES // (side * side * source.dtype.itemsize))) if stacks else 1

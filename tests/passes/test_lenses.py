@@ -464,7 +464,7 @@ def test_stored_sums_are_the_dense_ones(kernels, scheduler, tmp_path):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_by_compiled_loops(kernels, tmp_path, monkeypatch, dtype, beside):
     """Those of many samples are added so: of some kernels at once, in double precision whatever theirs is."""
-    monkeypatch.setattr("dmkl.passes.sums._SMALL", 0)
+    monkeypatch.setattr("dmkl.passes.sums.SMALL", 0)
     monkeypatch.setattr("dmkl.passes.sums._BESIDE", beside)
     kernels = kernels.astype(dtype)
     K = in_memory(kernels, 7)
