@@ -71,8 +71,6 @@ def put_together(tiles: Iterable[SumTile], lens: Lens, dtype: npt.DTypeLike = np
 _BESIDE, _BESIDE_BYTES = 8, 2**27
 """Kernels whose tiles are added at once, at most, and the memory that these take: a sum goes through memory once for
 all of them."""
-_SMALL = 500
-"""Sums of no more samples do without compiled loops: loading these would take longer than that saves."""
 
 
 def add_tiles(
