@@ -466,7 +466,9 @@ class KernelSet:
         )
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        return np.asarray(self.to_dask().compute(), dtype=dtype)
+        # All of it is in memory in the end: tiles that are small go together, to be few tasks.
+        chunk = max(self._view.source.tiling.tile, 1024)
+        return np.asarray(self.to_dask(chunk).compute(), dtype=dtype)
 
 
 def measure(sets: Sequence[KernelSet]) -> tuple[list[KernelSet], float]:

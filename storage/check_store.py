@@ -8,6 +8,7 @@ is a second implementation of the format: it shares no code with dmkl, and needs
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
@@ -76,6 +77,7 @@ def _apply(operator: np.ndarray, states: np.ndarray) -> np.ndarray:
     return result
 
 
+@functools.cache
 def _zeros(count: int) -> np.ndarray:
     """The linear map that `count` zero bytes are to the state."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)

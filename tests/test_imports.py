@@ -59,11 +59,12 @@ def test_what_only_some_fits_need_waits_for_them():
     )
 
 
-@pytest.mark.parametrize("learner", ["mkfda", "single-best", "mkridge"])
-def test_a_small_fit_starts_no_cluster(tmp_path, learner, stored):
-    line = ["fit", str(stored.view.source.location), str(tmp_path / "model"), "--model", learner]
-    code = f"import sys; from dmkl.cli.main import main; sys.stdout = sys.stderr; assert main({line!r}) == 0"
-    assert not {"distributed", "matplotlib", "numba"} & set(loaded(f"{code}; sys.stdout = sys.__stdout__"))
+def test_small_fits_start_no_cluster(tmp_path, stored):
+    learners = ["mkfda", "single-best", "mkridge"]
+    lines = [["fit", str(stored.view.source.location), str(tmp_path / name), "--model", name] for name in learners]
+    code = "import sys; from dmkl.cli.main import main; sys.stdout = sys.stderr; "
+    code += f"assert [main(line) for line in {lines!r}] == [0, 0, 0]; sys.stdout = sys.__stdout__"
+    assert not {"distributed", "matplotlib", "numba"} & set(loaded(code))
 
 
 def test_every_public_name_is_there():

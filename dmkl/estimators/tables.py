@@ -239,12 +239,9 @@ class MKLRegressor(TableFront, RegressorFront):
 
     Attributes
     ----------
-    estimator_ : KernelRegressor
-        The fitted estimator. Its `save` writes the model; what `dmkl.load` reads predicts from
-        ``features={block: columns}``.
     weights_ : DataArray
         β, over kernel; over kernel and target for several targets.
-    kernel_names_, n_iter_, n_features_in_, feature_names_in_
+    estimator_, kernel_names_, n_iter_, n_features_in_, feature_names_in_
         As in `MKLClassifier`.
 
     Examples

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
-from dask.base import compute, get_scheduler, tokenize
+from dask.base import get_scheduler, tokenize
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
 from dask.local import get_sync
@@ -287,8 +287,16 @@ def _executed(
     if client is not None:
         return _on_cluster(client, results, units, sizes, watch, keep)
     with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
-        here = {} if _HERE.get() is None else {"scheduler": get_sync}
-        return list(compute(*results, optimize_graph=False, **here))
+        schedule = get_scheduler(collections=results) if _HERE.get() is None else get_sync
+        return list(schedule(_tasks_of(results), [result.key for result in results]))
+
+
+def _tasks_of(results: Sequence[Delayed]) -> dict[Any, Any]:
+    """The tasks of all results by key; `dask.compute` would make an expression of them first, and hash all arrays."""
+    layers: dict[str, Mapping[Any, Any]] = {}
+    for result in results:
+        layers |= result.dask.layers
+    return {key: task for layer in layers.values() for key, task in layer.items()}
 
 
 def _on_cluster(

@@ -11,6 +11,7 @@ and for the small result VᵀKV once, since the mirrored tile contributes the tr
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,7 +52,7 @@ class _Buffers:
 
     def take(self, use: Any, dtype: np.dtype[Any], *shape: int) -> Array:
         """An array of this shape that holds anything; good until the next one for the same use."""
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         buffer = self._buffers.get((use, dtype))
         if buffer is None or buffer.size < size:
             buffer = self._buffers[use, dtype] = np.empty(size, dtype=dtype)

@@ -53,6 +53,7 @@ def best_index(scores: xr.Dataset, names: Sequence[str], by: Sequence[str], rule
     InputError
         If no point can be chosen, naming for whom.
     """
+    scores = scores[["mean_score", "standard_error"]]  # a part of all variables takes long
     sizes = tuple(scores.sizes[dim] for dim in by)
     found = np.zeros((len(names), *sizes), dtype=np.int64)
     for place in np.ndindex(sizes):

@@ -17,15 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import clarabel
 import numpy as np
-import scipy.sparse as sp
 
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import onto_sphere, steepest
-from dmkl.solvers.cones import ConicProgram
+from dmkl.solvers.cones import ConicProgram, Entries
 
 __all__ = ["CuttingPlane", "ascent_direction", "exact_master", "newton_master", "taylor_form", "taylor_master"]
 
@@ -38,32 +36,30 @@ class CuttingPlane:
     slopes: Float
 
 
-def _selector(width: int, first: int, n: int, sign: float = -1.0) -> Any:
-    return sp.csc_array((np.full(n, sign), (np.arange(n), first + np.arange(n))), shape=(n, width))
+def _selector(n: int, sign: float = -1.0) -> Entries:
+    return np.arange(n), np.arange(n), np.full(n, sign)
 
 
 def _add_ball(program: ConicProgram, n: int, p: float) -> None:
     """β ≥ 0 and ‖β‖_p ≤ 1 for x = (β, …); with `_spares` of p further variables after β."""
-    width = program.width
-    program.at_most(_selector(width, 0, n), np.zeros(n))
+    program.at_most(_selector(n), np.zeros(n))
     if np.isinf(p):
-        program.at_most(_selector(width, 0, n, 1.0), np.ones(n))
+        program.at_most(_selector(n, 1.0), np.ones(n))
     elif p == 1:
-        program.at_most(_total(width, 0, n), 1.0)
+        program.at_most(_total(0, n), 1.0)
     elif p == 2:
-        rows = sp.vstack([sp.csc_array((1, width)), _selector(width, 0, n)])
-        program.add(rows, np.concatenate([[1.0], np.zeros(n)]), clarabel.SecondOrderConeT(n + 1))
+        i, j, signs = _selector(n)
+        program.add((1 + i, j, signs), np.concatenate([[1.0], np.zeros(n)]), clarabel.SecondOrderConeT(n + 1))
     else:
         # Σ t_j ≤ 1 with (t_j, 1, β_j) in the power cone of exponent 1/p: t_j^(1/p) ≥ β_j.
-        program.at_most(_total(width, n, n), 1.0)
+        program.at_most(_total(n, n), 1.0)
         first = 3 * np.arange(n)
-        at = (np.concatenate([first, first + 2]), np.concatenate([n + np.arange(n), np.arange(n)]))
-        rows = sp.csc_array((np.full(2 * n, -1.0), at), shape=(3 * n, width))
+        rows = np.append(first, first + 2), np.append(n + np.arange(n), np.arange(n)), np.full(2 * n, -1.0)
         program.add(rows, np.tile([0.0, 1.0, 0.0], n), *[clarabel.PowerConeT(1.0 / p)] * n)
 
 
-def _total(width: int, first: int, n: int) -> Any:
-    return sp.csc_array((np.ones(n), (np.zeros(n, dtype=int), first + np.arange(n))), shape=(1, width))
+def _total(first: int, n: int) -> Entries:
+    return np.zeros(n, dtype=np.int64), first + np.arange(n), np.ones(n)
 
 
 def _weights(x: Float, p: float) -> Float:
@@ -148,7 +144,7 @@ def taylor_master(planes: Sequence[CuttingPlane], beta: Float, p: float) -> Floa
     if p == 1 or np.isinf(p):
         return exact_master(planes, p)
     program, linear = _cutting_planes(planes, n, 0)
-    program.at_most(_selector(program.width, 0, n), np.zeros(n))
+    program.at_most(_selector(n), np.zeros(n))
     a, slope, constant = taylor_form(beta, p)
     # bᵀDb + lᵀb + c ≤ 1 as a second-order cone: with r = 1 − c − lᵀb, ‖(2 D^½ b, r − 1)‖ ≤ r + 1.
     rows = np.zeros((n + 2, program.width))

@@ -43,6 +43,7 @@ FEATURES = "features"
 
 _STRIP_BYTES = 32 * 2**20
 _CHUNK_COLUMNS = 1024
+_SMALL_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class StoredTable(FeatureTable):
         return cls(name, values.shape, np.dtype(values.dtype), columns, content, center, n_missing, location, path)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "_values"}
+        return {key: value for key, value in vars(self).items() if key not in ("_values", "_whole")}
 
     @cached_property
     def _values(self) -> Any:
@@ -124,8 +125,22 @@ class StoredTable(FeatureTable):
             raise StoreError(msg)
         return values
 
+    @cached_property
+    def _whole(self) -> Array | None:
+        """All values of a small table: Zarr takes a millisecond or more for each part, however small."""
+        if self.shape[0] * self.shape[1] * self.dtype.itemsize > _SMALL_BYTES:
+            return None
+        whole = self._part(slice(None), None)
+        whole.flags.writeable = False
+        return whole
+
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """See `FeatureTable`."""
+        if self._whole is None:
+            return self._part(rows, columns)
+        return self._whole[rows] if columns is None else self._whole[rows][:, columns]
+
+    def _part(self, rows: slice | Index, columns: slice | Index | None) -> Array:
         try:
             found = np.asarray(self._values.oindex[rows, slice(None) if columns is None else columns])
         except (ValueError, RuntimeError) as error:

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,7 @@ class StoreReader:
         self.splits: Array | None = self._optional("split")
         self._files = plain_folder(self._gram)
         self._verified: set[TileKey] = set()
+        self._known: dict[str, dict[int, Array]] = {}
         self._table: npt.NDArray[np.uint32] | None = None
         self._pool: ThreadPoolExecutor | None = None
 
@@ -128,15 +130,28 @@ class StoreReader:
 
     def diagonal(self, kernels: Index) -> Array | None:
         """k(x, x) of every sample, (kernel, sample) in float64; None where a rectangular set has none."""
-        if "diagonal" not in self._group:
-            return None
-        return self._statistic("diagonal", kernels)
+        return self._statistic("diagonal", kernels) if self._has_diagonal else None
+
+    @cached_property
+    def _has_diagonal(self) -> bool:
+        return "diagonal" in self._group
 
     def row_sum(self, kernels: Index) -> Array:
         """Sum of every row over all columns, (kernel, sample) in float64."""
         return self._statistic("row_sum", kernels)
 
     def _statistic(self, name: str, kernels: Index) -> Array:
+        n_kernels, rows, _ = self.shape
+        if n_kernels * rows * 8 > _SMALL_BYTES:
+            return self._read_statistic(name, kernels)
+        # Those of a small set are kept: Zarr takes some milliseconds for them, which is as long as a pass.
+        known = self._known.setdefault(name, {})
+        new = np.setdiff1d(kernels, list(known))
+        if len(new):
+            known.update(zip(new.tolist(), self._read_statistic(name, new), strict=True))
+        return np.array([known[k] for k in kernels.tolist()]).reshape(len(kernels), rows)
+
+    def _read_statistic(self, name: str, kernels: Index) -> Array:
         where = f"{name!r} of {self.location}"
         try:
             values = np.asarray(self._group[name].oindex[kernels, slice(None)], dtype=np.float64)
@@ -265,6 +280,7 @@ class StoreReader:
         return f"tile ({key[1]}, {key[2]}) of kernel {self.names[key[0]]!r} in {self.location}"
 
 
+_SMALL_BYTES = 4 * 2**20
 _OPENED: OrderedDict[tuple[str, str], StoreReader] = OrderedDict()
 _OPENED_LOCK = threading.Lock()
 

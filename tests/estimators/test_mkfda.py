@@ -9,7 +9,7 @@ from typing import NamedTuple
 import dask
 import numpy as np
 import pytest
-from helpers.optima import bounds, optimum, solve, value
+from helpers.optima import bounds, optimum, pairwise_covered, solve, value
 from helpers.references import Counting, dense_view, in_memory, over, psd
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,10 +122,8 @@ def proven(model, case, **steps):
 # --- against exact solutions --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lam", LAMBDAS)
-@pytest.mark.parametrize("p", EXPONENTS)
-@pytest.mark.parametrize("name", CASES)
-def test_optimum_and_its_proof(name, p, lam):
+@pytest.mark.parametrize(("p", "lam", "name"), pairwise_covered(EXPONENTS, LAMBDAS, tuple(CASES)))
+def test_optimum_and_its_proof(p, lam, name):
     """Both solvers reach the exact optimum to 1e-4, prove it truly, and agree."""
     case = CASES[name]()
     best = optimum(case.dense(), case.h, lam, p)

@@ -86,6 +86,11 @@ LABELS = {
 }
 
 
+def pairwise_covered(ps, lams, kinds=tuple(LABELS)):
+    """Points of a grid in which each two values of different parameters meet once or more."""
+    return [(p, lam, kinds[(i + j) % len(kinds)]) for i, p in enumerate(ps) for j, lam in enumerate(lams)]
+
+
 def few_digits():
     """Few enough for cvxpy to be quick."""
     kernels, y = digits()

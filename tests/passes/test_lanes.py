@@ -16,16 +16,19 @@ SINGLE = np.dtype(np.float32)
 SIDE, M = 1500, 3000
 
 
+def stored_set(m, tile):
+    X = np.random.default_rng(0).standard_normal((2, m, 4)).astype(SINGLE)
+    return dmkl.create(None, X @ X.transpose(0, 2, 1), tile=tile)
+
+
 @pytest.fixture(scope="module")
 def kernels():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((2, M, 4)).astype(SINGLE)
-    return dmkl.create(None, X @ X.transpose(0, 2, 1), tile=SIDE)
+    return stored_set(M, SIDE)
 
 
 def folds(kernels, n, *, rows="all"):
     found = []
-    for train, test in KFold(n, shuffle=True, random_state=0).split(np.arange(M)):
+    for train, test in KFold(n, shuffle=True, random_state=0).split(np.arange(kernels.shape[1])):
         chosen = np.concatenate([train, test]) if rows == "all" else train
         found.append(Lens(kernels[chosen, train].view))
     return found
@@ -90,7 +93,8 @@ def test_columns_of_the_same_samples_share_a_product(kernels):
 
 @pytest.mark.usefixtures("cutting", "synchronous")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_products_are_the_dense_ones(kernels, dtype):
+def test_products_are_the_dense_ones(dtype):
+    kernels = stored_set(300, 120)  # how it is cut is told, and does not depend on the size
     lenses = [*folds(kernels, 3), *folds(kernels, 2, rows="train")]
     columns = riders(lenses, 3, np.dtype(dtype))
     found, _ = run_pass(lenses, columns)

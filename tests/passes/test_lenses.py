@@ -95,8 +95,18 @@ def batched(found, c):
 # --- products -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("cutting", "synchronous")
+def test_a_shared_pass_is_each_lens_alone(kernels):
+    check_shared_pass(kernels)
+
+
 @pytest.mark.usefixtures("cutting")
-def test_a_shared_pass_is_each_lens_alone(kernels, scheduler):
+@pytest.mark.parametrize("cutting", ["together"], indirect=True)
+def test_a_shared_pass_is_each_lens_alone_everywhere(kernels, scheduler):
+    check_shared_pass(kernels)
+
+
+def check_shared_pass(kernels):
     K = in_memory(kernels, 9)
     lenses = [lens(K, name) for name in LENSES]
     columns = riders(lenses)

@@ -7,6 +7,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+from dask.base import tokenize
 from helpers.references import Counting, dense_view, digits, in_memory, over
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("synchronous")
 
 
 def kernel_set():
-    return in_memory(digits()[0], 25)
+    return in_memory(digits()[0], 40)
 
 
 def labels(kind):
@@ -89,8 +90,8 @@ def check_scores(result, estimator, K, y, folds, part=1, prefix="score"):
         at = dict(zip(names, place, strict=True))
         params = {name: result.grid[name][k] for name, k in at.items()}
         learner = estimator.__class__(**{**estimator.get_params(), "solver": "direct", **params})
-        models = [clone(learner).fit(K[fold[0], fold[0]], y[fold[0]]) for fold in folds]
-        decisions, moved = (decided(learner, models, K, folds, y, by) for by in (0.0, CLOSE))
+        models, held_out = single_fits(learner, K, y, folds)
+        decisions, moved = (decided(learner, held_out, folds, y, by) for by in (0.0, CLOSE))
         for f, (fold, model) in enumerate(zip(folds, models, strict=True)):
             found = scores.isel({**at, "fold": f})
             mine = decisions[f][: len(fold[1])] if part == 1 else decisions[f][len(fold[1]) :]
@@ -104,15 +105,31 @@ def check_scores(result, estimator, K, y, folds, part=1, prefix="score"):
             np.testing.assert_allclose(found["objective"], model.objective_, rtol=2 * TIGHT)
 
 
-def decided(learner, models, K, folds, y, by=0.0):
+SINGLE_FITS = {}
+
+
+def single_fits(learner, K, y, folds):
+    """A fit on each fold, and its scores of the held-out rows; kept, as many searches are checked against the same."""
+    key = tokenize(type(learner), learner.get_params(), K.view, y, folds)
+    if key not in SINGLE_FITS:
+        models = [clone(learner).fit(K[fold[0], fold[0]], y[fold[0]]) for fold in folds]
+        rows = [np.concatenate(fold[1:]) for fold in folds]
+        scores = [
+            model.decision_function(K[mine, fold[0]]).values.reshape(len(mine), -1)
+            for model, mine, fold in zip(models, rows, folds, strict=True)
+        ]
+        SINGLE_FITS[key] = models, scores
+    return SINGLE_FITS[key]
+
+
+def decided(learner, held_out_scores, folds, y, by=0.0):
     """What labels of the held-out rows of each fold are read from, by rules of the scores of single fits.
 
     The scores are moved at random, `by` of the largest at most.
     """
     held_out, targets, rng = [], [], np.random.default_rng(0)
-    for fold, model in zip(folds, models, strict=True):
+    for fold, scores in zip(folds, held_out_scores, strict=True):
         rows = np.concatenate(fold[1:])
-        scores = model.decision_function(K[rows, fold[0]]).values.reshape(len(rows), -1)
         scores = scores + by * np.abs(scores).max() * rng.choice([-1.0, 1.0], scores.shape)
         targets.append(encode_targets(y[fold[0]], len(fold[0])))
         index = class_index(targets[-1].kind, targets[-1].classes, y[rows])

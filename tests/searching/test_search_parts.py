@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as skm
 from sklearn.base import is_classifier
@@ -592,6 +592,7 @@ def test_tasks_are_binary_problems(name):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10)  # each goes through all measures
 @given(seed=st.integers(0, 2**32 - 1))
 def test_measures_do_not_see_the_order_of_rows(kind, seed):
     classes, truth, decision = problem(kind, seed, 24)

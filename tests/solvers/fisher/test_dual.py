@@ -8,7 +8,7 @@ import dask
 import numpy as np
 import pytest
 import scipy.optimize
-from helpers.optima import LABELS, bounds, case, conjugate, few_digits, norm, optimum, slopes, solve, value
+from helpers.optima import bounds, case, conjugate, few_digits, norm, optimum, pairwise_covered, slopes, solve, value
 from helpers.references import Counting, in_memory, over, psd
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,10 +51,8 @@ def pairs(model):
 # --- against exact solutions ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", LABELS)
-@pytest.mark.parametrize("lam", LAMBDAS)
-@pytest.mark.parametrize("p", EXPONENTS)
-def test_agrees_with_the_optimum_and_proves_it(kind, lam, p):
+@pytest.mark.parametrize(("p", "lam", "kind"), pairwise_covered(EXPONENTS, LAMBDAS))
+def test_agrees_with_the_optimum_and_proves_it(p, lam, kind):
     kernels, labels, targets = case(kind)
     K, source = over(in_memory(few_digits()[0], 20), Counting)
     # S hardly depends on β where λ is large: its weights need a small gap.

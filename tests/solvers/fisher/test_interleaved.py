@@ -7,7 +7,7 @@ from collections import Counter
 import dask
 import numpy as np
 import pytest
-from helpers.optima import LABELS, STEPS, bounds, case, few_digits, norm, optimum, value
+from helpers.optima import STEPS, bounds, case, few_digits, norm, optimum, pairwise_covered, value
 from helpers.references import Counting, dense_view, error, in_memory, over, psd, stepped
 
 import dmkl
@@ -38,10 +38,8 @@ def single(request):
 
 
 @pytest.mark.usefixtures("synchronous")
-@pytest.mark.parametrize("kind", LABELS)
-@pytest.mark.parametrize("lam", LAMBDAS)
-@pytest.mark.parametrize("p", EXPONENTS)
-def test_agrees_with_the_optimum_and_proves_it(kind, lam, p):
+@pytest.mark.parametrize(("p", "lam", "kind"), pairwise_covered(EXPONENTS, LAMBDAS))
+def test_agrees_with_the_optimum_and_proves_it(p, lam, kind):
     kernels, labels, targets = case(kind)
     K, source = over(in_memory(few_digits()[0], 8), Counting)
     # S hardly depends on β where λ is large: its weights need a small gap.
