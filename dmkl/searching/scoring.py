@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import numbers
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import get_scorer
+from sklearn.metrics import average_precision_score, get_scorer, matthews_corrcoef, precision_recall_curve, recall_score
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
@@ -80,30 +79,18 @@ def average_precision_voc(positive: Array, scores: Array) -> float:
 
 
 def _curve(positive: Array, scores: Array) -> tuple[Float, Float]:
-    """Precision and recall at every threshold, recall falling, without the point (1, 0) that closes a drawn curve.
-
-    To the last bit those of scikit-learn, whose checks of what it is given take many times as long.
-    """
-    order = np.argsort(-np.asarray_chkfinite(scores), kind="stable")
-    last = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)[::-1]  # of the rows with a score
-    found = np.cumsum(positive[order])[last]
-    return found / (last + 1), found / found[0]
+    """Precision and recall at every threshold, recall falling, without the point (1, 0) that closes a drawn curve."""
+    precision, recall, _ = precision_recall_curve(positive, scores)
+    return precision[:-1], recall[:-1]
 
 
 def _average_precision(positive: Array, scores: Array) -> float:
-    if not positive.any():
-        return float("nan")
-    precision, recall = _curve(positive, scores)
-    return float(-np.sum(np.diff(recall, append=0.0) * precision))
+    return float(average_precision_score(positive, scores)) if positive.any() else float("nan")
 
 
 def _correlation(positive: Array, found: Array) -> float:
     """Matthews' coefficient; undefined where the truth has one value only, 0 where the prediction has."""
-    if positive.all() or not positive.any():
-        return float("nan")
-    n, true, told, hits = len(positive), *(int(np.count_nonzero(x)) for x in (positive, found, positive & found))
-    size = true * (n - true) * told * (n - told)
-    return (hits * n - true * told) / math.sqrt(size) if size else 0.0
+    return float("nan") if positive.all() or not positive.any() else float(matthews_corrcoef(positive, found))
 
 
 def _one_vs_rest(measure: Callable[[Array, Array], float]) -> Metric:
@@ -141,8 +128,7 @@ def mean_class_accuracy(truth: Array, decision: Array, classes: Array) -> float:
     Scikit-learn's balanced accuracy, and the average accuracy of JMLR Section 3.4.
     """
     index = index_of(truth, classes)
-    right = _predicted(decision) == index
-    return float(np.mean([right[index == k].mean() for k in np.unique(index)]))
+    return float(recall_score(index, _predicted(decision), labels=np.unique(index), average="macro"))
 
 
 def _predicted(decision: Array) -> Array:
