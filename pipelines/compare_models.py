@@ -5,8 +5,9 @@
     python pipelines/compare_models.py flower17.npz --models mksvm gmkl --output out/some
     python pipelines/compare_models.py flower17.npz --models gsmkl --groups 1,2,3 --steps multiplicative
 
-Each split chooses every parameter (p, λ, C, groups) on its own validation part, the models trained on train alone. The
-table has the mean class accuracy on test over the splits, the passes over the kernels of the whole search, its time.
+Each split chooses every parameter (p, λ, C, groups) on its own validation part, the machines trained on train alone,
+Fisher's decision rule learnt from validation rows. The table has the mean class accuracy on test over the splits, the
+passes over the kernels of the whole search, its time.
 Where classes choose a number of groups each, "one for all" has what one number for all classes gives.
 Where the file has no splits, three random ones are made with as many samples of each class as asked for.
 """

@@ -249,7 +249,7 @@ def main() -> None:
                 found = searched(run, victim, moment)
             finally:
                 run.close()
-            print(f"  {found.summary().splitlines()[-1]}")
+            print(f"  {next(line for line in found.summary().splitlines() if ' fits (' in line)}")
             if reference is None:
                 reference = found, run.passes_begun
             else:

@@ -12,8 +12,8 @@ random pixels each, and splits at random. The noise are RBF kernels of Gaussian 
 the samples.
 
 For each number of noise kernels one search goes through a grid of (p, λ) on all splits, trained on the training rows
-alone. λ is chosen for each norm by the mean over the splits of the validation score; the norm is learnt by choosing it
-in the same way, and so is the C of the support vector machines on the weights of NCuts, around the papers' 10.
+alone. Each split chooses λ for each norm by its validation score; the norm is learnt by choosing it in the same way,
+and so is the C of the support vector machines on the weights of NCuts, around the papers' 10.
 """
 
 from __future__ import annotations
