@@ -104,7 +104,7 @@ def test_regressions_leave_out_unknown_values():
         assert float(model.intercept_[k]) == pytest.approx(y[rows, k].mean())
 
 
-@pytest.mark.parametrize("learner", [dmkl.MKFDA(), dmkl.MKRidge(), dmkl.MKSVM()])
+@pytest.mark.parametrize("learner", [dmkl.MKFDA(tol=1e-8), dmkl.MKRidge(tol=1e-8), dmkl.MKSVM(tol=1e-6)])
 def test_a_search_of_a_task_is_that_on_its_labeled_rows(learner):
     K, labels = problem()
     price = "C" if isinstance(learner, dmkl.MKSVM) else "lam"

@@ -483,7 +483,7 @@ IN_TURN = {"use_anchors": True, "block": 12, "finish": "report"}
 
 
 def in_turn():
-    return Problem.of("multiclass", ps=[1.0, 2.0], lams=[1e-3, 1e-2, 1e-1, 1.0])
+    return Problem.of("multiclass", ps=[1.0, 2.0], lams=[1e-5, 1e-3, 1e-1, 10.0])
 
 
 def test_little_memory_takes_folds_in_turn():
