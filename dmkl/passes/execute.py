@@ -205,12 +205,22 @@ def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
 
     for pause_seconds in (0.2, 1.0, 5.0, None):
         try:
+            if broadcast:
+                _knock(client)
             return list(client.scatter(list(values.values()), broadcast=broadcast, hash=False))
         except CommClosedError:  # a worker has died and the scheduler has yet to notice
             if pause_seconds is None or client.status != "running":
                 raise
             time.sleep(pause_seconds)
     raise AssertionError
+
+
+def _knock(client: Client) -> None:
+    """Give every worker a trifle, in turn: of one that has died, and that the scheduler has yet to miss, this raises.
+
+    Copying values to it, the scheduler would try without end.
+    """
+    client.scatter([None] * len(_told_workers(client)), broadcast=False, hash=False)
 
 
 def graph_token(where: Machine, *content: Any) -> str:
