@@ -60,6 +60,8 @@ class Portrait:
 
 def examine(source: TileSource, kernel: int, plan: Plan) -> Portrait:
     """Read one kernel of a source and compute its figures."""
+    if hasattr(source, "forget"):
+        source.forget()  # what is on disk now is to be looked at, not what was read before
     portrait = Portrait()
     held: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
     _read_entries(source, kernel, portrait, held)

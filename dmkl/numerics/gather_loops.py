@@ -65,6 +65,8 @@ def add_weighted(tiles: Array, rows: Array, cols: Array, weights: Array, totals:
             total = totals[s, i]
             for k in range(len(tiles)):
                 weight = weights[s, k]
+                if weight == 0.0:
+                    continue
                 target = taken[k]
                 for j in range(len(cols)):
                     total[j] += weight * target[j]

@@ -20,7 +20,7 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import active_client, again, execute, send_all
-from dmkl.passes.sums import Combination, SumPlan, SumTile, add_tiles, put_together, sum_order
+from dmkl.passes.sums import Combination, Share, SumPlan, SumTile, add_tiles, put_together, sum_order
 from dmkl.passes.view import Lens, TileTask, View
 
 __all__ = [
@@ -111,10 +111,10 @@ def factor_pass(
 
 
 def _sum_tiles(
-    lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], tasks_per_machine: int
+    lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], share: Share
 ) -> list[list[SumTile]]:
     """For each combination its tiles that one task adds up."""
-    found = [totals for _, totals in add_tiles(lenses, combinations, tiles, tasks_per_machine)]
+    found = [totals for _, totals in add_tiles(lenses, combinations, tiles, share)]
     return [[totals[number] for totals in found] for number in range(len(combinations))]
 
 
@@ -186,9 +186,9 @@ def _write_tiles(
     lenses: Sequence[Lens],
     combinations: Sequence[Combination],
     tiles: tuple[TileTask, ...],
-    tasks_per_machine: int,
+    share: Share,
     stems: Sequence[str],
 ) -> None:
-    for tile, totals in add_tiles(lenses, combinations, tiles, tasks_per_machine):
+    for tile, totals in add_tiles(lenses, combinations, tiles, share):
         for stem, total in zip(stems, totals, strict=True):
             np.save(_tile_file(stem, tile.i, tile.j), total.entries)

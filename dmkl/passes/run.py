@@ -91,10 +91,13 @@ def pass_graph(
     where = machine()
     view = covering([lens.view for lens in lenses])
     _check_pass(lenses, columns, where)
+    # A graph that is kept for later keeps no buffers: they would live as long as it does.
+    bench = Workbench() if token is None else None
     token = uuid.uuid4().hex if token is None else graph_token(where, token)
     cut = _units(lenses, columns, where)
     # One node for what every task takes: the graph holds it once, a worker receives it once.
-    (shared,) = send_all({f"{name}-shared-{token}": _shared(lenses, columns, [unit for unit, _ in cut], fitted)})
+    parts_of = [unit for unit, _ in cut]
+    (shared,) = send_all({f"{name}-shared-{token}": _shared(lenses, columns, parts_of, fitted, bench)})
     units, parts = [], []
     for number, (unit, held) in enumerate(cut):
         task = delayed(_sweep_part, pure=False)(
@@ -120,15 +123,21 @@ class _Shared:
     lanes: list[Lane]
     ready: Loaded | None
     """The vectors, where all kernels see them alike; the columns are without them then."""
-    bench: Workbench
+    bench: Workbench | None
 
 
-def _shared(lenses: Sequence[Lens], columns: Sequence[Columns], units: list[Unit], fitted: Delayed | None) -> _Shared:
+def _shared(
+    lenses: Sequence[Lens],
+    columns: Sequence[Columns],
+    units: list[Unit],
+    fitted: Delayed | None,
+    bench: Workbench | None,
+) -> _Shared:
     through = [replace(lens, fitted=lens.fitted.for_products()) for lens in lenses]
     lanes, ready, riding = lanes_of(lenses, columns), None, list(columns)
     if fitted is None and all(lens.fitted.same_for_all for lens in lenses):
         ready, riding = loaded(through, columns, lanes, 0), [c.without_vectors() for c in columns]
-    return _Shared(through, riding, units, lanes, ready, Workbench())
+    return _Shared(through, riding, units, lanes, ready, bench)
 
 
 def _sweep_part(

@@ -20,7 +20,7 @@ from dmkl.passes.execute import machine, send_all
 from dmkl.passes.ordering import StoreOrder
 from dmkl.passes.view import Lens, TileTask, covering
 
-__all__ = ["Combination", "SumPlan", "SumTile", "add_tiles", "for_sums", "put_together", "sum_order"]
+__all__ = ["Combination", "Share", "SumPlan", "SumTile", "add_tiles", "for_sums", "put_together", "sum_order"]
 
 
 @dataclass(frozen=True)
@@ -68,18 +68,28 @@ def put_together(tiles: Iterable[SumTile], lens: Lens, dtype: npt.DTypeLike = np
     return total
 
 
-_BESIDE, _BESIDE_BYTES = 8, 2**27
-"""Kernels whose tiles are added at once, at most, and the memory that these take: a sum goes through memory once for
-all of them."""
+_BESIDE = 8
+"""Kernels whose tiles are added at once, at most: a sum goes through memory once for all of them."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a task of a sum may take of its machine."""
+
+    tasks_per_machine: int
+    """Tasks that run side by side there."""
+    beside: int
+    """Kernels whose tiles it may hold at once."""
 
 
 def add_tiles(
-    lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], tasks_per_machine: int
+    lenses: Sequence[Lens], combinations: Sequence[Combination], tiles: tuple[TileTask, ...], share: Share
 ) -> Iterator[tuple[TileTask, list[SumTile]]]:
     """Every combination over some tiles, in float64, tile after tile.
 
     Where the chain is the same for all kernels up to a factor (`Fitted.same_for_all`), raw tiles are added and the
-    chain is left to the whole sum; otherwise each tile is transformed entry by entry first.
+    chain is left to the whole sum; otherwise each tile is transformed entry by entry first. How many tiles are held at
+    once changes nothing of the result: they are added one after another.
     """
     source, kernels = lenses[0].view.source, lenses[0].view.kernels
     orders = [sum_order(lens) for lens in lenses]
@@ -88,10 +98,10 @@ def add_tiles(
     stacks = _stacks(lenses, combinations) if source.tiling.rows > SMALL else []
     alone = sorted({*range(len(combinations))} - {number for stack in stacks for number in stack.numbers})
     side = source.tiling.tile
-    together = max(1, min(_BESIDE, _BESIDE_BYTES // (side * side * source.dtype.itemsize))) if stacks else 1
+    together = share.beside if stacks else 1
     beside = np.empty((together, side, side) if stacks else 0, source.dtype)
     for tile in tiles:
-        with pinned_blas(blas_threads(tasks_per_machine)):
+        with pinned_blas(blas_threads(share.tasks_per_machine)):
             totals = [_empty(orders[c.lens], tile) for c in combinations]
             for stack in stacks:
                 stack.begin(orders[stack.lens], tile)
@@ -217,8 +227,8 @@ class SumPlan:
     """The lenses and the combinations, as tasks take them."""
     cuts: list[tuple[str, tuple[TileTask, ...], int]]
     """Of each task its key, its tiles and the bytes it reads."""
-    slots_per_host: int
-    """Tasks that run side by side on one machine."""
+    share: Share
+    """What a task may take."""
     name: str
     token: str
     """Prefix and end of every key."""
@@ -238,12 +248,14 @@ class SumPlan:
             (f"{name}-{number}-{token}", tuple(tiles[t] for t in cut), len(cut) * used * view.bytes_per_tile)
             for number, cut in enumerate(cuts)
         ]
-        return cls(through, (sent[0], sent[1]), tasks, where.slots_per_host, name, token)
+        beside = where.task_bytes // 4 // (view.source.tiling.tile**2 * view.source.dtype.itemsize)
+        share = Share(where.slots_per_host, max(1, min(_BESIDE, beside)))
+        return cls(through, (sent[0], sent[1]), tasks, share, name, token)
 
     def tasks(self, work: Callable[..., Any], *more: Any) -> list[tuple[Delayed, int]]:
-        """For each cut a task, `work(lenses, combinations, tiles, tasks a machine, *more)`, and the bytes it reads."""
+        """For each cut a task, `work(lenses, combinations, tiles, share, *more)`, and the bytes it reads."""
         call = delayed(work, pure=False)
         return [
-            (call(*self.sent, tiles, self.slots_per_host, *more, dask_key_name=key), n_bytes)
+            (call(*self.sent, tiles, self.share, *more, dask_key_name=key), n_bytes)
             for key, tiles, n_bytes in self.cuts
         ]

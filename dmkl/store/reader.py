@@ -166,13 +166,18 @@ class StoreReader:
 
     def tile_crc32c(self) -> npt.NDArray[np.uint32]:
         """CRC32C of every tile without its padding, (kernel, tile_row, tile_col)."""
-        if self._table is None:
+        table = self._table
+        if table is None:
             try:
-                self._table = np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
+                table = self._table = np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
             except (KeyError, ValueError, RuntimeError) as error:
                 msg = f"'tile_crc32c' of {self.location} is damaged: {error}; import or build the set again"
                 raise StoreError(msg) from error
-        return self._table
+        return table
+
+    def forget(self) -> None:
+        """Read everything from the store again that has been read before."""
+        self._verified, self._known, self._table = set(), {}, None
 
     # --- tiles ----------------------------------------------------------------------------------------------
 

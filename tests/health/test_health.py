@@ -173,12 +173,14 @@ def test_a_tile_exchanged_for_another_sound_one_is_seen(tmp_path):
     assert "tile (0, 1)" in text
 
 
-def test_statistics_that_do_not_belong_to_the_matrices_are_seen(tmp_path):
-    make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)})
+@pytest.mark.parametrize("anew", [True, False], ids=["opened anew", "read before"])
+def test_statistics_that_do_not_belong_to_the_matrices_are_seen(tmp_path, anew):
+    K = make(tmp_path, {"a": rbf(1.0), "b": rbf(0.1)})
+    assert findings(check(K))[0] == []
     group = zarr.open_group(tmp_path / "set.zarr", mode="r+")
     group["row_sum"][0, 3] += 0.5
     group["diagonal"][1, 4] = 2.0
-    rows, text = findings(check(dmkl.open(tmp_path / "set.zarr")))
+    rows, text = findings(check(dmkl.open(tmp_path / "set.zarr") if anew else K))
     assert rows == [("error", "a"), ("error", "b")]
     assert "row sums" in text
     assert "diagonal" in text

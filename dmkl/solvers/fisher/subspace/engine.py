@@ -210,7 +210,7 @@ class SubspaceSolver:
         self._ended = True
         opened = self._solve()
         self._settle_certified(opened)
-        self._sharpen(opened)
+        self._sharpen(opened, filling=False)
         # What the kernels make of S may be too small a part to be resolved as well: the gap itself is what was asked.
         certified = {k: r for k, r in opened.items() if r.gap <= self.options.tol}
         self._take({k: (r.solution, r.gap) for k, r in certified.items()}, settled=True)
@@ -243,12 +243,13 @@ class SubspaceSolver:
             point.objective, point.upper = solution.objective, solution.upper
         return found
 
-    def _sharpen(self, opened: dict[int, OpenPoint]) -> None:
-        """Use the anchors, and settle what they certify."""
+    def _sharpen(self, opened: dict[int, OpenPoint], *, filling: bool = True) -> None:
+        """Use the anchors, and settle what they certify; `filling` for the next block, if there will be one."""
         rng = np.random.default_rng([len(self.history), 1])
         # After one block hardly anything can be certified.
         rough = max(len(space.blocks) for space in self._spaces) < 2
-        more = sharpen(self._spaces, self.points, opened, self._step, self._growth.width, rng, rough=rough)
+        width = self._growth.width if filling else 0
+        more = sharpen(self._spaces, self.points, opened, self._step, width, rng, rough=rough)
         for f, found in more.items():
             self._more.setdefault(f, []).extend(found)
         for k, r in opened.items():
@@ -314,9 +315,8 @@ class SubspaceSolver:
 
     def _most_anchors(self) -> int:
         """New anchors of a space in one pass: as many as a task can add up tile by tile."""
-        side = self._spaces[0].training.square.view.source.tiling.tile
-        room = machine().task_bytes // 4 // (8 * side * side)
-        return int(max(1, min(8, room // len(self._spaces))))
+        room = machine().task_bytes // 4 // sum(space.anchor_tile_bytes for space in self._spaces)
+        return int(max(1, min(8, room)))
 
     def _first_blocks(self, number: int) -> list[Float]:
         anchored = self._anchors_allowed()

@@ -139,8 +139,8 @@ def sharpen(
     """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
 
     Points whose nearest anchor has served them already are left as they are. With `rough` few factors serve all: bounds
-    are less sharp then, and directions hardly worse. Returns for each space further directions
-    to fill up a block of `width` columns (see `_other_weights`): the factors are at hand, and cost most by far.
+    are less sharp then, and directions hardly worse. Returns for each space further directions to fill up a block of
+    `width` columns (see `_other_weights`): the factors are at hand, and cost most by far.
     """
     asked: list[tuple[OpenPoint, bool]] = []
     wanted: list[Unsolved] = []

@@ -14,7 +14,7 @@ import numpy as np
 from dmkl.arrays import Float
 from dmkl.passes.combine import StoredSum, combine_pass
 from dmkl.passes.execute import machine
-from dmkl.passes.sums import Combination, for_sums
+from dmkl.passes.sums import Combination, for_sums, sum_order
 from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness
 from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.rounding import PROBES
@@ -156,6 +156,14 @@ class Subspace:
         return np.split(whole, np.cumsum([z.shape[1] for _, z in pairs])[:-1], axis=1)
 
     # --- anchors -------------------------------------------------------------------------------------------------
+
+    @property
+    def anchor_tile_bytes(self) -> int:
+        """What the largest tile of an anchor's sum takes."""
+        lens = self.training.square
+        order, tiling = sum_order(for_sums(lens)), lens.view.source.tiling
+        runs = [order.run(i) for i in range(tiling.shape[0])]
+        return int(8 * max(run.stop - run.start for run in runs) ** 2)
 
     def nearest(self, beta: Float) -> tuple[int, Closeness] | None:
         """The place of the anchor that serves a weighting best, and how it lies."""
