@@ -64,7 +64,9 @@ class TileWriter:
         # As Zarr does it, without its two copies of the tile.
         whole = self._padded(block)
         path = f"{self._files}/{j}/{row}/{col}"
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        # One after another, and not those above: a set that was given up meanwhile is not begun again.
+        for folder in (self._files, f"{self._files}/{j}", os.path.dirname(path)):
+            Path(folder).mkdir(exist_ok=True)
         written = f"{path}.{uuid.uuid4().hex}.partial"
         try:
             with open(written, "xb") as file:

@@ -201,7 +201,10 @@ class StoreWriter:
     def abandon(self) -> None:
         """Give up after bad input: remove what was begun here, unless a later run can go on from it."""
         if self._local and not self._resumed and not is_recoverable(self._group):
-            shutil.rmtree(str(self._target), ignore_errors=True)
+            # Under another name no task finds it that has not heard yet, and would write to it while it is removed.
+            aside = Path(f"{self._target}.{uuid.uuid4().hex}")
+            Path(str(self._target)).rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
 
     # --- one kernel -----------------------------------------------------------------------------------------
 

@@ -647,6 +647,23 @@ def test_bad_input_is_named_from_a_worker(tmp_path, case):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("synchronous")
+def test_a_task_that_ends_late_begins_no_set_that_was_given_up(tmp_path, monkeypatch):
+    write, late = TileWriter.write, []
+
+    def refused(self, *tile):
+        late.append((self, *tile))
+        raise InputError("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TileWriter, "write", refused)
+        with pytest.raises(InputError, match="no"):
+            dmkl.build(tmp_path / "new.zarr", some("a"), RBF, tile=8)
+    with pytest.raises(FileNotFoundError):
+        write(*late[0])
+    assert not list(tmp_path.iterdir())
+
+
 # --- samples without a source --------------------------------------------------------------------------------
 
 
