@@ -11,7 +11,7 @@ import scipy.linalg
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import IndefiniteKernelError
 
-__all__ = ["Factor", "LowerTriangle", "rough_factor", "solved_and_bounded"]
+__all__ = ["Factor", "LowerTriangle", "refined_and_bounded", "rough_factor"]
 
 _PANEL = 256
 _MIRRORED = 512
@@ -156,7 +156,7 @@ def rough_factor(matrix: Callable[[], tuple[Array, Index | None]], ridge: float)
     """What solves MX = B about, M = ½(I + K/ρ), by a Cholesky factor in single precision: 4·m² bytes.
 
     Where rounding leaves M indefinite, a multiple of the identity is added to it. Nothing is proven of the solution:
-    see `solved_and_bounded`.
+    see `refined_and_bounded`.
 
     Parameters
     ----------
@@ -191,7 +191,9 @@ def rough_factor(matrix: Callable[[], tuple[Array, Index | None]], ridge: float)
     return solve
 
 
-def solved_and_bounded(solve: Solve, product: Callable[[Float], Float], ridge: float, b: Float) -> tuple[Float, Float]:
+def refined_and_bounded(
+    x: Float, solve: Solve, product: Callable[[Float], Float], ridge: float, b: Float
+) -> tuple[Float, Float]:
     """X such that MX is about B, and for each column an upper bound of bᵀM⁻¹b, for M = ½(I + K/ρ), K ⪰ 0.
 
     For any x and r = b − Mx, since M ⪰ ½I,
@@ -202,6 +204,8 @@ def solved_and_bounded(solve: Solve, product: Callable[[Float], Float], ridge: f
 
     Parameters
     ----------
+    x
+        What `solve` makes of B.
     solve
         See `rough_factor`.
     product
@@ -211,7 +215,6 @@ def solved_and_bounded(solve: Solve, product: Callable[[Float], Float], ridge: f
     b
         B, (m, c).
     """
-    x = solve(b)
     for step in range(_REFINEMENTS):
         r = b - 0.5 * (x + product(x) / ridge)
         left = 2.0 * np.sum(r * r, axis=0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmkl.numerics.triangle import rough_factor, solved_and_bounded
+from dmkl.numerics.triangle import refined_and_bounded, rough_factor
 
 
 def kernel(rng, m, rank):
@@ -28,7 +28,8 @@ def lower(K, order):
 
 
 def settled(K, ridge, b, order):
-    return solved_and_bounded(rough_factor(lower(K, order), ridge), lambda x: K @ x, ridge, b)
+    solve = rough_factor(lower(K, order), ridge)
+    return refined_and_bounded(solve(b), solve, lambda x: K @ x, ridge, b)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.floats(-10, 1))

@@ -138,11 +138,11 @@ def sharpen(
 ) -> dict[int, list[Float]]:
     """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
 
-    Points whose nearest anchor has served them already are left as they are. With `rough` few factors serve all: bounds
-    are less sharp then, and directions hardly worse. Returns for each space further directions to fill up a block of
+    Points whose nearest anchor has served them already are left as they are. With `rough` few factors serve all, and
+    for directions alone, which are hardly worse. Returns for each space further directions to fill up a block of
     `width` columns (see `_other_weights`): the factors are at hand, and cost most by far.
     """
-    asked: list[tuple[OpenPoint, bool]] = []
+    asked: list[OpenPoint] = []
     wanted: list[Unsolved] = []
     served: dict[int, dict[tuple[int, float], list[int]]] = {}
     for k, r in opened.items():
@@ -150,18 +150,18 @@ def sharpen(
         if nearest is None or nearest[1].condition >= r.condition:
             continue
         r.condition = nearest[1].condition
-        asked.append((r, nearest[1].bounds))
+        asked.append(r)
         place, near = nearest
         rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
-        wanted.append(Unsolved(points[k].space, place, rho, r.residual))
+        wanted.append(Unsolved(points[k].space, place, rho, r.residual, bounded=near.bounds and not rough))
         served.setdefault(points[k].space, {}).setdefault((wanted[-1].anchor, wanted[-1].ridge), []).append(k)
     if not wanted:
         return {}
     filling = [one for f, groups in served.items() for one in _other_weights(spaces[f], f, groups, opened, width, rng)]
     solved = solve_by_anchors(spaces, wanted + filling)
-    for (r, bounds), (direction, squares) in zip(asked, solved[: len(wanted)], strict=True):
+    for r, item, (direction, squares) in zip(asked, wanted, solved, strict=False):
         r.direction = direction
-        if bounds:
+        if item.bounded:
             r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.objective))
     more: dict[int, list[Float]] = {}
     for one, (x, _) in zip(filling, solved[len(wanted) :], strict=True):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dmkl.passes.sums import Combination, for_sums, sum_order
 from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness
 from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.rounding import PROBES
-from dmkl.solvers.fisher.subspace.tasks import ProductFiles, combined_products, settle
+from dmkl.solvers.fisher.subspace.tasks import Asked, ProductFiles, combined_products, settle
 from dmkl.solvers.running import run_tasks
 from dmkl.solvers.workspace import save_array
 
@@ -273,12 +274,15 @@ class Unsolved:
         ρ
     columns
         X, (m, k).
+    bounded
+        Whether bounds of xᵀM⁻¹x are wanted too.
     """
 
     space: int
     anchor: int
     ridge: float
     columns: Float
+    bounded: bool = False
 
 
 def anchor_bytes(space: Subspace, n_columns: int) -> int:
@@ -291,7 +295,7 @@ def anchor_bytes(space: Subspace, n_columns: int) -> int:
 
 
 def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> list[tuple[Float, Float]]:
-    """Of each M⁻¹X about, and bounds of xᵀM⁻¹x of each column x.
+    """Of each M⁻¹X about, and bounds of xᵀM⁻¹x of each column x, where they are wanted.
 
     One factorization serves all that have space, anchor and ridge in common. Where a factor does not fit a task side by
     side with others, they are made one after another, each with all memory and all cores.
@@ -300,34 +304,42 @@ def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> 
         return []
     where = machine()
     groups: dict[tuple[int, int, float], list[int]] = {}
-    for position, item in enumerate(wanted):
+    for position in sorted(range(len(wanted)), key=lambda k: not wanted[k].bounded):
+        item = wanted[position]
         groups.setdefault((item.space, item.anchor, item.ridge), []).append(position)
-    own_columns = {key: np.concatenate([wanted[k].columns for k in some], axis=1) for key, some in groups.items()}
-    needed = max(anchor_bytes(spaces[key[0]], x.shape[1]) for key, x in own_columns.items())
+    asked = {key: _asked(key[2], [wanted[k] for k in some]) for key, some in groups.items()}
+    needed = max(anchor_bytes(spaces[key[0]], one.columns.shape[1]) for key, one in asked.items())
     alone = needed > where.task_bytes
     # The ridges of one anchor share a task, which puts its sum together once, but leave work for every worker.
     most = max(1, len(groups) // (3 * where.slots)) if 2 * needed <= where.task_bytes else 1
     parts: list[list[tuple[int, int, float]]] = []
-    for key in groups:
+    for key in sorted(groups, key=lambda key: key[:2]):
         if parts and parts[-1][0][:2] == key[:2] and len(parts[-1]) < most:
             parts[-1].append(key)
         else:
             parts.append([key])
     side_by_side = 1 if alone else where.slots_per_host
-    work = [
-        partial(settle, spaces[part[0][0]].anchors[part[0][1]].total, [ridge for _, _, ridge in part], side_by_side)
-        for part in parts
-    ]
-    own = [[own_columns[key] for key in part] for part in parts]
+    work = [partial(settle, spaces[part[0][0]].anchors[part[0][1]].total, side_by_side) for part in parts]
+    own = [[asked[key] for key in part] for part in parts]
     if alone:
-        solved = [run_tasks("settle", [one], own=[x])[0] for one, x in zip(work, own, strict=True)]
+        solved = [run_tasks("settle", [one], own=[some])[0] for one, some in zip(work, own, strict=True)]
     else:
         solved = run_tasks("settle", work, own=own)
-    found = (pair for pairs in solved for pair in pairs)
     result: list[Any] = [None] * len(wanted)
-    for key in (key for part in parts for key in part):
-        x, bounds = next(found)
-        cuts = np.cumsum([wanted[k].columns.shape[1] for k in groups[key]])[:-1]
-        for k, piece, bound in zip(groups[key], np.split(x, cuts, axis=1), np.split(bounds, cuts), strict=True):
+    for key, (x, bounds) in zip((key for part in parts for key in part), chain.from_iterable(solved), strict=True):
+        widths = [wanted[k].columns.shape[1] for k in groups[key]]
+        pieces = zip(groups[key], _cut(x, widths, 1), _cut(bounds, widths, 0), strict=True)
+        for k, piece, bound in pieces:
             result[k] = piece, bound
     return result
+
+
+def _asked(ridge: float, wanted: Sequence[Unsolved]) -> Asked:
+    """What is asked of one factor; what is to be bounded comes first."""
+    n_bounded = sum(item.columns.shape[1] for item in wanted if item.bounded)
+    return Asked(ridge, np.concatenate([item.columns for item in wanted], axis=1), n_bounded)
+
+
+def _cut(values: Float, widths: Sequence[int], axis: int) -> list[Float]:
+    """Pieces of these widths one after another; empty ones beyond the end."""
+    return np.split(values, np.cumsum(widths)[:-1], axis=axis)

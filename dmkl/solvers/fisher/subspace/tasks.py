@@ -11,14 +11,23 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.fisher import onto_sphere, uniform_weights
-from dmkl.numerics.triangle import rough_factor, solved_and_bounded
+from dmkl.numerics.triangle import refined_and_bounded, rough_factor
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import StoredSum
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
 from dmkl.solvers.workspace import save_array
 
-__all__ = ["Keeping", "ProductFiles", "SolveJob", "combined_products", "keep_products", "settle", "solve_points"]
+__all__ = [
+    "Asked",
+    "Keeping",
+    "ProductFiles",
+    "SolveJob",
+    "combined_products",
+    "keep_products",
+    "settle",
+    "solve_points",
+]
 
 
 # --- products on disk --------------------------------------------------------------------------------------------
@@ -200,21 +209,42 @@ def combined_products(
 # --- anchors -----------------------------------------------------------------------------------------------------
 
 
-def settle(
-    anchor: StoredSum, ridges: list[float], tasks_per_machine: int, columns: list[Float]
-) -> list[tuple[Float, Float]]:
-    """For every ridge ρ and its X: M⁻¹X about, with M = ½(I + K(β̄)/ρ), and bounds of xᵀM⁻¹x of each column.
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of one factor: M⁻¹X about, with M = ½(I + K(β̄)/ρ), and bounds of xᵀM⁻¹x of some columns.
+
+    Parameters
+    ----------
+    ridge
+        ρ
+    columns
+        X, (m, k).
+    n_bounded
+        The first of them are to be bounded, which takes products in double precision with the sum.
+    """
+
+    ridge: float
+    columns: Float
+    n_bounded: int
+
+
+def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> list[tuple[Float, Float]]:
+    """M⁻¹X about, (m, k), and the bounds, (n_bounded,), for each ridge.
 
     The factors are in single precision, 4·m² bytes, and twice that where one task has several ridges: the sum is put
     together once then.
     """
     found = []
     with pinned_blas(blas_threads(tasks_per_machine)):
-        product = SumColumns(anchor).product
         single = partial(anchor.matrix, np.float32)
-        matrix = _copies(single) if len(ridges) > 1 else single
-        for rho, x in zip(ridges, columns, strict=True):
-            found.append(solved_and_bounded(rough_factor(matrix, rho), product, rho, x))
+        matrix = _copies(single) if len(asked) > 1 else single
+        for one in asked:
+            solve, n = rough_factor(matrix, one.ridge), one.n_bounded
+            solved, bounds = solve(one.columns), np.zeros(0)
+            if n:
+                product, b = SumColumns(anchor).product, one.columns[:, :n]
+                solved[:, :n], bounds = refined_and_bounded(solved[:, :n], solve, product, one.ridge, b)
+            found.append((solved, bounds))
     return found
 
 
