@@ -249,7 +249,7 @@ class SubspaceSolver:
         # After one block hardly anything can be certified.
         rough = max(len(space.blocks) for space in self._spaces) < 2
         width = self._growth.width if filling else 0
-        more = sharpen(self._spaces, self.points, opened, self._step, width, rng, rough=rough)
+        more = sharpen(self._spaces, self.points, opened, self._step, width, rng, rough=rough, enough=_FAR)
         for f, found in more.items():
             self._more.setdefault(f, []).extend(found)
         for k, r in opened.items():

@@ -135,6 +135,7 @@ def sharpen(
     rng: np.random.Generator,
     *,
     rough: bool = False,
+    enough: float = np.inf,
 ) -> dict[int, list[Float]]:
     """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
 
@@ -152,16 +153,17 @@ def sharpen(
         r.condition = nearest[1].condition
         asked.append(r)
         place, near = nearest
+        worth = 2.0 * enough * abs(r.solution.objective)
         rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
-        wanted.append(Unsolved(points[k].space, place, rho, r.residual, bounded=near.bounds and not rough))
+        wanted.append(Unsolved(points[k].space, place, rho, r.residual, worth if near.bounds and not rough else -1.0))
         served.setdefault(points[k].space, {}).setdefault((wanted[-1].anchor, wanted[-1].ridge), []).append(k)
     if not wanted:
         return {}
     filling = [one for f, groups in served.items() for one in _other_weights(spaces[f], f, groups, opened, width, rng)]
     solved = solve_by_anchors(spaces, wanted + filling)
-    for r, item, (direction, squares) in zip(asked, wanted, solved, strict=False):
+    for r, (direction, squares) in zip(asked, solved, strict=False):
         r.direction = direction
-        if item.bounded:
+        if np.isfinite(squares).all():
             r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.objective))
     more: dict[int, list[Float]] = {}
     for one, (x, _) in zip(filling, solved[len(wanted) :], strict=True):

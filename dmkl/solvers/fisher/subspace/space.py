@@ -274,15 +274,15 @@ class Unsolved:
         ρ
     columns
         X, (m, k).
-    bounded
-        Whether bounds of xᵀM⁻¹x are wanted too.
+    worth
+        The largest xᵀM⁻¹x of a column of which a bound is wanted too; below zero where none is.
     """
 
     space: int
     anchor: int
     ridge: float
     columns: Float
-    bounded: bool = False
+    worth: float = -1.0
 
 
 def anchor_bytes(space: Subspace, n_columns: int) -> int:
@@ -295,7 +295,7 @@ def anchor_bytes(space: Subspace, n_columns: int) -> int:
 
 
 def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> list[tuple[Float, Float]]:
-    """Of each M⁻¹X about, and bounds of xᵀM⁻¹x of each column x, where they are wanted.
+    """Of each M⁻¹X about, and bounds of xᵀM⁻¹x of each column x, infinite where they are not wanted.
 
     One factorization serves all that have space, anchor and ridge in common. Where a factor does not fit a task side by
     side with others, they are made one after another, each with all memory and all cores.
@@ -304,8 +304,7 @@ def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> 
         return []
     where = machine()
     groups: dict[tuple[int, int, float], list[int]] = {}
-    for position in sorted(range(len(wanted)), key=lambda k: not wanted[k].bounded):
-        item = wanted[position]
+    for position, item in enumerate(wanted):
         groups.setdefault((item.space, item.anchor, item.ridge), []).append(position)
     asked = {key: _asked(key[2], [wanted[k] for k in some]) for key, some in groups.items()}
     needed = max(anchor_bytes(spaces[key[0]], one.columns.shape[1]) for key, one in asked.items())
@@ -313,7 +312,7 @@ def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> 
     # The ridges of one anchor share a task, which puts its sum together once, but leave work for every worker.
     most = max(1, len(groups) // (3 * where.slots)) if 2 * needed <= where.task_bytes else 1
     parts: list[list[tuple[int, int, float]]] = []
-    for key in sorted(groups, key=lambda key: key[:2]):
+    for key in groups:
         if parts and parts[-1][0][:2] == key[:2] and len(parts[-1]) < most:
             parts[-1].append(key)
         else:
@@ -327,19 +326,13 @@ def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> 
         solved = run_tasks("settle", work, own=own)
     result: list[Any] = [None] * len(wanted)
     for key, (x, bounds) in zip((key for part in parts for key in part), chain.from_iterable(solved), strict=True):
-        widths = [wanted[k].columns.shape[1] for k in groups[key]]
-        pieces = zip(groups[key], _cut(x, widths, 1), _cut(bounds, widths, 0), strict=True)
-        for k, piece, bound in pieces:
+        cuts = np.cumsum([wanted[k].columns.shape[1] for k in groups[key]])[:-1]
+        for k, piece, bound in zip(groups[key], np.split(x, cuts, axis=1), np.split(bounds, cuts), strict=True):
             result[k] = piece, bound
     return result
 
 
 def _asked(ridge: float, wanted: Sequence[Unsolved]) -> Asked:
-    """What is asked of one factor; what is to be bounded comes first."""
-    n_bounded = sum(item.columns.shape[1] for item in wanted if item.bounded)
-    return Asked(ridge, np.concatenate([item.columns for item in wanted], axis=1), n_bounded)
-
-
-def _cut(values: Float, widths: Sequence[int], axis: int) -> list[Float]:
-    """Pieces of these widths one after another; empty ones beyond the end."""
-    return np.split(values, np.cumsum(widths)[:-1], axis=axis)
+    """What is asked of one factor."""
+    worth = [np.full(item.columns.shape[1], item.worth) for item in wanted]
+    return Asked(ridge, np.concatenate([item.columns for item in wanted], axis=1), np.concatenate(worth))

@@ -219,17 +219,18 @@ class Asked:
         ρ
     columns
         X, (m, k).
-    n_bounded
-        The first of them are to be bounded, which takes products in double precision with the sum.
+    worth
+        (k,), what xᵀM⁻¹x must be at most, by the first solution, for its bound to be worth the products in double
+        precision that it takes.
     """
 
     ridge: float
     columns: Float
-    n_bounded: int
+    worth: Float
 
 
 def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> list[tuple[Float, Float]]:
-    """M⁻¹X about, (m, k), and the bounds, (n_bounded,), for each ridge.
+    """M⁻¹X about, (m, k), and the bounds, (k,), for each ridge; infinite where they are not worth it.
 
     The factors are in single precision, 4·m² bytes, and twice that where one task has several ridges: the sum is put
     together once then.
@@ -239,11 +240,13 @@ def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> lis
         single = partial(anchor.matrix, np.float32)
         matrix = _copies(single) if len(asked) > 1 else single
         for one in asked:
-            solve, n = rough_factor(matrix, one.ridge), one.n_bounded
-            solved, bounds = solve(one.columns), np.zeros(0)
-            if n:
-                product, b = SumColumns(anchor).product, one.columns[:, :n]
-                solved[:, :n], bounds = refined_and_bounded(solved[:, :n], solve, product, one.ridge, b)
+            solve = rough_factor(matrix, one.ridge)
+            solved, bounds = solve(one.columns), np.full(one.columns.shape[1], np.inf)
+            promising = np.sum(solved * one.columns, axis=0) <= one.worth
+            if promising.any():
+                product, b = SumColumns(anchor).product, one.columns[:, promising]
+                refined = refined_and_bounded(solved[:, promising], solve, product, one.ridge, b)
+                solved[:, promising], bounds[promising] = refined
             found.append((solved, bounds))
     return found
 
