@@ -210,7 +210,7 @@ class SubspaceSolver:
         self._ended = True
         opened = self._solve()
         self._settle_certified(opened)
-        self._sharpen(opened, filling=False)
+        self._sharpen(opened, last=True)
         # What the kernels make of S may be too small a part to be resolved as well: the gap itself is what was asked.
         certified = {k: r for k, r in opened.items() if r.gap <= self.options.tol}
         self._take({k: (r.solution, r.gap) for k, r in certified.items()}, settled=True)
@@ -243,13 +243,13 @@ class SubspaceSolver:
             point.objective, point.upper = solution.objective, solution.upper
         return found
 
-    def _sharpen(self, opened: dict[int, OpenPoint], *, filling: bool = True) -> None:
-        """Use the anchors, and settle what they certify; `filling` for the next block, if there will be one."""
+    def _sharpen(self, opened: dict[int, OpenPoint], *, last: bool = False) -> None:
+        """Use the anchors, and settle what they certify; the `last` time all gaps count, and no directions."""
         rng = np.random.default_rng([len(self.history), 1])
         # After one block hardly anything can be certified.
-        rough = max(len(space.blocks) for space in self._spaces) < 2
-        width = self._growth.width if filling else 0
-        more = sharpen(self._spaces, self.points, opened, self._step, width, rng, rough=rough, enough=_FAR)
+        rough = not last and max(len(space.blocks) for space in self._spaces) < 2
+        width, enough = (0, np.inf) if last else (self._growth.width, _FAR)
+        more = sharpen(self._spaces, self.points, opened, self._step, width, rng, rough=rough, enough=enough)
         for f, found in more.items():
             self._more.setdefault(f, []).extend(found)
         for k, r in opened.items():

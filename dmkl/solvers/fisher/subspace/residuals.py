@@ -139,9 +139,17 @@ def sharpen(
 ) -> dict[int, list[Float]]:
     """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
 
-    Points whose nearest anchor has served them already are left as they are. With `rough` few factors serve all, and
-    for directions alone, which are hardly worse. Returns for each space further directions to fill up a block of
-    `width` columns (see `_other_weights`): the factors are at hand, and cost most by far.
+    Points whose nearest anchor has served them already are left as they are. Returns for each space further directions
+    to fill up a block of `width` columns (see `_other_weights`): the factors are at hand, and cost most by far.
+
+    Parameters
+    ----------
+    step
+        The factor by which ridges are rounded.
+    rough
+        Whether few factors are to serve all, for directions alone, which are hardly worse.
+    enough
+        What α must leave at most, relative to |S| and by the first solution, for its bound to be made.
     """
     asked: list[OpenPoint] = []
     wanted: list[Unsolved] = []
