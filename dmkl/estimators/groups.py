@@ -14,7 +14,7 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_positive
 from dmkl.estimators.classifier import KernelClassifier
-from dmkl.estimators.learner import features_of
+from dmkl.estimators.given import features_of
 from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
 from dmkl.estimators.problems import DecisionRule, Loss
 from dmkl.estimators.weights import ClassWeight, check_hinge

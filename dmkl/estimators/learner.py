@@ -14,15 +14,15 @@ from sklearn.exceptions import NotFittedError
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.engine import run
+from dmkl.estimators.given import features_of, given_labels, labeled_targets
 from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass, Problems, Statistics, side_by_side
 from dmkl.estimators.results import set_results, warn_if_open
 from dmkl.estimators.saving import MODELS, decode, encode, save_model
 from dmkl.estimators.weights import as_sample_weight
 from dmkl.features.build import Missing
-from dmkl.features.cross import TrainingFeatures, cross_tiles, training_features
+from dmkl.features.cross import cross_tiles
 from dmkl.inputs.joins import Join
-from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, with_unknown
 from dmkl.numerics.fitted import Weighing
@@ -34,13 +34,7 @@ from dmkl.solvers.jobs import Job, Method, SideBySide
 from dmkl.solvers.requests import CombinedProduct, Solver
 from dmkl.stores import Kernels, as_kernel_set
 
-__all__ = [
-    "KernelLearner",
-    "features_of",
-    "fitted",
-    "given_labels",
-    "labeled_targets",
-]
+__all__ = ["KernelLearner", "fitted"]
 
 
 class KernelLearner(BaseEstimator):  # type: ignore[misc]
@@ -424,48 +418,3 @@ def fitted(found: FitOutcome) -> Any:
     model: KernelLearner = clone(found.data.fit.learner)
     model._take(found)
     return model
-
-
-def labeled_targets(
-    learner: KernelLearner, K: KernelSet, y: npt.ArrayLike | None, what: str, unknown: Any = None
-) -> tuple[Targets, Array | None]:
-    """What a learner is to learn from square kernels, and the names of the tasks or targets.
-
-    `unknown` is a code of labels that are unknown.
-
-    Raises
-    ------
-    InputError
-        If `K` is not square, or there are no labels.
-    """
-    if not K.is_square:
-        _, rows, cols = K.shape
-        msg = f"{what} needs the training kernels, K[train, train], got {rows} rows and {cols} columns that differ"
-        raise InputError(msg)
-    labels, tasks = given_labels(K, y)
-    if labels is None:
-        msg = f"{what} needs labels: give y, or store them with the kernels (labels=, --labels)"
-        raise InputError(msg)
-    return learner._targets(with_unknown(labels, unknown), K.shape[1], tasks), tasks
-
-
-def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
-    """Labels of the row samples and names of their tasks: of `y`, by name where it has names, or else the stored ones.
-
-    Raises
-    ------
-    InputError
-        If a sample of `K` has no label among the names.
-    """
-    if y is None:
-        return K.labels, K.tasks
-    table = matched("y", y, K.samples, named=K.view.has_names)
-    return table.values, None if table.columns is None else np.array(table.columns, dtype=object)
-
-
-def features_of(K: KernelSet) -> TrainingFeatures | str:
-    """What the kernels of new samples can be computed from, or why they cannot."""
-    try:
-        return training_features(K)
-    except InputError as error:
-        return str(error)

@@ -18,7 +18,8 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import HeldOut, class_index
 from dmkl.estimators.engine import run
-from dmkl.estimators.learner import KernelLearner, labeled_targets
+from dmkl.estimators.given import labeled_targets
+from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
