@@ -10,6 +10,7 @@ import scipy.linalg
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.cholesky import Cholesky
 
 __all__ = ["Factor", "LowerTriangle", "refined_and_bounded", "rough_factor"]
 
@@ -100,7 +101,7 @@ class Factor:
         combined *= 0.5 / lam
         combined[np.diag_indices_from(combined)] += 0.5
         try:
-            self._factor = scipy.linalg.cho_factor(combined, lower=True, overwrite_a=True, check_finite=False)
+            self._factor = Cholesky.of(combined)
         except np.linalg.LinAlgError as error:
             msg = (
                 f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
@@ -112,30 +113,24 @@ class Factor:
     @property
     def size(self) -> int:
         """M."""
-        return len(self._factor[0])
+        return len(self._factor.lower)
 
     def solve(self, b: Array) -> Float:
         """A⁻¹B for B (m, c)."""
         if self._order is None:
-            return np.asarray(scipy.linalg.cho_solve(self._factor, b, check_finite=False))
+            return self._factor.solve(b)
         solved = np.empty(b.shape)
-        solved[self._order] = scipy.linalg.cho_solve(self._factor, b[self._order], check_finite=False)
+        solved[self._order] = self._factor.solve(b[self._order])
         return solved
 
     def inverse_diagonal(self) -> Float:
         """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹, some columns at a time."""
-        lower, _ = self._factor
-        m = len(lower)
+        m = self.size
         found = np.empty(m)
         for start in range(0, m, _PANEL):
-            width = min(_PANEL, m - start)
-            # L⁻¹ is zero above its diagonal: its columns from `start` on are those of the inverse of the lower corner.
-            unit = np.zeros((m - start, width), order="F")
-            unit[np.diag_indices(width)] = 1.0
-            columns = scipy.linalg.solve_triangular(
-                lower[start:, start:], unit, lower=True, overwrite_b=True, check_finite=False
-            )
-            found[start : start + width] = np.einsum("ij,ij->j", columns, columns)
+            stop = min(start + _PANEL, m)
+            columns = self._factor.inverse_columns(start, stop)
+            found[start:stop] = np.einsum("ij,ij->j", columns, columns)
         if self._order is None:
             return found
         ordered = np.empty(m)
@@ -173,15 +168,14 @@ def rough_factor(matrix: Callable[[], tuple[Array, Index | None]], ridge: float)
         diagonal = lower.reshape(-1, order="A")[:: len(lower) + 1]
         diagonal += np.float32(0.5 + shift)
         largest = float(diagonal.max())
-        # Not cho_factor: it would look through the matrix for values that are not finite, or copy it.
-        factor, info = scipy.linalg.lapack.spotrf(lower, lower=1, clean=0, overwrite_a=1)
-        if not info:
+        try:
+            factor = Cholesky.of(lower)
             break
-        shift = max(10.0 * shift, 1e-6 * largest)
+        except np.linalg.LinAlgError:
+            shift = max(10.0 * shift, 1e-6 * largest)
 
     def solve(b: Float) -> Float:
-        ordered = b if order is None else b[order]
-        found, _ = scipy.linalg.lapack.spotrs(factor, np.asfortranarray(ordered, dtype=np.float32), lower=1)
+        found = factor.solve(b if order is None else b[order])
         if order is None:
             return np.asarray(found, dtype=np.float64)
         solved = np.empty(b.shape)

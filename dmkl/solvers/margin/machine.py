@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
+from dmkl.numerics.cholesky import Cholesky
 from dmkl.solvers.outcome import relative_gap
 
 __all__ = ["Bounds", "SVMSolution", "as_signs", "best_bias", "box", "certify", "feasible", "hinge", "solve_among_free"]
@@ -175,6 +175,5 @@ def solve_among_free(kernel: Float, right: Float) -> Float:
     size = float(np.trace(centered))
     centered[np.diag_indices_from(centered)] += _RIDGE * size if size > 0 else 1.0
     # Symmetric, so its transpose may be factorized for it, which is in the order that LAPACK takes without a copy.
-    factor = scipy.linalg.cho_factor(centered.T, overwrite_a=True, check_finite=False)
-    solved = scipy.linalg.cho_solve(factor, right, check_finite=False)
+    solved = Cholesky.of(centered.T).solve(right)
     return np.asarray(solved - solved.mean(axis=0))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
 from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.cholesky import Cholesky
 
 __all__ = ["SquareSolution", "fit_square"]
 
@@ -31,14 +31,14 @@ def fit_square(K: Float, h: Float, lam: float) -> SquareSolution:
     IndefiniteKernelError is raised if K + λI is not positive definite.
     """
     try:
-        factor = scipy.linalg.cho_factor(K + lam * np.eye(len(K)), lower=True)
+        factor = Cholesky.of(K + lam * np.eye(len(K)))
     except np.linalg.LinAlgError as error:
         msg = (
             f"the combined kernel plus lam={lam:g} is not positive definite, as the square loss needs it; run `dmkl "
             "check` for kernels with negative eigenvalues, take a larger lam, or loss='hinge'"
         )
         raise IndefiniteKernelError(msg) from error
-    solved = scipy.linalg.cho_solve(factor, np.column_stack([h, np.ones(len(h))]))
+    solved = factor.solve(np.column_stack([h, np.ones(len(h))]))
     bias = float(solved[:, 0].sum() / solved[:, 1].sum())
     u = solved[:, 0] - bias * solved[:, 1]
     product = K @ u

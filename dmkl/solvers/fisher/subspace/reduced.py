@@ -11,13 +11,12 @@ those of the full problem at α = V a: G_j and N are computed from the V that is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import scipy.linalg
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import dual_norm
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.masters import ascent_direction, newton_master
@@ -89,7 +88,7 @@ def solve_reduced(
     ascent: LineSearch | None = None
     for step in range(1, max_steps + 1):
         factor = _factor(problem, beta)
-        a = scipy.linalg.cho_solve(factor, problem.target, check_finite=False)
+        a = factor.solve(problem.target)
         products = (gram.reshape(n * r, r) @ a).reshape(n, r, -1)
         q = np.einsum("rc,nrc->n", a, products) / (4.0 * lam)
         check_slopes(q, names, r * unit * float(np.sum(a * a)) / (4.0 * lam))
@@ -113,13 +112,13 @@ def solve_reduced(
     return best
 
 
-def _factor(problem: ReducedProblem, beta: Float) -> Any:
+def _factor(problem: ReducedProblem, beta: Float) -> Cholesky:
     n, r, _ = problem.gram.shape
     system = (beta @ problem.gram.reshape(n, r * r)).reshape(r, r)
     system *= 0.5 / problem.lam
     system += 0.5 * problem.inner
     try:
-        return scipy.linalg.cho_factor(system, lower=True, overwrite_a=True, check_finite=False)
+        return Cholesky.of(system)
     except np.linalg.LinAlgError as error:
         msg = (
             f"I + K(β)/λ is not positive definite at λ = {problem.lam:g}: a kernel has an eigenvalue below −λ over "
@@ -129,9 +128,9 @@ def _factor(problem: ReducedProblem, beta: Float) -> Any:
         raise IndefiniteKernelError(msg) from error
 
 
-def _newton_direction(factor: Any, products: Array, q: Float, beta: Float, problem: ReducedProblem) -> Float:
+def _newton_direction(factor: Cholesky, products: Array, q: Float, beta: Float, problem: ReducedProblem) -> Float:
     n, r, c = products.shape
     columns = products.transpose(1, 0, 2).reshape(r, n * c)
-    solved = scipy.linalg.cho_solve(factor, columns, check_finite=False).reshape(r, n, c)
+    solved = factor.solve(columns).reshape(r, n, c)
     curvature = np.tensordot(products, solved, axes=((1, 2), (0, 2))) / (4.0 * problem.lam**2)
     return ascent_direction(newton_master(q, curvature, beta, problem.p), q, beta, problem.p)
