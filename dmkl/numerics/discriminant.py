@@ -13,9 +13,9 @@ classes, prior probabilities given: the largest of log q_k + L_k,
 
     L_k = −½ (g − ḡ_k)ᵀ W⁻¹ (g − ḡ_k).
 
-Its means and covariance are estimates, from a few dozen rows a class, and scores are not normal: where classes do not
-lie between others the largest score, which estimates nothing, is often the better of the two. Each is a linear function
-of the scores for every class, and the decision takes both, as in a conditional logit (McFadden 1974):
+Its means and covariance are estimates, from a few dozen rows a class, and scores are not normal: where no class
+lies between others the largest score, which estimates nothing, is as good or better. Each is a linear function of the
+scores for every class, and the decision takes both, as in a conditional logit (McFadden 1974):
 
     argmax_k of  log q_k + a L_k + b f_k,     a, b ≥ 0 of the least log loss (`weigh`).
 
