@@ -93,9 +93,10 @@ class Calibrated:
     def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> Self:
         """Learn from rows that were not trained on what scores mean.
 
-        The class means of their scores and the covariance within classes give probabilities by Bayes' rule, as in
-        linear discriminant analysis, sharpened or softened by the factor of least log loss. The labels that a Fisher
-        discriminant predicts follow from the same; those of a machine with margins stay as they are.
+        The class means of their scores and the covariance within classes give log densities, as in linear discriminant
+        analysis. With these and the scores themselves, both weighted for the least log loss, probabilities follow by
+        Bayes' rule. The labels that a Fisher discriminant predicts follow from the same; those of a machine with
+        margins stay as they are.
 
         Parameters
         ----------
@@ -168,8 +169,8 @@ class Calibrated:
     def _comparable(self, fold: HeldOut, targets: Targets) -> HeldOut:
         """With scores in units that do not depend on the training set, and rows that count as in training."""
         weighted = self._weighted(targets)
-        scores = fold.scores * np.concatenate(self._units(weighted))
-        return replace(fold, scores=scores, by_class=class_weights(weighted))
+        units = self._units(weighted)
+        return replace(fold, scores=fold.scores * np.concatenate(units), by_class=class_weights(weighted), units=units)
 
     def _set_decider(self, decider: Decider | None) -> None:
         if decider is not None:

@@ -99,7 +99,7 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
 
         Of a machine with margins the class of the largest score, the second of two classes where the score is
         positive, 0 or 1 for each task of a multilabel problem by the sign of its score. Of a Fisher discriminant the
-        nearest class mean in the discriminant space, `priors` given: see `MKFDA`.
+        most probable class, `priors` given: see `MKFDA`.
         """
         return self.labels_of(self.decision_function(K, **new).values)
 

@@ -16,7 +16,7 @@ from scipy.special import softmax
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
-from dmkl.numerics.discriminant import Discriminant, excess, leave_one_out, sharpness
+from dmkl.numerics.discriminant import Discriminant, directions, excess, leave_one_out, left_out_densities, weigh
 from dmkl.numerics.fisher import Targets, is_known
 
 __all__ = [
@@ -176,11 +176,11 @@ def regression_scores(targets: Targets, dual: Float, inverses: Sequence[Float | 
 
 @dataclass(frozen=True, eq=False)
 class Decider:
-    """How scores become decisions and probabilities: Fisher's rule in the discriminant space, for each problem.
+    """How scores become decisions and probabilities: Fisher's rule and the largest score together, for each problem.
 
-    Of a score s the probability of class k is softmax_k of t (log q_k + log p(s | k)), where q are the prior
-    probabilities, log p the functions of `Discriminant`, and t sharpens or softens what the normal distribution says.
-    The decision is the class of the largest.
+    Of scores s the probability of class k is softmax_k of log q_k + a log p(s | k) + b_k s_k, where q are the prior
+    probabilities, log p the functions of `Discriminant`, and a and b are those of `dmkl.numerics.discriminant.weigh`.
+    The decision is the class of the largest. Of two classes with one score s the last term is −bs and bs.
 
     Parameters
     ----------
@@ -191,7 +191,10 @@ class Decider:
     priors
         q, (problems, classes).
     sharpness
-        t, (problems,).
+        a, (problems,).
+    direct
+        b, (columns,) for each problem. None in models that were saved before scores counted themselves: they decide by
+        a (log q_k + log p(s | k)).
     learnt_on
         What the scores were of that this was learnt from; empty where they were training scores.
     """
@@ -200,6 +203,7 @@ class Decider:
     discriminants: tuple[Discriminant, ...]
     priors: Float
     sharpness: Float
+    direct: tuple[Float, ...] | None
     learnt_on: str
 
     @classmethod
@@ -211,20 +215,29 @@ class Decider:
         priors: Sequence[Float],
         learnt_on: str,
         weights: Sequence[Float | None] | None = None,
+        units: Sequence[Float] | None = None,
     ) -> Decider:
-        """Learn from scores (rows, columns) of rows with known classes and weights (rows,), for each problem."""
-        found, sharp = [], []
+        """Learn from scores (rows, columns) of rows with known classes and weights (rows,), for each problem.
+
+        `units` (columns,) for each problem say of what multiples of the machine's own scores, whose largest counts,
+        these scores are.
+        """
+        found, sharp, direct = [], [], []
         weights = [None] * len(scores) if weights is None else weights
-        for part, classes, q, d in zip(scores, index, priors, weights, strict=True):
-            sizes = np.bincount(classes, d, minlength=len(q))
+        units = [np.ones(part.shape[1]) for part in scores] if units is None else units
+        for part, classes, q, d, unit in zip(scores, index, priors, weights, units, strict=True):
             found.append(Discriminant.of(part, classes, len(q), q, d))
-            sharp.append(sharpness(found[-1].log_densities(part) + np.log(sizes / sizes.sum()), classes, d))
-        return cls(kind, tuple(found), np.array(priors), np.array(sharp), learnt_on)
+            left_out = left_out_densities(part, classes, len(q), d)
+            a, b = weigh(left_out, directions(part / unit), classes, d)
+            sharp.append(a)
+            direct.append(b / unit)
+        return cls(kind, tuple(found), np.array(priors), np.array(sharp), tuple(direct), learnt_on)
 
     def scaled(self, factors: Sequence[Float]) -> Decider:
         """The same for scores of which those it was learnt from are multiples, column by column of each problem."""
         found = tuple(one.scaled(factor) for one, factor in zip(self.discriminants, factors, strict=True))
-        return Decider(self.kind, found, self.priors, self.sharpness, self.learnt_on)
+        direct = None if self.direct is None else tuple(b * f for b, f in zip(self.direct, factors, strict=True))
+        return replace(self, discriminants=found, direct=direct)
 
     def decision(self, scores: Float) -> Float:
         """What labels are read from: (rows, classes), the largest wins; (rows, 1) or (rows, tasks), by the sign."""
@@ -244,14 +257,18 @@ class Decider:
         return np.concatenate([one.coordinates(part, q) for one, part, q in parts], axis=1)
 
     def _logits(self, scores: Float) -> list[Float]:
-        parts = zip(self.discriminants, _parts(self.kind, scores), self.priors, self.sharpness, strict=True)
-        return [t * (one.log_densities(part) + np.log(q)) for one, part, q, t in parts]
+        parts = _parts(self.kind, scores)
+        logs = [one.log_densities(part) for one, part in zip(self.discriminants, parts, strict=True)]
+        if self.direct is None:
+            return [t * (log + np.log(q)) for t, log, q in zip(self.sharpness, logs, self.priors, strict=True)]
+        own = [directions(part * b) for part, b in zip(parts, self.direct, strict=True)]
+        return [a * log + f + np.log(q) for a, log, f, q in zip(self.sharpness, logs, own, self.priors, strict=True)]
 
     # --- saving --------------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, Any]:
         """Everything but the priors as arrays with their dimensions, by name."""
-        return {
+        found = {
             "decision_means": (
                 ("decision_problem", "label", "decision_column"),
                 np.stack([one.means for one in self.discriminants]),
@@ -262,13 +279,17 @@ class Decider:
             ),
             "decision_sharpness": (("decision_problem",), self.sharpness),
         }
+        if self.direct is not None:
+            found["decision_direct"] = (("decision_problem", "decision_column"), np.stack(self.direct))
+        return found
 
     @classmethod
     def of_arrays(cls, kind: str, arrays: dict[str, Array], priors: Float, learnt_on: str) -> Decider:
         """What `arrays` told."""
         pairs = zip(arrays["decision_means"], arrays["decision_scalings"], strict=True)
         found = tuple(Discriminant(means, scalings) for means, scalings in pairs)
-        return cls(kind, found, priors, arrays["decision_sharpness"], learnt_on)
+        direct = tuple(arrays["decision_direct"]) if "decision_direct" in arrays else None
+        return cls(kind, found, priors, arrays["decision_sharpness"], direct, learnt_on)
 
 
 def _parts(kind: str, scores: Float) -> list[Float]:
@@ -306,6 +327,9 @@ class HeldOut:
         The first of the rows are for choosing, the others for testing.
     by_class
         What rows of each class count, (classes,), for each problem; once where None.
+    units
+        Of what multiples of the machine's own scores these are, (columns,) for each problem; they themselves where
+        None.
     """
 
     scores: Float
@@ -313,6 +337,7 @@ class HeldOut:
     rows: Index
     n_validation: int
     by_class: Sequence[Float | None] | None = None
+    units: Sequence[Float] | None = None
 
     def take(self, chosen: npt.NDArray[np.bool_]) -> HeldOut:
         """Some of the rows, all for choosing."""
@@ -332,7 +357,7 @@ class HeldOut:
         index = [index[k] for index, k in zip(self.index, known, strict=True)]
         of_class = [None] * len(index) if self.by_class is None else self.by_class
         weights = [None if d is None else d[i] for d, i in zip(of_class, index, strict=True)]
-        return Decider.learn(kind, parts, index, priors, learnt_on, weights)
+        return Decider.learn(kind, parts, index, priors, learnt_on, weights, self.units)
 
     def enough_for(self, priors: Sequence[Float] | Float) -> bool:
         """Whether every class of every problem has the rows that a rule is learnt from."""
@@ -375,7 +400,9 @@ def joined(some: Sequence[HeldOut]) -> HeldOut:
     """Rows of several folds together, all for choosing."""
     index = [np.concatenate(each) for each in zip(*(one.index for one in some), strict=True)]
     rows = np.concatenate([one.rows for one in some])
-    return HeldOut(np.concatenate([one.scores for one in some]), index, rows, len(rows), some[0].by_class)
+    return HeldOut(
+        np.concatenate([one.scores for one in some]), index, rows, len(rows), some[0].by_class, some[0].units
+    )
 
 
 def _fifths(index: Index) -> Index:

@@ -183,10 +183,9 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         scores = regression_scores(targets, found.rule.dual, inverses if honest else [None] * len(inverses))
         index = [each[each >= 0] for each in class_index(targets.kind, targets.classes, targets.labels)]
         priors = self._priors(targets)
-        learnt = Decider.learn(
-            targets.kind, scores, index, priors, LEFT_OUT if honest else "", found.data.problems.weights
-        )
-        return learnt.scaled(self._units(targets))
+        units, weights = self._units(targets), found.data.problems.weights
+        learnt_on = LEFT_OUT if honest else ""
+        return Decider.learn(targets.kind, scores, index, priors, learnt_on, weights, units).scaled(units)
 
     def _decided_held_out(self, folds: Sequence[HeldOut], targets: Sequence[Targets]) -> list[Float]:
         comparable = [self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)]
@@ -291,13 +290,14 @@ class MKFDA(FisherClassifier):
 
     Notes
     -----
-    `predict` is Fisher's decision: the nearest class mean in the discriminant space, in the metric of the covariance
-    within classes and with the log prior probabilities added. `decision_function` gives the coordinates that it is
-    taken in, regression scores that estimate P(k | x) − π_k but for their scale, and `transform` gives the discriminant
-    coordinates. Means and covariance are those of leave-one-out scores where the solver has a factor of the combined
-    kernel ("direct"), and these calibrate the probabilities too; the learnt weights and the scale of the kernels have
-    seen the row that is left out. Other solvers leave training scores alone for it, which are too good at small λ:
-    call `calibrate` with rows that were left out.
+    `predict` weighs two rules, with the log prior probabilities added: Fisher's, the nearest class mean in the
+    discriminant space in the metric of the covariance within classes, and the largest regression score; their weights
+    are those of the least log loss. `decision_function` gives the regression scores, which estimate P(k | x) − π_k but
+    for their scale, and `transform` the discriminant coordinates. Means, covariance and weights are those of
+    leave-one-out scores where the solver has a factor of the combined kernel ("direct"), and these calibrate the
+    probabilities too; the learnt weights and the scale of the kernels have seen the row that is left out, and so have
+    others like it: where samples come in groups, call `calibrate` with rows of groups that were left out. Other solvers
+    leave training scores alone for it, which are too good at small λ: call `calibrate` there too.
 
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10
     to 22, Algorithms 1 and 2; Section 2.3 for the interleaved and the dual solver, Eqs. 25 and 26 for `mu`.

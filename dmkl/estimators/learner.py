@@ -177,9 +177,9 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             (m,), d_i > 0: what sample i counts, times the weight of its class where the learner has `class_weight`.
 
             A whole number counts like as many equal samples: in least squares (Fisher discriminants, ridge
-            regression) everywhere, in centering, normalizing, priors and the decision too, but for the scores from
-            which a sample is left out, with all its weight. In a machine with margins it multiplies C, and statistics
-            of the kernels count each sample once.
+            regression) everywhere, in centering, normalizing, priors and class means of scores too, but where a sample
+            is left out: of scores and of decision rules, with all its weight. In a machine with margins it multiplies
+            C, and statistics of the kernels count each sample once.
         unknown
             A code that stands for an unknown label too: 0 for the "difficult" images of the VOC challenges, whose other
             labels are −1 and 1.

@@ -1,4 +1,4 @@
-"""Fisher's decision on regression scores: the nearest class mean in the discriminant space, and honest scores for it.
+"""The decision on regression scores: Fisher's nearest class mean beside the largest score, and honest scores for both.
 
 MK-FDA solves a ridge regression of class indicators. With π_k = m_k/m and the targets of JMLR Eq. 18 or Eq. 4 its
 scores Σ_j β_j K_j α/2λ = f estimate, for every class k,
@@ -9,33 +9,44 @@ These estimates span the discriminant space (spectral regression: Cai, He, Han, 
 analysis: Hastie, Buja, Tibshirani, Annals of Statistics 23, 1995), but the largest of them is neither Bayes' decision
 nor Fisher's: least squares moves a class that lies between others, or a small one, toward the rest. Fisher's decision
 takes them as coordinates, and among the classes the one whose mean is nearest in the metric of the covariance within
-classes, prior probabilities given:
+classes, prior probabilities given: the largest of log q_k + L_k,
 
-    argmax_k of  log q_k − ½ (g − ḡ_k)ᵀ W⁻¹ (g − ḡ_k).
+    L_k = −½ (g − ḡ_k)ᵀ W⁻¹ (g − ḡ_k).
+
+Its means and covariance are estimates, from a few dozen rows a class, and scores are not normal: where no class
+lies between others the largest score, which estimates nothing, is as good or better. Each is a linear function of the
+scores for every class, and the decision takes both, as in a conditional logit (McFadden 1974):
+
+    argmax_k of  log q_k + a L_k + b f_k,     a, b ≥ 0 of the least log loss (`weigh`).
 
 Training scores are no sample of new ones: at small λ they reproduce the targets, W vanishes, and what lies between the
 classes comes out as certain. So means and covariances are those of scores that each row gets from the regression on
-all others, which follow from one factor (`leave_one_out`).
+all others, which follow from one factor (`leave_one_out`). Neither are rows new to the means and W that they are in: a
+and b are those for L_k without the row itself (`left_out_densities`; stacking, Wolpert, Neural Networks 5, 1992).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import Bounds, minimize
+from scipy.special import log_softmax
 
 from dmkl.arrays import Float, Index
 
-__all__ = ["Discriminant", "excess", "indicators", "leave_one_out", "sharpness"]
+__all__ = ["Discriminant", "directions", "excess", "indicators", "leave_one_out", "left_out_densities", "weigh"]
 
 _CENTERED = 1e-2
 """How far A⁻¹1 may be from 2·1, relative, for the kernel to count as centered."""
 _RIDGE = 1e-10
 """Of the total variance: what keeps the covariance within classes regular, as scores of several classes, which sum to a
 constant, need it. In the direction of that sum the classes have one mean, so nothing is decided by it."""
-_SHARPEST = 12.0
-"""The exponent of 2 up to which logits are multiplied or divided."""
+_LEAST = 1e-6
+"""The least weight of Fisher's functions, in their standard deviations, so that something always decides."""
+_SINGULAR = 1e-9
+"""The least share of the covariance within classes that is left in a direction when a row is left out."""
 
 
 def indicators(index: Index, n_classes: int) -> Float:
@@ -128,14 +139,7 @@ class Discriminant:
         Every class has a row at least. `priors` (classes,) weight the classes in the order of the coordinates;
         `weights` (rows,) say how often a row counts, once where None.
         """
-        d = np.ones(len(index)) if weights is None else weights
-        means = np.array([np.average(scores[index == k], axis=0, weights=d[index == k]) for k in range(n_classes)])
-        inside = scores - means[index]
-        total = float(np.average((scores - np.average(scores, axis=0, weights=d)) ** 2, axis=0, weights=d).mean())
-        within = (d[:, None] * inside).T @ inside / d.sum()
-        within[np.diag_indices_from(within)] += _RIDGE * total if total > 0 else 1.0
-        values, vectors = np.linalg.eigh(within)
-        white = vectors / np.sqrt(values)
+        means, white = _whitened(scores, index, n_classes, weights)
         between = np.sqrt(priors)[:, None] * ((means - priors @ means) @ white)
         _, _, turned = np.linalg.svd(between, full_matrices=False)
         return cls(means, white @ turned.T[:, : n_classes - 1])
@@ -154,18 +158,82 @@ class Discriminant:
         return np.asarray(rows @ means.T - 0.5 * (means**2).sum(axis=1))
 
 
-def sharpness(logits: Float, index: Index, weights: Float | None = None) -> float:
-    """The t > 0 for which softmax(t · logits) has the least log loss: temperature scaling, t = 1/temperature.
+def _whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> tuple[Float, Float]:
+    """Class means (classes, columns), and B (columns, columns) with BᵀWB = I for the covariance W within classes."""
+    d = np.ones(len(index)) if weights is None else weights
+    means = np.array([np.average(scores[index == k], axis=0, weights=d[index == k]) for k in range(n_classes)])
+    inside = scores - means[index]
+    total = float(np.average((scores - np.average(scores, axis=0, weights=d)) ** 2, axis=0, weights=d).mean())
+    within = (d[:, None] * inside).T @ inside / d.sum()
+    within[np.diag_indices_from(within)] += _RIDGE * total if total > 0 else 1.0
+    values, vectors = np.linalg.eigh(within)
+    return means, vectors / np.sqrt(values)
 
-    Guo, Pleiss, Sun, Weinberger: On calibration of modern neural networks, ICML 2017. `logits` (rows, classes) are of
-    rows that nothing was fitted to, `index` (rows,) their classes, `weights` (rows,) how often they count.
+
+def left_out_densities(scores: Float, index: Index, n_classes: int, weights: Float | None = None) -> Float:
+    """Fisher's L_k of each row by the class means and the covariance of all other rows, (rows, classes).
+
+    Without row i of class k, whose deviation from its mean is r, weight d, and weights S_k of its class and S of all,
+    the mean moves by −d r/(S_k − d), and the covariance becomes (S W − d S_k/(S_k − d) r rᵀ)/(S − d), whose inverse is
+    one of rank one more (Friedman: Regularized discriminant analysis, JASA 84, 1989). NaN for the only row of a class.
     """
-    # No larger than zero, whatever t > 0: nothing overflows.
-    logits = logits - logits.max(axis=1, keepdims=True)
-    own = logits[np.arange(len(index)), index]
+    d = np.ones(len(index)) if weights is None else weights
+    means, white = _whitened(scores, index, n_classes, weights)
+    x, centers, rows = scores @ white, means @ white, np.arange(len(index))
+    r, total, own = x - centers[index], d.sum(), np.bincount(index, d, minlength=n_classes)[index]
+    alone = np.bincount(index, minlength=n_classes)[index] < 2
+    rest = np.where(alone, np.nan, own - d)
+    moved = r * (own / rest)[:, None]
+    squares = (x**2).sum(axis=1)[:, None] - 2.0 * x @ centers.T + (centers**2).sum(axis=1)
+    along = (r * x).sum(axis=1)[:, None] - r @ centers.T
+    squares[rows, index], along[rows, index] = (moved**2).sum(axis=1), (r * moved).sum(axis=1)
+    taken = d * own / rest / total
+    gained = taken / np.maximum(1.0 - taken * (r**2).sum(axis=1), _SINGULAR)
+    return np.asarray(-0.5 * ((total - d) / total)[:, None] * (squares + gained[:, None] * along**2))
 
-    def loss(exponent: float) -> float:
-        t = 2.0**exponent
-        return float(np.average(np.log(np.exp(t * logits).sum(axis=1)) - t * own, weights=weights))
 
-    return float(2.0 ** minimize_scalar(loss, bounds=(-_SHARPEST, _SHARPEST), method="bounded").x)
+def directions(scores: Float) -> Float:
+    """f_k, (rows, classes): the scores themselves; of a single column, for two classes, −f and f."""
+    return np.hstack([-scores, scores]) if scores.shape[1] == 1 else scores
+
+
+def weigh(densities: Float, scores: Float, index: Index, weights: Float | None = None) -> tuple[float, float]:
+    """Find a, b ≥ 0 for which softmax_k(log π_k + a L_k + b f_k) has the least log loss, π the shares of the classes.
+
+    Where nothing is ever mistaken the loss falls for ever as a and b grow. So one row more is counted, which nothing is
+    known of: spread over all others it is of every class by its share, and the loss of a certain decision is never
+    zero (as in Platt: Probabilistic outputs for support vector machines, 1999).
+
+    Parameters
+    ----------
+    densities
+        L, (rows, classes), of `left_out_densities`; rows of NaN are left out.
+    scores
+        f, (rows, classes), of `directions`: of rows that the machine was not trained on.
+    index
+        (rows,), the class of each.
+    weights
+        (rows,), how often they count; once where None.
+    """
+    kept = np.isfinite(densities).all(axis=1)
+    if not kept.any():
+        return 1.0, 0.0
+    d = np.ones(len(index)) if weights is None else weights
+    shares = np.bincount(index, d, minlength=densities.shape[1]) / d.sum()
+    index, d = index[kept], d[kept] / d[kept].sum()
+    one = 1.0 / len(index)
+    truth = (np.eye(len(shares))[index] + one * shares) / (1.0 + one)
+    terms = np.stack([each[kept] - each[kept].mean(axis=1, keepdims=True) for each in (densities, scores)])
+    scale = np.sqrt((terms**2).mean(axis=(1, 2)))
+    scale[scale == 0.0] = 1.0
+    terms, prior = terms / scale[:, None, None], np.log(shares)
+
+    def loss(coefficients: Float) -> tuple[float, Float]:
+        logs = log_softmax(prior + np.tensordot(coefficients, terms, 1), axis=1)
+        slope = d[:, None] * (np.exp(logs) - truth)
+        return float(-(d[:, None] * truth * logs).sum()), np.asarray((terms * slope).sum(axis=(1, 2)))
+
+    bounds = Bounds(np.array([_LEAST, 0.0]), np.inf)
+    options: Any = {"ftol": 1e-14, "gtol": 1e-10}
+    a, b = minimize(loss, np.ones(2), jac=True, method="L-BFGS-B", bounds=bounds, options=options).x / scale
+    return float(a), float(b)

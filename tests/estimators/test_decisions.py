@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.references import in_memory
-from scipy.special import log_softmax
+from scipy.special import softmax
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
@@ -14,7 +14,17 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, HeldOut, NotCalibratedError, cross_decided
+from dmkl.estimators.decisions import (
+    GIVEN,
+    LEFT_OUT,
+    SEARCHED,
+    Decider,
+    HeldOut,
+    NotCalibratedError,
+    cross_decided,
+    joined,
+)
+from dmkl.numerics.discriminant import directions, weigh
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 SIZES = {"binary": (90, 15), "multiclass": (60, 30, 10)}
@@ -35,8 +45,8 @@ def thinned(kind, seed=0):
 
 @pytest.mark.parametrize("priors", [None, "empirical", "uniform", "given"])
 @pytest.mark.parametrize("kind", SIZES)
-def test_labels_are_those_of_the_discriminant_of_left_out_scores(kind, priors):
-    """Scores of models that were trained without each row, scikit-learn's discriminant on them, prior given."""
+def test_labels_are_those_of_left_out_scores(kind, priors):
+    """Scores of models that were trained without each row; scikit-learn's discriminant on them beside the scores."""
     K, y, train, test = thinned(kind)
     sizes = np.array(SIZES[kind])
     q = {"uniform": np.full(len(sizes), 1 / len(sizes)), "given": sizes[::-1] / sizes.sum()}.get(priors)
@@ -60,15 +70,60 @@ def test_labels_are_those_of_the_discriminant_of_left_out_scores(kind, priors):
     left_out = np.concatenate([regression([row], np.delete(train, i)) for i, row in enumerate(train)])
     new = regression(test, train)
     theirs = LinearDiscriminantAnalysis(priors=q).fit(left_out, y[train])
-    np.testing.assert_array_equal(model.predict(K[test, train]), theirs.predict(new))
     coordinates = model.transform(K[test, train])
     assert coordinates.dims == ("sample", "discriminant")
     np.testing.assert_allclose(np.abs(coordinates), np.abs(theirs.transform(new)), rtol=1e-4, atol=1e-4)
-    # Probabilities are theirs, sharpened by one factor that has the least log loss on the left-out scores.
-    logits = np.log(model.predict_proba(K[test, train]).values)
-    plain = theirs.predict_log_proba(new)
-    sharp = model.decider_.sharpness[0]
-    np.testing.assert_allclose(logits, log_softmax(sharp * plain, axis=1), rtol=1e-3, atol=1e-3)
+    # Log densities of their discriminant without priors, and the scores that the machine gives, whatever their scale.
+    even = LinearDiscriminantAnalysis(priors=np.full(len(sizes), 1 / len(sizes)))
+    index = np.searchsorted(model.classes_, y[train])
+    densities = np.concatenate(
+        [
+            even.fit(np.delete(left_out, i, 0), np.delete(y[train], i)).predict_log_proba([row])
+            for i, row in enumerate(left_out)
+        ]
+    )
+    # Its covariance is divided by the number of rows less that of classes.
+    densities *= (len(train) - 1) / (len(train) - 1 - len(sizes))
+    of_targets = np.sqrt(sizes / sizes.sum()) if kind == "multiclass" else np.ones(1)
+    a, b = weigh(densities, directions(left_out / of_targets), index)
+    plain = even.fit(left_out, y[train]).predict_log_proba(new) * len(train) / (len(train) - len(sizes))
+    logits = a * plain + b * directions(new / of_targets) + np.log(theirs.priors_)
+    np.testing.assert_allclose(model.predict_proba(K[test, train]), softmax(logits, axis=1), atol=1e-3)
+    best = np.sort(logits, axis=1)
+    sure = best[:, -1] - best[:, -2] > 0.02
+    assert sure.mean() > 0.9
+    np.testing.assert_array_equal(model.predict(K[test, train])[sure], model.classes_[np.argmax(logits, axis=1)][sure])
+
+
+@pytest.mark.parametrize(("kind", "width"), [("binary", 1), ("multiclass", 3), ("multilabel", 2)])
+def test_a_rule_learnt_in_other_units_is_the_same(kind, width):
+    """The machine's own scores are those that count, whatever multiples of them the rule was learnt from."""
+    rng = np.random.default_rng(5)
+    n_classes, n_problems = (3, 1) if kind == "multiclass" else (2, width)
+    index = [rng.permutation(np.arange(60) % n_classes) for _ in range(n_problems)]
+    scores = rng.standard_normal((60, width))
+    scores += np.eye(3)[index[0]] if kind == "multiclass" else np.stack(index, axis=1)
+    q = [np.full(n_classes, 1 / n_classes)] * n_problems
+    units = np.split(rng.uniform(0.1, 5.0, width), n_problems)
+    held_out = HeldOut(scores, index, np.arange(60), 60)
+    expected = held_out.decider(kind, q, GIVEN)
+    multiplied = HeldOut(scores * np.concatenate(units), index, np.arange(60), 60, units=units)
+    found = multiplied.decider(kind, q, GIVEN).scaled(units)
+    np.testing.assert_allclose(found.probabilities(scores), expected.probabilities(scores), rtol=1e-5)
+    np.testing.assert_allclose(joined([multiplied]).units, units)
+
+
+def test_models_from_before_scores_counted_themselves_decide_as_then():
+    held_out = folds_of(np.random.default_rng(6), 1)[0]
+    q = [np.array([0.5, 0.2, 0.3])]
+    arrays = {name: values for name, (_, values) in held_out.decider("multiclass", q, GIVEN).arrays().items()}
+    del arrays["decision_direct"]
+    before = Decider.of_arrays("multiclass", arrays, np.array(q), GIVEN)
+    discriminant, t = before.discriminants[0], before.sharpness[0]
+    expected = t * (discriminant.log_densities(held_out.scores) + np.log(q[0]))
+    np.testing.assert_allclose(before.decision(held_out.scores), expected)
+    again = {name: values for name, (_, values) in before.scaled([np.ones(3)]).arrays().items()}
+    assert set(again) == set(arrays)
 
 
 @pytest.mark.parametrize("priors", ["empirical", "uniform"])

@@ -86,18 +86,15 @@ def test_whole_weights_are_repeated_samples(kind, steps):
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "tasks"])
-def test_the_decision_is_that_of_repeated_samples(kind):
-    """Of the rule from training scores, which solvers without a factor have, well away from where it vanishes."""
+def test_the_discriminant_is_that_of_repeated_samples(kind):
+    """From training scores, which solvers without a factor have, well away from where their covariance vanishes."""
     X, kernels, weights = data()
     K, y, rows = in_memory(kernels, 11), labels_of(kind, X[:M]), repeated(weights)
     make = lambda: dmkl.Uniform(10.0, solver="cg", tol=1e-15, steps=("cosine", "center"))  # noqa: E731
     weighted, expected = make().fit(K[TRAIN, TRAIN], y, weights), make().fit(K[rows, rows], y[rows])
-    decided = [
-        model.decisions_of(model.decision_function(K[TEST, some]).values)
-        for model, some in ((weighted, TRAIN), (expected, rows))
-    ]
-    np.testing.assert_allclose(decided[0], decided[1], rtol=0, atol=1e-5 * np.abs(decided[1]).max())
-    np.testing.assert_array_equal(weighted.predict(K[TEST, TRAIN]), expected.predict(K[TEST, rows]))
+    found, theirs = np.abs(weighted.transform(K[TEST, TRAIN])), np.abs(expected.transform(K[TEST, rows]))
+    np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-5 * theirs.values.max())
+    np.testing.assert_allclose(weighted.priors_, expected.priors_, rtol=1e-14)
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
@@ -109,7 +106,11 @@ def test_a_rule_learnt_from_weighted_scores_is_that_of_repeated_ones(kind):
     rows, priors = np.repeat(np.arange(40), weights), np.full(n_classes, 1 / n_classes)
     found = Decider.learn(kind, [scores], [index], [priors], "", [weights.astype(float)])
     expected = Decider.learn(kind, [scores[rows]], [index[rows]], [priors], "")
-    np.testing.assert_allclose(found.probabilities(scores), expected.probabilities(scores), rtol=1e-6)
+    ours, theirs = (each.discriminants[0].log_densities(scores) for each in (found, expected))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
+    # How much each rule counts differs: a row is left out with all its weight, of repeated ones another remains.
+    again = Decider.learn(kind, [scores], [index], [priors], "", [1e3 * weights])
+    np.testing.assert_allclose(again.probabilities(scores), found.probabilities(scores), rtol=1e-5)
 
 
 @pytest.mark.parametrize("before", [(), ("cosine",), ("center", "cosine")])
@@ -161,7 +162,8 @@ def test_held_out_rows_count_as_those_of_their_class_in_training():
     found = HeldOut(scores, [index], np.arange(30), 30, [counts]).decider("multiclass", [priors], "")
     rows = np.repeat(np.arange(30), counts[index].astype(int))
     expected = HeldOut(scores[rows], [index[rows]], rows, len(rows)).decider("multiclass", [priors], "")
-    np.testing.assert_allclose(found.probabilities(scores), expected.probabilities(scores), rtol=1e-6)
+    ours, theirs = (each.discriminants[0].log_densities(scores) for each in (found, expected))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
     y, model = labels_of("multiclass", data()[0]), dmkl.MKFDA(class_weight={2: 5.0})
     targets = model._targets(y, len(y), None)
     (of_class,) = class_weights(model._weighted(targets))

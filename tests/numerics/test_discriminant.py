@@ -1,16 +1,26 @@
-"""Fisher's decision on scores: against scikit-learn's discriminant, and leave-one-out scores against new fits."""
+"""The decision on scores: against scikit-learn's discriminant and regressions, and leave-one-out against new fits."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
-from scipy.special import softmax
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.metrics import log_loss
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dmkl.numerics.discriminant import Discriminant, excess, indicators, leave_one_out, sharpness
+from dmkl.numerics.discriminant import (
+    Discriminant,
+    directions,
+    excess,
+    indicators,
+    leave_one_out,
+    left_out_densities,
+    weigh,
+)
 from dmkl.numerics.fisher import encode_targets
 from dmkl.numerics.triangle import Factor
 
@@ -120,15 +130,113 @@ def test_the_diagonal_of_the_inverse(m):
     np.testing.assert_allclose(Factor(shuffled, 0.3, order).inverse_diagonal(), expected, rtol=1e-9)
 
 
-def test_sharpness_has_the_least_log_loss():
-    rng = np.random.default_rng(0)
-    truth = rng.standard_normal((4000, 3))
-    index = np.array([rng.choice(3, p=softmax(row)) for row in truth])
-    assert sharpness(truth, index) == pytest.approx(1.0, abs=0.1)
-    found = sharpness(5.0 * truth, index)
-    assert found == pytest.approx(sharpness(truth, index) / 5.0, rel=1e-3)
-    best = minimize_scalar(lambda t: log_loss(index, softmax(5.0 * t * truth, axis=1)), bounds=(0.01, 1.0)).x
-    assert found == pytest.approx(best, rel=1e-3)
+# --- Fisher's functions and the scores themselves -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("sizes", "columns"), [((30, 7), 1), ((20, 12, 6), 4), ((9, 12, 3), 2)])
+def test_left_out_densities_are_those_of_scikit_learn_without_the_row(sizes, columns, weighted):
+    """Without all copies of it where it has a weight; up to what all classes share."""
+    scores, index = sample(sizes, columns)
+    weights = np.random.default_rng(1).integers(1, 4, len(index)) if weighted else np.ones(len(index), dtype=int)
+    found = left_out_densities(scores, index, len(sizes), weights.astype(float) if weighted else None)
+    for i in range(len(index)):
+        rows = np.repeat(np.arange(len(index)), np.where(np.arange(len(index)) == i, 0, weights))
+        # The solver whose covariance is divided by the number of rows.
+        theirs = LinearDiscriminantAnalysis(solver="lsqr").fit(scores[rows], index[rows])
+        expected = theirs.predict_log_proba(scores[[i]])[0] - np.log(theirs.priors_)
+        np.testing.assert_allclose(log_softmax(found[i]), log_softmax(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_the_only_row_of_a_class_cannot_be_left_out():
+    scores, index = sample((9, 12, 1), 2)
+    found = left_out_densities(scores, index, 3)
+    np.testing.assert_array_equal(np.isnan(found).all(axis=1), index == 2)
+    assert np.isfinite(found[index != 2]).all()
+    assert all(np.isfinite(weigh(found, directions(np.eye(3)[index]), index)))
+    assert weigh(np.full((3, 3), np.nan), np.eye(3), np.arange(3)) == (1.0, 0.0)
+
+
+def loss(a, b, densities, scores, index, weights):
+    """With the row of all classes by their shares, spread over the others."""
+    shares = np.bincount(index, weights) / weights.sum()
+    m = len(index)
+    truth = (m * np.eye(len(shares))[index] + shares) / (m + 1)
+    logs = log_softmax(a * densities + b * scores + np.log(shares), axis=1)
+    return -np.average((truth * logs).sum(axis=1), weights=weights)
+
+
+@given(st.integers(0, 1000), st.floats(0.0, 2.0), st.floats(0.0, 2.0), st.booleans())
+def test_the_weights_have_the_least_log_loss(seed, a, b, weighted):
+    rng = np.random.default_rng(seed)
+    densities, scores = rng.standard_normal((2, 60, 3))
+    index = np.concatenate([np.arange(3), [rng.choice(3, p=softmax(row)) for row in (a * densities + b * scores)[3:]]])
+    weights = rng.uniform(0.5, 2.0, 60) if weighted else np.ones(60)
+    found = weigh(densities, scores, index, weights if weighted else None)
+    assert min(found) >= 0
+    best = minimize(
+        lambda x: loss(*x, densities, scores, index, weights), [0.5, 0.5], method="Nelder-Mead", bounds=[(0, None)] * 2
+    )
+    reached = loss(*found, densities, scores, index, weights)
+    assert reached <= best.fun + 1e-5
+    np.testing.assert_allclose(weigh(3.0 * densities, scores / 5.0, index, 7.0 * weights)[0], found[0] / 3, atol=1e-4)
+
+
+def test_of_two_classes_it_is_logistic_regression():
+    """On one score, whose slope and threshold are free where both weights are positive."""
+    rng = np.random.default_rng(2)
+    index = (rng.random(300) < 0.3).astype(int)
+    score = (index + rng.exponential(1.0, 300))[:, None]
+    ours = Discriminant.of(score, index, 2, np.full(2, 0.5))
+    densities = ours.log_densities(score)
+    a, b = weigh(densities, directions(score), index)
+    assert min(a, b) > 0
+    shares = np.bincount(index) / 300
+    logits = a * densities + b * directions(score) + np.log(shares)
+    truth = (300 * np.eye(2)[index] + shares) / 301
+    both = LogisticRegression(C=np.inf, tol=1e-10).fit(
+        np.vstack([score, score]), np.repeat([0, 1], 300), truth.T.ravel()
+    )
+    np.testing.assert_allclose(softmax(logits, axis=1), both.predict_proba(score), atol=1e-5)
+
+
+def test_scores_without_mistakes_leave_some_doubt():
+    index = np.repeat(np.arange(3), 20)
+    scores = np.eye(3)[index] + 0.05 * np.random.default_rng(3).standard_normal((60, 3))
+    left_out = left_out_densities(scores, index, 3)
+    a, b = weigh(left_out, scores, index)
+    probabilities = softmax(a * left_out + b * scores, axis=1)
+    assert 0.95 < probabilities.max(axis=1).mean() < 1 - 1 / 200
+
+
+def test_scores_that_say_nothing_decide_nothing():
+    index = np.arange(30) % 3
+    a, b = weigh(np.zeros((30, 3)), np.zeros((30, 3)), index)
+    assert np.isfinite([a, b]).all()
+
+
+def test_each_rule_is_followed_where_it_is_right():
+    """Fisher's where a class lies between others; the largest score where many classes have few rows each."""
+    rng = np.random.default_rng(4)
+
+    def gains(sizes, draw):
+        """Accuracy of the three rules on 3,000 new rows."""
+        n = len(sizes)
+        index, new = np.repeat(np.arange(n), sizes), np.arange(3000) % n
+        scores, tried = draw(index), draw(new)
+        a, b = weigh(left_out_densities(scores, index, n), scores, index)
+        fisher = Discriminant.of(scores, index, n, np.full(n, 1 / n)).log_densities(tried)
+        return [np.mean(np.argmax(each, axis=1) == new) for each in (fisher, tried, a * fisher + b * tried)]
+
+    between = np.array([[1.0, 0.3, -1.0], [0.1, 0.2, 0.1], [-1.0, 0.3, 1.0]])
+    fisher, largest, both = gains([60] * 3, lambda index: between[index] + 0.3 * rng.standard_normal((len(index), 3)))
+    assert fisher > largest + 0.1
+    assert both > fisher - 0.01
+    fisher, largest, both = gains(
+        [4] * 12, lambda index: np.eye(12)[index] + 0.5 * rng.standard_normal((len(index), 12))
+    )
+    assert largest > fisher + 0.05
+    assert both > largest - 0.02
 
 
 def test_indicators():

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dmkl
+
 JOBS = Path(__file__).parents[2] / "pipelines"
 
 
@@ -63,6 +65,16 @@ def test_groups_of_each_class(views, tmp_path):
     assert table["test"].between(0.4, 1.0).all()
     assert table["one for all"]["gsmkl, across"] == table["test"]["gsmkl, across"]
     assert table["chosen"].str.startswith("n_groups = ").all()
+
+
+def test_rules(views, tmp_path):
+    with np.load(views) as data:
+        tables, y = {name: data[name].astype(np.float64) for name in ("one", "two")}, data["label"]
+    dmkl.build(tmp_path / "kernels.zarr", tables, {"function": "rbf"}, labels=y)
+    np.savez(tmp_path / "groups.npz", group=np.arange(120) // 2)
+    options = ("--train", 15, "--validation", 10, "--splits", 3, "--lam", "1e-2", "--groups", "groups.npz")
+    printed = run("rules.py", "kernels.zarr", *options, cwd=tmp_path)
+    assert len(re.findall(r"^0\.01 .* ± \d\.\d\d$", printed, re.MULTILINE)) == 4
 
 
 def test_ridge(tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from dask.base import tokenize
 from helpers.references import Counting, dense_view, digits, in_memory, over
+from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score
 from sklearn.model_selection import KFold, RepeatedStratifiedKFold, StratifiedGroupKFold, StratifiedKFold
@@ -402,6 +403,29 @@ def test_sets_with_steps_and_of_some_samples(solver):
         assert result.best_.n_features_in_ == len(y)
 
 
+def threshold(scores, truth, shares):
+    """Where a(L₁ − L₀) + 2bs + log q₁/q₀ is zero: a and b of the least log loss for L without the row itself."""
+
+    def line(scores, truth):
+        """Slope and value at zero of L₁ − L₀."""
+        low, high = (scores[truth == k].mean() for k in (0, 1))
+        spread = np.mean((scores - np.where(truth == 1, high, low)) ** 2)
+        return np.array([(high - low) / spread, (low**2 - high**2) / (2 * spread)])
+
+    m, own = len(truth), truth.mean()
+    lines = np.array([line(np.delete(scores, i), np.delete(truth, i)) for i in range(m)])
+    left_out, unit = lines[:, 0] * scores + lines[:, 1], 1 / scores.std()
+
+    def loss(x):
+        logits = x[0] * left_out + 2 * x[1] * unit * scores + np.log(own / (1 - own))
+        return np.mean(np.logaddexp(0, logits) - (m * truth + own) / (m + 1) * logits)
+
+    precise = {"xatol": 1e-9, "fatol": 1e-14, "maxiter": 2000}
+    a, b = minimize(loss, [1.0, 1.0], method="Nelder-Mead", bounds=[(0, None)] * 2, options=precise).x
+    slope, at_zero = a * line(scores, truth)
+    return -(at_zero + np.log(shares[1] / shares[0])) / (slope + 2 * b * unit)
+
+
 def test_scores_of_a_fold_densely():
     """Once without any of the package's fits: scores of the rows held out from a weighting and an exact α."""
     kernels, _ = digits()
@@ -417,11 +441,9 @@ def test_scores_of_a_fold_densely():
         h = np.where(positive, 1 / positive.sum(), -1 / (~positive).sum())
         alpha = np.linalg.solve(0.5 * (np.eye(60) + np.tensordot(beta, square, axes=1) / 1e-2), h)
         truth, shares = y[rows, task], np.array([1 - positive.mean(), positive.mean()])
-        # P(1 | x) less its share in training, above the threshold of a linear discriminant of these rows.
+        # P(1 | x) less its share in training, above the threshold that these rows teach.
         scores = np.tensordot(beta, cross, axes=1) @ alpha / 2e-2 * positive.sum() * (~positive).sum() / 60
-        low, high = (scores[truth == k].mean() for k in (0, 1))
-        spread = np.mean((scores - np.where(truth == 1, high, low)) ** 2)
-        scores -= (low + high) / 2 - spread * np.log(shares[1] / shares[0]) / (high - low)
+        scores -= threshold(scores, truth, shares)
         at = result.scores.isel(p=0, fold=0, task=task)
         assert at["score"] == pytest.approx(accuracy_score(truth, scores > 0))
         assert at["score_precision"] == pytest.approx(average_precision_score(truth, scores), abs=1e-2)
