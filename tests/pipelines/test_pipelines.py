@@ -52,7 +52,7 @@ def test_search_grid(tmp_path):
 
 
 def test_nested(views, tmp_path):
-    options = ["--ps", 1, 2, "--lams", 0.01, 1, "--outer", 3, "--inner", 2, "--output", tmp_path / "out"]
+    options = ["--ps", 1, 2, "--lams", 0.01, 1, "--outer", 3, "--inner", 2, "--cold", "--output", tmp_path / "out"]
     printed = run("nested.py", views, *options, cwd=tmp_path)
     assert "largest difference of an outer fold 0.0000" in printed
     assert "Evaluation of MKFDA: 2 p × 2 lam, 3 outer folds × 2 inner" in printed
