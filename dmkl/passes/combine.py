@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -153,11 +152,6 @@ class StoredSum:
         order = sum_order(self.lens)
         for i, j in self.tiles:
             yield SumTile(order.run(i), order.run(j), np.load(_tile_file(self.stem, i, j), mmap_mode=mmap_mode))
-
-    def remove(self) -> None:
-        """Delete its files."""
-        for i, j in self.tiles:
-            Path(_tile_file(self.stem, i, j)).unlink(missing_ok=True)
 
 
 def _tile_file(stem: str, i: int, j: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import dask
@@ -28,6 +29,7 @@ from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
 from dmkl.solvers.fisher.subspace.problem import SubspaceOptions
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, solve_reduced
 from dmkl.solvers.fisher.subspace.solve import finish_open, points_of
+from dmkl.solvers.fisher.subspace.space import add_anchors
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.workspace import Workspace, save_array
@@ -432,6 +434,22 @@ def test_anchors_save_passes_at_small_ridges():
     width = [max(entry.basis for entry in solver.history) for solver in (with_anchors, without)]
     assert width[0] < 0.7 * width[1]
     assert worst(with_anchors) <= TOL
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_anchors_take_half_of_what_is_free_on_the_disk_at_most(monkeypatch, room):
+    """Without room for any the residuals alone extend the basis; with room for one of each fold, one comes at a time."""
+    problem = Problem.of("multiclass", ps=[1.0, 2.0], lams=[1e-4, 1e-2])
+    taken = sum(space.anchor_sizes[1] for space in problem.solver()._spaces)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2 * taken * room + 1))
+    added = []
+    monkeypatch.setattr(
+        f"{SubspaceSolver.__module__}.add_anchors", lambda *a: (added.append(len(a[1])), add_anchors(*a))
+    )
+    solver = problem.run(block=12, basis_bytes=2**30)
+    assert max(added, default=0) == room * len(FOLDS)
+    check_claims(problem, solver)
+    check_solutions(problem, solver)
 
 
 def test_one_kernel_and_weights_that_are_fixed():

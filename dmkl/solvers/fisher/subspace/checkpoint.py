@@ -35,9 +35,15 @@ def save(
     ended
         The limits for which the work has ended; None where it goes on.
     """
+    for k, result in enumerate(points):
+        path = _scores_file(workspace, k)
+        if result.scores is not None and not path.exists():
+            save_array(path, result.scores)
     unknown = np.full(spaces[0].n_kernels, np.nan)
     file = workspace.path / f"points-{len(history)}.npz"
-    with open(file, "wb") as opened:
+    # In one step: the state on disk may name a file of this name, and is right with either.
+    written = file.with_name(f"{file.name}.partial")
+    with open(written, "wb") as opened:
         np.savez(
             opened,
             beta=np.stack([unknown if r.beta is None else r.beta for r in points]),
@@ -46,10 +52,7 @@ def save(
             upper=np.array([r.upper for r in points]),
             settled=np.array([r.settled for r in points]),
         )
-    for k, result in enumerate(points):
-        path = _scores_file(workspace, k)
-        if result.scores is not None and not path.exists():
-            save_array(path, result.scores)
+    written.replace(file)
     solver = {
         "points": file.name,
         "n_passes": n_passes,

@@ -311,12 +311,19 @@ class SubspaceSolver:
     def _anchors_allowed(self) -> bool:
         if self.options.use_anchors is not None:
             return self.options.use_anchors
-        return max(anchor_bytes(space, 8 * self._growth.width) for space in self._spaces) <= machine().total_bytes
+        there = all(space.anchors for space in self._spaces)
+        needed = max(anchor_bytes(space, 8 * self._growth.width) for space in self._spaces)
+        return needed <= machine().total_bytes and (there or self._anchors_on_disk() > 0)
+
+    def _anchors_on_disk(self) -> int:
+        """New anchors of each space for which there is room in half of what is free on the disk."""
+        free = shutil.disk_usage(self.workspace.path).free
+        return free // 2 // sum(space.anchor_sizes[1] for space in self._spaces)
 
     def _most_anchors(self) -> int:
-        """New anchors of a space in one pass: as many as a task can add up tile by tile."""
-        room = machine().task_bytes // 4 // sum(space.anchor_tile_bytes for space in self._spaces)
-        return int(max(1, min(8, room)))
+        """New anchors of a space in one pass: as many as a task can add up tile by tile, and the disk can hold."""
+        room = machine().task_bytes // 2 // sum(space.anchor_sizes[0] for space in self._spaces)
+        return min(8, max(1, room), self._anchors_on_disk())
 
     def _first_blocks(self, number: int) -> list[Float]:
         anchored = self._anchors_allowed()
@@ -333,12 +340,14 @@ class SubspaceSolver:
         if not self._anchors_allowed() or max(len(space.blocks) for space in self._spaces) < 2:
             return False
         started, chosen = time.monotonic(), list[tuple[int, Float]]()
-        for f, space in enumerate(self._spaces):
-            mine = list(of_space(self.points, opened, f).values())
-            betas = [r.solution.beta for r in mine]
-            space.forget_anchors(betas)
+        open_ones = [list(of_space(self.points, opened, f).values()) for f in range(len(self._spaces))]
+        for space, mine in zip(self._spaces, open_ones, strict=True):
+            space.forget_anchors([r.solution.beta for r in mine])
+        self._save()  # makes room on the disk
+        most = self._most_anchors()
+        for f, (space, mine) in enumerate(zip(self._spaces, open_ones, strict=True)):
             known = [anchor.beta for anchor in space.anchors]
-            new = choose_anchors(betas, [r.left for r in mine], known, self._most_anchors())
+            new = choose_anchors([r.solution.beta for r in mine], [r.left for r in mine], known, most)
             chosen += [(f, beta) for beta in new]
         if chosen:
             add_anchors(self._spaces, chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,6 @@ class Subspace:
         self.double = self.training.whole.view.source.dtype == np.float64
         """Whether new products are in double precision."""
         self.anchors: list[Anchor] = []
-        self.forgotten: list[Anchor] = []
 
     @property
     def width(self) -> int:
@@ -158,13 +157,15 @@ class Subspace:
 
     # --- anchors -------------------------------------------------------------------------------------------------
 
-    @property
-    def anchor_tile_bytes(self) -> int:
-        """What the largest tile of an anchor's sum takes."""
+    @cached_property
+    def anchor_sizes(self) -> tuple[int, int]:
+        """Bytes of the largest tile of an anchor's sum, and of all its tiles on disk."""
         lens = self.training.square
         order, tiling = sum_order(for_sums(lens)), lens.view.source.tiling
         runs = [order.run(i) for i in range(tiling.shape[0])]
-        return int(8 * max(run.stop - run.start for run in runs) ** 2)
+        sides = np.array([run.stop - run.start for run in runs])
+        # Of a symmetric sum the tiles on and above the diagonal.
+        return int(8 * sides.max() ** 2), int(4 * (sides.sum() ** 2 + np.sum(sides**2)))
 
     def nearest(self, beta: Float) -> tuple[int, Closeness] | None:
         """The place of the anchor that serves a weighting best, and how it lies."""
@@ -177,10 +178,9 @@ class Subspace:
     def forget_anchors(self, betas: Sequence[Float]) -> None:
         """Leave out sums that serve none of some weightings, but for the first, which serves any somehow.
 
-        Their files stay until the next state is on disk.
+        Their files stay until the next state is on disk, which has to be before new ones are added.
         """
         used = {0} | {near[0] for beta in betas if (near := self.nearest(beta)) is not None}
-        self.forgotten += [anchor for place, anchor in enumerate(self.anchors) if place not in used]
         self.anchors = [anchor for place, anchor in enumerate(self.anchors) if place in used]
 
     # --- state ---------------------------------------------------------------------------------------------------
@@ -227,10 +227,11 @@ class Subspace:
         return Path(self.gram).name.replace("gram", what)
 
     def remove_stale(self) -> None:
-        """Delete bases, Gram matrices and products of earlier rounds."""
-        for anchor in self.forgotten:  # not before: until now the state on disk named them
-            anchor.total.remove()
-        self.forgotten = []
+        """Delete bases, Gram matrices, products and anchors that the state on disk does not name any more."""
+        known = {anchor.number for anchor in self.anchors}
+        for path in self.folder.glob("anchor-*.npy"):
+            if int(path.name.split("-")[1]) not in known:
+                path.unlink()
         kept = {Path(self.gram).name, self._beside("basis"), self._beside("errors")}
         kept |= {Path(path).name for block in self.blocks for path, _ in block.groups}
         for what in ("basis", "gram", "errors", "products"):
@@ -243,7 +244,7 @@ class Subspace:
 
     def stem(self, ahead: int) -> tuple[int, str]:
         """The number of a new anchor, `ahead` others being new too, and where its files go."""
-        number = max((anchor.number for anchor in [*self.anchors, *self.forgotten]), default=-1) + 1 + ahead
+        number = max((anchor.number for anchor in self.anchors), default=-1) + 1 + ahead
         return number, self._stem(number)
 
 
