@@ -438,7 +438,7 @@ def test_anchors_save_passes_at_small_ridges():
 
 @pytest.mark.parametrize("room", [0, 1])
 def test_anchors_take_half_of_what_is_free_on_the_disk_at_most(monkeypatch, room):
-    """Without room for any the residuals alone extend the basis; with room for one of each fold, one comes at a time."""
+    """Without room the residuals alone extend the basis; with room for one of each fold they come one at a time."""
     problem = Problem.of("multiclass", ps=[1.0, 2.0], lams=[1e-4, 1e-2])
     taken = sum(space.anchor_sizes[1] for space in problem.solver()._spaces)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2 * taken * room + 1))
