@@ -341,9 +341,9 @@ class SubspaceSolver:
             return False
         started, chosen = time.monotonic(), list[tuple[int, Float]]()
         open_ones = [list(of_space(self.points, opened, f).values()) for f in range(len(self._spaces))]
-        for space, mine in zip(self._spaces, open_ones, strict=True):
-            space.forget_anchors([r.solution.beta for r in mine])
-        self._save()  # makes room on the disk
+        pairs = zip(self._spaces, open_ones, strict=True)
+        if any([space.forget_anchors([r.solution.beta for r in mine]) for space, mine in pairs]):
+            self._save()  # makes room on the disk
         most = self._most_anchors()
         for f, (space, mine) in enumerate(zip(self._spaces, open_ones, strict=True)):
             known = [anchor.beta for anchor in space.anchors]

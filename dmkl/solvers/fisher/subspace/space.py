@@ -175,13 +175,16 @@ class Subspace:
         best = min(range(len(near)), key=lambda a: (near[a].condition, a))
         return best, near[best]
 
-    def forget_anchors(self, betas: Sequence[Float]) -> None:
+    def forget_anchors(self, betas: Sequence[Float]) -> bool:
         """Leave out sums that serve none of some weightings, but for the first, which serves any somehow.
 
-        Their files stay until the next state is on disk, which has to be before new ones are added.
+        Returns whether there were any. Their files stay until the next state is on disk, which has to be before new
+        ones are added.
         """
         used = {0} | {near[0] for beta in betas if (near := self.nearest(beta)) is not None}
+        before = len(self.anchors)
         self.anchors = [anchor for place, anchor in enumerate(self.anchors) if place in used]
+        return len(self.anchors) < before
 
     # --- state ---------------------------------------------------------------------------------------------------
 
