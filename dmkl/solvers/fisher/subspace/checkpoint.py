@@ -35,15 +35,9 @@ def save(
     ended
         The limits for which the work has ended; None where it goes on.
     """
-    for k, result in enumerate(points):
-        path = _scores_file(workspace, k)
-        if result.scores is not None and not path.exists():
-            save_array(path, result.scores)
     unknown = np.full(spaces[0].n_kernels, np.nan)
-    file = workspace.path / f"points-{len(history)}.npz"
-    # In one step: the state on disk may name a file of this name, and is right with either.
-    written = file.with_name(f"{file.name}.partial")
-    with open(written, "wb") as opened:
+    file = workspace.path / f"points-{_number(workspace) + 1}.npz"
+    with open(file, "wb") as opened:
         np.savez(
             opened,
             beta=np.stack([unknown if r.beta is None else r.beta for r in points]),
@@ -52,7 +46,10 @@ def save(
             upper=np.array([r.upper for r in points]),
             settled=np.array([r.settled for r in points]),
         )
-    written.replace(file)
+    for k, result in enumerate(points):
+        path = _scores_file(workspace, k)
+        if result.scores is not None and not path.exists():
+            save_array(path, result.scores)
     solver = {
         "points": file.name,
         "n_passes": n_passes,
@@ -100,6 +97,12 @@ def restore(
         return None
     history = [Round(**entry) for entry in saved["history"]]
     return history, float(saved["n_passes"]), list(saved["worst"]), saved["ended"]
+
+
+def _number(workspace: Workspace) -> int:
+    """The number in the name of the file of points that the state on disk names; −1 where it names none."""
+    saved = workspace.state.get("solver")
+    return -1 if saved is None else int(Path(saved["points"]).stem.split("-")[1])
 
 
 def _scores_file(workspace: Workspace, k: int) -> Path:
