@@ -14,7 +14,7 @@ import shutil
 import uuid
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -203,7 +203,8 @@ class StoreWriter:
         if self._local and not self._resumed and not is_recoverable(self._group):
             # Under another name no task finds it that has not heard yet, and would write to it while it is removed.
             aside = Path(f"{self._target}.{uuid.uuid4().hex}")
-            Path(str(self._target)).rename(aside)
+            with suppress(FileNotFoundError):  # removed by somebody else: what went wrong before is to be told
+                Path(str(self._target)).rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
 
     # --- one kernel -----------------------------------------------------------------------------------------

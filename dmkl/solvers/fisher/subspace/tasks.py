@@ -236,6 +236,7 @@ def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> lis
     together once then.
     """
     found = []
+    exact: SumColumns | None = None  # reads the sum, so only once, and only where a bound is made
     with pinned_blas(blas_threads(tasks_per_machine)):
         single = partial(anchor.matrix, np.float32)
         matrix = _copies(single) if len(asked) > 1 else single
@@ -244,8 +245,8 @@ def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> lis
             solved, bounds = solve(one.columns), np.full(one.columns.shape[1], np.inf)
             promising = np.sum(solved * one.columns, axis=0) <= one.worth
             if promising.any():
-                product, b = SumColumns(anchor).product, one.columns[:, promising]
-                refined = refined_and_bounded(solved[:, promising], solve, product, one.ridge, b)
+                exact, b = exact or SumColumns(anchor), one.columns[:, promising]
+                refined = refined_and_bounded(solved[:, promising], solve, exact.product, one.ridge, b)
                 solved[:, promising], bounds[promising] = refined
             found.append((solved, bounds))
     return found
