@@ -96,7 +96,7 @@ class _Watch(ConsoleWatch):
 
 
 def _place(client: Any) -> str:
-    n = len(client.scheduler_info(n_workers=-1)["workers"])
+    n = client.scheduler_info(n_workers=0)["n_workers"]
     return f"a Dask cluster of {count(n, 'process')} at {client.scheduler.address}."
 
 

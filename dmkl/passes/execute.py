@@ -142,8 +142,12 @@ def _workers(client: Client) -> Mapping[str, Any]:
 
 
 def _told_workers(client: Client) -> Mapping[str, Any]:
+    if client.scheduler is None:
+        raise _scheduler_lost()
+    # `client.scheduler_info` returns what the client keeps, which its own periodic question, without the workers, may
+    # have replaced between the answer and the return.
     try:
-        workers: Mapping[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+        workers: Mapping[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     except (KeyError, OSError, CancelledError) as error:  # the scheduler went away before its answer came
         raise _scheduler_lost() from error
     return workers
@@ -220,7 +224,7 @@ def _knock(client: Client) -> None:
 
     Copying values to it, the scheduler would try without end.
     """
-    client.scatter([None] * len(_told_workers(client)), broadcast=False, hash=False)
+    client.scatter([None] * len(_workers(client)), broadcast=False, hash=False)
 
 
 def graph_token(where: Machine, *content: Any) -> str:

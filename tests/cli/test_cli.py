@@ -253,7 +253,7 @@ def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store,
 
     def fit(self, *given, whole=dmkl.MKFDA.fit, **named):
         client = get_client()
-        seen["workers"] = client.scheduler_info(n_workers=-1)["workers"].values()
+        seen["workers"] = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
         seen["budgets"] = client.run(lambda: __import__("dmkl.settings").settings.memory_budget_bytes())
         here = psutil.Process()
         seen["listening"] = [

@@ -36,6 +36,7 @@ import dmkl
 from dmkl import progress
 from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorkersError, WorkerLostError
 from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.execute import machine
 from dmkl.passes.riders import Columns
 from dmkl.passes.run import run_pass
 
@@ -567,7 +568,7 @@ def test_a_client_that_is_there_is_used(stored, dense, client):
     assert error(found, dense_view(dense, TRAIN, TRAIN, ["center"]) @ block(2, 12)) < 1e-12
     workers = {task["worker"] for task in running.data if "apply-pass" in str(task["key"])}
     assert workers
-    assert workers <= set(client.scheduler_info()["workers"])
+    assert workers <= set(client.nthreads())
 
 
 def test_results_built_one_after_another_do_not_meet_on_the_scheduler(stored, dense, client, caplog):
@@ -587,6 +588,16 @@ def test_results_built_one_after_another_do_not_meet_on_the_scheduler(stored, de
     assert not [
         r.getMessage() for r in caplog.records if "apply-pass" in r.getMessage() or "center-pass" in r.getMessage()
     ]
+
+
+@pytest.mark.usefixtures("client")
+def test_what_the_client_keeps_of_the_workers_is_not_asked(stored, dense, monkeypatch):
+    """Its periodic question to the scheduler may replace the list of workers by an empty one at any time."""
+    monkeypatch.setattr(Client, "scheduler_info", lambda *_, **__: {"address": "", "workers": {}})
+    assert machine().slots == 2
+    V = block(2, 12)
+    found = stored[TRAIN, TRAIN].center().apply(V).compute()
+    assert error(found, dense_view(dense, TRAIN, TRAIN, ["center"]) @ V) < 1e-12
 
 
 def test_a_cluster_without_workers(stored):
