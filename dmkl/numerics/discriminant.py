@@ -27,12 +27,10 @@ and b are those for L_k without the row itself (`left_out_densities`; stacking, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, minimize
-from scipy.special import log_softmax
 
 from dmkl.arrays import Float, Index
 
@@ -46,7 +44,11 @@ constant, need it. In the direction of that sum the classes have one mean, so no
 _LEAST = 1e-6
 """The least weight of Fisher's functions, in their standard deviations, so that something always decides."""
 _SINGULAR = 1e-9
-"""The least share of the covariance within classes that is left in a direction when a row is left out."""
+"""The least share of the covariance within classes that is left in a direction when a row is left out, and of the
+curvature that a step is taken along."""
+_MOST_STEPS, _FLAT, _ENOUGH, _SHORTEST = 100, 1e-10, 1e-4, 1e-12
+"""Newton's steps at most, the slope they end at, the least share of the decrease that a slope promises, and the
+shortest share of a step."""
 
 
 def indicators(index: Index, n_classes: int) -> Float:
@@ -160,11 +162,15 @@ class Discriminant:
 
 def _whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> tuple[Float, Float]:
     """Class means (classes, columns), and B (columns, columns) with BᵀWB = I for the covariance W within classes."""
-    d = np.ones(len(index)) if weights is None else weights
-    means = np.array([np.average(scores[index == k], axis=0, weights=d[index == k]) for k in range(n_classes)])
+    counted = np.eye(n_classes)[index]
+    if weights is not None:
+        counted *= weights[:, None]
+    sizes, d = counted.sum(axis=0), counted.sum(axis=1)[:, None]
+    means = (counted / sizes).T @ scores
+    mean, n = sizes / sizes.sum() @ means, sizes.sum()
     inside = scores - means[index]
-    total = float(np.average((scores - np.average(scores, axis=0, weights=d)) ** 2, axis=0, weights=d).mean())
-    within = (d[:, None] * inside).T @ inside / d.sum()
+    total = float((d * (scores - mean) ** 2).sum()) / n / scores.shape[1]
+    within = (d * inside).T @ inside / n
     within[np.diag_indices_from(within)] += _RIDGE * total if total > 0 else 1.0
     values, vectors = np.linalg.eigh(within)
     return means, vectors / np.sqrt(values)
@@ -227,13 +233,49 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     scale = np.sqrt((terms**2).mean(axis=(1, 2)))
     scale[scale == 0.0] = 1.0
     terms, prior = terms / scale[:, None, None], np.log(shares)
+    true = (d[:, None] * truth * terms).sum(axis=(1, 2))
+    flat = terms.reshape(2, -1)
 
-    def loss(coefficients: Float) -> tuple[float, Float]:
-        logs = log_softmax(prior + np.tensordot(coefficients, terms, 1), axis=1)
-        slope = d[:, None] * (np.exp(logs) - truth)
-        return float(-(d[:, None] * truth * logs).sum()), np.asarray((terms * slope).sum(axis=(1, 2)))
+    def loss(coefficients: Float) -> tuple[float, Float, Float]:
+        """Log loss up to a constant, its slope and its curvature."""
+        logits = prior + np.tensordot(coefficients, terms, 1)
+        highest = logits.max(axis=1)
+        likely = np.exp(logits - highest[:, None])
+        total = likely.sum(axis=1)
+        counted = d[:, None] * likely / total[:, None]
+        each = terms * counted
+        means = each.sum(axis=2)
+        curvature = each.reshape(2, -1) @ flat.T - (means / d) @ means.T
+        return float(d @ (np.log(total) + highest) - coefficients @ true), means.sum(axis=1) - true, curvature
 
-    bounds = Bounds(np.array([_LEAST, 0.0]), np.inf)
-    options: Any = {"ftol": 1e-14, "gtol": 1e-10}
-    a, b = minimize(loss, np.ones(2), jac=True, method="L-BFGS-B", bounds=bounds, options=options).x / scale
+    a, b = _least(loss, np.ones(2), np.array([_LEAST, 0.0])) / scale
     return float(a), float(b)
+
+
+def _least(function: Callable[[Float], tuple[float, Float, Float]], start: Float, low: Float) -> Float:
+    """Where a smooth convex function of a few variables, each above its bound, is least.
+
+    Newton's steps in the variables that are free, cut off at the bounds (Bertsekas: Projected Newton methods, SIAM
+    Journal on Control and Optimization 20, 1982).
+    """
+    x = start
+    value, slope, curvature = function(x)
+    for _ in range(_MOST_STEPS):
+        free = (x > low) | (slope < 0.0)
+        if not free.any() or np.abs(slope[free]).max() <= _FLAT:
+            break
+        inner = curvature[np.ix_(free, free)]
+        step = np.zeros_like(x)
+        # Where terms are multiples of one another the curvature is singular along the direction that changes nothing.
+        step[free] = np.linalg.lstsq(inner, slope[free], rcond=_SINGULAR)[0]
+        size = 1.0
+        while True:
+            trial = np.maximum(x - size * step, low)
+            there = function(trial)
+            if there[0] <= value - _ENOUGH * float(slope @ (x - trial)):
+                break
+            size *= 0.5
+            if size < _SHORTEST:
+                return x
+        x, (value, slope, curvature) = trial, there
+    return x
