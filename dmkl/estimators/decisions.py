@@ -392,7 +392,8 @@ def cross_decided(kind: str, folds: Sequence[HeldOut], priors: Sequence[Sequence
             part = _fifths(own.index[0])
             for k in range(part.max() + 1):
                 decided[part == k] = _shifted(kind, own.take(part != k), q, own.scores[part == k])
-        found.append(np.concatenate([decided, _shifted(kind, own, q, fold.scores[fold.n_validation :])]))
+        tested = fold.scores[fold.n_validation :]
+        found.append(np.concatenate([decided, _shifted(kind, own, q, tested)]) if len(tested) else decided)
     return found
 
 

@@ -46,9 +46,9 @@ _LEAST = 1e-6
 _SINGULAR = 1e-9
 """The least share of the covariance within classes that is left in a direction when a row is left out, and of the
 curvature that a step is taken along."""
-_MOST_STEPS, _FLAT, _ENOUGH, _SHORTEST = 100, 1e-10, 1e-4, 1e-12
-"""Newton's steps at most, the slope they end at, the least share of the decrease that a slope promises, and the
-shortest share of a step."""
+_MOST_STEPS, _NOTHING, _ENOUGH, _SHORTEST = 100, 1e-13, 1e-4, 1e-12
+"""Newton's steps at most, the promised decrease that they end at, the least share of a promise that counts as kept, and
+the shortest share of a step."""
 
 
 def indicators(index: Index, n_classes: int) -> Float:
@@ -262,12 +262,14 @@ def _least(function: Callable[[Float], tuple[float, Float, Float]], start: Float
     value, slope, curvature = function(x)
     for _ in range(_MOST_STEPS):
         free = (x > low) | (slope < 0.0)
-        if not free.any() or np.abs(slope[free]).max() <= _FLAT:
+        if not free.any():
             break
         inner = curvature[np.ix_(free, free)]
         step = np.zeros_like(x)
         # Where terms are multiples of one another the curvature is singular along the direction that changes nothing.
         step[free] = np.linalg.lstsq(inner, slope[free], rcond=_SINGULAR)[0]
+        if slope @ step <= _NOTHING * (1.0 + abs(value)):  # what rounding hides
+            break
         size = 1.0
         while True:
             trial = np.maximum(x - size * step, low)

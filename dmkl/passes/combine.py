@@ -96,7 +96,8 @@ def factor_pass(
         tasks = plan.tasks(_sum_tiles)
         parts = [part for part, _ in tasks]
         wanted = list(enumerate(zip(combinations, lams, strict=True)))
-        if active_client() is None:
+        threads = max(factor_threads(plan.lenses[c.lens].view.shape[1]) for c in combinations)
+        if active_client() is None and threads > 1:  # one after another, each on all cores
             found = execute(parts, tasks, plan.name)
             return [FactorHandle(_factor(found, number, plan.lenses, c.lens, lam)) for number, (c, lam) in wanted]
         factor = delayed(_factor, pure=False)
