@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConvergenceWarning",
     "CorruptTileError",
+    "DamagedFileError",
     "DiskFullError",
     "DmklError",
     "FormatVersionError",
@@ -71,6 +72,10 @@ class FormatVersionError(StoreError):
 
 class CorruptTileError(StoreError):
     """A stored tile is missing, truncated or fails its checksum."""
+
+
+class DamagedFileError(StoreError):
+    """A file of a kernel set, a model, a result or a state is missing, or is not what was written."""
 
 
 class DiskFullError(StoreError, OSError):

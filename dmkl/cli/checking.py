@@ -9,9 +9,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.options import Cluster, Json, Kernels, Memory, Store, Workers, option
+from dmkl.cli.options import Anything, Cluster, Json, Kernels, Memory, Workers, option
 from dmkl.cli.output import STYLES, console, number, print_json, say, table
 from dmkl.cli.samples import open_kernels
+from dmkl.cli.saved import check_saved, kind_of
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
@@ -24,7 +25,7 @@ __all__ = ["check"]
 
 
 def check(
-    store: Store,
+    store: Anything,
     kernels: Kernels = None,
     steps: Annotated[int, option("Number of products with each kernel to find negative eigenvalues.", min=1)] = 30,
     seed: Annotated[int, option("Seed of the random start vectors.", min=0)] = 0,
@@ -34,16 +35,23 @@ def check(
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
-    """Read every tile of a kernel set and report problems.
+    """Read all of a kernel set, a model, a result or a search's state, and report damage and problems.
 
-    Finds damaged tiles, NaN, asymmetry, negative eigenvalues, constant and repeated kernels, and scales far apart.
+    Compares every file with its checksums. Of a kernel set it finds NaN, asymmetry, negative eigenvalues, constant and
+    repeated kernels, and scales far apart too.
     The exit status is 1 if there are errors (with --strict, or warnings), and 0 otherwise.
 
     Examples
     --------
         dmkl check kernels.zarr
         dmkl check kernels.zarr --strict --json > report.json
+        dmkl check model
+        dmkl check found.partial
     """
+    kind = kind_of(store)
+    if kind is not None:
+        check_saved(store, kind, strict=strict, as_json=as_json)
+        return
     import numpy as np
 
     from dmkl.health import SEVERITIES

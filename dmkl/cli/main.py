@@ -32,11 +32,11 @@ COMMANDS = {
     ),
     "info": (
         "stores",
-        "Show what a kernel set holds: kernels, samples, classes, splits, size on disk.",
+        "Show what a kernel set, a model, a result or the state of a search is and holds.",
     ),
     "check": (
         "checking",
-        "Read every tile of a kernel set and report problems.",
+        "Read all of a kernel set, a model, a result or a search's state, and report damage and problems.",
     ),
     "analyze": (
         "analyzing",

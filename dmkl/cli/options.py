@@ -12,6 +12,7 @@ __all__ = [
     "SAMPLES",
     "STEPS_HELP",
     "STORAGE",
+    "Anything",
     "Cluster",
     "Dtype",
     "Every",
@@ -50,6 +51,9 @@ def option(text: str, metavar: str | None = None, *names: str, panel: str | None
 
 
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Kernel set: a folder or a URL.")]
+Anything = Annotated[
+    str, typer.Argument(metavar="PATH", help="Kernel set (a folder or a URL), model, result, or state of a search.")
+]
 NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to write: a folder or a URL.")]
 Json = Annotated[bool, option("Print the result as JSON instead of tables.", None, "--json")]
 Overwrite = Annotated[bool, option("Overwrite existing output.", None, "--overwrite")]

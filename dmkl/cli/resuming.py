@@ -34,7 +34,7 @@ def state_of(out: Path, what: str, kind: str, *, overwrite: bool) -> Path:
     Refused before anything runs, and not after hours, is what is in the way: with StoreExistsError what exists, unless
     it is a result of this `kind` of file, and may be replaced. `what` is the result, as messages say it.
     """
-    from dmkl.estimators.saving import has_format
+    from dmkl.store.saved import has_format
 
     refuse_existing(out, overwrite=overwrite)
     if out.exists() and not has_format(out, kind):

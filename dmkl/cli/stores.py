@@ -16,6 +16,7 @@ from dmkl.cli import options
 from dmkl.cli.options import LABELS, STORAGE, option
 from dmkl.cli.output import number, print_json, say, say_aside, show, size, table
 from dmkl.cli.parsing import parse_names
+from dmkl.cli.saved import kind_of, show_saved
 from dmkl.errors import IncompleteStoreError
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
@@ -114,14 +115,19 @@ def import_(
     say(f"Look at it with dmkl info {shlex.quote(out)}, for problems with dmkl check {shlex.quote(out)}.")
 
 
-def info(store: options.Store, as_json: options.Json = False) -> None:
-    """Show what a kernel set holds: kernels, samples, classes, splits, size on disk.
+def info(store: options.Anything, as_json: options.Json = False) -> None:
+    """Show what a kernel set, a model, a result or the state of a search is and holds.
 
     Examples
     --------
         dmkl info kernels.zarr
         dmkl info kernels.zarr --json
+        dmkl info model
     """
+    kind = kind_of(store)
+    if kind is not None:
+        show_saved(store, kind, as_json=as_json)
+        return
     try:
         K = dmkl.open(store)
     except IncompleteStoreError as error:

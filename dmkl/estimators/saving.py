@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,33 +11,22 @@ import xarray as xr
 import zarr
 
 from dmkl._version import __version__
-from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
+from dmkl.errors import StoreError
 from dmkl.estimators.decisions import Decider
 from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.fitted import load_step
+from dmkl.store.metadata import seal
+from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
 
-__all__ = [
-    "MODELS",
-    "READERS",
-    "check_version",
-    "decode",
-    "encode",
-    "has_format",
-    "load",
-    "models",
-    "put_in_place",
-    "save_model",
-    "write_dataset",
-    "write_model",
-]
+__all__ = ["MODELS", "READERS", "decode", "encode", "load", "models", "read", "save_model", "write_model"]
 
 FORMAT, FORMAT_VERSION = "dmkl-model", 2
 """Version 1 had parameters ``center`` and ``normalize`` in place of ``steps``, and statistics of one part."""
 MODELS: dict[str, type[Any]] = {}
 """The kinds of models by name; each enters itself where its class is made."""
-READERS: dict[str, Callable[[Path, dict[str, Any]], Any]] = {}
-"""What `load` reads by the attribute "format", from the path and the attributes; each enters itself."""
+READERS: dict[str, Callable[[Saved], Any]] = {}
+"""What `load` reads by the attribute "format"; each enters itself."""
 _ARRAYS = {"weights_": "weight", "dual_coef_": "dual_coef", "intercept_": "intercept", "scores_": "accuracy"}
 """Attributes that are stored, and what their arrays are called in memory."""
 
@@ -57,56 +43,6 @@ def models() -> dict[str, type[Any]]:
 def save_model(model: Any, path: Any, *, overwrite: bool = False) -> None:
     """See `KernelLearner.save`."""
     put_in_place(path, lambda written: write_model(model, written), FORMAT, "model", overwrite=overwrite)
-
-
-def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
-    """Write beside `path` and rename, so that what is there is whole, the old or the new.
-
-    Parameters
-    ----------
-    write
-        Writes a Zarr group at the path that it is given.
-    form
-        The attribute "format" of what may be replaced.
-    what
-        Its name in messages.
-
-    Raises
-    ------
-    StoreExistsError
-        If something is at `path` and `overwrite` was not given, or it is of another format.
-    """
-    final = Path(path).expanduser().absolute()
-    if final.exists():
-        if not overwrite:
-            msg = (
-                f"{final} exists already; choose another path, or ask for it to be replaced (overwrite=True, "
-                "--overwrite)"
-            )
-            raise StoreExistsError(msg)
-        if not has_format(final, form):
-            msg = f"{final} is not a {what}, and nothing else is replaced; choose another path, or move it away"
-            raise StoreExistsError(msg)
-    token = uuid.uuid4().hex
-    written, replaced = (final.with_name(f"{final.name}.{token}.{end}") for end in ("partial", "replaced"))
-    written.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        write(written)
-    except BaseException:
-        shutil.rmtree(written, ignore_errors=True)
-        raise
-    if final.exists():
-        final.rename(replaced)
-    written.rename(final)
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
-def has_format(path: Path, form: str) -> bool:
-    """Whether there is a Zarr group at `path` whose attribute "format" is this."""
-    try:
-        return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == form
-    except (OSError, ValueError, KeyError):
-        return False
 
 
 def write_model(model: Any, path: Path) -> None:
@@ -150,24 +86,8 @@ def write_model(model: Any, path: Path) -> None:
     write_dataset(dataset, path, "w-", None)
     write_dataset(model.history_, path, "a", "history")
     if not isinstance(features, str):
-        # What xarray consolidated does not show the tables as they are written.
         features.save(zarr.open_group(path, mode="r+", zarr_format=3, use_consolidated=False))
-
-
-def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
-    """Write labeled arrays as a Zarr group; the metadata of the root are consolidated."""
-    # Names as variable-length strings: Zarr warns of fixed-length ones that their v3 encoding is not settled.
-    plain = dataset.assign(
-        {
-            name: (variable.dims, variable.values.astype(object), variable.attrs)
-            for name, variable in dataset.variables.items()
-            if variable.dtype.kind == "U"
-        }
-    )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
-        # A chunk that holds the fill value alone is written too, so that one that is missing is damage.
-        plain.to_zarr(path, mode=mode, group=group, zarr_format=3, consolidated=group is None, write_empty_chunks=True)
+    seal(path)
 
 
 def encode(value: Any) -> Any:
@@ -204,22 +124,22 @@ def load(path: Any) -> Any:
     FormatVersionError
         If a newer dmkl wrote it.
     """
-    final = Path(path).expanduser().absolute()
-    try:
-        attrs: dict[str, Any] = dict(zarr.open_group(final, mode="r", zarr_format=3).attrs)
-    except FileNotFoundError as error:
-        msg = f"there is no model at {final}"
-        raise StoreNotFoundError(msg) from error
-    except (OSError, ValueError) as error:
-        msg = f"{final} is not a model: {error}"
-        raise StoreError(msg) from error
+    return read(Saved.open(path))
+
+
+def read(saved: Saved) -> Any:
+    """Read what is saved, or a part of it; raises as `load`."""
+    attrs = saved.attrs
     _import_reader(attrs)
     reader = READERS.get(str(attrs.get("format")))
     if reader is None:
         hint = "; it is a kernel set, open it with dmkl.open" if attrs.get("format") == "dmkl-kernel-set" else ""
-        msg = f"{final} is not a model: its attribute 'format' is {attrs.get('format')!r}, expected {FORMAT!r}{hint}"
+        msg = (
+            f"{saved.place} is not a model: its attribute 'format' is {attrs.get('format')!r}, expected "
+            f"{FORMAT!r}{hint}"
+        )
         raise StoreError(msg)
-    return reader(final, attrs)
+    return reader(saved)
 
 
 def _import_reader(attrs: Mapping[str, Any]) -> None:
@@ -232,43 +152,27 @@ def _import_reader(attrs: Mapping[str, Any]) -> None:
         models()
 
 
-def check_version(path: Path, attrs: dict[str, Any], newest: int, what: str) -> None:
-    """Refuse what a newer dmkl wrote.
-
-    Raises
-    ------
-    FormatVersionError
-        If the attribute "format_version" is above `newest`.
-    """
-    if attrs.get("format_version", 0) > newest:
-        msg = (
-            f"{path} has {what} format version {attrs['format_version']}, and this dmkl reads up to "
-            f"{newest}; install a newer dmkl"
-        )
-        raise FormatVersionError(msg)
-
-
-def _read_model(path: Path, attrs: dict[str, Any]) -> Any:
-    check_version(path, attrs, FORMAT_VERSION, "model")
+def _read_model(saved: Saved) -> Any:
+    check_version(saved, FORMAT_VERSION, "model")
+    attrs = saved.attrs
     if attrs.get("model") not in MODELS:
         msg = (
-            f"{path} holds a model of the kind {attrs.get('model')!r}, which this dmkl does not know; expected one "
-            f"of {', '.join(sorted(MODELS))}"
+            f"{saved.place} holds a model of the kind {attrs.get('model')!r}, which this dmkl does not know; expected "
+            f"one of {', '.join(sorted(MODELS))}"
         )
         raise StoreError(msg)
     try:
-        return _read(path, attrs)
+        return _read(saved, attrs)
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        msg = f"the model at {path} is damaged ({error!r}); save it again"
+        msg = f"the model at {saved.place} is damaged ({error!r}); save it again"
         raise StoreError(msg) from error
 
 
 READERS[FORMAT] = _read_model
 
 
-def _read(path: Path, attrs: dict[str, Any]) -> Any:
-    dataset = xr.open_zarr(path, chunks=None, consolidated=False).load()
-    history = xr.open_zarr(path, group="history", chunks=None, consolidated=False).load()
+def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
+    dataset, history = saved.dataset(), saved.part("history").dataset()
     parameters = {name: decode(value) for name, value in attrs["parameters"].items()}
     if attrs["format_version"] == 1:
         chain = ("center" if parameters.pop("center") else None, parameters.pop("normalize"))
@@ -289,7 +193,7 @@ def _read(path: Path, attrs: dict[str, Any]) -> Any:
             setattr(model, attribute, _named(dataset[attribute]).rename(name))
     model.history_ = history
     features = attrs.get("features", {"none": "this model was saved by a dmkl that kept no features with models"})
-    model.features_ = features.get("none") or TrainingFeatures.load(path, features, model.train_samples_)
+    model.features_ = features.get("none") or TrainingFeatures.load(saved, features, model.train_samples_)
     model._set_state(dict(attrs["state"]))
     if "priors_" in dataset:
         model.priors_ = _whole(dataset, "priors_")

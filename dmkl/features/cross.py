@@ -37,6 +37,7 @@ from dmkl.passes.product import GeometricMean
 from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
 from dmkl.store.layout import Header
 from dmkl.store.reader import Location, StoreReader
+from dmkl.store.saved import Saved
 from dmkl.store.writer import StoreWriter
 
 __all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
@@ -72,10 +73,11 @@ class TrainingFeatures:
             write_table(root, number, table, found, self.tile)
 
     @classmethod
-    def load(cls, path: Any, saved: Mapping[str, Any], samples: Array) -> Self:
-        """Load what `save` wrote into the group at a path."""
-        recipes = {entry["name"]: _recipe(entry["name"], entry) for entry in saved["recipes"]}
-        return cls(recipes, read_tables(str(path)), samples, np.dtype(saved["dtype"]), int(saved["tile"]))
+    def load(cls, model: Saved, noted: Mapping[str, Any], samples: Array) -> Self:
+        """Load what `save` wrote into the group of a model; `noted` is what `as_json` told."""
+        recipes = {entry["name"]: _recipe(entry["name"], entry) for entry in noted["recipes"]}
+        tables = read_tables(str(model.path), model.within)
+        return cls(recipes, tables, samples, np.dtype(noted["dtype"]), int(noted["tile"]))
 
 
 def row_features(K: KernelSet) -> TrainingFeatures:

@@ -14,8 +14,9 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.features.tile_tasks import TileIndex, batches, check_task_memory, run_batch
 from dmkl.features.tiles import FeatureTiles
+from dmkl.files.checksums import crc32c
 from dmkl.passes.execute import check_shared
-from dmkl.store.tiles import TileWriter, crc32c
+from dmkl.store.tiles import TileWriter
 from dmkl.store.writer import StoreWriter
 
 __all__ = ["write_kernels"]

@@ -14,11 +14,13 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.health.examine import PROBES, Plan, Portrait, examine
 from dmkl.health.findings import SEVERITIES, Finding, findings_of_kernel, findings_of_set, negative_part, resolution_of
+from dmkl.health.integrity import UNSEALED, damage
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.likeness import proportional_groups
 from dmkl.passes.execute import again, check_memory, execute, machine, send
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import TileSource, View
+from dmkl.store.reader import StoreReader
 
 __all__ = ["SEVERITIES", "check"]
 
@@ -26,6 +28,7 @@ __all__ = ["SEVERITIES", "check"]
 def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     """Check the stored matrices of a set: read every tile and look for problems that break or mislead learning.
 
+    Of the set: whether its metadata, names, labels, statistics and features are what was written.
     Of every kernel: whether each tile is what was written (checksums), symmetric and finite; largest entry,
     trace, centered trace tr K − 1ᵀK1/m; the ends of its spectrum by `n_steps` products of Lanczos' method;
     whether it repeats another kernel, exactly or up to a positive factor. What is examined are the matrices
@@ -69,8 +72,16 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     same, factor = _repetitions(source, kernels, portraits)
     findings = [f for name, p in zip(K.names, portraits, strict=True) for f in findings_of_kernel(name, p, resolution)]
     findings += findings_of_set(K.names, portraits, resolution, same, factor)
+    if isinstance(source, StoreReader):
+        findings += _findings_beside_tiles(source)
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return _dataset(K.names, portraits, same, factor, findings)
+
+
+def _findings_beside_tiles(source: StoreReader) -> list[Finding]:
+    """What is damaged of a store beside its tiles: metadata, names, labels, statistics, features."""
+    found = [Finding("error", "", one) for one in damage(source.location, but=("gram", "gram_upper"))]
+    return found if source.sealed else [*found, Finding("note", "", UNSEALED)]
 
 
 def _examine_all(source: TileSource, kernels: Index, n_steps: int, seed: int) -> list[Portrait]:

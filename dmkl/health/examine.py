@@ -9,6 +9,7 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import CorruptTileError
+from dmkl.files.checksums import crc32c
 from dmkl.numerics.chain import Fitted
 from dmkl.numerics.lanczos import Extremes, extreme_eigenvalues
 from dmkl.numerics.likeness import centered_probes
@@ -16,7 +17,6 @@ from dmkl.passes.riders import Columns
 from dmkl.passes.sweep import sweep
 from dmkl.passes.units import Unit
 from dmkl.passes.view import Lens, TileKey, TileSource, View
-from dmkl.store.tiles import crc32c
 
 __all__ = ["PROBES", "Plan", "Portrait", "examine"]
 

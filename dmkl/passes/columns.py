@@ -35,7 +35,7 @@ class SumColumns:
     def diagonal(self) -> Float:
         """k(x, x) of each sample, (m,)."""
         diagonal = np.empty(len(self._offset))
-        for tile in self._total.read(mmap_mode="r"):
+        for tile in self._total.read():
             if tile.rows == tile.cols:
                 diagonal[tile.rows] = tile.entries.diagonal()
         found = (diagonal - 2.0 * self._offset + self._constant)[self._chosen]
@@ -45,7 +45,7 @@ class SumColumns:
         """K[:, columns], (m, columns): every tile that holds one of them is read, from the page cache at best."""
         wanted = self._chosen[columns]
         raw = np.empty((len(self._offset), len(wanted)))
-        for rows, cols, entries in self._total.read(mmap_mode="r"):
+        for rows, cols, entries in self._total.read():
             for these, others, part in ((cols, rows, entries), (rows, cols, entries.T)):
                 mine = np.flatnonzero((wanted >= these.start) & (wanted < these.stop))
                 if len(mine):
@@ -92,7 +92,7 @@ class SumColumns:
     def _centered_product(self, v: Float) -> Float:
         """The product of the sum, as it is centered so far, with a vector over the raw rows."""
         found = np.zeros(v.shape)
-        for rows, cols, entries in self._total.read(mmap_mode="r"):
+        for rows, cols, entries in self._total.read():
             found[rows] += entries @ v[cols]
             if rows != cols:
                 found[cols] += entries.T @ v[rows]

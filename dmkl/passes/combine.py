@@ -9,13 +9,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from dask.delayed import delayed
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.files.arrays import load_array, save_array
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import active_client, again, execute, send_all
@@ -141,18 +142,18 @@ class StoredSum:
 
     def matrix(self, dtype: npt.DTypeLike = np.float64) -> tuple[Array, Index | None]:
         """K(β), of which the lower triangle is right, and the position of each of its rows among the samples."""
-        total = put_together(self.read(mmap_mode="r"), self.lens, dtype)
+        total = put_together(self.read(), self.lens, dtype)
         return total.entries, total.order
 
     def whole(self) -> Float:
         """K(β) over the samples of the view in their order, (m, m), both triangles."""
         return put_together(self.read(), self.lens).whole()
 
-    def read(self, mmap_mode: Literal["r"] | None = None) -> Iterator[SumTile]:
+    def read(self) -> Iterator[SumTile]:
         """The tiles, before the steps where the chain is left to the whole sum."""
         order = sum_order(self.lens)
         for i, j in self.tiles:
-            yield SumTile(order.run(i), order.run(j), np.load(_tile_file(self.stem, i, j), mmap_mode=mmap_mode))
+            yield SumTile(order.run(i), order.run(j), load_array(_tile_file(self.stem, i, j)))
 
 
 def _tile_file(stem: str, i: int, j: int) -> str:
@@ -186,4 +187,4 @@ def _write_tiles(
 ) -> None:
     for tile, totals in add_tiles(lenses, combinations, tiles, share):
         for stem, total in zip(stems, totals, strict=True):
-            np.save(_tile_file(stem, tile.i, tile.j), total.entries)
+            save_array(_tile_file(stem, tile.i, tile.j), total.entries)

@@ -13,13 +13,15 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.errors import InputError, StoreError
-from dmkl.estimators.saving import READERS, check_version, load, put_in_place, write_dataset
+from dmkl.estimators.saving import READERS, read
 from dmkl.searching.confusion import class_scores
 from dmkl.searching.labeled import described, read_dataset, values_of
 from dmkl.searching.means import mean_and_error, task_dim, tasks_of
 from dmkl.searching.result import SearchResult
 from dmkl.searching.texts import count, value_told, with_error
 from dmkl.solvers.outcome import WORDS
+from dmkl.store.metadata import seal
+from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
 
 __all__ = ["EvaluationResult"]
 
@@ -226,11 +228,11 @@ class EvaluationResult:
         put_in_place(path, self._write, FORMAT, "evaluation", overwrite=overwrite)
 
     def _write(self, path: Path) -> None:
-        # The searches first: writing the scores ends with the metadata of all that is there.
         for number, search in enumerate(self._searches.values()):
-            search.save(path / _search(number))
+            search.write(path / _search(number))
         own = {"format": FORMAT, "format_version": FORMAT_VERSION}
         write_dataset(self._scores.assign_attrs(own), path, "a", None)
+        seal(path)
 
 
 def _search(number: int) -> str:
@@ -238,16 +240,16 @@ def _search(number: int) -> str:
     return f"search-{number}"
 
 
-def _read_evaluation(path: Path, attrs: dict[str, Any]) -> EvaluationResult:
-    check_version(path, attrs, FORMAT_VERSION, "evaluation")
+def _read_evaluation(saved: Saved) -> EvaluationResult:
+    check_version(saved, FORMAT_VERSION, "evaluation")
     try:
-        scores = read_dataset(path)
+        scores = read_dataset(saved)
         for name in ("format", "format_version"):
             scores.attrs.pop(name)
         names = scores["fold"].values.tolist()
-        return EvaluationResult(scores, {name: load(path / _search(number)) for number, name in enumerate(names)})
+        return EvaluationResult(scores, {name: read(saved.part(_search(number))) for number, name in enumerate(names)})
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        msg = f"the evaluation at {path} is damaged ({error!r}); save it again"
+        msg = f"the evaluation at {saved.place} is damaged ({error!r}); save it again"
         raise StoreError(msg) from error
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
-import zarr
 
 from dmkl._version import __version__
 from dmkl.errors import InputError
 from dmkl.estimators.saving import decode, encode
 from dmkl.searching.means import mean_and_error
 from dmkl.solvers.outcome import WORDS
+from dmkl.store.metadata import SEAL
+from dmkl.store.saved import Saved
 
 __all__ = ["as_coordinate", "as_variable", "by_fold", "completed", "described", "nested", "read_dataset", "values_of"]
 
@@ -130,20 +130,16 @@ def nested(values: xr.Dataset, by: Sequence[str], tell: Callable[[xr.Dataset], A
     return {str(label): nested(values.isel({by[0]: k}), by[1:], tell) for k, label in enumerate(values[by[0]].values)}
 
 
-def read_dataset(path: Path) -> xr.Dataset:
-    """Read back what `dmkl.estimators.saving.write_dataset` wrote at a root, with names as NumPy strings.
+def read_dataset(saved: Saved) -> xr.Dataset:
+    """The labeled arrays of a result, with names as NumPy strings.
 
     Raises
     ------
-    ValueError
-        If an array of the group, or of a group in it, has missing values.
+    ValueError, RuntimeError
+        If an array has missing values, or is not what was written.
     """
-    # The root's consolidated metadata tell of everything that there was.
-    for name, member in zarr.open_group(path, mode="r", use_consolidated=True).members(max_depth=None):
-        if isinstance(member, zarr.Array) and member.nchunks_initialized < member.nchunks:
-            msg = f"{name} has missing values"
-            raise ValueError(msg)
-    stored: xr.Dataset = xr.open_zarr(path, chunks=None, consolidated=True).load().drop_encoding()
+    stored = saved.dataset().drop_encoding()
+    stored.attrs.pop(SEAL, None)
     strings = {
         name: (variable.dims, variable.values.astype(object).astype(str), variable.attrs)
         for name, variable in stored.variables.items()

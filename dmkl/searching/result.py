@@ -15,19 +15,14 @@ import xarray as xr
 from dmkl.errors import InputError, StoreError
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.saving import (
-    READERS,
-    check_version,
-    load,
-    put_in_place,
-    write_dataset,
-    write_model,
-)
+from dmkl.estimators.saving import READERS, read, write_model
 from dmkl.searching.choice import Rule
 from dmkl.searching.labeled import by_fold, completed, nested, read_dataset, values_of
 from dmkl.searching.means import best_index, class_values, mean_and_error, task_dim, tasks_of
 from dmkl.searching.texts import count, told, with_error
 from dmkl.solvers.outcome import WORDS
+from dmkl.store.metadata import seal
+from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -340,10 +335,10 @@ class SearchResult:
         StoreExistsError
             If something is at `path` and `overwrite` was not given, or it is no search.
         """
-        put_in_place(path, self._write, FORMAT, "search", overwrite=overwrite)
+        put_in_place(path, self.write, FORMAT, "search", overwrite=overwrite)
 
-    def _write(self, path: Path) -> None:
-        # The model first: writing the scores ends with the metadata of all that is there.
+    def write(self, path: Path) -> None:
+        """Write the result as a Zarr group at a path where there is none; see `save`."""
         if self._best is not None:
             write_model(self._best, path / BEST)
         own = {
@@ -353,6 +348,7 @@ class SearchResult:
             "has_model": self._best is not None,
         }
         write_dataset(self._scores.assign_attrs(own), path, "a", None)
+        seal(path)
 
 
 def _flat(params: Any, means: Any, depth: int, labels: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any, Any]]:
@@ -367,19 +363,19 @@ def _flat(params: Any, means: Any, depth: int, labels: tuple[str, ...] = ()) -> 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _read_search(path: Path, attrs: dict[str, Any]) -> SearchResult:
-    check_version(path, attrs, FORMAT_VERSION, "search")
+def _read_search(saved: Saved) -> SearchResult:
+    check_version(saved, FORMAT_VERSION, "search")
     try:
-        return _read(path)
+        return _read(saved)
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        msg = f"the search at {path} is damaged ({error!r}); save it again"
+        msg = f"the search at {saved.place} is damaged ({error!r}); save it again"
         raise StoreError(msg) from error
 
 
-def _read(path: Path) -> SearchResult:
-    scores = read_dataset(path)
+def _read(saved: Saved) -> SearchResult:
+    scores = read_dataset(saved)
     own = {name: scores.attrs.pop(name) for name in ("format", "format_version", "rule", "has_model")}
-    best = load(path / BEST) if own["has_model"] else None
+    best = read(saved.part(BEST)) if own["has_model"] else None
     return SearchResult(scores, best=best, rule=own["rule"])
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dmkl.errors import InputError
-from dmkl.solvers.workspace import FORMAT
+from dmkl.errors import DamagedFileError, InputError, StoreError
+from dmkl.files.arrays import check_file
+from dmkl.solvers.workspace import read_state_file
 
-__all__ = ["SearchState", "is_empty", "read_state", "remove_state"]
+__all__ = ["SearchState", "damage_of_state", "is_empty", "read_state", "remove_state"]
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,15 @@ class SearchState:
 def read_state(folder: Path) -> SearchState:
     """The state that a folder holds; what is no state, or damaged, counts as none."""
     found = []
-    for file in (folder / "state.json", *sorted(folder.rglob("part-*/state.json"))):
-        try:
-            kept = json.loads(file.read_text())
-            if kept["format"] == FORMAT:
-                found.append(kept["state"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+    for file in _state_files(folder):
+        with suppress(OSError, StoreError):
+            found.append(read_state_file(file)["state"])
     return SearchState(tuple(found), sum(1 for _ in folder.rglob("outcome-*.npz")))
+
+
+def _state_files(folder: Path) -> list[Path]:
+    """The files that say what is done: of the search, and of its parts that have solvers of their own."""
+    return [folder / "state.json", *sorted(folder.rglob("part-*/state.json"))]
 
 
 def is_empty(folder: Path) -> bool:
@@ -77,3 +79,17 @@ def remove_state(folder: Path) -> None:
         msg = f"{folder} is to keep the state of a search, and holds something else; move it away, or choose another"
         raise InputError(msg)
     shutil.rmtree(folder)
+
+
+def damage_of_state(folder: Path) -> Iterator[str]:
+    """One sentence for each file of a state that is missing or is not what was written."""
+    for file in _state_files(folder):
+        try:
+            read_state_file(file)
+        except StoreError as error:
+            yield str(error)
+    for file in sorted(folder.rglob("*.np[yz]")):
+        try:
+            check_file(file)
+        except DamagedFileError as error:
+            yield str(error)

@@ -16,48 +16,64 @@
     fold-<f>/anchor-<a>-<i>-<j>.npy  tiles of combined kernels
 
 Whatever state.json does not name is left over from work that was cut off, and is written anew. Workers write the
-products and the anchors themselves: the folder must be one that all of them see.
+products and the anchors themselves: the folder must be one that all of them see. Each file carries checksums: those of
+arrays follow them (see `dmkl.files.arrays`), that of state.json is one of its keys.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
-import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError, StoreError
+from dmkl.errors import DamagedFileError, InputError, StoreError
+from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.files.checksums import json_crc32c, parse_json
+from dmkl.files.writing import write_whole
 from dmkl.numerics.chain import Fitted
 from dmkl.numerics.fitted import load_step
 from dmkl.passes.execute import check_shared
 from dmkl.solvers.outcome import Outcome, Status, Step
 
-__all__ = ["Workspace", "save_array"]
+__all__ = ["FORMAT", "Workspace", "read_state_file"]
 
 
-FORMAT, FORMAT_VERSION = "dmkl-search-state", 3
+FORMAT, FORMAT_VERSION = "dmkl-search-state", 4
+"""Version 3 had no checksums."""
 
 
-def save_array(path: str | Path, array: Array) -> None:
-    """Write an array so that a file of that name is always whole."""
-    partial = f"{path}.{uuid.uuid4().hex}.partial"
-    with open(partial, "wb") as file:
-        np.save(file, array)
-    os.replace(partial, path)
+def read_state_file(file: Path) -> dict[str, Any]:
+    """What a file state.json holds.
 
-
-def save_arrays(path: Path, arrays: dict[str, Array]) -> None:
-    """Write arrays by name so that a file of that name is always whole."""
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-    with open(partial, "wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-    os.replace(partial, path)
+    Raises
+    ------
+    StoreError
+        If it is not the state of a search, or one of another version.
+    DamagedFileError
+        If it is not what was written.
+    """
+    way_out = "start anew (--restart), or move the folder away"
+    try:
+        found = parse_json(file.read_bytes())
+    except ValueError as error:
+        msg = f"{file} is not the state of a search, or damaged ({error}); {way_out}"
+        raise DamagedFileError(msg) from error
+    content = {key: value for key, value in found.items() if key != "crc32c"}
+    if "crc32c" in found and found["crc32c"] != json_crc32c(content):
+        msg = f"{file} is damaged: its checksum is not the one that it carries; {way_out}"
+        raise DamagedFileError(msg)
+    if content.get("format") != FORMAT or content.get("format_version") != FORMAT_VERSION or "crc32c" not in found:
+        msg = (
+            f"{file} is not a state that this dmkl reads (format {content.get('format')!r}, version "
+            f"{content.get('format_version')}, {'with' if 'crc32c' in found else 'without'} a checksum); {way_out}"
+        )
+        raise StoreError(msg)
+    return content
 
 
 class Workspace:
@@ -105,18 +121,7 @@ class Workspace:
                 )
                 raise InputError(msg)
             return None
-        try:
-            found: dict[str, Any] = json.loads(file.read_text())
-        except ValueError as error:
-            msg = f"{file} is not the state of a search ({error}); move the folder away to start anew"
-            raise StoreError(msg) from error
-        if found.get("format") != FORMAT or found.get("format_version") != FORMAT_VERSION:
-            msg = (
-                f"{file} is not a state that this dmkl reads (format {found.get('format')!r}, version "
-                f"{found.get('format_version')}); move the folder away to start anew"
-            )
-            raise StoreError(msg)
-        return found
+        return read_state_file(file)
 
     def _check(self, found: dict[str, Any]) -> None:
         before = found["identity"]
@@ -133,15 +138,9 @@ class Workspace:
     def commit(self, state: dict[str, Any]) -> None:
         """Make `state` what a later run goes on with."""
         self.state = state
-        text = json.dumps(
-            {"format": FORMAT, "format_version": FORMAT_VERSION, "identity": self.identity, "state": state}
-        )
-        partial = self.path / f"state.json.{uuid.uuid4().hex}.partial"
-        with open(partial, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self.path / "state.json")
+        content = {"format": FORMAT, "format_version": FORMAT_VERSION, "identity": self.identity, "state": state}
+        content |= {"crc32c": json_crc32c(content)}
+        write_whole(self.path / "state.json", json.dumps(content).encode())
 
     def part(self, name: str) -> Workspace:
         """The workspace of a part of the work, in a folder of its own."""
@@ -183,8 +182,7 @@ class Workspace:
         file = self._outcome_file(number)
         if self.temporary or not file.exists():
             return None
-        with np.load(file) as opened:
-            stored = dict(opened)
+        stored = load_arrays(file)
         names, weights = stored["names"].tolist(), stored.get("step_weights")
         steps = [
             Step(None if weights is None else weights[k], dict(zip(names, map(float, row), strict=True)))
@@ -235,14 +233,12 @@ class Workspace:
             for s, step in enumerate(chain.steps):
                 arrays |= {f"{k}.{s}.{name}": value for name, value in step.arrays().items()}
             described.append([step.described() for step in chain.steps])
-        with open(self.path / "statistics.npz", "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+        save_arrays(self.path / "statistics.npz", arrays)
         return described
 
     def load_statistics(self, described: list[list[dict[str, Any]]]) -> list[Fitted]:
         """Read back what `save_statistics` wrote."""
-        with np.load(self.path / "statistics.npz") as stored:
-            arrays = dict(stored)
+        arrays = load_arrays(self.path / "statistics.npz")
         chains = []
         for k, steps in enumerate(described):
             chain = []

@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import zarr
 from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
@@ -26,6 +25,7 @@ from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import StoreError
 from dmkl.inputs.feature_matrices import FeatureMatrix, check_rows
 from dmkl.store.layout import create_strings
+from dmkl.store.metadata import open_part
 
 __all__ = [
     "FEATURES",
@@ -95,7 +95,7 @@ class StoredTable(FeatureTable):
     def open(cls, location: str | Store, path: str) -> Self:
         """The table at a place; StoreError if it is damaged."""
         try:
-            group: Any = zarr.open_group(location, mode="r", path=path, zarr_format=3)
+            group = open_part(location, path)
             values, names = group["values"], group["column"][:] if "column" in group else None
             center: Float = np.asarray(group["center"][:], dtype=np.float64)
             name, content = str(group.attrs["name"]), str(group.attrs["content"])
@@ -112,7 +112,7 @@ class StoredTable(FeatureTable):
     @cached_property
     def _values(self) -> Any:
         try:
-            group: Any = zarr.open_group(self.location, mode="r", path=self.path, zarr_format=3)
+            group = open_part(self.location, self.path)
             content, values = group.attrs.get("content"), group["values"]
         except (FileNotFoundError, KeyError, ValueError) as error:
             msg = f"the features {self.name!r} are not in {self.location} any more ({error}); build the kernels again"
@@ -266,11 +266,18 @@ def _array(
     )
 
 
-def read_tables(location: str | Store) -> dict[str, FeatureTable]:
-    """The feature tables that lie in a kernel set or a model, by name; none where there are none."""
+def read_tables(location: str | Store, within: str = "") -> dict[str, FeatureTable]:
+    """The feature tables that lie in a kernel set or a model, by name; none where there are none.
+
+    Parameters
+    ----------
+    within
+        Where the model is in what is saved at the location.
+    """
+    path = f"{within}/{FEATURES}".lstrip("/")
     try:
-        group: Any = zarr.open_group(location, mode="r", path=FEATURES, zarr_format=3)
+        group = open_part(location, path)
     except (FileNotFoundError, KeyError, ValueError):
         return {}
-    tables = [StoredTable.open(location, f"{FEATURES}/{key}") for key in sorted(group.group_keys(), key=int)]
+    tables = [StoredTable.open(location, f"{path}/{key}") for key in sorted(group.group_keys(), key=int)]
     return {table.name: table for table in tables}

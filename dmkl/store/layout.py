@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec
 
 from dmkl.arrays import Array
-from dmkl.errors import DiskFullError
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.schema import NODES
 
-__all__ = ["Header", "create_array", "create_strings", "full_disk", "header_of", "is_recoverable", "provenance_of"]
+__all__ = ["Header", "create_array", "create_strings", "header_of", "is_recoverable", "provenance_of"]
 
 
 @dataclass(frozen=True)
@@ -109,24 +104,3 @@ def create_strings(group: Any, name: str, values: Array, dims: tuple[str, ...], 
         overwrite=True,
     )
     array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(values.shape)
-
-
-@contextmanager
-def full_disk(location: str | Store) -> Iterator[None]:
-    """Say what to do where work inside this context finds the disk full.
-
-    Raises
-    ------
-    DiskFullError
-        If it does.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        msg = (
-            f"no space left while writing {location}. What was written is kept: free some space "
-            "and run the same command again, and it goes on from there"
-        )
-        raise DiskFullError(msg) from error

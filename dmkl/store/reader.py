@@ -15,15 +15,16 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
-import zarr
 from zarr.abc.store import Store
 
 from dmkl import settings
 from dmkl.arrays import Array, Index
 from dmkl.errors import CorruptTileError, FormatVersionError, IncompleteStoreError, StoreError, StoreNotFoundError
+from dmkl.files.checksums import crc32c
 from dmkl.numerics.tiling import Tiling
+from dmkl.store.metadata import is_sealed, open_group
 from dmkl.store.schema import FORMAT, FORMAT_VERSION
-from dmkl.store.tiles import crc32c, plain_folder
+from dmkl.store.tiles import plain_folder
 
 __all__ = ["Location", "StoreReader", "partial_path"]
 
@@ -74,6 +75,7 @@ class StoreReader:
         attrs = dict(self._group.attrs)
         _check_root(attrs, str(self.location))
         self.attrs: dict[str, Any] = attrs
+        self.sealed = is_sealed(self._group)  # whether its metadata carry a checksum
         try:
             self._open()
         except KeyError as error:
@@ -316,7 +318,7 @@ def _strings(values: Any) -> Array:
 
 def _open_group(location: str | Store) -> Any:
     try:
-        return zarr.open_group(location, mode="r", zarr_format=3)
+        return open_group(location)
     except FileNotFoundError as error:
         if isinstance(location, str) and "://" not in location and partial_path(Path(location)).exists():
             msg = (
@@ -326,7 +328,7 @@ def _open_group(location: str | Store) -> Any:
             raise IncompleteStoreError(msg) from error
         msg = f"there is no kernel set at {location}; make one with dmkl.create or `dmkl import`"
         raise StoreNotFoundError(msg) from error
-    except (ValueError, TypeError) as error:  # a Zarr array, or metadata that cannot be read
+    except (ValueError, TypeError, KeyError) as error:  # a Zarr array, or metadata that cannot be read
         msg = f"{location} is no Zarr group, so no kernel set: {error}"
         raise StoreError(msg) from error
 

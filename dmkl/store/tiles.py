@@ -9,7 +9,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import zarr
 from zarr.abc.store import Store
@@ -17,14 +16,10 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import LocalStore
 
 from dmkl.arrays import Array
+from dmkl.files.checksums import crc32c
 from dmkl.numerics.tiling import Tiling
 
-__all__ = ["TileWriter", "crc32c", "plain_folder"]
-
-
-def crc32c(block: Array) -> int:
-    """CRC-32C of the numbers of a block, row after row."""
-    return int(google_crc32c.value(np.ascontiguousarray(block).view(np.uint8).reshape(-1)))
+__all__ = ["TileWriter", "plain_folder"]
 
 
 def plain_folder(gram: Any) -> str | None:

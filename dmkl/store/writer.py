@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import shutil
 import uuid
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
@@ -24,15 +23,16 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
-from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
 from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreExistsError
+from dmkl.files.writing import full_disk
 from dmkl.inputs.feature_matrices import FeatureMatrix
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
-from dmkl.store.layout import Header, create_array, create_strings, full_disk, header_of, is_recoverable, provenance_of
+from dmkl.store.layout import Header, create_array, create_strings, header_of, is_recoverable, provenance_of
+from dmkl.store.metadata import SEAL, seal
 from dmkl.store.reader import Location, as_location, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
 from dmkl.store.tiles import TileWriter, plain_folder
@@ -154,9 +154,8 @@ class StoreWriter:
             self._group = group
             self._resize(min(rooms))
         if complete:  # a local set that was killed when it was whole, just before it got its name
-            group.attrs.put(
-                {**{key: attrs[key] for key in attrs if key not in ("content_id", "created_by")}, "complete": False}
-            )
+            begun = {key: value for key, value in attrs.items() if key not in ("content_id", "created_by", SEAL)}
+            group.attrs.put({**begun, "complete": False})
         return group
 
     def _clear(self) -> None:
@@ -313,13 +312,8 @@ class StoreWriter:
             if not self._features and FEATURES in self._group:  # of a build that this import goes on from
                 del self._group[FEATURES]
             self._remove_strays()
-            with warnings.catch_warnings():
-                # Without consolidated metadata xarray.open_zarr warns; Zarr warns that its place in v3 is not
-                # settled.
-                warnings.simplefilter("ignore", ZarrUserWarning)
-                group: Any = zarr.consolidate_metadata(self._target, zarr_format=3)
             # One write of the root makes the set complete, where there is no renaming too.
-            group.attrs.put(attrs)
+            seal(self._target, attrs)
         if self._local:
             self._move_into_place(Path(str(self._target)), Path(str(self.location)))
         return self.location

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 STORAGE = Path(__file__).parents[2] / "storage"
@@ -18,6 +19,17 @@ def problems(path):
     good = check_store.Checker(Path(path), lines.append).run()
     assert good == (not any(line.startswith("FAIL") for line in lines))
     return "" if good else "\n".join(line for line in lines if not line.startswith("ok"))
+
+
+def unseal(path, **attributes):
+    """Change attributes of a Zarr group, None for those that go, as somebody would who removes its seal with it."""
+    file = Path(path) / "zarr.json"
+    metadata = json.loads(file.read_text())
+    metadata.pop("consolidated_metadata", None)
+    changed = {"metadata_crc32c": None, **attributes}
+    kept = {name: value for name, value in metadata["attributes"].items() if name not in changed}
+    metadata["attributes"] = kept | {name: value for name, value in changed.items() if value is not None}
+    file.write_text(json.dumps(metadata))
 
 
 def tree(path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from helpers.conformance import STORAGE, check_store, problems, tree
+from helpers.conformance import STORAGE, check_store, problems, tree, unseal
 from helpers.references import psd
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,12 +85,7 @@ def test_the_command_tells_by_its_exit_code(sound, tmp_path):
 
 
 def attributes(**changes):
-    def change(path):
-        group = zarr.open_group(path, mode="r+", use_consolidated=False)
-        attrs = {**group.attrs, **changes}
-        group.attrs.put({name: value for name, value in attrs.items() if value is not None})
-
-    return change
+    return lambda path: unseal(path, **changes)
 
 
 def tile(path, *key):
@@ -139,7 +134,7 @@ def replaced(node, **changes):
             compressors=[Crc32cCodec()],
             overwrite=True,
         )[...] = values
-        group.attrs.put(dict(group.attrs))  # its consolidated metadata are out of date
+        unseal(path)
 
     return change
 

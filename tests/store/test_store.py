@@ -18,7 +18,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from helpers.conformance import problems, tree
+from helpers.conformance import problems, tree, unseal
 from helpers.references import InMemory, psd
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -746,15 +746,9 @@ def test_missing_and_damaged_names_are_named(damaged, node):
         with pytest.raises(StoreError, match="names or labels cannot be read"):
             dmkl.open(damaged)
     shutil.rmtree(damaged / node)
-    change_root(damaged)  # without consolidated metadata, which would still list it
+    unseal(damaged)  # without consolidated metadata, which would still list it
     with pytest.raises(StoreError, match="is damaged: it has no"):
         dmkl.open(damaged)
-
-
-def change_root(path, **changes):
-    group = zarr.open_group(path, mode="r+", use_consolidated=False)
-    attrs = {**group.attrs, **changes}
-    group.attrs.put({name: value for name, value in attrs.items() if value is not None})
 
 
 @pytest.mark.parametrize(
@@ -770,7 +764,7 @@ def change_root(path, **changes):
     ],
 )
 def test_other_versions_and_unfinished_sets_are_refused(damaged, changes, kind, message):
-    change_root(damaged, **changes)
+    unseal(damaged, **changes)
     with pytest.raises(kind, match=message):
         dmkl.open(damaged)
 
@@ -787,7 +781,7 @@ def test_places_without_a_set_are_told(tmp_path):
 
 
 def test_unknown_nodes_and_attributes_are_ignored(damaged):
-    change_root(damaged, invented={"later": True})
+    unseal(damaged, invented={"later": True})
     zarr.create_array(damaged / "novelty", shape=(3,), dtype="f4")
     np.testing.assert_array_equal(entries(damaged), upper(K))
 
@@ -830,7 +824,7 @@ def test_other_codecs_are_read(damaged, codecs):
     )
     for a in range(3):
         new[:, 4 * a : 4 * a + 4, 4 * a :] = held[:, 4 * a : 4 * a + 4, 4 * a :]
-    change_root(damaged)
+    unseal(damaged)
     np.testing.assert_array_equal(entries(damaged), upper(K))
     assert not problems(damaged)
 

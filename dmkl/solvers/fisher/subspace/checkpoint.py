@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from dmkl.files.arrays import load_array, load_arrays, save_array, save_arrays
 from dmkl.solvers.fisher.subspace.problem import Progress
 from dmkl.solvers.fisher.subspace.space import Subspace
 from dmkl.solvers.outcome import Round
-from dmkl.solvers.workspace import Workspace, save_array
+from dmkl.solvers.workspace import Workspace
 
 __all__ = ["restore", "save"]
 
@@ -37,15 +38,14 @@ def save(
     """
     unknown = np.full(spaces[0].n_kernels, np.nan)
     file = workspace.path / f"points-{_number(workspace) + 1}.npz"
-    with open(file, "wb") as opened:
-        np.savez(
-            opened,
-            beta=np.stack([unknown if r.beta is None else r.beta for r in points]),
-            gap=np.array([r.gap for r in points]),
-            objective=np.array([r.objective for r in points]),
-            upper=np.array([r.upper for r in points]),
-            settled=np.array([r.settled for r in points]),
-        )
+    figures = {
+        "beta": np.stack([unknown if r.beta is None else r.beta for r in points]),
+        "gap": np.array([r.gap for r in points]),
+        "objective": np.array([r.objective for r in points]),
+        "upper": np.array([r.upper for r in points]),
+        "settled": np.array([r.settled for r in points]),
+    }
+    save_arrays(file, figures)
     for k, result in enumerate(points):
         path = _scores_file(workspace, k)
         if result.scores is not None and not path.exists():
@@ -79,15 +79,14 @@ def restore(
     """
     saved: dict[str, Any] | None = workspace.state.get("solver")
     if saved is not None:
-        with np.load(workspace.path / saved["points"]) as file:
-            stored = dict(file)
+        stored = load_arrays(workspace.path / saved["points"])
         for k, result in enumerate(points):
             beta = stored["beta"][k]
             result.beta = None if np.isnan(beta).any() else beta
             result.gap, result.objective = float(stored["gap"][k]), float(stored["objective"][k])
             result.upper, result.settled = float(stored["upper"][k]), bool(stored["settled"][k])
             if result.settled:
-                result.scores = np.load(_scores_file(workspace, k))
+                result.scores = np.array(load_array(_scores_file(workspace, k)))
         for space, described in zip(spaces, saved["spaces"], strict=True):
             space.restore(described)
     for k, result in enumerate(points):

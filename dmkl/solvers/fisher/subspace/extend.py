@@ -18,6 +18,7 @@ import numpy as np
 from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Float
+from dmkl.files.arrays import save_array
 from dmkl.passes.execute import again, execute, machine
 from dmkl.passes.riders import Columns
 from dmkl.passes.run import pass_bytes, pass_graph
@@ -25,7 +26,6 @@ from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import Block, Groups, Subspace
 from dmkl.solvers.fisher.subspace.tasks import Keeping, ProductFiles, group_file, keep_products
-from dmkl.solvers.workspace import save_array
 
 __all__ = ["extend"]
 

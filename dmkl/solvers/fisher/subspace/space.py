@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Float
+from dmkl.files.arrays import load_array, save_array
 from dmkl.passes.combine import StoredSum, combine_pass
 from dmkl.passes.execute import machine
 from dmkl.passes.sums import Combination, for_sums, sum_order
@@ -21,7 +22,6 @@ from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.tasks import Asked, ProductFiles, combined_products, settle
 from dmkl.solvers.running import run_tasks
-from dmkl.solvers.workspace import save_array
 
 __all__ = ["Anchor", "Block", "Subspace", "Unsolved", "add_anchors", "anchor_bytes", "solve_by_anchors"]
 
@@ -116,7 +116,7 @@ class Subspace:
         n, r, before = self.n_kernels, basis.shape[1], self.width
         gram, errors = np.empty((n, r, r)), np.zeros((n, PROBES, r))
         if before:
-            gram[:, :before, :before] = np.load(self.gram, mmap_mode="r")
+            gram[:, :before, :before] = load_array(self.gram)
         errors[:, :, :before] = self.errors
         for block, cross, hidden in made:
             first, last = block.columns
@@ -209,8 +209,8 @@ class Subspace:
         """Go back to a state that was described."""
         if saved["width"]:
             self.gram = str(self.folder / saved["gram"])
-            self.basis = np.load(self.folder / self._beside("basis"))
-            self.errors = np.load(self.folder / self._beside("errors"))
+            self.basis = np.array(load_array(self.folder / self._beside("basis")))
+            self.errors = np.array(load_array(self.folder / self._beside("errors")))
             self.double = bool(saved["double"])
             self.blocks = [
                 Block((int(one["columns"][0]), int(one["columns"][1])), self._found(one["groups"]), bool(one["single"]))

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.files.arrays import load_array, load_rows, save_array
 from dmkl.numerics.fisher import onto_sphere, uniform_weights
 from dmkl.numerics.triangle import refined_and_bounded, rough_factor
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import StoredSum
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
-from dmkl.solvers.workspace import save_array
 
 __all__ = [
     "Asked",
@@ -44,8 +44,7 @@ class ProductFiles:
         blocks = []
         for groups in self.rounds:
             path, place = next((path, ks.index(kernel)) for path, ks in groups if kernel in ks)
-            # A copy, so that the mapping and the pages it holds go at once.
-            blocks.append(np.array(np.load(path, mmap_mode="r")[place, rows]))
+            blocks.append(load_rows(path, place, rows))
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
 
@@ -87,14 +86,14 @@ def keep_products(
 
     With W_j in single precision VᵀW_j is that of the products in double precision wherever V has some: (K_jV)ᵀU.
     """
-    v = np.load(keeping.basis, mmap_mode="r")  # read where it is used, and not copied for each kernel
+    v = load_array(keeping.basis)  # read where it is used, and not copied for each kernel
     m, (first, last) = len(v), keeping.columns
     if keeping.ahead:
         save_array(keeping.ahead, products[:, :m, last - first :])
     products = products[:, :, : last - first]
     save_array(keeping.path, products)
     u = np.ascontiguousarray(v[:, first:last])
-    probes = None if keeping.known is None else np.load(keeping.probes, mmap_mode="r")
+    probes = None if keeping.known is None else load_array(keeping.probes)
     cross, errors = np.empty((len(kernels), v.shape[1], last - first)), []
     with pinned_blas(blas_threads(tasks_per_machine)):
         for place, (w, kernel) in enumerate(zip(products, kernels, strict=True)):
@@ -150,7 +149,7 @@ def solve_points(
         N = VᵀV, VᵀH, and the points.
     """
     inner, target, jobs = work
-    g = np.load(gram, mmap_mode="r")  # all tasks of a machine share these pages
+    g = load_array(gram)  # all tasks of a machine share these pages
     found: list[tuple[int, ReducedSolution]] = []
     near = uniform_weights(len(g), 2.0)
     # One thread each: the problems are too small for more, which would wait for one another.

@@ -1,0 +1,90 @@
+"""Writing beside and renaming: at a name there is the whole old file or the whole new one; a full disk is told."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from dmkl.errors import DiskFullError
+
+__all__ = ["KEPT", "beside", "full_disk", "replacing", "write_whole"]
+
+KEPT = "What was written is kept: free some space and run the same command again, and it goes on from there"
+"""What becomes of an import, a build or a search whose disk is full."""
+_ANEW = "Free some space, or choose another place, and run it again; what was there before is as it was"
+
+
+def beside(path: str | os.PathLike[str], end: str = "partial") -> Path:
+    """A new name beside a path, for what is not whole yet or not wanted any more."""
+    path = Path(path)
+    return path.with_name(f"{path.name}.{uuid.uuid4().hex}.{end}")
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
+    """Open a file that gets its name when it is whole; a failure leaves what was there before.
+
+    Parameters
+    ----------
+    mode, options
+        As `open` takes them.
+
+    Raises
+    ------
+    DiskFullError
+        If the disk ran full.
+    """
+    partial = beside(path)
+    try:
+        with full_disk(path, _ANEW):
+            with open(partial, mode, **options) as file:
+                yield file
+            os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file that gets its name when it is whole; see `replacing`."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def full_disk(location: Any, way_out: str = KEPT) -> Iterator[None]:
+    """Say what to do where work inside this context finds the disk full.
+
+    Raises
+    ------
+    DiskFullError
+        If it does.
+    """
+    try:
+        yield
+    except DiskFullError:  # told by whoever wrote the file
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        msg = f"no space left while writing {location}{_free(location)}. {way_out}"
+        raise DiskFullError(msg) from error
+
+
+def _free(location: Any) -> str:
+    """How much is free where a file goes; nothing where that cannot be known."""
+    folder = Path(str(location)).absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        n_bytes = shutil.disk_usage(folder).free
+    except OSError:
+        return ""
+    return f" ({n_bytes / 2**20:,.1f} MiB free on its disk)"

@@ -1,0 +1,180 @@
+"""Models and results on disk: folders of labeled arrays that are put in place whole, and checked as they are read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
+from dmkl.files.writing import beside, full_disk
+from dmkl.store.metadata import is_sealed, open_group
+
+__all__ = ["Saved", "check_version", "has_format", "put_in_place", "write_dataset"]
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
+    """Write beside `path` and rename, so that what is there is whole, the old or the new.
+
+    Parameters
+    ----------
+    write
+        Writes a Zarr group at the path that it is given.
+    form
+        The attribute "format" of what may be replaced.
+    what
+        Its name in messages.
+
+    Raises
+    ------
+    StoreExistsError
+        If something is at `path` and `overwrite` was not given, or it is of another format.
+    DiskFullError
+        If the disk ran full.
+    """
+    final = Path(path).expanduser().absolute()
+    if final.exists():
+        if not overwrite:
+            msg = (
+                f"{final} exists already; choose another path, or ask for it to be replaced (overwrite=True, "
+                "--overwrite)"
+            )
+            raise StoreExistsError(msg)
+        if not has_format(final, form):
+            msg = f"{final} is not a {what}, and nothing else is replaced; choose another path, or move it away"
+            raise StoreExistsError(msg)
+    written, replaced = beside(final), beside(final, "replaced")
+    try:
+        with full_disk(final, "Free some space, or choose another place, and save it again"):
+            written.parent.mkdir(parents=True, exist_ok=True)
+            write(written)
+    except BaseException:
+        shutil.rmtree(written, ignore_errors=True)
+        raise
+    if final.exists():
+        final.rename(replaced)
+    written.rename(final)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def has_format(path: Path, form: str) -> bool:
+    """Whether there is a Zarr group at `path` whose attribute "format" is this."""
+    try:
+        return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == form
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
+    """Write labeled arrays as a Zarr group whose chunks carry checksums; `seal` does the same for its metadata."""
+    # Names as variable-length strings: Zarr warns of fixed-length ones that their v3 encoding is not settled.
+    plain = dataset.assign(
+        {
+            name: (variable.dims, variable.values.astype(object), variable.attrs)
+            for name, variable in dataset.variables.items()
+            if variable.dtype.kind == "U"
+        }
+    )
+    encoding = {name: {"compressors": [ZstdCodec(), Crc32cCodec()]} for name in plain.variables}
+    # A chunk that holds the fill value alone is written too, so that one that is missing is damage.
+    plain.to_zarr(
+        path,
+        mode=mode,
+        group=group,
+        zarr_format=3,
+        consolidated=False,
+        encoding=encoding,
+        write_empty_chunks=True,
+    )
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A model or a result on disk, or a part of one: a Zarr group, its metadata checked."""
+
+    path: Path
+    """The folder of the whole."""
+    group: Any = field(repr=False)
+    within: str = ""
+    """Where the part is in it."""
+
+    @classmethod
+    def open(cls, path: Any) -> Saved:
+        """What is saved at a path.
+
+        Raises
+        ------
+        StoreNotFoundError
+            If there is nothing.
+        DamagedFileError, StoreError
+            If it is damaged, or no Zarr group.
+        """
+        final = Path(path).expanduser().absolute()
+        try:
+            group = open_group(final)
+            # What was saved before there were seals has no metadata of all its parts at its root.
+            return cls(final, group if is_sealed(group) else zarr.open_group(final, mode="r", use_consolidated=False))
+        except FileNotFoundError as error:
+            msg = f"there is no model at {final}"
+            raise StoreNotFoundError(msg) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            msg = f"{final} is not a model: {error}"
+            raise StoreError(msg) from error
+
+    @property
+    def place(self) -> Path:
+        """The folder of the part, as messages name it."""
+        return self.path / self.within
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Attributes of the group."""
+        return dict(self.group.attrs)
+
+    def part(self, name: str) -> Saved:
+        """A group in it; KeyError if there is none."""
+        return Saved(self.path, self.group[name], f"{self.within}/{name}".lstrip("/"))
+
+    def dataset(self) -> xr.Dataset:
+        """Read the labeled arrays of the group.
+
+        Raises
+        ------
+        ValueError, RuntimeError
+            If a chunk is missing, or is not what was written.
+        """
+        for name, array in self.group.arrays():
+            if array.nchunks_initialized < array.nchunks:
+                msg = f"{name} has missing values"
+                raise ValueError(msg)
+        with xr.open_dataset(xr.backends.ZarrStore(self.group, mode="r")) as opened:
+            return opened.load()
+
+
+def check_version(saved: Saved, newest: int, what: str) -> None:
+    """Refuse what a newer dmkl wrote.
+
+    Raises
+    ------
+    FormatVersionError
+        If the attribute "format_version" is above `newest`.
+    """
+    version = saved.attrs.get("format_version", 0)
+    if version > newest:
+        msg = (
+            f"{saved.place} has {what} format version {version}, and this dmkl reads up to {newest}; install a newer "
+            "dmkl"
+        )
+        raise FormatVersionError(msg)

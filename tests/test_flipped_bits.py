@@ -1,0 +1,196 @@
+"""Whatever bit of whatever file is flipped: what is loaded is what was written, or a plain error; and `check` tells.
+
+A tiny kernel set with features, a model, a result and a state of a search. What a bit may do without being seen is
+nothing: it leaves what programs read as it was (a file's JSON means the same, or dmkl reads another copy of it).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import shutil
+from contextlib import contextmanager
+
+import dask
+import numpy as np
+import psutil
+import pytest
+import xarray as xr
+
+import dmkl
+from dmkl.errors import DmklError
+from dmkl.health import check
+from dmkl.health.integrity import damage
+from dmkl.progress import Watch, watching
+from dmkl.searching.state import damage_of_state
+from dmkl.store.features import read_tables
+from dmkl.store.reader import StoreReader
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+M, TRAIN = 14, np.arange(10)
+SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
+FEW = {"set": 40, "model": 30, "result": 15, "state": 120}
+MANY = {"set": 600, "model": 500, "result": 300, "state": 900}
+
+
+class Interrupt(Watch):
+    """Breaks off before the third pass."""
+
+    def __init__(self):
+        self.begun = 0
+
+    def begin(self, what, total_bytes):
+        self.begun += 1
+        if self.begun == 4:
+            raise KeyboardInterrupt
+
+
+def searched(path, state):
+    K = dmkl.open(path)[TRAIN, TRAIN]
+    return dmkl.search(
+        dmkl.MKFDA(solver="subspace", tol=1e-9, basis=4), K, grid={"p": [1.5], "lam": [1e-3, 1.0]}, cv=2, state=state
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("flips")
+    rng = np.random.default_rng(0)
+    features = {"a": rng.normal(size=(M, 3)), "b": rng.normal(size=(M, 2))}
+    specs = [{"function": "rbf", "gamma": 0.3}, {"function": "linear"}]
+    splits = [np.where(np.arange(M) < 10, 0, 2)]
+    with dask.config.set(scheduler="synchronous"):
+        dmkl.build(folder / "set", features, specs, labels=np.arange(M) % 2, splits=splits, tile=8)
+        K = dmkl.open(folder / "set")[TRAIN, TRAIN]
+        dmkl.MKFDA(p=1.5).fit(K).save(folder / "model")
+        with pytest.raises(KeyboardInterrupt), watching(Interrupt()):
+            searched(folder / "set", folder / "state")
+        shutil.copytree(folder / "state", folder / "before")
+        searched(folder / "set", None).save(folder / "result")
+    return folder
+
+
+# --- what each of them is read for -----------------------------------------------------------------------------------
+
+
+def read_set(folder):
+    reader = StoreReader(folder / "set")
+    reader.forget()
+    K = dmkl.open(folder / "set")
+    every = np.arange(len(K))
+    tables = read_tables(folder / "set").values()
+    features = [(table.name, table.columns, table.center, table.read(slice(None))) for table in tables]
+    statistics = [reader.row_sum(every), reader.diagonal(every), reader.tile_crc32c()]
+    labels = [K.names, K.samples, K.labels, K.splits, K.provenance]
+    return labels, np.asarray(K), statistics, features, reader.attrs
+
+
+def read_model(path):
+    model = dmkl.load(path)
+    tables = [table.read(slice(None)) for table in model.features_.tables.values()]
+    arrays = [model.weights_, model.dual_coef_, model.history_, model.classes_, model.train_samples_]
+    return model.get_params(), model._state(), arrays, tables, model.features_.as_json(), model.statistics_
+
+
+def read_result(folder):
+    found = dmkl.load(folder / "result")
+    return found.scores, found.rule, read_model(folder / "result" / "best"), found.best_.dual_coef_
+
+
+def go_on(folder):
+    """The search goes on from its state; a copy, since it changes."""
+    shutil.rmtree(folder / "state")
+    shutil.copytree(folder / "before", folder / "state")
+    scores = searched(folder / "set", folder / "state").scores
+    return scores.drop_vars([name for name in scores if str(name).endswith("seconds")]).drop_attrs()
+
+
+def damage_of_set(path):
+    try:
+        report = check(dmkl.open(path), n_steps=1)
+    except DmklError as error:
+        return [str(error)]
+    return report.message.values[report.severity.values == "error"].tolist()
+
+
+USES = {
+    "set": ("set", read_set, damage_of_set, 1),
+    "model": ("model", lambda folder: read_model(folder / "model"), damage, 1),
+    "result": ("result", read_result, damage, 1),
+    # Going on with a search takes its time.
+    "state": ("before", go_on, damage_of_state, 4),
+}
+
+
+def told(value):
+    """Everything in a value, as text that can be compared."""
+    if isinstance(value, xr.Dataset | xr.DataArray):
+        return told(value.to_dict(data="array", encoding=False))
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, told(value.tolist()) if value.dtype.kind in "OT" else value.tobytes()
+    if isinstance(value, dict):
+        return [(str(key), told(item)) for key, item in value.items()]
+    if isinstance(value, list | tuple | set):
+        return [told(item) for item in value]
+    if hasattr(value, "__dict__") or dataclasses.is_dataclass(value):
+        return type(value).__name__, told({name: getattr(value, name) for name in getattr(value, "__dict__", {})})
+    return repr(value)
+
+
+@contextmanager
+def one_gib_more():
+    """Whatever allocates more than is there is out of memory."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    held = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (held + 2**30, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def means_the_same(file, before, after):
+    """Whether a file of JSON says what it said: that is no damage."""
+    try:
+        return file.suffix == ".json" and json.loads(before) == json.loads(after)
+    except ValueError:
+        return False
+
+
+def flips(files, count, seed):
+    """(file, byte, bit): every file is there, and of each file its beginning and its end."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(files))
+    for number in range(count):
+        file = files[order[number % len(files)]]
+        size = file.stat().st_size
+        yield file, int(rng.integers(size)), int(rng.integers(8))
+
+
+@pytest.mark.parametrize("counts", [FEW, pytest.param(MANY, marks=SLOW)], ids=["few", "many"])
+@pytest.mark.parametrize("what", USES)
+def test_no_flipped_bit_goes_unseen(made, tmp_path, what, counts):
+    folder = shutil.copytree(made, tmp_path / "made")
+    name, use, find_damage, every = USES[what]
+    expected = told(use(folder))
+    assert not list(find_damage(folder / name))
+    files = sorted(file for file in (folder / name).rglob("*") if file.is_file())
+    unseen = []
+    for number, (file, byte, bit) in enumerate(flips(files, counts[what], seed=len(files))):
+        sound = file.read_bytes()
+        flipped = bytearray(sound)
+        flipped[byte] ^= 1 << bit
+        file.write_bytes(flipped)
+        where = f"bit {bit} of byte {byte} of {file.relative_to(folder)}"
+        with one_gib_more():
+            try:
+                if number % every == 0 and told(use(folder)) != expected:
+                    unseen.append(f"{where} changes what is read")
+            except DmklError:
+                pass
+            if not list(find_damage(folder / name)) and not means_the_same(file, sound, flipped):
+                unseen.append(f"{where} is not found by check")
+        file.write_bytes(sound)
+    assert not unseen
