@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import mmap
 import os
+from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
 import google_crc32c
@@ -26,7 +28,7 @@ from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError
 from dmkl.files.writing import replacing
 
-__all__ = ["check_file", "load_array", "load_arrays", "load_rows", "save_array", "save_arrays"]
+__all__ = ["check_file", "load_array", "load_arrays", "load_rows", "read_array", "save_array", "save_arrays"]
 
 _BLOCK = 2**20
 _END = 12
@@ -108,9 +110,26 @@ def load_array(path: str | os.PathLike[str]) -> Array:
     DamagedFileError
         If it is missing, or not what was written.
     """
-    file = _Checked(path)
-    file.verify(0, file.size)
-    return file.array()[0]
+    with _Checked(path) as file:
+        file.verify(0, file.size)
+        shape, dtype, offset = file.form()
+        return np.ndarray(shape, dtype, file.mapped(), offset)
+
+
+def read_array(path: str | os.PathLike[str], scratch: Array) -> Array:
+    """Read an array into the memory of `scratch` where it fits, and new memory where not; raises as `load_array`.
+
+    For files that are read again and again in several threads: what maps and unmaps files, or takes new pages, waits
+    for all other threads of the process that do.
+    """
+    with _Checked(path) as file:
+        file.verify(0, file.size)
+        shape, dtype, offset = file.form()
+        held = scratch.reshape(-1).view(np.uint8) if scratch.flags.c_contiguous else np.empty(0, np.uint8)
+        n_bytes = math.prod(shape) * dtype.itemsize
+        held = held[:n_bytes] if len(held) >= n_bytes else np.empty(n_bytes, np.uint8)
+        file.read(offset, held)
+        return held.view(dtype).reshape(shape)
 
 
 def load_rows(path: str | os.PathLike[str], place: int, rows: slice) -> Array:
@@ -123,91 +142,146 @@ def load_rows(path: str | os.PathLike[str], place: int, rows: slice) -> Array:
     rows
         Which rows, from the first to the one after the last.
     """
-    file = _Checked(path)
-    array, offset = file.array()
-    part = array[place, rows]
-    first = offset + place * array.strides[0] + rows.start * array.strides[1]
-    file.verify(first, first + part.nbytes)
-    # A copy, so that the mapping and the pages it holds go at once.
-    return np.array(part)
+    with _Checked(path) as file:
+        (_, n_rows, n_cols), dtype, offset = file.form()
+        part = np.empty((rows.stop - rows.start, n_cols), dtype)
+        first = offset + (place * n_rows + rows.start) * n_cols * dtype.itemsize
+        file.verify(first, first + part.nbytes)
+        file.read(first, part.reshape(-1).view(np.uint8))
+        return part
 
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The arrays that `save_arrays` wrote; raises as `load_array`."""
-    file = _Checked(path)
-    file.verify(0, file.size, "always")
-    with np.load(io.BytesIO(file.content())) as found:
-        return dict(found)
+    with _Checked(path) as file:
+        file.verify(0, file.size, "always")
+        with np.load(io.BytesIO(file.content(0, file.size))) as found:
+            return dict(found)
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
     """Read a whole file and check it; raises as `load_array`."""
-    file = _Checked(path)
-    file.verify(0, file.size, "always")
+    with _Checked(path) as file:
+        file.verify(0, file.size, "always")
 
 
-_VERIFIED: dict[tuple[str, int, int, int], npt.NDArray[np.bool_]] = {}
-"""Which blocks of which files this process has checked."""
+@dataclass(eq=False)
+class _Known:
+    """What a process knows of a file that it has opened once: the header is slow to parse."""
+
+    size: int
+    """NumPy's bytes."""
+    sums: npt.NDArray[np.uint32]
+    verified: npt.NDArray[np.bool_]
+    """Which blocks have been checked."""
+    form: tuple[tuple[int, ...], np.dtype[Any], int] | None = None
+    """Shape, type and first byte of the array."""
+
+
+_MOST_KNOWN = 10_000
+_KNOWN: dict[tuple[str, int, int, int], _Known] = {}
+"""Files by path, inode, time of writing and size."""
 _WAY_OUT = "what it belongs to cannot be gone on with: start anew (--restart), or move its folder away"
 
 
 class _Checked:
-    """A file of NumPy's with its checksums, mapped into memory."""
+    """A file of NumPy's with its checksums, open."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         try:
-            with open(self._path, "rb") as file:
-                stat = os.fstat(file.fileno())
-                if stat.st_size < _END:
-                    self._refuse(f"it has {stat.st_size} bytes")
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._file = os.open(self._path, os.O_RDONLY)
         except FileNotFoundError as error:
             msg = f"{self._path} is missing; {_WAY_OUT}"
             raise DamagedFileError(msg) from error
-        self._key = (self._path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        self.size = int.from_bytes(self._map[-_END:-4], "little")
-        n_blocks = -(-self.size // _BLOCK)
-        ends = self._map[self.size : -4] if self.size + 4 * n_blocks + _END == stat.st_size else b""
-        if google_crc32c.value(ends) != int.from_bytes(self._map[-4:], "little") or not ends:
+        try:
+            stat = os.fstat(self._file)
+            key = (self._path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            known = _KNOWN.get(key)
+            if known is None:
+                known = self._learn(stat.st_size)
+                if len(_KNOWN) >= _MOST_KNOWN:
+                    _KNOWN.clear()
+                _KNOWN[key] = known
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._known = known
+        self.size = known.size
+
+    def __enter__(self) -> _Checked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+    def _learn(self, n_bytes: int) -> _Known:
+        if n_bytes < _END:
+            self._refuse(f"it has {n_bytes} bytes")
+        end = self.content(n_bytes - _END, _END)
+        size = int.from_bytes(end[:-4], "little")
+        n_blocks = -(-size // _BLOCK)
+        ends = self.content(size, n_bytes - size - 4) if size + 4 * n_blocks + _END == n_bytes else b""
+        if not ends or google_crc32c.value(ends) != int.from_bytes(end[-4:], "little"):
             self._refuse("the checksums at its end are not those that were written")
-        self._sums: npt.NDArray[np.uint32] = np.frombuffer(ends, dtype="<u4", count=n_blocks)
+        return _Known(size, np.frombuffer(ends, dtype="<u4", count=n_blocks), np.zeros(n_blocks, dtype=bool))
 
     def verify(self, start: int, stop: int, rule: str | None = None) -> None:
         """Check the blocks that some bytes are in."""
         rule = rule or settings.get("verify")
-        if rule == "never":
+        first, last = start // _BLOCK, -(-stop // _BLOCK)
+        if rule == "never" or (rule == "first" and self._known.verified[first:last].all()):
             return
-        verified = _VERIFIED.setdefault(self._key, np.zeros(len(self._sums), dtype=bool))
-        for block in range(start // _BLOCK, -(-stop // _BLOCK)):
-            if rule == "first" and verified[block]:
+        data = np.empty(min(_BLOCK, self.size), dtype=np.uint8)
+        for block in range(first, last):
+            if rule == "first" and self._known.verified[block]:
                 continue
-            first = block * _BLOCK
-            length = min(_BLOCK, self.size - first)
-            found = google_crc32c.value(np.frombuffer(self._map, dtype=np.uint8, count=length, offset=first))
-            if found != self._sums[block]:
+            offset = block * _BLOCK
+            part = data[: min(_BLOCK, self.size - offset)]
+            self.read(offset, part)
+            found, written = google_crc32c.value(part), int(self._known.sums[block])
+            if found != written:
                 self._refuse(
-                    f"bytes {first:,} to {first + length:,} have the checksum {found:08x}, "
-                    f"{int(self._sums[block]):08x} was written"
+                    f"bytes {offset:,} to {offset + len(part):,} have the checksum {found:08x}, {written:08x} was "
+                    "written"
                 )
-            verified[block] = True
+            self._known.verified[block] = True
 
-    def content(self) -> bytes:
-        """NumPy's bytes."""
-        return self._map[: self.size]
+    def read(self, offset: int, into: npt.NDArray[np.uint8]) -> None:
+        """Read bytes from an offset on, as many as there is room for."""
+        done = 0
+        while done < len(into):
+            n_bytes = os.preadv(self._file, [into[done:].data], offset + done)
+            if not n_bytes:
+                self._refuse(f"it ends after {offset + done:,} bytes")
+            done += n_bytes
 
-    def array(self) -> tuple[Array, int]:
-        """The array in the mapped file, and where it begins."""
-        form = np.lib.format
-        self.verify(0, min(self.size, _BLOCK))  # the header before it is believed
-        start = io.BytesIO(self._map[: min(self.size, _BLOCK)])
-        try:
-            form.read_magic(start)
-            shape, _, dtype = form.read_array_header_1_0(start)
-            offset = start.tell()
-            return np.ndarray(shape, dtype, self._map, offset), offset
-        except (ValueError, TypeError) as error:  # unchecked, or written by something else
-            self._refuse(str(error))
+    def content(self, offset: int, n_bytes: int) -> bytes:
+        """Some bytes."""
+        held = np.empty(n_bytes, dtype=np.uint8)
+        self.read(offset, held)
+        return held.tobytes()
+
+    def mapped(self) -> mmap.mmap:
+        """The whole file, mapped into memory."""
+        return mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
+
+    def form(self) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+        """Shape and type of the array, and its first byte."""
+        if self._known.form is None:
+            known = min(self.size, _BLOCK)
+            self.verify(0, known)  # the header before it is believed
+            start = io.BytesIO(self.content(0, known))
+            form = np.lib.format
+            try:
+                form.read_magic(start)
+                shape, _, dtype = form.read_array_header_1_0(start)
+            except (ValueError, TypeError) as error:  # unchecked, or written by something else
+                self._refuse(str(error))
+            if start.tell() + math.prod(shape) * dtype.itemsize > self.size:
+                self._refuse(f"it has no room for an array of shape {shape}")
+            self._known.form = shape, dtype, start.tell()
+        return self._known.form
 
     def _refuse(self, why: str) -> NoReturn:
         msg = f"{self._path} is damaged: {why}; {_WAY_OUT}"

@@ -228,23 +228,25 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     shares = np.bincount(index, d, minlength=densities.shape[1]) / d.sum()
     index, d = index[kept], d[kept] / d[kept].sum()
     one = 1.0 / len(index)
-    truth = (np.eye(len(shares))[index] + one * shares) / (1.0 + one)
-    terms = np.stack([each[kept] - each[kept].mean(axis=1, keepdims=True) for each in (densities, scores)])
+    # (2, classes, rows): sums over the classes, the shorter side, run along memory.
+    terms = np.stack([np.ascontiguousarray(each[kept].T) for each in (densities, scores)])
+    terms -= terms.mean(axis=1, keepdims=True)
     scale = np.sqrt((terms**2).mean(axis=(1, 2)))
     scale[scale == 0.0] = 1.0
-    terms, prior = terms / scale[:, None, None], np.log(shares)
-    true = (d[:, None] * truth * terms).sum(axis=(1, 2))
-    flat = terms.reshape(2, -1)
+    terms /= scale[:, None, None]
+    flat, prior = terms.reshape(2, -1), np.log(shares)[:, None]
+    truth = (np.eye(len(shares))[:, index] + one * shares[:, None]) / (1.0 + one)
+    true = flat @ (d * truth).reshape(-1)
 
     def loss(coefficients: Float) -> tuple[float, Float, Float]:
         """Log loss up to a constant, its slope and its curvature."""
-        logits = prior + np.tensordot(coefficients, terms, 1)
-        highest = logits.max(axis=1)
-        likely = np.exp(logits - highest[:, None])
-        total = likely.sum(axis=1)
-        counted = d[:, None] * likely / total[:, None]
-        each = terms * counted
-        means = each.sum(axis=2)
+        logits = (coefficients @ flat).reshape(truth.shape) + prior
+        highest = logits.max(axis=0)
+        likely = np.exp(logits - highest)
+        total = likely.sum(axis=0)
+        likely *= d / total
+        each = terms * likely
+        means = each.sum(axis=1)
         curvature = each.reshape(2, -1) @ flat.T - (means / d) @ means.T
         return float(d @ (np.log(total) + highest) - coefficients @ true), means.sum(axis=1) - true, curvature
 

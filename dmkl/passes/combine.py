@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dask.delayed import delayed
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.files.arrays import load_array, save_array
+from dmkl.files.arrays import read_array, save_array
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import active_client, again, execute, send_all
@@ -150,10 +150,11 @@ class StoredSum:
         return put_together(self.read(), self.lens).whole()
 
     def read(self) -> Iterator[SumTile]:
-        """The tiles, before the steps where the chain is left to the whole sum."""
-        order = sum_order(self.lens)
+        """The tiles, before the steps where the chain is left to the whole sum; each is gone when the next is taken."""
+        order, entries = sum_order(self.lens), np.empty(0)
         for i, j in self.tiles:
-            yield SumTile(order.run(i), order.run(j), load_array(_tile_file(self.stem, i, j)))
+            entries = read_array(_tile_file(self.stem, i, j), entries)
+            yield SumTile(order.run(i), order.run(j), entries)
 
 
 def _tile_file(stem: str, i: int, j: int) -> str:
