@@ -25,6 +25,7 @@ __all__ = [
     "NoWorkersError",
     "SampleOrderWarning",
     "SchedulerLostError",
+    "SmallWorkerWarning",
     "StoreError",
     "StoreExistsError",
     "StoreNotFoundError",
@@ -108,6 +109,10 @@ class IndefiniteKernelWarning(UserWarning):
 
 class SampleOrderWarning(UserWarning):
     """What has no sample names was matched by position, though there are names in another order."""
+
+
+class SmallWorkerWarning(UserWarning):
+    """Workers of a cluster have far less memory than the others, and are given no tasks."""
 
 
 def warn(message: str, category: type[Warning]) -> None:

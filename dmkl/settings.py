@@ -6,20 +6,20 @@ Dask's configuration folder, or the environment (``DASK_DMKL__MEMORY=2GiB``).
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import dask
-import psutil
 from dask.utils import parse_bytes
 
+from dmkl import limits
 from dmkl.errors import InputError
 
 __all__ = ["DEFAULTS", "available_cores", "block_width", "get", "memory_budget_bytes", "tile_size"]
 
 DEFAULTS: dict[str, Any] = {
-    # Bytes that the arrays of one computation may take on this machine, all its processes together. "auto" is 60 % of
-    # the memory that the machine has free at that moment.
+    # Bytes that the arrays of one computation may take on one machine, all its processes together. "auto" is 60 % of
+    # the memory that is free there at that moment: of the machine's own, of a container's or of a job's. On a cluster
+    # each worker's machine says what it has, unless the client sets a number, which then holds for every machine.
     "memory": "auto",
     # Side of a tile in samples. "auto" is 1024, or 2048 for more than 4,096 samples. Measured on 8,192 samples with 64
     # vectors, a pass takes 2 % less with 2048 than with 1024 on idle cores and 18 % less on busy ones: longer products
@@ -46,8 +46,8 @@ def get(key: str) -> Any:
 
 
 def available_cores() -> int:
-    """Cores that this process may run on (a batch system or a container may grant fewer than the machine has)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    """Cores that this process may use; see `dmkl.limits`."""
+    return limits.available_cores()
 
 
 def memory_budget_bytes() -> int:
@@ -60,7 +60,7 @@ def memory_budget_bytes() -> int:
     """
     value = get("memory")
     if value == "auto":
-        return int(0.6 * psutil.virtual_memory().available)
+        return max(1, int(0.6 * limits.free_bytes()))
     try:
         budget = parse_bytes(value)
     except (ValueError, TypeError) as error:

@@ -20,6 +20,7 @@ from dmkl.inputs.label_objects import label_table
 from dmkl.inputs.labels import Labels, by_split, sample_names
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.psd import Repair
+from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import View
 from dmkl.store.ingest import ingest
 from dmkl.store.reader import Location, StoreReader
@@ -50,6 +51,7 @@ def open(path: Location) -> KernelSet:
     return KernelSet(view, labels=reader.labels, tasks=reader.tasks, splits=reader.splits, provenance=reader.provenance)
 
 
+@one_blas_thread
 def create(
     path: Location | None,
     kernels: Any,

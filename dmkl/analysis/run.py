@@ -23,6 +23,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
+from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
 from dmkl.stores import Kernels, as_kernel_set
 
@@ -35,6 +36,7 @@ than with one. A flat spectrum would need more; its bounds tell.
 """
 
 
+@one_blas_thread
 def analyze(
     K: Kernels,
     y: npt.ArrayLike | None = None,

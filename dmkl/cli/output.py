@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dmkl.errors import IndefiniteKernelWarning, SampleOrderWarning, StoreExistsError
+from dmkl.errors import IndefiniteKernelWarning, SampleOrderWarning, SmallWorkerWarning, StoreExistsError
 
 __all__ = [
     "STYLES",
@@ -81,7 +81,8 @@ def plain_warnings() -> Iterator[None]:
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         from dmkl.errors import ConvergenceWarning  # scikit-learn's
 
-        if not issubclass(category, ConvergenceWarning | IndefiniteKernelWarning | SampleOrderWarning):
+        ours = (ConvergenceWarning, IndefiniteKernelWarning, SampleOrderWarning, SmallWorkerWarning)
+        if not issubclass(category, ours):
             before(message, category, *place, **more)
         elif str(message) not in shown:
             shown.add(str(message))

@@ -26,6 +26,7 @@ from dmkl.estimators.decisions import (
 )
 from dmkl.estimators.plan import FitOutcome
 from dmkl.numerics.fisher import Targets
+from dmkl.passes.blas import one_blas_thread
 
 __all__ = ["Calibrated"]
 
@@ -63,6 +64,7 @@ class Calibrated:
             return scores
         return self.decider_.decision(scores.reshape(len(scores), -1)).reshape(scores.shape)
 
+    @one_blas_thread
     def predict_proba(self, K: Any = None, **new: Any) -> xr.DataArray:
         """Calibrated probabilities of the row samples, (sample, class); (sample, task) for a multilabel problem.
 
@@ -90,6 +92,7 @@ class Calibrated:
         coords = {"sample": scores.sample.values, dim: labels}
         return xr.DataArray(found, dims=("sample", dim), coords=coords, name="probability")
 
+    @one_blas_thread
     def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> Self:
         """Learn from rows that were not trained on what scores mean.
 

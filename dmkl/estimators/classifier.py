@@ -19,6 +19,7 @@ from dmkl.estimators.problems import Problems
 from dmkl.estimators.weights import ClassWeight, by_class, counts
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, encode_targets, is_known, zero_or_one
+from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.margin.machine import Bounds
 from dmkl.stores import Kernels
 
@@ -73,6 +74,7 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         found = super()._truth(K, y, what, unknown)
         return zero_or_one(found) if getattr(self, "kind_", None) == "multilabel" else found
 
+    @one_blas_thread
     def decision_function(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Scores Σ_j β_j K_j α + b of the row samples, (sample, class); (sample,) for two classes.
 
@@ -94,6 +96,7 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         """
         return self._decision(K, **new)
 
+    @one_blas_thread
     def predict(self, K: Kernels | None = None, **new: Any) -> Array:
         """Predict the labels of the row samples, of kernels or of `features` as in `decision_function`.
 
@@ -103,6 +106,7 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         """
         return self.labels_of(self.decision_function(K, **new).values)
 
+    @one_blas_thread
     def score(
         self,
         K: Kernels | None = None,

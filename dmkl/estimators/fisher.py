@@ -32,6 +32,7 @@ from dmkl.estimators.problems import Problems
 from dmkl.estimators.weights import ClassWeight, counts
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent, onto_sphere
+from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
 from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver
 from dmkl.solvers.fisher.solver import SolverName
@@ -160,6 +161,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         sizes = class_sizes(targets)
         return regression_units(sizes, one_for_each("lam", self._ridges(), len(sizes)))
 
+    @one_blas_thread
     def transform(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Discriminant coordinates of the row samples, (sample, discriminant): classes − 1, or one for each task.
 

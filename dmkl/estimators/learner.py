@@ -27,6 +27,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, with_unknown
 from dmkl.numerics.fitted import Weighing
 from dmkl.numerics.steps import as_steps
+from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.view import View
 from dmkl.solvers.driver import drive
@@ -153,6 +154,7 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     # --- fitting -------------------------------------------------------------------------------------------------
 
+    @one_blas_thread
     def fit(
         self,
         K: Kernels,

@@ -160,7 +160,7 @@ class MKSVM(MarginClassifier):
 
         def solver_of(k: int) -> partial[Any]:
             problem = MarginProblem(problems.h[k], self._prices(data, k, prices[k]), exponents[k], problems.title(k))
-            return partial(mk_svm, problem, data.n_kernels, tol=self.tol, max_iter=self.max_iter, names=data.names)
+            return partial(mk_svm, problem, data.n_kernels, tol=self.tol, max_iter=self.max_iter, facts=data.facts)
 
         return data.jobs(solver_of)
 
@@ -277,7 +277,7 @@ class GMKL(MarginClassifier):
                 method=self.method,
                 tol=self.tol,
                 max_iter=self.max_iter,
-                names=data.names,
+                facts=data.facts,
             )
 
         return data.jobs(solver_of)

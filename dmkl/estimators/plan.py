@@ -21,6 +21,7 @@ from dmkl.solvers.driver import Tally
 from dmkl.solvers.jobs import Job, Method, Training
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import Solver
+from dmkl.solvers.semidefinite import KernelFacts
 
 __all__ = ["Answers", "Fit", "FitOutcome", "Learner", "Part", "Plan", "Preparation", "TrainingSet", "decision_rule"]
 
@@ -145,10 +146,14 @@ class TrainingSet:
         return [Part(self.trainings[some[0]], np.array(some), labeled[some[0]]) for some in found.values()]
 
     @property
+    def facts(self) -> KernelFacts:
+        """What is known of the kernels that may have weight."""
+        return self.training.facts.select(self.fit.kernels)
+
+    @property
     def names(self) -> tuple[str, ...]:
-        """Names of the kernels that may have weight."""
-        names, kernels = self.training.names, self.fit.kernels
-        return names if kernels is None else tuple(names[j] for j in kernels)
+        """Their names."""
+        return self.facts.names
 
     @property
     def n_kernels(self) -> int:

@@ -14,6 +14,7 @@ from dmkl.arrays import Array
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.problems import Problems
 from dmkl.numerics.fisher import Targets, encode_values, is_known
+from dmkl.passes.blas import one_blas_thread
 from dmkl.stores import Kernels
 
 __all__ = ["KernelRegressor", "mean_r2"]
@@ -33,6 +34,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.of_targets(targets, tasks)
 
+    @one_blas_thread
     def predict(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """Predict the targets of the row samples: Σ_j β_j K_j c + b, (sample,), or (sample, target) of several.
 
@@ -48,6 +50,7 @@ class KernelRegressor(RegressorMixin, KernelLearner, abstract=True):  # type: ig
         """
         return self._decision(K, **new).rename("prediction")
 
+    @one_blas_thread
     def score(
         self,
         K: Kernels | None = None,

@@ -28,6 +28,7 @@ from dmkl.inputs.labels import labels_in
 from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
+from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import View
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan
 from dmkl.store.layout import Header
@@ -49,6 +50,7 @@ __all__ = [
 Missing = Literal["refuse", "zero"]
 
 
+@one_blas_thread
 def build(
     path: Location | None,
     features: Any,

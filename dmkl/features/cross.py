@@ -32,6 +32,7 @@ from dmkl.inputs.joins import Join
 from dmkl.inputs.labels import Labels
 from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
+from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.product import GeometricMean
 from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
@@ -130,6 +131,7 @@ def _recipe(name: str, entry: dict[str, Any]) -> Recipe:
     return Recipe.from_json(name, {key: value for key, value in entry.items() if key not in _NOTED})
 
 
+@one_blas_thread
 def build_cross(
     store: Location | KernelSet,
     features: Any,

@@ -17,6 +17,7 @@ from dmkl.health.findings import SEVERITIES, Finding, findings_of_kernel, findin
 from dmkl.health.integrity import UNSEALED, damage
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.likeness import proportional_groups
+from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.execute import again, check_memory, execute, machine, send
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import TileSource, View
@@ -25,6 +26,7 @@ from dmkl.store.reader import StoreReader
 __all__ = ["SEVERITIES", "check"]
 
 
+@one_blas_thread
 def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     """Check the stored matrices of a set: read every tile and look for problems that break or mislead learning.
 

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -22,9 +23,10 @@ from dask.local import get_sync
 
 from dmkl import progress, settings
 from dmkl.errors import InputError, MemoryBudgetError, NoWorkersError, SchedulerLostError, WorkerLostError
+from dmkl.passes.workers import common, look_at
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, as_completed
 
 __all__ = [
     "Machine",
@@ -55,6 +57,8 @@ class Machine:
     """Memory that one task may take."""
     total_bytes: int
     """Memory that a task which runs alone may take."""
+    workers: tuple[str, ...] | None = None
+    """The addresses of the workers that have so much, where others have not: tasks go to these alone."""
 
 
 _HERE: ContextVar[Machine | None] = ContextVar("dmkl-here", default=None)
@@ -92,31 +96,24 @@ def machine() -> Machine:
     """
     if (here := _HERE.get()) is not None:
         return here
-    budget = settings.memory_budget_bytes()
     client = active_client()
     if client is None:
-        slots = _local_slots()
+        slots, budget = _local_slots(), settings.memory_budget_bytes()
         return Machine(slots, slots, budget // slots, budget)
     if client.status != "running":
         raise _scheduler_lost()
-    workers = _workers(client)
-    per_host: dict[str, int] = {}
-    for worker in workers.values():
-        per_host[worker["host"]] = per_host.get(worker["host"], 0) + worker["nthreads"]
-    limits = [(_usable(w["memory_limit"]) or budget, w["nthreads"], per_host[w["host"]]) for w in workers.values()]
-    # The budget is one machine's: its workers share it, and none may pass its own limit.
-    task = min(min(limit // threads, budget // on_host) for limit, threads, on_host in limits)
-    total = min(min(limit, budget) for limit, _, _ in limits)
-    return Machine(sum(per_host.values()), max(per_host.values()), task, total)
-
-
-def _usable(memory_limit: int) -> int:
-    """Bytes of a worker's limit that arrays may take; 0 where there is no limit.
-
-    Dask stops giving a worker tasks at 80 %, and the interpreter with its libraries takes some 200 MiB before the first
-    array.
-    """
-    return max(int(0.8 * memory_limit) - 200 * 2**20, 2**20) if memory_limit else 0
+    workers = look_at(client, _workers(client))
+    chosen = common(workers)
+    per_place: Counter[tuple[str, str]] = Counter()
+    for worker in chosen:
+        per_place[worker.place] += worker.slots
+    return Machine(
+        per_place.total(),
+        max(per_place.values()),
+        min(worker.task_bytes for worker in chosen),
+        min(worker.total_bytes for worker in chosen),
+        None if len(chosen) == len(workers) else tuple(worker.address for worker in chosen),
+    )
 
 
 def _local_slots() -> int:
@@ -211,7 +208,8 @@ def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
         try:
             if broadcast:
                 _knock(client)
-            return list(client.scatter(list(values.values()), broadcast=broadcast, hash=False))
+            allowed = machine().workers
+            return list(client.scatter(list(values.values()), allowed, broadcast=broadcast, hash=False))
         except CommClosedError:  # a worker has died and the scheduler has yet to notice
             if pause_seconds is None or client.status != "running":
                 raise
@@ -323,15 +321,19 @@ def _on_cluster(
 ) -> list[Any]:
     from distributed import KilledWorker, as_completed, wait
 
-    futures = client.compute([*results, *(unit for unit, _ in units)], optimize_graph=False)
+    allowed = machine().workers
+    futures = client.compute([*results, *(unit for unit, _ in units)], optimize_graph=False, workers=allowed)
     wanted, watched = futures[: len(results)], futures[len(results) :]
     kept = {future.key for future in wanted}
     del futures
     ended = as_completed(watched)
+    if allowed is not None:
+        watching = {future.key for future in watched}
+        ended.update([future for future in wanted if future.key not in watching])
     del watched
     try:
-        for future in ended:
-            watch.advance(sizes.get(future.key, 0))
+        for future in ended if allowed is None else _while_any_is_left(client, allowed, ended):
+            watch.advance(sizes.get(str(future.key), 0))
             if future.status == "error":
                 break
             if future.key not in kept:
@@ -351,3 +353,24 @@ def _on_cluster(
             "memory. Give the workers more memory, or set dmkl.memory or dmkl.block-width lower"
         )
         raise WorkerLostError(msg) from error
+
+
+_LOOK_SECONDS = 2.0
+
+
+def _while_any_is_left(client: Client, allowed: Sequence[str], ended: as_completed) -> Iterator[Any]:
+    """The futures of tasks that may run on some of the workers alone, as they end.
+
+    CancelledError once none of these is left: Dask would wait for one without end, though there may be others.
+    """
+    looked = time.monotonic()
+    while not ended.is_empty():
+        if ended.has_ready():
+            yield next(ended)
+            continue
+        time.sleep(0.02)
+        if time.monotonic() - looked > _LOOK_SECONDS:
+            looked = time.monotonic()
+            if not set(allowed) & set(_told_workers(client)):
+                msg = "the workers with enough memory are gone"
+                raise CancelledError(msg)

@@ -12,6 +12,7 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.regressor import KernelRegressor
+from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.confusion import class_scores, confusion
 from dmkl.searching.scoring import as_metrics, evaluate
 from dmkl.stores import Kernels
@@ -19,6 +20,7 @@ from dmkl.stores import Kernels
 __all__ = ["assess", "measures_of"]
 
 
+@one_blas_thread
 def assess(
     model: KernelClassifier | KernelRegressor,
     K: Kernels | None = None,

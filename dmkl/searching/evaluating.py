@@ -22,6 +22,7 @@ from dmkl.estimators.decisions import predicted_labels
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
+from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.choice import Rule
 from dmkl.searching.confusion import confusion
 from dmkl.searching.dataset import as_dataset
@@ -36,6 +37,7 @@ from dmkl.stores import Kernels
 __all__ = ["evaluate"]
 
 
+@one_blas_thread
 def evaluate(
     estimator: KernelLearner,
     K: Kernels,

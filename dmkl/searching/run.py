@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.learner import KernelLearner
+from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.choice import Choice, Rule
 from dmkl.searching.dataset import as_dataset
 from dmkl.searching.fits import ask, fit_grid
@@ -23,6 +24,7 @@ from dmkl.stores import Kernels
 __all__ = ["search"]
 
 
+@one_blas_thread
 def search(
     estimator: KernelLearner,
     K: Kernels,

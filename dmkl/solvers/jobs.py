@@ -29,6 +29,7 @@ from dmkl.solvers.requests import (
     Request,
     Solver,
 )
+from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Workspace
 
 __all__ = [
@@ -85,6 +86,15 @@ class Training:
         return len(self.square.view.kernels)
 
     @cached_property
+    def facts(self) -> KernelFacts:
+        """What solvers know of the kernels beforehand."""
+        diagonal = self.square.diagonal()
+        if diagonal is None:
+            return KernelFacts(self.names)
+        traces = np.abs(diagonal).sum(axis=1) + self.n_train * self.square.fitted.removed()
+        return KernelFacts(self.names, traces, float(np.finfo(self.square.view.source.dtype).eps))
+
+    @cached_property
     def held_out(self) -> Lens:
         """K[held out, train] with the statistics of the training rows."""
         return self.whole.rows(np.arange(self.n_train, self.n_rows))
@@ -125,10 +135,9 @@ class Job:
         return self.training.n_kernels if self.kernels is None else len(self.kernels)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the kernels that may have weight."""
-        names = self.training.names
-        return names if self.kernels is None else tuple(names[j] for j in self.kernels)
+    def facts(self) -> KernelFacts:
+        """What is known of the kernels that may have weight."""
+        return self.training.facts.select(self.kernels)
 
 
 @dataclass(eq=False)

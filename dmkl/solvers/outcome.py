@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dmkl.arrays import Float
-from dmkl.errors import IndefiniteKernelError
 
-__all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_slopes", "relative_gap", "worst"]
+__all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "relative_gap", "worst"]
 
 
 WORDS = ("certified", "finished", "converged", "open")
@@ -163,31 +162,3 @@ def worst(outcomes: Sequence[Outcome]) -> int:
 def relative_gap(difference: float, scale: float) -> float:
     """max(difference, 0)/|scale|, finite for a scale of zero."""
     return max(difference, 0.0) / (abs(scale) or float(np.finfo(np.float64).tiny))
-
-
-def check_slopes(q: Float, names: Sequence[str], noise: float = 0.0) -> None:
-    """Refuse slopes that prove a kernel not to be positive semidefinite.
-
-    Parameters
-    ----------
-    q
-        (n,), proportional to αᵀK_jα.
-    names
-        The kernels' names, for the message.
-    noise
-        How far below zero rounding may take them.
-
-    Raises
-    ------
-    IndefiniteKernelError
-        Naming the kernel.
-    """
-    worst_one = int(np.argmin(q))
-    if q[worst_one] < -max(1e-6 * float(np.abs(q).max()), noise):
-        name = repr(names[worst_one]) if names else f"number {worst_one}"
-        msg = (
-            f"kernel {name} is not positive semidefinite: αᵀKα is negative ({q[worst_one]:.3g}, the largest of all "
-            f"kernels is {q.max():.3g}). Run `dmkl check`; mend it with repair='clip', 'flip' or 'shift', or leave it "
-            "out with select()"
-        )
-        raise IndefiniteKernelError(msg)

@@ -83,7 +83,7 @@ class CGStep:
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     def solver_of(job: Job) -> Solver[Outcome]:
-        return wrapper(job.problem, job.n_kernels, CGStep(job.problem, options.tol), options, job.names)
+        return wrapper(job.problem, job.n_kernels, CGStep(job.problem, options.tol), options, job.facts)
 
     # A problem keeps the directions that it has gone through: no more problems at once than ride one pass.
     widest = max(job.problem.h.shape[1] for job in jobs)

@@ -43,8 +43,9 @@ from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificat
 from dmkl.solvers.fisher.span import Span
 from dmkl.solvers.fisher.subspace.reduced import ReducedSolution, solve_reduced
 from dmkl.solvers.jobs import Context, Job
-from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes
+from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import Request
+from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 
 __all__ = ["DirectionSource", "Place", "descend", "descend_jobs", "least_columns"]
 
@@ -80,7 +81,7 @@ def descend(
     options: FisherOptions,
     *,
     capacity: int,
-    names: tuple[str, ...] = (),
+    facts: KernelFacts = UNKNOWN,
 ) -> Generator[Request, Any, Outcome]:
     """Solve one problem; yields requests, returns an `Outcome`.
 
@@ -96,8 +97,8 @@ def descend(
         `tol`, `mu`, and `max_iter`: no step begins when as many passes' worth of tiles have been read.
     capacity
         The most directions that are kept, at least `least_columns`.
-    names
-        The kernels' names, for messages.
+    facts
+        What is known of the kernels.
 
     Raises
     ------
@@ -121,12 +122,12 @@ def descend(
             status = Status.ITERATIONS if read >= options.max_iter else Status.STALLED
             break
         with pinned_blas(1):  # the problem on the span is too small for threads, which would wait for one another
-            found, rho = _saddle(span, problem, beta, rho, options.mu, 0.1 * tol, names)
+            found, rho = _saddle(span, problem, beta, rho, options.mu, 0.1 * tol, facts)
         coefficients, beta = found.coefficients, found.beta
         alpha, products = span.combine(coefficients)
         # The bound ρ and λ are the bound one and λ/ρ.
         certificate, residual = certify(alpha, products, beta, problem.h, problem.lam / rho, problem.p)
-        check_slopes(certificate.slopes, names)
+        check_forms(certificate.slopes, facts, float(np.sum(alpha * alpha)) / (4.0 * problem.lam / rho))
         at = Place(rho * beta, residual, products)
         steps.append(certificate_step(certificate, at.beta, products=len(steps) + 1, passes=read))
         if best is None or certificate.gap < best[2].gap:
@@ -143,7 +144,7 @@ _ROUNDS = 40
 
 
 def _saddle(
-    span: Span, problem: FisherProblem, beta: Float, rho: float, mu: float | None, tol: float, names: tuple[str, ...]
+    span: Span, problem: FisherProblem, beta: Float, rho: float, mu: float | None, tol: float, facts: KernelFacts
 ) -> tuple[ReducedSolution, float]:
     """The solution on the span, for weights of norm one, and the bound ρ that it belongs to.
 
@@ -151,9 +152,9 @@ def _saddle(
     ρ⁻² (for one kernel, αᵀKα = Σ_i κ_i h_i²/(½ + ρκ_i/2λ)²), so that half a step in log ρ at least halves the error.
     """
     if mu is None:
-        return solve_reduced(span.problem(problem.lam, problem.p), beta, tol, names), 1.0
+        return solve_reduced(span.problem(problem.lam, problem.p), beta, tol, facts), 1.0
     for _ in range(_ROUNDS):
-        found = solve_reduced(span.problem(problem.lam / rho, problem.p), beta, tol, names)
+        found = solve_reduced(span.problem(problem.lam / rho, problem.p), beta, tol, facts)
         beta = found.beta
         scaled = found.upper - found.objective + found.kernel_part  # ρ‖q‖_p*
         ratio = scaled / (2.0 * problem.lam * mu * rho**2)
@@ -208,6 +209,6 @@ def descend_jobs(
 
     def solver_of(job: Job) -> Generator[Request, Any, Outcome]:
         source = source_of(job, at_once, budget)
-        return descend(job.problem, job.n_kernels, source, options, capacity=capacity, names=job.names)
+        return descend(job.problem, job.n_kernels, source, options, capacity=capacity, facts=job.facts)
 
     return context.drive(jobs, solver_of, at_once=at_once)

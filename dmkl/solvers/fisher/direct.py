@@ -97,7 +97,7 @@ def _check(jobs: Sequence[Job]) -> None:
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     def solver_of(job: Job) -> Solver[Outcome]:
         step = DirectStep(job.problem, inverse=context.duals and options.leave_one_out)
-        return wrapper(job.problem, job.n_kernels, step, options, job.names)
+        return wrapper(job.problem, job.n_kernels, step, options, job.facts)
 
     # Each running problem holds a factor: as many at once as fit.
     return context.drive(jobs, solver_of, at_once=max(1, allowed_bytes() // needed_bytes(jobs)))

@@ -19,8 +19,9 @@ from dmkl.numerics.fisher import Certificate, certify, uniform_weights
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificate_step, certified_outcome
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.masters import CuttingPlane, ascent_direction, exact_master, newton_master, taylor_master
-from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes
+from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import EachProduct, Request
+from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms, lowest_on_span, tell_indefinite
 
 __all__ = ["AlphaStep", "wrapper"]
 
@@ -50,7 +51,7 @@ def wrapper(
     n_kernels: int,
     alpha_step: AlphaStep,
     options: FisherOptions,
-    names: tuple[str, ...] = (),
+    facts: KernelFacts = UNKNOWN,
 ) -> Generator[Request, Any, Outcome]:
     """Solve one problem; yields requests, returns an `Outcome`.
 
@@ -64,8 +65,8 @@ def wrapper(
         How α is found for fixed weights.
     options
         `tol`, `max_iter` (most weightings tried) and `master`.
-    names
-        The kernels' names, for messages.
+    facts
+        What is known of the kernels.
 
     Raises
     ------
@@ -80,9 +81,11 @@ def wrapper(
     cuts: list[CuttingPlane] = []
     candidate = beta
     ascent: LineSearch | None = None
+    last: tuple[Float, Array] | None = None
     careful, status = False, Status.ITERATIONS
     for _ in range(options.max_iter):
-        alpha, products, certificate = yield from _evaluate(problem, candidate, alpha_step, tol, careful, names)
+        alpha, products, certificate = yield from _evaluate(problem, candidate, alpha_step, tol, careful, facts)
+        last = alpha.T @ alpha, alpha.T @ products
         steps.append(certificate_step(certificate, candidate, products=alpha_step.products))
         careful = careful or (
             best is not None
@@ -118,19 +121,21 @@ def wrapper(
             exact = options.master == "exact"
             candidate = exact_master(cuts, problem.p) if exact else taylor_master(cuts, candidate, problem.p)
     assert best is not None
+    assert last is not None
+    tell_indefinite(lowest_on_span(*last), facts)
     inverse = yield from alpha_step.inverse(best[1])
     return replace(certified_outcome(*best, status, steps), inverse=inverse)
 
 
 def _evaluate(
-    problem: FisherProblem, beta: Float, alpha_step: AlphaStep, tol: float, careful: bool, names: tuple[str, ...]
+    problem: FisherProblem, beta: Float, alpha_step: AlphaStep, tol: float, careful: bool, facts: KernelFacts
 ) -> Generator[Request, Any, tuple[Float, Array, Certificate]]:
     """α for these weights, accurate enough that its error does not hide what the weights still lack."""
     alpha = yield from alpha_step.begin(beta)
     products = yield EachProduct(alpha)
     certificate, residual = certify(alpha, products, beta, problem.h, problem.lam, problem.p)
     for _ in range(5):
-        check_slopes(certificate.slopes, names)
+        check_forms(certificate.slopes, facts, float(np.sum(alpha * alpha)) / (4.0 * problem.lam))
         if certificate.alpha_gap <= _tolerable(tol, certificate.weights_gap, careful=careful):
             break
         target = 0.1 * _tolerable(tol, 0.0, careful=careful) * abs(certificate.objective)

@@ -28,8 +28,9 @@ from dmkl.solvers.line_search import rises_enough
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, row_lengths
 from dmkl.solvers.margin.hull import Hull
 from dmkl.solvers.margin.machine import hinge
-from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes, relative_gap
+from dmkl.solvers.outcome import Outcome, Status, Step, relative_gap
 from dmkl.solvers.requests import SVM, EachProduct
+from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 
 __all__ = ["Method", "gmkl"]
 
@@ -43,7 +44,7 @@ def gmkl(
     method: Method = "newton",
     tol: float = 1e-3,
     max_iter: int = 100,
-    names: tuple[str, ...] = (),
+    facts: KernelFacts = UNKNOWN,
     start: Float | None = None,
 ) -> Generator[SVM | EachProduct, Any, Outcome]:
     """Solve one problem of generalized MKL: a generator that asks for two passes in each step.
@@ -65,8 +66,8 @@ def gmkl(
         The relative gap to prove.
     max_iter
         Most steps, each with weights to try; at least one.
-    names
-        The kernels' names, for messages.
+    facts
+        What is known of the kernels.
     start
         d to begin with, (n,), moved to the nearest point of the polyhedron; 1/n each where missing.
 
@@ -100,7 +101,7 @@ def gmkl(
     lower, widest, accuracy = -np.inf, np.inf, 0.1 * tol
     length = 0.0
     for _ in range(max_iter):
-        trial, products = yield from _evaluate(problem, candidate, accuracy, best, names)
+        trial, products = yield from _evaluate(problem, candidate, accuracy, best, facts)
         widest = widest if np.isfinite(widest) else largest_sum(problem, trial.objective)
         hull.add(trial.u, products)
         proven, lowest = hull.bound(widest)
@@ -180,14 +181,14 @@ class _Trial:
 
 
 def _evaluate(
-    problem: GeneralizedProblem, d: Float, tol: float, near: _Trial | None, names: tuple[str, ...]
+    problem: GeneralizedProblem, d: Float, tol: float, near: _Trial | None, facts: KernelFacts
 ) -> Generator[Any, Any, tuple[_Trial, Float]]:
     """Train the machine for d, from the best u so far; the objective in float64, and the products K_ju (n, m)."""
     answer = yield SVM(d, problem.y, problem.C, tol, None if near is None else near.u)
     u = np.asarray(answer.u, dtype=np.float64)
     products = (yield EachProduct(u[:, None]))[:, :, 0]
     v = products @ u
-    check_slopes(v, names)
+    check_forms(v, facts, float(u @ u))
     losses = hinge(d @ products, answer.bias, problem.y, problem.C)
     objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + losses
     gradient, total = problem.sigma - 0.5 * v, float(problem.y @ u)

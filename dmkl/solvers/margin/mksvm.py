@@ -26,8 +26,9 @@ from dmkl.solvers.cones import ConicError
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.margin.machine import Bounds, as_signs, best_bias, hinge
 from dmkl.solvers.masters import ascent_direction, newton_master
-from dmkl.solvers.outcome import Outcome, Status, Step, check_slopes, relative_gap
+from dmkl.solvers.outcome import Outcome, Status, Step, relative_gap
 from dmkl.solvers.requests import SVM, EachProduct
+from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 
 __all__ = [
     "MarginCertificate",
@@ -141,7 +142,7 @@ def mk_svm(
     *,
     tol: float = 1e-3,
     max_iter: int = 100,
-    names: tuple[str, ...] = (),
+    facts: KernelFacts = UNKNOWN,
     start: Float | None = None,
 ) -> Generator[SVM | EachProduct, Any, MarginOutcome]:
     """Solve one problem of ℓp MK-SVM: a generator that asks for two passes in each step.
@@ -165,8 +166,8 @@ def mk_svm(
         The relative gap to prove.
     max_iter
         Most steps, each with weights to try.
-    names
-        The kernels' names, for messages.
+    facts
+        What is known of the kernels.
     start
         β to begin with, (n,), scaled to norm one; uniform weights where missing.
 
@@ -195,7 +196,7 @@ def mk_svm(
         u = np.asarray(machine.u, dtype=np.float64)
         products = (yield EachProduct(u[:, None]))[:, :, 0]
         certificate = certify_margin(u, products, candidate, y, C, p)
-        check_slopes(certificate.slopes, names)
+        check_forms(certificate.slopes, facts, float(u @ u))
         gap = min(certificate.weights_gap, _UNKNOWN_GAP)
         accepted = search is None or search.accepts(-certificate.objective)
         figures = {"objective": certificate.objective, "upper": certificate.upper, "gap": certificate.gap}

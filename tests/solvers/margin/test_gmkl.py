@@ -17,6 +17,7 @@ from dmkl.solvers.margin.gmkl import gmkl
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, EachProduct
+from dmkl.solvers.semidefinite import KernelFacts
 
 
 def run(solver, kernels, curvature=True):
@@ -278,4 +279,4 @@ def test_kernels_that_do_not_fit():
         conic_optimum(kernels[:4], problem)
     kernels[2] -= 2 * np.eye(40)
     with pytest.raises(IndefiniteKernelError, match="wrong one"):
-        run(gmkl(problem, 5, names=("a", "b", "wrong one", "d", "e")), kernels)
+        run(gmkl(problem, 5, facts=KernelFacts(("a", "b", "wrong one", "d", "e"))), kernels)

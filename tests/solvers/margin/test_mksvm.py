@@ -19,6 +19,7 @@ from dmkl.solvers.margin.dense import solve_dense
 from dmkl.solvers.margin.mksvm import MarginProblem, certify_margin, closed_form_weights, mk_svm
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, EachProduct
+from dmkl.solvers.semidefinite import KernelFacts
 
 EXPONENTS = [1.0, 1.0625, 1.5, 2.0, 8.0, np.inf]
 BOUNDS = [0.25, 4.0, 64.0]
@@ -225,7 +226,7 @@ def test_an_indefinite_kernel_is_named():
     kernels, y = made(3, 40)
     kernels[1] = -kernels[1]
     with pytest.raises(IndefiniteKernelError, match="'b' is not positive semidefinite"):
-        solved(kernels, y, 4.0, 2.0, names=("a", "b", "c"))
+        solved(kernels, y, 4.0, 2.0, facts=KernelFacts(("a", "b", "c")))
 
 
 def test_refusals():

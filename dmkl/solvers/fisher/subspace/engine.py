@@ -42,6 +42,7 @@ from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
 from dmkl.solvers.fisher.subspace.residuals import OpenPoint, residuals, sharpen, solve_reduced_problems
 from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors, anchor_bytes
 from dmkl.solvers.outcome import Outcome, Round, Step
+from dmkl.solvers.semidefinite import tell_indefinite
 from dmkl.solvers.workspace import Workspace
 
 __all__ = ["SubspaceSolver", "block_width"]
@@ -112,7 +113,6 @@ class SubspaceSolver:
         self.progress = [Progress() for _ in points]
         self.history: list[Round] = []
         self.n_passes = n_passes
-        self._names = learnt[0].training.names
         self._spaces = [Subspace(one, workspace.fold(f)) for f, one in enumerate(learnt)]
         width = options.block or block_width(len(learnt))
         self._step = grid_step([point.lam for point in points])
@@ -168,6 +168,8 @@ class SubspaceSolver:
             for _ in extend(self._spaces, blocks, number):
                 self._record("extend", started)
                 started = time.monotonic()
+        for space in self._spaces:
+            tell_indefinite(space.lowest(), space.training.facts)
         return [point.outcome() for point in self.progress]
 
     def _open(self) -> list[int]:
@@ -226,7 +228,7 @@ class SubspaceSolver:
         for _ in range(3):
             tols = {k: _FINE * tol if k in fine or self.progress[k].gap < _FAR else _ROUGH for k in todo}
             starts = [point.beta for point in self.progress]
-            solutions = solve_reduced_problems(self._spaces, self.points, starts, tols, self._names)
+            solutions = solve_reduced_problems(self._spaces, self.points, starts, tols)
             found |= residuals(self._spaces, self.points, solutions)
             # Those that only their rough weights keep from being certified.
             todo = [

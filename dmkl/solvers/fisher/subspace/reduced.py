@@ -20,7 +20,7 @@ from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import dual_norm
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.masters import ascent_direction, newton_master
-from dmkl.solvers.outcome import check_slopes
+from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 
 __all__ = ["ReducedProblem", "ReducedSolution", "solve_reduced"]
 
@@ -71,7 +71,7 @@ class ReducedSolution:
 
 
 def solve_reduced(
-    problem: ReducedProblem, beta: Float, tol: float, names: tuple[str, ...] = (), max_steps: int = 60
+    problem: ReducedProblem, beta: Float, tol: float, facts: KernelFacts = UNKNOWN, max_steps: int = 60
 ) -> ReducedSolution:
     """Maximize J_V by Newton's method from β, until F − S ≤ tol · min(|S|, βᵀq).
 
@@ -91,7 +91,8 @@ def solve_reduced(
         a = factor.solve(problem.target)
         products = (gram.reshape(n * r, r) @ a).reshape(n, r, -1)
         q = np.einsum("rc,nrc->n", a, products) / (4.0 * lam)
-        check_slopes(q, names, r * unit * float(np.sum(a * a)) / (4.0 * lam))
+        size = float(np.sum(a * a)) / (4.0 * lam)
+        check_forms(q, facts, size, r * unit * size)
         linear = 0.25 * float(np.sum(a * (problem.inner @ a))) - float(np.sum(problem.target * a))
         part = float(beta @ q)
         found = ReducedSolution(a, beta, linear + part, linear + dual_norm(q, p), part, step)

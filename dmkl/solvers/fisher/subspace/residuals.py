@@ -75,7 +75,6 @@ def solve_reduced_problems(
     points: Sequence[Point],
     starts: Sequence[Float | None],
     tols: Mapping[int, float],
-    names: tuple[str, ...],
 ) -> dict[int, ReducedSolution]:
     """Solve points in their subspaces, each to its tolerance, as tasks.
 
@@ -85,8 +84,6 @@ def solve_reduced_problems(
         β of each point to begin with, as far as it is known.
     tols
         The weights gap to reach, of the points that are to be solved.
-    names
-        The kernels' names, for messages.
     """
     work, own = [], []
     for f, space in enumerate(spaces):
@@ -99,7 +96,7 @@ def solve_reduced_problems(
         # run, so that results do not depend on the number of workers.
         for (target, lam), members in chains.items():
             jobs = [SolveJob(k, points[k].p, starts[k], tols[k], points[k].kernels) for k in members]
-            work.append(partial(solve_points, space.gram, lam, names))
+            work.append(partial(solve_points, space.gram, lam, space.training.facts))
             own.append((inner, projected[target], jobs))
     return dict(pair for part in run_tasks("solve-reduced", work, own=own) for pair in part)
 

@@ -22,6 +22,7 @@ from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.tasks import Asked, ProductFiles, combined_products, settle
 from dmkl.solvers.running import run_tasks
+from dmkl.solvers.semidefinite import lowest_on_span
 
 __all__ = ["Anchor", "Block", "Subspace", "Unsolved", "add_anchors", "anchor_bytes", "solve_by_anchors"]
 
@@ -154,6 +155,12 @@ class Subspace:
         found = run_tasks("scores" if held_out else "residuals", work, weights, coefficients)
         whole = np.concatenate(found) if found else np.zeros((0, coefficients.shape[1]))
         return np.split(whole, np.cumsum([z.shape[1] for _, z in pairs])[:-1], axis=1)
+
+    def lowest(self) -> Float:
+        """An upper bound of the lowest eigenvalue of each kernel, (n,), by its first products: the most exact ones."""
+        first = slice(*self.blocks[0].columns)
+        basis = self.basis[:, first]
+        return lowest_on_span(basis.T @ basis, np.array(load_array(self.gram)[:, first, first]))
 
     # --- anchors -------------------------------------------------------------------------------------------------
 

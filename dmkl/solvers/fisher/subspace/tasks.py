@@ -17,6 +17,7 @@ from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import StoredSum
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
+from dmkl.solvers.semidefinite import KernelFacts
 
 __all__ = [
     "Asked",
@@ -135,7 +136,7 @@ class SolveJob:
 
 
 def solve_points(
-    gram: str, lam: float, names: tuple[str, ...], work: tuple[Float, Float, list[SolveJob]]
+    gram: str, lam: float, facts: KernelFacts, work: tuple[Float, Float, list[SolveJob]]
 ) -> list[tuple[int, ReducedSolution]]:
     """Solve points of one fold, target and λ one after another, each from where it was or from the one before it.
 
@@ -143,8 +144,8 @@ def solve_points(
     ----------
     gram
         The file of G.
-    names
-        The kernels' names, for messages.
+    facts
+        What is known of the kernels.
     work
         N = VᵀV, VᵀH, and the points.
     """
@@ -156,21 +157,20 @@ def solve_points(
     with pinned_blas(1):
         for job in jobs:
             start = near if job.beta is None else job.beta
-            solution = _solved(job, start, ReducedProblem(g, inner, target, lam, job.p), names)
+            solution = _solved(job, start, ReducedProblem(g, inner, target, lam, job.p), facts)
             near = solution.beta
             found.append((job.point, solution))
     return found
 
 
-def _solved(job: SolveJob, start: Float, problem: ReducedProblem, names: tuple[str, ...]) -> ReducedSolution:
+def _solved(job: SolveJob, start: Float, problem: ReducedProblem, facts: KernelFacts) -> ReducedSolution:
     """One point, from a start over all kernels; its weights are over all kernels too."""
     every = np.arange(len(start))
     chosen = every if job.kernels is None else job.kernels
     first = np.ones(len(chosen)) if np.isinf(job.p) else onto_sphere(start[chosen], job.p)
     if job.kernels is not None:
         problem = replace(problem, gram=problem.gram[chosen])
-        names = tuple(names[j] for j in chosen) if names else names
-    solution = solve_reduced(problem, first, job.tol, names)
+    solution = solve_reduced(problem, first, job.tol, facts.select(job.kernels))
     if job.kernels is None:
         return solution
     beta = np.zeros(len(start))

@@ -1,0 +1,118 @@
+"""What the workers of a cluster may take: as they say themselves, and sized by what is common among them."""
+
+from __future__ import annotations
+
+import warnings
+from concurrent.futures import CancelledError
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, Worker, get_task_stream
+
+from dmkl.errors import SmallWorkerWarning
+from dmkl.passes import execute, workers
+from dmkl.passes.execute import machine
+from dmkl.passes.riders import Columns
+from dmkl.passes.run import run_pass
+
+GIB = 2**30
+
+
+def of(task_bytes, slots=1, place=("a", "")):
+    address = f"tcp://{place}-{task_bytes}-{slots}"
+    return workers.Worker(address, place, slots, task_bytes, task_bytes * slots)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "left_out"),
+    [
+        ([(8, 1)], []),
+        ([(8, 1), (7, 4), (4, 1)], []),
+        ([(8, 2), (3, 1)], [3]),
+        ([(8, 1), (3, 1)], []),  # as common as the other
+        ([(100, 1), (8, 2), (7, 2), (1, 4)], [1]),
+    ],
+)
+def test_the_common_worker_sets_the_size(monkeypatch, sizes, left_out):
+    monkeypatch.setattr(workers, "_TOLD", set())
+    given = [of(*size) for size in sizes]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        chosen = workers.common(given)
+        assert workers.common(given) == chosen
+    assert [worker.task_bytes for worker in given if worker not in chosen] == left_out
+    assert [str(one.message).partition(" (")[0] for one in told] == [
+        f"1 of {len(sizes)} workers are given no tasks" for _ in left_out
+    ]
+
+
+@pytest.fixture
+def unequal(monkeypatch):
+    """Two workers of some memory and one of little, all in this process."""
+    monkeypatch.setattr(workers, "_TOLD", set())
+    unmanaged = {f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")}
+    with (
+        dask.config.set(unmanaged),
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp://",
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            memory_limit="4GiB",
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        cluster.worker_spec["small"] = {"cls": Worker, "options": {"nthreads": 1, "memory_limit": "300MiB"}}
+        cluster.sync(cluster._correct_state)
+        client.wait_for_workers(3)
+        yield client
+
+
+def test_workers_are_asked_and_not_the_client(unequal, monkeypatch):
+    monkeypatch.setattr(workers, "_look", lambda: ("job", 3 * GIB))
+    monkeypatch.setattr("dmkl.limits.free_bytes", lambda: 1000)  # of the client
+    with pytest.warns(SmallWorkerWarning, match=r"1 of 3 workers are given no tasks \(\S+\): a task may take 40 MiB"):
+        found = machine()
+    assert (found.slots, found.slots_per_host, len(found.workers)) == (2, 2, 2)
+    assert (found.task_bytes, found.total_bytes) == (GIB, 3 * GIB)
+    with dask.config.set({"dmkl.memory": "30MiB"}):  # what the client sets holds for every machine
+        assert machine() == execute.Machine(3, 3, 10 * 2**20, 30 * 2**20)
+
+
+@pytest.mark.usefixtures("tasks_of_parts")
+@pytest.mark.filterwarnings("ignore::dmkl.errors.SmallWorkerWarning")
+def test_small_workers_are_given_no_tasks(unequal, stored, dense):
+    V = np.ones((23, 2))
+    allowed = machine().workers
+    with get_task_stream(unequal) as running:
+        (found,), _ = run_pass([stored.lens()], [Columns(V, "each", None, np.dtype(np.float64))])
+    np.testing.assert_allclose(found, dense @ V)
+    assert {task["worker"] for task in running.data} <= set(allowed)
+
+
+@pytest.mark.usefixtures("unequal")
+def test_without_any_of_the_allowed_workers_nothing_waits(monkeypatch):
+    gone = execute.Machine(1, 1, GIB, GIB, workers=("tcp://127.0.0.1:1",))
+    monkeypatch.setattr(execute, "machine", lambda: gone)
+    monkeypatch.setattr(execute, "_LOOK_SECONDS", 0.0)
+    task = dask.delayed(len)([1])
+    with pytest.raises(CancelledError, match="workers with enough memory are gone"):
+        execute.execute([task], [(task, 0)], "count")
+
+
+def test_workers_of_one_job_share_its_memory(monkeypatch):
+    """Two jobs on one host have a grant each; those of one job were asked one after the other."""
+    said = {"a": ("7", 4 * GIB), "b": ("7", 3 * GIB), "c": ("8", 2 * GIB)}
+
+    class Asked:
+        def run(self, *_, **__):
+            return {**said, "d": OSError("gone")}
+
+    told = {name: {"host": "node", "nthreads": 2, "memory_limit": 0} for name in "abcd"}
+    monkeypatch.setattr("dmkl.limits.free_bytes", lambda: 10 * GIB)
+    found = {one.address: one for one in workers.look_at(Asked(), told)}
+    assert [found[name].task_bytes for name in "abcd"] == [GIB, GIB, GIB, 3 * GIB]
+    assert [found[name].total_bytes for name in "abcd"] == [4 * GIB, 4 * GIB, 2 * GIB, 6 * GIB]
