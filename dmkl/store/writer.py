@@ -32,7 +32,16 @@ from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.inputs.feature_matrices import FeatureMatrix
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
-from dmkl.store.layout import Header, create_array, create_strings, full_disk, header_of, is_recoverable, provenance_of
+from dmkl.store.layout import (
+    Header,
+    check_room,
+    create_array,
+    create_strings,
+    full_disk,
+    header_of,
+    is_recoverable,
+    provenance_of,
+)
 from dmkl.store.reader import Location, as_location, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
 from dmkl.store.tiles import TileWriter, plain_folder
@@ -81,6 +90,7 @@ class StoreWriter:
                     "(overwrite=True, --overwrite)"
                 )
                 raise StoreExistsError(msg)
+            check_room(final, header, n_kernels)
             final.parent.mkdir(parents=True, exist_ok=True)
             self._target = str(partial_path(final))
         # Leave to replace a set is no leave to replace what else stands where it is written.
