@@ -125,7 +125,8 @@ def _reworded(error: ValidationError, function: str, *, several: bool) -> Iterat
 
 
 def _label(spec: Mapping[str, Any]) -> str:
-    return some(listed(spec.get("name") or spec.get("function") or "no function"))
+    text = some(listed(spec.get("name") or spec.get("function") or "no function"))
+    return text if text.isprintable() else shown(text)
 
 
 # --- planning --------------------------------------------------------------------------------------------------------

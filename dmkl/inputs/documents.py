@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dmkl.errors import InputError, one_line
+from dmkl.errors import DmklError, InputError, one_line
 from dmkl.inputs.formats.limits import check_memory
 
 __all__ = ["read_document"]
@@ -34,10 +35,15 @@ def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]
     try:
         size_bytes = path.stat().st_size
         check_memory(f"the file of {what} {path}", _MOST_GROWN * size_bytes, "write a shorter one, or allow more")
-        content = parsers[path.suffix.lower()](path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        if form == "TOML" and _longest_key(text) > _MOST_DEEP:  # its parser takes the square of that in time
+            raise InputError(_too_deep(path, what))
+        content = parsers[path.suffix.lower()](text)
     except OSError as error:
         msg = f"the file of {what} {path} cannot be read: {error.strerror}"
         raise InputError(msg) from error
+    except DmklError:
+        raise
     except ValueError as error:  # tomllib's, json's, Unicode's and those of `more`
         msg = f"the file of {what} {path} is not valid {form}: {one_line(error)}"
         raise InputError(msg) from error
@@ -50,6 +56,13 @@ def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]
 
 def _too_deep(path: Path, what: str) -> str:
     return f"the file of {what} {path} is nested deeper than {_MOST_DEEP} levels, which none is that dmkl reads"
+
+
+def _longest_key(text: str) -> int:
+    """The most parts that a dotted key of a TOML text can have; of values it may tell more than are there."""
+    lines = ("".join(line.split()) for line in text.splitlines() if not line.lstrip().startswith("#"))
+    keys = (key.split(".") for line in lines if "." in line for key in re.split(r"[=,\[\]{}]", line))
+    return max((sum(map(bool, parts)) for parts in keys), default=0)
 
 
 def _is_shallow(content: Any) -> bool:

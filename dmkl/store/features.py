@@ -25,6 +25,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import DmklError, StoreError, one_line
 from dmkl.inputs.feature_matrices import FeatureMatrix, check_rows
+from dmkl.inputs.formats.zarr_chunks import check_chunks
 from dmkl.store.layout import create_strings
 from dmkl.store.metadata import check_tables
 
@@ -148,6 +149,8 @@ class StoredTable(FeatureTable):
 
     def _part(self, rows: slice | Index, columns: slice | Index | None) -> Array:
         try:
+            key = rows if columns is None else (rows, columns)
+            check_chunks(self._values, key, f"the features {self.name!r} in {self.location}")
             found = np.asarray(self._values.oindex[rows, slice(None) if columns is None else columns])
         except Exception as error:
             told = one_line(error)

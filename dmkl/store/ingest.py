@@ -12,7 +12,7 @@ from zarr.abc.store import Store
 
 from dmkl import progress, settings
 from dmkl.arrays import Array
-from dmkl.errors import IndefiniteKernelWarning, InputError
+from dmkl.errors import IndefiniteKernelWarning, InputError, MemoryBudgetError
 from dmkl.inputs.kernel_sources import KernelSource, Matrix, fingerprint
 from dmkl.inputs.labels import Labels, as_text, unique_names
 from dmkl.numerics.psd import Repair, repair_psd, worst_minor
@@ -96,7 +96,7 @@ def ingest(
         if source.names is not None and len(names) != len(source.names):
             msg = f"found {len(names)} kernels but {len(source.names)} names"
             raise InputError(msg)
-    except InputError:
+    except (InputError, MemoryBudgetError):
         writer.abandon()
         raise
     finally:

@@ -12,7 +12,7 @@ import numpy as np
 from dmkl import settings
 from dmkl.errors import InputError, MemoryBudgetError
 
-__all__ = ["asked_bytes", "check_held", "check_memory", "lines_of", "n_bytes"]
+__all__ = ["asked_bytes", "check_held", "check_memory", "lines_of", "n_bytes", "ranges_of"]
 
 _LINE_BYTES = 2**20
 """Lines up to this length are cut into cells without a thought of memory."""
@@ -25,13 +25,22 @@ def n_bytes(shape: Sequence[int], itemsize: int) -> int:
     return math.prod(map(int, shape)) * int(itemsize)
 
 
-def asked_bytes(shape: Sequence[int], key: Any, itemsize: int) -> int:
-    """Bytes of the part of an array that a key asks for: Ellipsis, slices, positions or lists of these."""
+def ranges_of(shape: Sequence[int], key: Any) -> list[range]:
+    """What a key spans along each axis: Ellipsis, slices, positions or arrays of these."""
     parts = () if key is Ellipsis else key if isinstance(key, tuple) else (key,)
-    lengths = [*shape[len(parts) :]]
-    for length, part in zip(shape, parts, strict=False):
-        lengths.append(len(range(*part.indices(length))) if isinstance(part, slice) else int(np.size(part)))
-    return n_bytes(lengths, itemsize)
+    found = []
+    for length, part in zip(shape, (*parts, *[slice(None)] * (len(shape) - len(parts))), strict=False):
+        if isinstance(part, slice):
+            found.append(range(*part.indices(length)))
+        else:
+            places = np.atleast_1d(part)
+            found.append(range(int(places.min()), int(places.max()) + 1) if places.size else range(0))
+    return found
+
+
+def asked_bytes(shape: Sequence[int], key: Any, itemsize: int) -> int:
+    """Bytes of the part of an array that a key spans."""
+    return n_bytes([len(part) for part in ranges_of(shape, key)], itemsize)
 
 
 def check_memory(what: str, needed_bytes: int, way_out: str) -> None:

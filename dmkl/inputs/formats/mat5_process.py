@@ -65,6 +65,7 @@ def _asked(path: Path, name: str | None) -> tuple[dict[str, Any], subprocess.Pop
     """The answer of the process, which is started where there is none."""
     process = _RUNNING.get(os.getpid())
     if process is None or process.poll() is not None:
+        _end()
         process = _RUNNING[os.getpid()] = _started()
     assert process.stdin is not None
     assert process.stdout is not None

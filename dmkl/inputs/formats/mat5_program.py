@@ -15,6 +15,9 @@ import numpy as np
 import scipy.io
 import scipy.sparse
 
+_ROOM_BYTES = 256 * 2**20
+"""Addresses that libraries reserve and hardly use."""
+
 
 def main() -> None:
     """Answer requests until there are no more."""
@@ -49,7 +52,7 @@ def _limit(memory_bytes: int) -> None:
         with open("/proc/self/statm") as status:
             now = int(status.read().split()[0]) * resource.getpagesize()
         _, most = resource.getrlimit(resource.RLIMIT_AS)
-        wanted = now + memory_bytes
+        wanted = now + memory_bytes + _ROOM_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import zarr
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.limits import asked_bytes, check_memory, n_bytes
+from dmkl.inputs.formats.zarr_chunks import check_chunks
 
 __all__ = ["KERNEL_SET", "is_zarr", "zarr_arrays"]
 
@@ -37,8 +41,23 @@ def zarr_arrays(path: Path) -> list[FileArray]:
         if root.attrs.get("format") == KERNEL_SET:
             msg = f"{path} is a kernel set already; open it with dmkl.open"
             raise InputError(msg)
-        arrays = [(name, node) for name, node in root.members(max_depth=None) if isinstance(node, zarr.Array)]
+        with _silent(logging.getLogger("zarr.core.group")):
+            arrays = [(name, node) for name, node in root.members(max_depth=None) if isinstance(node, zarr.Array)]
     return [_variable(path, name, array) for name, array in arrays]
+
+
+@contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    """Keep Zarr from printing tracebacks of folders that are no nodes: they are none of the arrays."""
+
+    def nothing(record: logging.LogRecord) -> bool:
+        return False
+
+    logger.addFilter(nothing)
+    try:
+        yield
+    finally:
+        logger.removeFilter(nothing)
 
 
 def _variable(path: Path, name: str, array: Any) -> FileArray:
@@ -71,4 +90,5 @@ class _ZarrArray:
             msg = f"a part of {what} lies in {n_chunks:,} chunks of shape {chunks}; write it in larger chunks"
             raise InputError(msg)
         with damaged_as(f"{what} is damaged", Exception):
+            check_chunks(self._array, key, what)
             return np.asarray(self._array[key])

@@ -15,9 +15,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +24,8 @@ __all__ = ["main"]
 
 SECONDS = 10.0  # of processor time for one file
 GIBIBYTE = 2**30  # of memory for one file, beside what a process has when it begins
-SILENCE = 120.0  # seconds after which a process that says nothing, and computes nothing, counts as hanging
+TICK = 5.0  # seconds that are waited for a process to say something
+SILENCE = 24  # times that this was in vain: a process that says nothing, and computes nothing, hangs
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Share:
     next: int
     stop: int
     process: subprocess.Popen[str] | None = None
-    heard: float = field(default_factory=time.monotonic)
+    silent: int = 0
 
 
 def main() -> int:
@@ -71,9 +71,10 @@ def _campaign(waiting: list[Share], n_processes: int) -> list[tuple[str, int, st
     while waiting or running.get_map():
         while waiting and len(running.get_map()) < n_processes:
             _start(waiting.pop(0), running)
-        for key, _ in running.select(timeout=5):
+        told = running.select(timeout=TICK)
+        for key, _ in told:
             share, line = key.data, key.fileobj.readline()  # type: ignore[union-attr]
-            share.heard = time.monotonic()
+            share.silent = 0
             if line:
                 number, fault = json.loads(line)
                 share.next = number + 1
@@ -82,8 +83,10 @@ def _campaign(waiting: list[Share], n_processes: int) -> list[tuple[str, int, st
                     print(f"{share.name} {number}: {fault}", flush=True)
                 continue
             _end(share, running, waiting, found)
-        for key in list(running.get_map().values()):
-            if time.monotonic() - key.data.heard > SILENCE:
+        # Told in such times, since all of this may have been stopped for a while.
+        for key in [] if told else list(running.get_map().values()):
+            key.data.silent += 1
+            if key.data.silent > SILENCE:
                 key.data.process.kill()
     return found
 
@@ -106,7 +109,7 @@ def _start(share: Share, running: selectors.BaseSelector) -> None:
         "ZARR_THREADING__MAX_WORKERS": "1",
     }
     share.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    share.heard = time.monotonic()
+    share.silent = 0
     running.register(share.process.stdout, selectors.EVENT_READ, share)  # type: ignore[arg-type]
 
 

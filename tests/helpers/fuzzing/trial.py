@@ -33,7 +33,8 @@ class Lab:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name, self.format = name, FORMATS[name]
-        self.valid = self.format.make()
+        with warnings.catch_warnings(action="ignore"):  # Zarr warns of what it writes
+            self.valid = self.format.make()
         self.inside, self.outside = folder / "inside", folder / "outside"
         self.inside.mkdir()
         self.outside.mkdir()
@@ -41,6 +42,12 @@ class Lab:
         self._touched = _Touched(self.outside)
         self._watch = _Watch(folder)
         self._stands: Files = {}
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._touched.close()
 
     def trial(self, seed: int) -> str:
         """What is wrong with how a file is read: "" where nothing is."""
@@ -120,6 +127,10 @@ class _Touched:
             libc = ctypes.CDLL(None, use_errno=True)
             self._events = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             libc.inotify_add_watch(self._events, os.fsencode(folder), 0x0FFF & ~0x0010)  # all but closing unwritten
+
+    def close(self) -> None:
+        if self._events >= 0:
+            os.close(self._events)
 
     def since_last(self) -> str:
         try:
