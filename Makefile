@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow lint clean
+.PHONY: setup demo test test-slow fuzz lint clean
 
 setup: $(VENV)/.ready
 
@@ -21,6 +21,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -n auto -m slow
+
+# 100,000 mutated files of every format that is read; FUZZ='--inputs 1000 --formats npy' takes others.
+fuzz: setup
+	cd tests && ../$(BIN)/python -m helpers.fuzzing.campaign $(FUZZ)
 
 lint: setup
 	$(BIN)/ruff check .

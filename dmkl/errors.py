@@ -30,6 +30,7 @@ __all__ = [
     "StoreExistsError",
     "StoreNotFoundError",
     "WorkerLostError",
+    "one_line",
     "warn",
 ]
 
@@ -113,6 +114,13 @@ class SampleOrderWarning(UserWarning):
 
 class SmallWorkerWarning(UserWarning):
     """Workers of a cluster have far less memory than the others, and are given no tasks."""
+
+
+def one_line(error: BaseException, most: int = 300) -> str:
+    """What another library says of an error, as a message quotes it: in one line of at most so many characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text[: most + 1])
+    return text if len(text) <= most else f"{text[: most - 2]} …"
 
 
 def warn(message: str, category: type[Warning]) -> None:

@@ -33,6 +33,8 @@ DEFAULTS: dict[str, Any] = {
     "blas-threads": 1,
     # Seconds to wait for a cluster's first worker.
     "workers-timeout": 60,
+    # Read the other files that an HDF5 file points to: external storage, external links, virtual data sets.
+    "external-files": False,
     # Verify the checksum of a tile when a process first reads it ("first"), each time ("always") or "never".
     "verify": "first",
 }

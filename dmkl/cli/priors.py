@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -87,15 +86,10 @@ def read_constraints(file: str | Path, kernels: Sequence[str]) -> tuple[Float, F
     """
     import numpy as np
 
+    from dmkl.inputs.documents import read_document
+
     path = Path(file).expanduser()
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        msg = f"the file of constraints {path} cannot be read: {error.strerror}"
-        raise InputError(msg) from error
-    except ValueError as error:  # tomllib's and Unicode's
-        msg = f"the file of constraints {path} is not valid TOML: {error}"
-        raise InputError(msg) from error
+    content = read_document(path, "constraints")
     try:
         rows = _Constraints.model_validate(content).constraint
     except ValidationError as error:

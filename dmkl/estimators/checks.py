@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from dmkl.errors import InputError
 
-__all__ = ["check_choice", "check_positive", "one_for_each"]
+__all__ = ["check_choice", "check_count", "check_numbers", "check_positive", "one_for_each"]
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -26,32 +28,59 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise InputError(msg)
 
 
-def check_positive(name: str, value: Any, otherwise: str = "", *, least: float | None = None) -> list[float]:
+def check_numbers(name: str, value: Any) -> list[float]:
+    """The numbers of a parameter, one or several.
+
+    Raises
+    ------
+    InputError
+        If there are none, or they are no numbers.
+    """
+    try:
+        values = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    except (TypeError, ValueError, OverflowError) as error:
+        msg = f"{name} must be a number, or a list of them, got {reprlib.repr(value)}"
+        raise InputError(msg) from error
+    if values.ndim != 1 or not len(values):
+        msg = f"{name} must be a number, or a list of at least one, got {reprlib.repr(value)}"
+        raise InputError(msg)
+    return [float(item) for item in values]
+
+
+def check_positive(name: str, value: Any, otherwise: str = "") -> list[float]:
     """The numbers of a parameter, one or several, refused if one of them is not positive and finite.
 
     Parameters
     ----------
     otherwise
         What else may be given, for the message.
-    least
-        The smallest number that is allowed, instead of any above zero; infinity is then allowed too.
 
     Raises
     ------
     InputError
         Naming the parameter and the value.
     """
-    values = [float(item) for item in np.atleast_1d(np.asarray(value, dtype=np.float64))]
+    values = check_numbers(name, value)
     for item in values:
-        if least is not None:
-            if not item >= least:
-                msg = f"{name} must be at least {least:g}, got {value!r}"
-                raise InputError(msg)
-        elif not (np.isfinite(item) and item > 0):
+        if not (np.isfinite(item) and item > 0):
             rule = "positive and finite" + (f", {otherwise}" if otherwise else "")
             msg = f"{name} must be {rule}, got {item!r}"
             raise InputError(msg)
     return values
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """A whole number, refused if it is none or below `least`.
+
+    Raises
+    ------
+    InputError
+        Naming the parameter and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        msg = f"{name} must be a whole number, at least {least}, got {reprlib.repr(value)}"
+        raise InputError(msg)
+    return int(value)
 
 
 def one_for_each(name: str, values: Sequence[float], n_problems: int) -> list[float]:

@@ -12,7 +12,7 @@ from dask.utils import parse_bytes
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
-from dmkl.estimators.checks import check_choice, check_positive, one_for_each
+from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.decisions import (
     LEFT_OUT,
@@ -78,7 +78,7 @@ class FisherLearner(KernelLearner, abstract=True):
 
     def _exponents(self) -> list[float]:
         """The norm, or one for each problem."""
-        return [as_exponent(float(p)) for p in np.atleast_1d(np.asarray(self.p, dtype=np.float64))]
+        return [as_exponent(p) for p in check_numbers("p", self.p)]
 
     def _ridges(self) -> list[float]:
         return check_positive("lam", self.lam)
@@ -90,7 +90,7 @@ class FisherLearner(KernelLearner, abstract=True):
         super()._check_parameters()
         self._ridges()
         check_positive("tol", self.tol)
-        check_positive("max_iter", self.max_iter, least=1)
+        check_count("max_iter", self.max_iter)
         check_choice("master", self.master, ("newton", "taylor", "exact"))
         check_choice("finish", self.finish, ("auto", "direct", "cg", "report"))
         if self.mu is not None:
@@ -372,7 +372,7 @@ def _basis_bytes(value: int | str | None) -> int | None:
         return None
     try:
         size = int(parse_bytes(value))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:  # of infinity, of a list
         msg = f"basis must be a size such as '8GiB' or a number of bytes, got {value!r}"
         raise InputError(msg) from error
     if size <= 0:

@@ -12,7 +12,7 @@ import xarray as xr
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
-from dmkl.estimators.checks import check_choice, check_positive
+from dmkl.estimators.checks import check_choice, check_count, check_positive
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.given import features_of
 from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
@@ -180,8 +180,12 @@ class GSMKL(KernelClassifier):
         check_choice("grouping", self.grouping, ("kernel", "kmeans", "plsa"))
         check_choice("loss", self.loss, ("hinge", "square"))
         check_choice("weighting", self.weighting, ("root", "softmax"))
-        check_positive("restarts", self.restarts, least=1)
-        check_positive("max_iter", self.max_iter, least=1)
+        counts = self.n_groups.values() if isinstance(self.n_groups, Mapping) else [self.n_groups]
+        for count in counts:
+            check_count("n_groups", count)
+        check_count("random_state", self.random_state, least=0)
+        check_count("restarts", self.restarts)
+        check_count("max_iter", self.max_iter)
         check_positive("tol", self.tol)
         price = "C" if self.loss == "hinge" else "lam"
         check_positive(price, getattr(self, price))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
-from dmkl.estimators.checks import check_choice, check_positive, one_for_each
+from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass
@@ -43,7 +43,7 @@ class MarginClassifier(KernelClassifier, abstract=True):
         super()._check_parameters()
         check_choice("multiclass", self.multiclass, ("ovr", "ovo"))
         check_positive("tol", self.tol)
-        check_positive("max_iter", self.max_iter, least=1)
+        check_count("max_iter", self.max_iter)
         check_positive("C", self.C)
 
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
@@ -148,7 +148,7 @@ class MKSVM(MarginClassifier):
         self._exponents()
 
     def _exponents(self) -> list[float]:
-        return [as_exponent(p) for p in np.atleast_1d(np.asarray(self.p, dtype=np.float64))]
+        return [as_exponent(p) for p in check_numbers("p", self.p)]
 
     def _method(self) -> InMemory:
         return InMemory()
@@ -249,8 +249,8 @@ class GMKL(MarginClassifier):
         self, y: Float, C: Bounds, n: int, kernels: Index | None = None, title: str = ""
     ) -> GeneralizedProblem:
         """The problem over some of the n kernels; prices and constraints are given for all of them."""
-        sigma = np.asarray(self.sigma, dtype=np.float64)
-        sigma = np.full(n, float(sigma)) if sigma.ndim == 0 else sigma
+        prices = check_numbers("sigma", self.sigma)
+        sigma = np.full(n, prices[0]) if np.ndim(self.sigma) == 0 else np.array(prices)
         if sigma.shape != (n,):
             msg = f"sigma has shape {sigma.shape}, expected one number, or a price for each of the {n} kernels"
             raise InputError(msg)

@@ -14,7 +14,7 @@ import xarray as xr
 from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.errors import ConvergenceWarning, InputError, warn
-from dmkl.estimators.checks import check_choice, check_positive, one_for_each
+from dmkl.estimators.checks import check_choice, check_count, check_positive, one_for_each
 from dmkl.estimators.margin import MarginClassifier
 from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
 from dmkl.estimators.problems import Loss, Multiclass, Problems
@@ -153,9 +153,10 @@ class NCuts(MarginClassifier):
         super()._check_parameters()
         check_choice("loss", self.loss, ("hinge", "square"))
         check_choice("sharing", self.sharing, ("mean", "own", "joint"))
-        if not (self.n_examples >= 1 and self.n_examples == int(self.n_examples)):
-            msg = f"n_examples must be a whole number, at least 1, got {self.n_examples!r}"
-            raise InputError(msg)
+        check_count("n_examples", self.n_examples)
+        check_count("random_state", self.random_state, least=0)
+        check_count("max_iter", self.max_iter)
+        check_positive("tol", self.tol)
         check_positive("lam", self.lam)
         if self.loss == "square" and self.multiclass == "ovo":
             msg = "the square loss is for one class against the rest; take multiclass='ovr', or loss='hinge'"

@@ -44,9 +44,13 @@ class Recipe:
         """The inverse of `as_json`; StoreError if it is of no known function."""
         made = dict(recipe)
         function, columns = made.pop("function", None), made.pop("columns", None)
-        if function not in STATISTIC:
-            msg = f"kernel {name!r} was made by {function!r}, which this dmkl does not know; install a newer dmkl"
+        if not isinstance(function, str) or function not in STATISTIC:
+            msg = f"kernel {name!r} was made by {function!r:.80}, which this dmkl does not know; install a newer dmkl"
             raise StoreError(msg)
-        parameters = {key: tuple(v) if isinstance(v, list) else v for key, v in made.pop("parameters").items()}
+        given = made.pop("parameters", None)
+        if not isinstance(given, dict) or not isinstance(columns, list | None):
+            msg = f"the recipe of kernel {name!r} is damaged: its parameters or columns are missing; build it again"
+            raise StoreError(msg)
+        parameters = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
         feature = made.pop("feature", None)
         return cls(name, function, feature, None if columns is None else tuple(columns), parameters, made)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import reprlib
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dmkl.errors import InputError
+from dmkl.inputs.documents import read_document
 
 __all__ = ["did_you_mean", "plain", "read_columns", "read_specs", "shown", "some"]
 
@@ -58,7 +57,7 @@ def _read_toml(path: Path) -> list[dict[str, Any]]:
     if path.suffix.lower() != ".toml":
         msg = f"a file of kernel specifications ends in .toml, got {path}"
         raise InputError(msg)
-    content = _load(path, "specifications")
+    content = read_document(path, "specifications")
     tables = content.pop("kernel", None)
     if not isinstance(tables, list) or not tables or content:
         found = some([*content, *([] if tables is None else [f"kernel = {shown(tables)}"])]) or "an empty file"
@@ -69,19 +68,6 @@ def _read_toml(path: Path) -> list[dict[str, Any]]:
         if isinstance(spec.get("columns"), str):
             spec["columns"] = str(path.parent / spec["columns"])
     return specs
-
-
-def _load(path: Path, what: str) -> Any:
-    """The content of a .toml, .json or .gmt file."""
-    parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads, ".gmt": _parse_gmt}
-    try:
-        return parsers[path.suffix.lower()](path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        msg = f"the file of {what} {path} cannot be read: {error.strerror}"
-        raise InputError(msg) from error
-    except ValueError as error:  # tomllib's, json's, Unicode's and our own
-        msg = f"the file of {what} {path} is not valid {path.suffix[1:].upper()}: {error}"
-        raise InputError(msg) from error
 
 
 def _parse_gmt(text: str) -> dict[str, list[str]]:
@@ -110,7 +96,7 @@ def read_columns(value: Any) -> Any:
             f"got {shown(str(value))}; a single column stands in a list too"
         )
         raise ValueError(msg)
-    content = _load(path, "column sets")
+    content = read_document(path, "column sets", {".gmt": _parse_gmt})
     if not isinstance(content, dict):
         msg = f"the file of column sets {path} must map names to lists of columns, got {shown(content)}"
         raise InputError(msg)

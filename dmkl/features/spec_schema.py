@@ -15,6 +15,10 @@ from dmkl.inputs.feature_matrices import FeatureMatrix
 __all__ = ["MODELS", "NO_GRID", "OnColumns", "Random", "Spec", "listed"]
 
 
+MOST_COPIES = 1_000_000
+"""Random kernels of one specification, each a matrix of its own."""
+
+
 def listed(value: Any) -> Any:
     """Make a list of a single value."""
     return value if isinstance(value, tuple) else (value,)
@@ -211,7 +215,9 @@ class Random(Spec):
     """A function of no features."""
 
     seed: _Seeds = Field(default=(0,), description="an integer ≥ 0 or a list of them")
-    copies: _Count = Field(default=1, description="an integer ≥ 1")
+    copies: Annotated[int, Field(ge=1, le=MOST_COPIES)] = Field(
+        default=1, description=f"an integer from 1 to {MOST_COPIES:,}"
+    )
 
     @model_validator(mode="after")
     def _one_seed(self) -> Random:

@@ -12,6 +12,7 @@ a grid. `plan` turns each combination into one kernel with a name of its own.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,13 @@ from dmkl.features.functions import FUNCTIONS
 from dmkl.features.spec_files import did_you_mean, plain, read_specs, shown, some
 from dmkl.features.spec_schema import MODELS, NO_GRID, OnColumns, Random, Spec, listed
 from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.formats.limits import check_memory
 
 __all__ = ["FUNCTIONS", "Planned", "plan", "read_specs"]
+
+
+_PLANNED_BYTES = 2048
+"""What one kernel of a plan takes with its name and parameters."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,8 @@ def _reworded(error: ValidationError, function: str, *, several: bool) -> Iterat
 
 
 def _label(spec: Mapping[str, Any]) -> str:
-    return some(listed(spec.get("name") or spec.get("function") or "no function"))
+    text = some(listed(spec.get("name") or spec.get("function") or "no function"))
+    return text if text.isprintable() else shown(text)
 
 
 # --- planning --------------------------------------------------------------------------------------------------------
@@ -186,6 +193,7 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Planned]
                 derived = model.derived(n_columns, here)
                 maker = {"feature": feature, "function": function, "columns": subset}
                 source = {key: value for key, value in maker.items() if value is not None}
+                _check_number(here, len(planned) + math.prod(map(len, axes.values())))
                 for values in itertools.product(*axes.values()):
                     parameters = dict(zip(axes, values, strict=True)) | derived
                     fields = source | parameters
@@ -203,6 +211,13 @@ def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Planned]
             )
             raise InputError(msg)
     return planned, list(dict.fromkeys(notes))  # several functions of one spec leave out the same
+
+
+def _check_number(where: str, n_kernels: int) -> None:
+    """Refuse more kernels than can be listed, before they are."""
+    check_memory(
+        f"{where}: the list of {n_kernels:,} kernels", n_kernels * _PLANNED_BYTES, "ask for fewer, or allow more"
+    )
 
 
 def _subsets(

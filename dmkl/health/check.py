@@ -126,7 +126,8 @@ def _repetitions(source: TileSource, kernels: Index, portraits: Sequence[Portrai
         for j, table in enumerate(tables):
             same[j] = earlier.setdefault(table.tobytes(), j)
     projections = np.stack([p.projections for p in portraits])
-    frobenius = np.array([p.frobenius for p in portraits])
+    units = np.array([p.unit for p in portraits])
+    frobenius = np.array([p.frobenius for p in portraits]) / units
     # Below 1e-10 a difference tells nothing whatever the precision: sums over many entries round too.
     noise = PROBES * max(4 * float(np.finfo(source.dtype).eps), 1e-10) * frobenius
     size = np.linalg.norm(projections.reshape(len(kernels), -1), axis=1)
@@ -134,7 +135,7 @@ def _repetitions(source: TileSource, kernels: Index, portraits: Sequence[Portrai
         first = int(same[group[0]])
         for j in group[1:]:
             if same[j] == j:
-                same[j], factor[j] = first, size[j] / size[first]
+                same[j], factor[j] = first, size[j] / size[first] * (units[j] / units[first])
     return same, factor
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -55,7 +56,10 @@ class Portrait:
     """Largest difference between a stored row sum and the sum of its row, relative to the sum of |K_ab|."""
     diagonal_error: float = float("nan")
     extremes: Extremes | None = None
+    unit: float = 1.0
+    """A power of two next to the largest entry: figures that are squared are taken of the kernel divided by it."""
     projections: Array = field(default_factory=lambda: np.full((PROBES, PROBES), np.nan))
+    """RᵀKR of the probes R, (PROBES, PROBES), divided by `unit`."""
 
 
 def examine(source: TileSource, kernel: int, plan: Plan) -> Portrait:
@@ -78,7 +82,7 @@ def _read_entries(source: TileSource, kernel: int, portrait: Portrait, held: dic
     sums = np.zeros(tiling.rows)
     sizes = np.zeros(tiling.rows)
     diagonal = np.full(tiling.rows, np.nan)
-    squares = 0.0
+    norm = 0.0
     table = source.tile_crc32c()[kernel] if hasattr(source, "tile_crc32c") else None
     above: tuple[int, int, Array] | None = None
     for (_, i, j), tile in _tiles(source, _keys(source, kernel), portrait):
@@ -103,8 +107,8 @@ def _read_entries(source: TileSource, kernel: int, portrait: Portrait, held: dic
         rows, cols = tiling.row_slice(i), tiling.col_slice(j)
         magnitude = np.abs(block)
         portrait.largest = max(portrait.largest, float(magnitude.max()))
-        square = float(np.vdot(block, block))
-        squares += square
+        size = _norm(block)
+        norm = math.hypot(norm, size)
         sums[rows] += block.sum(axis=1)
         sizes[rows] += magnitude.sum(axis=1)
         if tiling.upper and i == j:
@@ -113,12 +117,12 @@ def _read_entries(source: TileSource, kernel: int, portrait: Portrait, held: dic
         elif tiling.upper:
             sums[cols] += block.sum(axis=0)
             sizes[cols] += magnitude.sum(axis=0)
-            squares += square
+            norm = math.hypot(norm, size)
         if held is not None:
             held[kernel, i, j] = block
     if portrait.damaged or portrait.not_finite:
         return
-    portrait.frobenius = float(np.sqrt(squares))
+    portrait.frobenius = norm
     index = np.array([kernel])
     stored = source.row_sum(index)
     if stored is not None:
@@ -168,6 +172,17 @@ def _tiles(source: TileSource, keys: Sequence[TileKey], portrait: Portrait) -> I
             yield from alone
 
 
+def _unit(largest: float) -> float:
+    """The power of two next to a size: numbers that are divided by it can be squared, whatever they are."""
+    return math.ldexp(1.0, math.frexp(largest)[1] - 1) if largest > 0 else 1.0
+
+
+def _norm(block: Array) -> float:
+    """‖K‖_F of a block, without overflow."""
+    unit = _unit(float(np.abs(block).max(initial=0.0)))
+    return float(np.linalg.norm(block / unit)) * unit
+
+
 def _largest(difference: Array) -> float:
     return float(np.abs(difference).max())
 
@@ -187,14 +202,15 @@ def _spectrum(
     view = View(source, np.array([kernel]), rows, rows)
     unit = Unit(np.array([0]), tuple(view.tile_tasks()), first=True)
     double = np.dtype(np.float64)
+    scale = portrait.unit = _unit(portrait.largest)
 
     def products(*columns: Columns) -> list[Array]:
         return sweep([Lens(view, Fitted())], unit, list(columns), plan.tasks_per_machine, held)
 
     def matvec(vector: Array) -> Array:
-        return np.asarray(products(Columns(vector[:, None], "each", None, double))[0][0, :, 0])
+        return np.asarray(products(Columns(vector[:, None], "each", None, double))[0][0, :, 0]) / scale
 
     probes = centered_probes(len(rows), PROBES, np.random.default_rng(plan.seed))
-    portrait.projections = products(Columns(probes, "project", None, double))[0][0]
+    portrait.projections = products(Columns(probes, "project", None, double))[0][0] / scale
     rng = np.random.default_rng([plan.seed, kernel + 1])
-    portrait.extremes = extreme_eigenvalues(matvec, len(rows), n_steps=plan.n_steps, rng=rng)
+    portrait.extremes = extreme_eigenvalues(matvec, len(rows), n_steps=plan.n_steps, rng=rng).scaled(scale)

@@ -13,7 +13,7 @@ from dmkl.errors import InputError
 from dmkl.inputs.feature_matrices import LABEL_ROLES, SourceMatrix, UnalignedFeatures, array_matrix
 from dmkl.inputs.file_source import KernelArray, kernel_names
 from dmkl.inputs.folders import PathLike, find_files
-from dmkl.inputs.formats.file_arrays import FileArray, role_of, vector, where
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, role_of, vector, where
 from dmkl.inputs.formats.registry import Format, arrays_in, format_of
 from dmkl.inputs.formats.tables import LastOpened
 from dmkl.inputs.formats.text import read_array
@@ -27,6 +27,7 @@ _REFUSED = {
     "sparse": "is sparse, but kernels are computed from dense rows; save it dense",
     "complex": "is complex, expected real numbers; save real and imaginary parts as columns of their own",
     "Python objects": "holds Python objects, never unpickled: they can run any code; save numbers",
+    ELSEWHERE[0]: ELSEWHERE[1],
 }
 
 
@@ -101,7 +102,8 @@ def _array_file(path: Path, last: LastOpened, unaligned: UnalignedFeatures) -> l
 
 def _is_feature_matrix(variable: FileArray) -> bool:
     """Whether an array is a feature matrix; the one array of a file without names is meant for one."""
-    if variable.name and (len(variable.shape) != 2 or variable.is_text):
+    unknown = variable.problem == ELSEWHERE[0]  # no shape tells whether it is a matrix
+    if not unknown and variable.name and (len(variable.shape) != 2 or variable.is_text):
         return False
     if variable.problem in _REFUSED:
         msg = f"{where(variable)} {_REFUSED[variable.problem]}"

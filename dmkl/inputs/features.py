@@ -14,6 +14,7 @@ from dmkl.errors import InputError
 from dmkl.inputs.feature_files import from_files
 from dmkl.inputs.feature_matrices import FeatureMatrix, SourceMatrix, UnalignedFeatures, aligned
 from dmkl.inputs.feature_objects import from_memory
+from dmkl.inputs.formats.limits import check_memory
 from dmkl.inputs.joins import Join, Named, check_join, joined, places, warn_of_positions
 from dmkl.inputs.labels import Labels, sample_names
 from dmkl.inputs.side_data import OF_SAMPLES, KernelShape, SideData, gather, names_beside
@@ -112,6 +113,7 @@ def as_features(
     if wanted is None:
         warn_of_positions(unnamed, [*named, *labeled], order)
     n_rows = _common_length(sources, order)
+    check_memory(f"the order of {n_rows:,} samples", 8 * n_rows, "allow more, or look whether the features are damaged")
     masks = _masks(present or {}, [matrix.name for matrix in sources], n_rows)
     blocks = {matrix.name: _aligned(matrix, order, masks.get(matrix.name), unaligned.notes) for matrix in sources}
     labels, _ = gather(found, KernelShape(len(blocks), n_rows, n_rows, order), unaligned.notes)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import FileArray, shape_text, stamp, where
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, shape_text, stamp, where
 from dmkl.inputs.formats.text import TextMatrix
 from dmkl.inputs.kernel_sources import ArraySource, Axes, KernelSource, Matrix, StripBuffer, kernel_axis
 
@@ -144,6 +144,9 @@ def _find_kernels(path: Path, held: Sequence[FileArray]) -> list[FileArray]:
         )
         raise InputError(msg)
     if not likely:
+        for variable in held:
+            if variable.problem == ELSEWHERE[0]:  # no shape tells whether it is a kernel
+                _refuse(variable)
         msg = (
             f"there are no kernels in {path}: expected an array of kernels (n, m, m), or square matrices; "
             f"found {', '.join(map(str, held)) or 'nothing'}. Rectangular kernels must be named "
@@ -157,6 +160,7 @@ _NAMED_PROBLEMS = {
     "sparse": "is sparse, but kernels are stored dense; save full({name})",
     "complex": "is complex, expected real numbers; save real({name}) if the imaginary part is rounding",
     "Python objects": "holds Python objects, never unpickled: they can run any code; save numbers",
+    ELSEWHERE[0]: ELSEWHERE[1],
 }
 
 

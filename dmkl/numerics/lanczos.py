@@ -27,6 +27,11 @@ class Extremes:
     steps: int
     """Products that were taken."""
 
+    def scaled(self, factor: float) -> Extremes:
+        """Those of the matrix times a positive factor."""
+        lowest, lowest_bound = self.lowest * factor, self.lowest_bound * factor
+        return Extremes(lowest, lowest_bound, self.highest * factor, self.highest_bound * factor, self.steps)
+
 
 def extreme_eigenvalues(
     matvec: Callable[[Array], Array], size: int, *, n_steps: int, rng: np.random.Generator

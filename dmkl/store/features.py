@@ -22,8 +22,10 @@ from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.arrays import Array, Float, Index, Mask
-from dmkl.errors import StoreError
+from dmkl.errors import DmklError, StoreError, one_line
 from dmkl.inputs.feature_matrices import FeatureMatrix, check_rows
+from dmkl.inputs.formats.zarr_chunks import check_chunks
+from dmkl.store.consistency import check_tables
 from dmkl.store.layout import create_strings
 from dmkl.store.metadata import open_part
 
@@ -96,12 +98,16 @@ class StoredTable(FeatureTable):
         """The table at a place; StoreError if it is damaged."""
         try:
             group = open_part(location, path)
-            values, names = group["values"], group["column"][:] if "column" in group else None
+            values = group["values"]
+            check_tables(values, group.get("column"), group["center"], f"{path} of {location}")
+            names = group["column"][:] if "column" in group else None
             center: Float = np.asarray(group["center"][:], dtype=np.float64)
             name, content = str(group.attrs["name"]), str(group.attrs["content"])
             n_missing = int(group.attrs["n_missing"])
-        except (KeyError, ValueError, RuntimeError) as error:
-            msg = f"the features {path} of {location} are damaged ({error}); build the kernels again"
+        except DmklError:
+            raise
+        except Exception as error:  # Zarr raises of many kinds
+            msg = f"the features {path} of {location} are damaged ({one_line(error)}); build the kernels again"
             raise StoreError(msg) from error
         columns = None if names is None else tuple(str(column) for column in names)
         return cls(name, values.shape, np.dtype(values.dtype), columns, content, center, n_missing, location, path)
@@ -114,8 +120,9 @@ class StoredTable(FeatureTable):
         try:
             group = open_part(self.location, self.path)
             content, values = group.attrs.get("content"), group["values"]
-        except (FileNotFoundError, KeyError, ValueError) as error:
-            msg = f"the features {self.name!r} are not in {self.location} any more ({error}); build the kernels again"
+        except Exception as error:
+            told = one_line(error)
+            msg = f"the features {self.name!r} are not in {self.location} any more ({told}); build the kernels again"
             raise StoreError(msg) from error
         if content != self.content:
             msg = (
@@ -142,9 +149,12 @@ class StoredTable(FeatureTable):
 
     def _part(self, rows: slice | Index, columns: slice | Index | None) -> Array:
         try:
+            key = rows if columns is None else (rows, columns)
+            check_chunks(self._values, key, f"the features {self.name!r} in {self.location}")
             found = np.asarray(self._values.oindex[rows, slice(None) if columns is None else columns])
-        except (ValueError, RuntimeError) as error:
-            msg = f"the features {self.name!r} in {self.location} cannot be read: {error}; build the kernels again"
+        except Exception as error:
+            told = one_line(error)
+            msg = f"the features {self.name!r} in {self.location} cannot be read: {told}; build the kernels again"
             raise StoreError(msg) from error
         if np.isposinf(found).any():  # the fill value, which no stored table holds: a chunk is missing
             msg = f"a part of the features {self.name!r} in {self.location} is missing; build the kernels again"
@@ -277,7 +287,19 @@ def read_tables(location: str | Store, within: str = "") -> dict[str, FeatureTab
     path = f"{within}/{FEATURES}".lstrip("/")
     try:
         group = open_part(location, path)
-    except (FileNotFoundError, KeyError, ValueError):
+    except (FileNotFoundError, KeyError):
         return {}
-    tables = [StoredTable.open(location, f"{path}/{key}") for key in sorted(group.group_keys(), key=int)]
+    except Exception as error:
+        msg = f"the features of {location} are damaged ({one_line(error)}); build the kernels again"
+        raise StoreError(msg) from error
+    tables = [StoredTable.open(location, f"{path}/{key}") for key in _keys(group, location)]
     return {table.name: table for table in tables}
+
+
+def _keys(group: Any, location: str | Store) -> list[str]:
+    """Names of the groups of tables, in their order."""
+    try:
+        return sorted(group.group_keys(), key=int)
+    except Exception as error:
+        msg = f"the features of {location} are damaged ({one_line(error)}); build the kernels again"
+        raise StoreError(msg) from error

@@ -12,11 +12,11 @@ from zarr.abc.store import Store
 
 from dmkl import progress, settings
 from dmkl.arrays import Array
-from dmkl.errors import IndefiniteKernelWarning, InputError
+from dmkl.errors import IndefiniteKernelWarning, InputError, MemoryBudgetError
 from dmkl.inputs.kernel_sources import KernelSource, Matrix, fingerprint
 from dmkl.inputs.labels import Labels, as_text, unique_names
 from dmkl.numerics.psd import Repair, repair_psd, worst_minor
-from dmkl.store.layout import Header
+from dmkl.store.layout import Header, check_names
 from dmkl.store.reader import Location
 from dmkl.store.writer import StoreWriter
 
@@ -57,6 +57,7 @@ def ingest(
     header = Header(
         rows, cols, _stored_dtype(dtype, first).name, settings.tile_size(max(rows, cols), tile), symmetric, full
     )
+    check_names(header, source.n_kernels)
     nodes = labels.checked(rows, cols, rectangular=not symmetric or full)
     if nodes["train_sample"] is not None and symmetric and labels.train_samples is None:
         nodes["train_sample"] = nodes["sample"]
@@ -95,7 +96,7 @@ def ingest(
         if source.names is not None and len(names) != len(source.names):
             msg = f"found {len(names)} kernels but {len(source.names)} names"
             raise InputError(msg)
-    except InputError:
+    except (InputError, MemoryBudgetError):
         writer.abandon()
         raise
     finally:

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from zarr.codecs import Crc32cCodec
 
+from dmkl import settings
 from dmkl.arrays import Array
+from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.numerics.tiling import Tiling
 from dmkl.store.schema import NODES
 
-__all__ = ["Header", "create_array", "create_strings", "header_of", "is_recoverable", "provenance_of"]
+__all__ = [
+    "Header",
+    "check_names",
+    "check_room",
+    "create_array",
+    "create_strings",
+    "header_of",
+    "is_recoverable",
+    "provenance_of",
+]
+
+
+_NAME_BYTES = 64
+"""What a name takes as a string of Python, and its place in an array."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +47,48 @@ class Header:
     def tiling(self) -> Tiling:
         """The tiles of one kernel."""
         return Tiling(self.rows, self.cols, self.tile, upper=self.symmetric and not self.full)
+
+
+def check_names(header: Header, n_kernels: int | None) -> None:
+    """Refuse a set whose names alone take more memory than a computation may, before they are made.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If they do.
+    """
+    budget_bytes = settings.memory_budget_bytes()
+    needed_bytes = (header.rows + header.cols + (n_kernels or 1)) * _NAME_BYTES
+    if needed_bytes > budget_bytes:
+        msg = (
+            f"the names in {_told(header, n_kernels)} take {needed_bytes:.3g} bytes of memory, and {budget_bytes:.3g} "
+            "are allowed (the setting dmkl.memory); allow more, or look whether the source is damaged"
+        )
+        raise MemoryBudgetError(msg)
+
+
+def check_room(path: Path, header: Header, n_kernels: int | None) -> None:
+    """Refuse a set that is larger than the whole disk that it would lie on, before anything of it is written.
+
+    Raises
+    ------
+    InputError
+        If it is.
+    """
+    disk = shutil.disk_usage(next(folder for folder in path.parents if folder.exists()))
+    rows, cols = header.tiling.shape
+    n_tiles = rows * (rows + 1) // 2 if header.tiling.upper else rows * cols
+    needed_bytes = (n_kernels or 1) * n_tiles * header.tile**2 * np.dtype(header.dtype).itemsize
+    if needed_bytes > disk.total:
+        msg = (
+            f"{_told(header, n_kernels)} takes {needed_bytes:.3g} bytes, and the whole disk of {path} has "
+            f"{disk.total:.3g}; write it to another disk, or take fewer kernels"
+        )
+        raise InputError(msg)
+
+
+def _told(header: Header, n_kernels: int | None) -> str:
+    return f"a set of {n_kernels or 1:,} kernels of {header.rows:,} × {header.cols:,}"
 
 
 def header_of(group: Any) -> Header | None:

@@ -19,9 +19,18 @@ from zarr.abc.store import Store
 
 from dmkl import settings
 from dmkl.arrays import Array, Index
-from dmkl.errors import CorruptTileError, FormatVersionError, IncompleteStoreError, StoreError, StoreNotFoundError
+from dmkl.errors import (
+    CorruptTileError,
+    DmklError,
+    FormatVersionError,
+    IncompleteStoreError,
+    StoreError,
+    StoreNotFoundError,
+    one_line,
+)
 from dmkl.files.checksums import crc32c
 from dmkl.numerics.tiling import Tiling
+from dmkl.store.consistency import check_metadata, check_unique
 from dmkl.store.metadata import is_sealed, open_group
 from dmkl.store.schema import FORMAT, FORMAT_VERSION
 from dmkl.store.tiles import plain_folder
@@ -77,12 +86,16 @@ class StoreReader:
         self.attrs: dict[str, Any] = attrs
         self.sealed = is_sealed(self._group)  # whether its metadata carry a checksum
         try:
+            check_metadata(self._group, attrs, str(self.location))
             self._open()
+        except DmklError:
+            raise
         except KeyError as error:
             msg = f"{self.location} is damaged: it has no {error.args[0]!r}; import or build it again"
             raise StoreError(msg) from error
-        except ValueError as error:  # what zarr's codecs raise for damaged names or labels
-            msg = f"{self.location} is damaged: its names or labels cannot be read ({error}); import or build it again"
+        except Exception as error:  # what Zarr raises for damaged metadata, names or labels is of many kinds
+            told = one_line(error)
+            msg = f"{self.location} is damaged: its names or labels cannot be read ({told}); import or build it again"
             raise StoreError(msg) from error
 
     def _open(self) -> None:
@@ -102,6 +115,8 @@ class StoreReader:
         self.train_samples: Array = (
             _strings(self._group["train_sample"][:]) if "train_sample" in self._group else self.samples
         )
+        for what, names in (("kernel", self.names), ("sample", self.samples), ("train_sample", self.train_samples)):
+            check_unique(names, what, str(self.location))
         self.labels: Array | None = self._optional("label")
         if self.labels is None:
             self.labels = self._optional("target")
@@ -157,8 +172,8 @@ class StoreReader:
         where = f"{name!r} of {self.location}"
         try:
             values = np.asarray(self._group[name].oindex[kernels, slice(None)], dtype=np.float64)
-        except (KeyError, ValueError, RuntimeError) as error:
-            msg = f"{where} is damaged: {error}; import or build the set again"
+        except Exception as error:
+            msg = f"{where} is damaged: {one_line(error)}; import or build the set again"
             raise StoreError(msg) from error
         missing = np.flatnonzero(np.isnan(values).any(axis=1))  # an absent chunk reads as the fill value
         if len(missing):
@@ -172,8 +187,8 @@ class StoreReader:
         if table is None:
             try:
                 table = self._table = np.asarray(self._group["tile_crc32c"][:], dtype=np.uint32)
-            except (KeyError, ValueError, RuntimeError) as error:
-                msg = f"'tile_crc32c' of {self.location} is damaged: {error}; import or build the set again"
+            except Exception as error:
+                msg = f"'tile_crc32c' of {self.location} is damaged: {one_line(error)}; import or build the set again"
                 raise StoreError(msg) from error
         return table
 
@@ -274,8 +289,8 @@ class StoreReader:
         j, row, col = key
         try:
             tile = np.asarray(self._gram[j, self.tiling.row_slice(row), self.tiling.col_slice(col)])
-        except (ValueError, RuntimeError) as error:  # what zarr's codecs raise for a damaged chunk
-            msg = f"{self._name(key)} cannot be read: {error}"
+        except Exception as error:  # what Zarr's codecs raise for a damaged chunk
+            msg = f"{self._name(key)} cannot be read: {one_line(error)}"
             raise CorruptTileError(msg) from error
         # An absent chunk reads as the fill value, NaN, which no stored tile holds.
         if np.isnan(tile.ravel()[0]):
@@ -328,8 +343,10 @@ def _open_group(location: str | Store) -> Any:
             raise IncompleteStoreError(msg) from error
         msg = f"there is no kernel set at {location}; make one with dmkl.create or `dmkl import`"
         raise StoreNotFoundError(msg) from error
-    except (ValueError, TypeError, KeyError) as error:  # a Zarr array, or metadata that cannot be read
-        msg = f"{location} is no Zarr group, so no kernel set: {error}"
+    except DmklError:
+        raise
+    except Exception as error:  # a Zarr array, or metadata that cannot be read
+        msg = f"{location} is no Zarr group, so no kernel set: {one_line(error)}"
         raise StoreError(msg) from error
 
 
@@ -337,7 +354,7 @@ def _check_root(attrs: dict[str, Any], where: str) -> None:
     if attrs.get("format") != FORMAT:
         msg = (
             f"{where} is a Zarr group but not a kernel set: its attribute 'format' is "
-            f"{attrs.get('format')!r}, expected {FORMAT!r}"
+            f"{attrs.get('format')!r:.80}, expected {FORMAT!r}"
         )
         raise StoreError(msg)
     version = attrs.get("format_version")

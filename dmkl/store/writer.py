@@ -31,7 +31,15 @@ from dmkl.errors import InputError, StoreExistsError
 from dmkl.files.writing import full_disk
 from dmkl.inputs.feature_matrices import FeatureMatrix
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
-from dmkl.store.layout import Header, create_array, create_strings, header_of, is_recoverable, provenance_of
+from dmkl.store.layout import (
+    Header,
+    check_room,
+    create_array,
+    create_strings,
+    header_of,
+    is_recoverable,
+    provenance_of,
+)
 from dmkl.store.metadata import SEAL, seal
 from dmkl.store.reader import Location, as_location, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
@@ -81,6 +89,7 @@ class StoreWriter:
                     "(overwrite=True, --overwrite)"
                 )
                 raise StoreExistsError(msg)
+            check_room(final, header, n_kernels)
             final.parent.mkdir(parents=True, exist_ok=True)
             self._target = str(partial_path(final))
         # Leave to replace a set is no leave to replace what else stands where it is written.

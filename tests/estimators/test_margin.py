@@ -363,7 +363,7 @@ def test_what_a_fit_refuses(kernels):
         (dmkl.MKSVM(C=[1, 2, 3]), "C has 3 values and there are 1 problems"),
         (dmkl.MKSVM(multiclass="one"), "multiclass must be 'ovr'"),
         (dmkl.MKSVM(tol=0), "tol must be positive"),
-        (dmkl.MKSVM(max_iter=0), "max_iter must be at least 1"),
+        (dmkl.MKSVM(max_iter=0), "max_iter must be a whole number, at least 1"),
         (dmkl.MKSVM(steps=("center", "unit")), "steps takes names of steps"),
         (dmkl.GMKL(-1), "C must be"),
         (dmkl.GMKL(C=[1, 2]), "C has 2 values and there are 1 problems"),

@@ -635,7 +635,7 @@ def refused(words, action, kind=InputError):
         ({"lam": np.inf}, ["lam must be", "finite", "got inf"]),
         ({"lam": np.nan}, ["lam must be", "got nan"]),
         ({"tol": 0}, ["tol must be positive", "got 0"]),
-        ({"max_iter": 0}, ["max_iter must be at least 1", "got 0"]),
+        ({"max_iter": 0}, ["max_iter must be a whole number, at least 1", "got 0"]),
         (
             {"solver": "newton"},
             ["solver must be 'auto', 'direct', 'cg', 'anchored', 'subspace', 'interleaved' or 'dual'", "got 'newton'"],

@@ -287,7 +287,7 @@ def test_a_search_over_C(tmp_path):
         ({"lam": np.inf}, None, "lam must be positive and finite"),
         ({"C": [1.0, 2.0]}, None, "C has 2 values and there are 10 problems"),
         ({"tol": 0}, None, "tol must be positive"),
-        ({"max_iter": 0}, None, "max_iter must be at least 1"),
+        ({"max_iter": 0}, None, "max_iter must be a whole number, at least 1"),
     ],
 )
 def test_what_breaks_a_rule(parameters, labels, told):

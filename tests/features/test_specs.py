@@ -476,8 +476,8 @@ KNOWN = ", ".join(FUNCTIONS)
         ),
         ({"function": "random", "mean": 0}, "mean must be a number > 0 or a list of them, got 0"),
         ({"function": "random", "seed": -1}, "seed must be an integer ≥ 0 or a list of them, got -1"),
-        ({"function": "random", "copies": 0}, "copies must be an integer ≥ 1, got 0"),
-        ({"function": "random", "copies": [1, 2]}, "copies must be an integer ≥ 1, got [1, 2]"),
+        ({"function": "random", "copies": 0}, "copies must be an integer from 1 to 1,000,000, got 0"),
+        ({"function": "random", "copies": [1, 2]}, "copies must be an integer from 1 to 1,000,000, got [1, 2]"),
         ({"function": "random_rbf", "dimensions": 0}, "dimensions must be an integer ≥ 1 or a list of them, got 0"),
         (
             {"function": "random", "copies": 2, "seed": [1, 2]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import DmklError, InputError, one_line
 from dmkl.inputs.kernel_sources import Matrix
 from dmkl.inputs.labels import as_text
 
-__all__ = ["ROLES", "FileArray", "damaged_as", "role_of", "shape_text", "stamp", "vector", "where"]
+__all__ = ["ELSEWHERE", "ROLES", "FileArray", "damaged_as", "role_of", "shape_text", "stamp", "vector", "where"]
 
 ROLES: Final = {
     name: role
@@ -32,6 +33,14 @@ ROLES: Final = {
     for name in names
 }
 """What variables and files of these names are taken for."""
+
+
+ELSEWHERE: Final = (
+    "kept in other files",
+    "keeps its values in other files, which are not read unasked: a file may name any of this machine. Set "
+    "dmkl.external-files to true if you trust it (DASK_DMKL__EXTERNAL_FILES=true)",
+)
+"""The problem of an array that its file only points to, and what messages say of it."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,9 @@ class FileArray:
     def __str__(self) -> str:
         kind = "strings" if self.is_text else str(self.dtype)
         lengths = f"{shape_text(self.shape)} " if self.shape else "one "
-        return f"{self.name or self.path.name} ({lengths}{kind}{f', {self.problem}' if self.problem else ''})"
+        problem = f", {self.problem}" if self.problem else ""
+        name = self.name or self.path.name
+        return f"{name if name.isprintable() else repr(name)} ({lengths}{kind}{problem})"
 
 
 @contextmanager
@@ -73,10 +84,10 @@ def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
     """Raise what a library raises for a damaged file as an InputError that says `what` first."""
     try:
         yield
-    except InputError:
+    except DmklError:
         raise
     except errors as error:
-        msg = f"{what}: {error}"
+        msg = f"{what}: {one_line(error)}"
         raise InputError(msg) from error
 
 
@@ -113,8 +124,11 @@ def stamp(path: Path) -> dict[str, Any]:
 def vector(values: Any, source: str) -> Array:
     """Values as labels and names need them: vectors with one dimension, whole numbers as integers."""
     array = np.asarray(values)
+    if array.dtype.kind == "U":
+        _check_characters(array, source)
     if array.dtype.kind in "OST":
-        array = np.array([as_text(value) for value in array.ravel().tolist()], dtype=object).reshape(array.shape)
+        with damaged_as(f"{source} holds bytes that are no text in UTF-8", UnicodeDecodeError):
+            array = np.array([as_text(value) for value in array.ravel().tolist()], dtype=object).reshape(array.shape)
         array = array.astype(str) if array.size else array.astype("U1")
     if array.dtype.kind not in "fiubU":
         msg = f"{source} holds {array.dtype}, expected real numbers or strings"
@@ -124,3 +138,12 @@ def vector(values: Any, source: str) -> Array:
     if array.dtype.kind == "f" and array.size and np.array_equal(array, np.round(array)):
         array = array.astype(np.int64)
     return array
+
+
+def _check_characters(text: Array, source: str) -> None:
+    """Refuse strings of four bytes a character that are none: Python cannot hold them."""
+    codes = np.frombuffer(text.tobytes(), np.dtype(np.uint32).newbyteorder(text.dtype.byteorder))
+    bad = (codes > sys.maxunicode) | ((codes >= 0xD800) & (codes < 0xE000))
+    if bad.any():
+        msg = f"{source} is damaged: it holds the number {codes[bad][0]:#x} in place of a character"
+        raise InputError(msg)

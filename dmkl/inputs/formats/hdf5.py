@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,46 +11,113 @@ from typing import Any
 import h5py
 import numpy as np
 
+from dmkl import settings
 from dmkl.arrays import Array
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.errors import InputError
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, damaged_as
+from dmkl.inputs.formats.limits import asked_bytes, check_memory, n_bytes
 
-__all__ = ["H5Array", "hdf5_arrays", "opened"]
+__all__ = ["H5Array", "elsewhere", "hdf5_arrays", "nodes_of", "opened"]
 
 _CACHE_BYTES = 32 * 2**20
 """Decoded chunks that HDF5 keeps: neighboring tiles share those on their border."""
+_MOST_INFLATED = 1032
+"""How many bytes one byte of deflated data can stand for at most."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file, closed at the end."""
-    with damaged_as(f"{path} is not a whole HDF5 file", OSError):
+    # Of a damaged file h5py raises whatever its reader of one of many structures meets.
+    with damaged_as(f"{path} is not a whole HDF5 file", Exception):
         # A lock that a parallel file system does not grant is no reason not to read.
         file = h5py.File(path, "r", locking="best-effort")
-    with file:
-        yield file
+        with file:
+            yield file
 
 
 def hdf5_arrays(path: Path) -> list[FileArray]:
     """The data sets of an HDF5 file, those in groups included."""
-    found: list[FileArray] = []
-
-    def visit(name: str, node: Any) -> None:
-        if not isinstance(node, h5py.Dataset) or node.shape is None:
-            return
-        array = H5Array(path, name)
-        if h5py.check_string_dtype(node.dtype) is not None:
-            found.append(FileArray(path, name, array.shape, np.dtype("U1"), array.fresh, array.strings))
-            return
-        problem = ""
-        if array.dtype.kind == "c":
-            problem = "complex"
-        elif array.dtype.kind not in "fiub":
-            problem = "not numbers"
-        found.append(FileArray(path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem))
-
     with opened(path) as file:
-        file.visititems(visit)
-    return found
+        return [_variable(path, name, node) for name, node in nodes_of(file) if not isinstance(node, h5py.Group)]
+
+
+def _variable(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
+    if node is None:
+        return elsewhere(path, name)
+    array = H5Array(path, name)
+    if h5py.check_string_dtype(node.dtype) is not None:
+        return FileArray(path, name, array.shape, np.dtype("U1"), array.fresh, array.strings)
+    problem = ""
+    if array.dtype.kind == "c":
+        problem = "complex"
+    elif array.dtype.kind not in "fiub":
+        problem = "not numbers"
+    return FileArray(path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem)
+
+
+# --- what a file holds, and what it only points to -------------------------------------------------------------------
+
+
+def nodes_of(
+    file: h5py.File, enter: Callable[[str, h5py.Group], bool] = lambda _, __: True
+) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | None]]:
+    """The groups and data sets that a file holds, by their names, each once; None for what other files hold.
+
+    Links to other files, and data sets that lie in other files, are followed only where the setting
+    ``dmkl.external-files`` says so: the files that they name are any of this machine. Of groups those are gone through
+    that `enter` takes.
+    """
+    follow = bool(settings.get("external-files"))
+    waiting: list[tuple[str, h5py.Group]] = [("", file)]
+    seen = {_address(file)}
+    while waiting:
+        prefix, group = waiting.pop()
+        inside: list[tuple[str, h5py.Group]] = []
+        for key in group:
+            name, link = f"{prefix}{key}", group.get(key, getlink=True)
+            if isinstance(link, h5py.ExternalLink) and not follow:
+                yield name, None
+            if isinstance(link, h5py.SoftLink) or (isinstance(link, h5py.ExternalLink) and not follow):
+                continue
+            node = group[key]
+            if isinstance(node, h5py.Datatype) or _address(node) in seen:
+                continue
+            seen.add(_address(node))
+            if isinstance(node, h5py.Group):
+                yield name, node
+                if enter(name, node):
+                    inside.append((f"{name}/", node))
+            elif not (follow or _is_inside(node)):
+                yield name, None
+            elif node.shape is not None:
+                yield name, node
+        waiting += reversed(inside)
+
+
+def _address(node: h5py.Group | h5py.Dataset) -> tuple[int, int]:
+    info = h5py.h5o.get_info(node.id)
+    return info.fileno, info.addr
+
+
+def _is_inside(node: h5py.Dataset) -> bool:
+    """Whether the values of a data set lie in its own file. Only then may its shape be asked for."""
+    if node.is_virtual:
+        return all(source.file_name == "." for source in node.virtual_sources())
+    return not node.external
+
+
+def elsewhere(path: Path, name: str) -> FileArray:
+    """An array of which the file only says in which other file it is."""
+
+    def refuse() -> Any:
+        msg = f"variable {name!r} of {path} {ELSEWHERE[1]}"
+        raise InputError(msg)
+
+    return FileArray(path, name, (), np.dtype(object), refuse, refuse, ELSEWHERE[0])
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 class H5Array:
@@ -74,15 +142,40 @@ class H5Array:
         return H5Array(self._path, self._name, reverse=self._reverse)
 
     def __getitem__(self, key: Any) -> Array:
-        with damaged_as(f"variable {self._name!r} of {self._path} is damaged", OSError, KeyError, RuntimeError):
+        what = f"variable {self._name!r} of {self._path}"
+        needed = max(asked_bytes(self.shape, key, self.dtype.itemsize), n_bytes(self.chunks or (), self.dtype.itemsize))
+        check_memory(f"a part of {what}", needed, "write it in smaller chunks, or allow more")
+        with damaged_as(f"{what} is damaged", Exception):
             if self._node is None:
                 self._file = h5py.File(self._path, "r", locking="best-effort", rdcc_nbytes=_CACHE_BYTES)
                 self._node = self._file[self._name]
+                _check_stored(what, self._node)
             found = np.asarray(self._node[key if not self._reverse or key is Ellipsis else key[::-1]])
         # Reversing what is left of the axes puts them in their order, whichever an integer has taken away.
         return found.T if self._reverse else found
 
     def strings(self) -> Array:
         """All of it, as strings."""
-        with opened(self._path) as file:
+        what = f"variable {self._name!r} of {self._path}"
+        check_memory(what, n_bytes(self.shape, self.dtype.itemsize + 64), "allow more")
+        with opened(self._path) as file, damaged_as(f"{what} is damaged", Exception):
+            _check_stored(what, file[self._name])
             return np.asarray(file[self._name].asstr()[...])
+
+
+def _check_stored(what: str, node: h5py.Dataset) -> None:
+    """Refuse a data set of which nothing was ever written, and chunks that inflate to more than they should hold."""
+    if node.size and not node.is_virtual and not node.external and not node.id.get_storage_size():
+        msg = f"{what} has the shape {node.shape}, but none of its values was ever written"
+        raise InputError(msg)
+    if node.chunks is None or node.compression != "gzip":
+        return
+    # HDF5 inflates a chunk to its end, however long that is.
+    most = n_bytes(node.chunks, node.dtype.itemsize)
+    suspicious: list[tuple[int, ...]] = []
+    least = settings.memory_budget_bytes() // _MOST_INFLATED
+    node.id.chunk_iter(lambda chunk: suspicious.append(chunk.chunk_offset) if chunk.size > least else None)
+    for offset in suspicious:
+        if len(zlib.decompressobj().decompress(node.id.read_direct_chunk(offset)[1], most + 1)) > most:
+            msg = f"{what} is damaged: its chunk at {offset} inflates to more than the {most} bytes of a chunk"
+            raise InputError(msg)

@@ -1,4 +1,4 @@
-"""Kernels in MATLAB's files: v5 one variable at a time through SciPy, v7.3 in parts through HDF5."""
+"""Kernels in MATLAB's files: v5 one variable at a time through a process with SciPy, v7.3 in parts through HDF5."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import h5py
 import numpy as np
-import scipy.io
-import scipy.sparse
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
-from dmkl.inputs.formats.hdf5 import H5Array, opened
+from dmkl.inputs.formats.hdf5 import H5Array, elsewhere, nodes_of, opened
+from dmkl.inputs.formats.limits import check_memory, n_bytes
+from dmkl.inputs.formats.mat5_process import SPARSE, read_variable, variables_of
 from dmkl.inputs.kernel_sources import Matrix
 
 __all__ = ["matlab_arrays"]
@@ -30,7 +30,7 @@ _TEXT, _OBJECT = np.dtype("U1"), np.dtype(object)
 
 def matlab_arrays(path: Path) -> list[FileArray]:
     """The variables of a MATLAB file of version 7.3 (HDF5) or earlier."""
-    # SciPy lets through whatever its parts meet in a damaged file.
+    # The readers of both versions let through whatever their parts meet in a damaged file.
     with damaged_as(f"{path} is not a whole MATLAB file", Exception):
         return _v73(path) if h5py.is_hdf5(path) else _v5(path)
 
@@ -40,7 +40,7 @@ def matlab_arrays(path: Path) -> list[FileArray]:
 
 def _v5(path: Path) -> list[FileArray]:
     found = []
-    for name, shape, kind in scipy.io.whosmat(str(path)):
+    for name, shape, kind in variables_of(path):
         if name.startswith("__"):
             continue
         if kind in _NUMBERS:
@@ -63,7 +63,7 @@ def _v5(path: Path) -> list[FileArray]:
 def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> FileArray:
     """A cell array: of strings, of kernels, or of neither; only its content tells."""
     lazy = _V5Array(path, name, shape, _OBJECT)
-    parts = [np.asarray(part) for part in lazy.values().ravel(order="F")]
+    parts = lazy.parts()
     if all(part.dtype.kind == "U" for part in parts):
         return FileArray(path, name, (len(parts),), _TEXT, lazy.fresh, lazy.strings)
     if all(part.dtype.kind in "fiub" and part.size == 1 for part in parts):
@@ -73,7 +73,7 @@ def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> FileArray:
         return FileArray(path, name, shape, _OBJECT, lazy.fresh, lazy.values, "a cell array of unlike parts")
 
     def again() -> Matrix:
-        return _Stack([np.asarray(part) for part in lazy.fresh().values().ravel(order="F")])
+        return _Stack(lazy.fresh().parts())
 
     return FileArray(path, name, stack.shape, stack.dtype, again, lazy.values, cell=True)
 
@@ -97,14 +97,18 @@ class _V5Array:
 
     def values(self) -> Array:
         """All of the variable."""
-        with damaged_as(f"variable {self._name!r} of {self._path} is damaged", Exception):  # as above
-            found = scipy.io.loadmat(str(self._path), variable_names=[self._name])[self._name]
-        if scipy.sparse.issparse(found):  # logical ones are told from dense ones only here
+        if self.dtype.kind in "fiu":
+            way_out = "save it as version 7.3, which is read in parts, or allow more"
+            what = f"variable {self._name!r} of {self._path}"
+            check_memory(what, n_bytes(self.shape, self.dtype.itemsize), way_out)
+        found = read_variable(self._path, self._name)
+        if found is SPARSE:  # logical ones are told from dense ones only here
             msg = (
                 f"variable {self._name!r} of {self._path} is sparse, but kernels are stored dense; save "
                 f"full({self._name})"
             )
             raise InputError(msg)
+        found = np.asarray(found)
         if found.dtype.kind == "c":
             msg = (
                 f"variable {self._name!r} of {self._path} is complex, expected real numbers; save "
@@ -114,9 +118,13 @@ class _V5Array:
         # MATLAB packs doubles that are small whole numbers into bytes.
         return np.asarray(found, dtype=self.dtype if self.dtype.kind in "fiu" else None)
 
+    def parts(self) -> list[Array]:
+        """The arrays of a cell array; of a char matrix its rows. What is neither numbers nor text is an object."""
+        return [np.asarray(part) for part in np.asarray(self.values()).ravel(order="F")]
+
     def strings(self) -> Array:
         """A char matrix or a cell array as its strings; a char matrix pads them with blanks."""
-        parts = [np.asarray(part) for part in self.values().ravel(order="F")]
+        parts = self.parts()
         # A cell holds each string as an array of one row of characters, and '' as an array of none.
         return np.array([str(part.item()).rstrip() if part.size == 1 else "" for part in parts], dtype=str)
 
@@ -127,22 +135,20 @@ class _V5Array:
 def _v73(path: Path) -> list[FileArray]:
     found: list[FileArray] = []
     with opened(path) as file:
-
-        def visit(group: h5py.Group, prefix: str) -> None:
-            for key in group:
-                node, name = group[key], f"{prefix}{key}"
-                if key.startswith("#"):  # where MATLAB keeps what cells refer to
-                    continue
-                if isinstance(node, h5py.Group):
-                    if "MATLAB_sparse" in node.attrs:
-                        found.append(_v73_sparse(path, name, node))
-                    else:
-                        visit(node, f"{name}/")
-                elif isinstance(node, h5py.Dataset) and "MATLAB_empty" not in node.attrs:
+        for name, node in nodes_of(file, _holds_variables):
+            if node is None:
+                found.append(elsewhere(path, name))
+            elif not isinstance(node, h5py.Group):
+                if "MATLAB_empty" not in node.attrs:
                     found.append(_v73_variable(path, name, node))
-
-        visit(file, "")
+            elif "MATLAB_sparse" in node.attrs:
+                found.append(_v73_sparse(path, name, node))
     return found
+
+
+def _holds_variables(name: str, group: h5py.Group) -> bool:
+    """Whether a group is none of MATLAB's own, where it keeps what cells refer to, or the parts of a sparse matrix."""
+    return not name.rpartition("/")[2].startswith("#") and "MATLAB_sparse" not in group.attrs
 
 
 def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> FileArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from pathlib import Path
 from typing import IO, Any
@@ -11,24 +12,29 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.inputs.formats.limits import check_held, check_memory, n_bytes
 
 __all__ = ["npy_arrays", "npz_arrays"]
 
-_DAMAGED = (zipfile.BadZipFile, ValueError, EOFError, OSError)
+_HEADER_BYTES = 2**16
+_IN_PARTS = "save it as .npy, which is read in parts, or allow more"
 
 
 def npy_arrays(path: Path) -> list[FileArray]:
     """The array of an .npy file."""
     problem = f"{path} is not a whole .npy file"
-    with damaged_as(problem, ValueError, EOFError, OSError), path.open("rb") as file:
+    # NumPy lets through what its parser of headers, Python's own, meets in a damaged one.
+    with damaged_as(problem, Exception), path.open("rb") as file:
         shape, _, dtype = _header(file)
+        if not dtype.hasobject:
+            check_held(str(path), shape, dtype.itemsize, path.stat().st_size - file.tell())
 
     def mapped() -> Array:
         if dtype.hasobject:
             _refuse_objects(str(path))
-        with damaged_as(problem, ValueError, OSError):
+        with damaged_as(problem, Exception):
             # An empty array cannot be mapped.
-            return np.load(path, mmap_mode="r" if np.prod(shape) else None, allow_pickle=False)  # type: ignore[no-any-return]
+            return np.load(path, mmap_mode=None if 0 in shape else "r", allow_pickle=False)  # type: ignore[no-any-return]
 
     return [FileArray(path, "", shape, dtype, mapped, mapped, _problem(dtype))]
 
@@ -36,11 +42,15 @@ def npy_arrays(path: Path) -> list[FileArray]:
 def npz_arrays(path: Path) -> list[FileArray]:
     """The arrays of an .npz file, in the order in which they were saved."""
     found = []
-    with damaged_as(f"{path} is not a whole .npz file", *_DAMAGED), zipfile.ZipFile(path) as archive:
-        for member in archive.namelist():
+    with damaged_as(f"{path} is not a whole .npz file", Exception), zipfile.ZipFile(path) as archive:
+        for inside in archive.infolist():
+            member = inside.filename
             if member.endswith(".npy"):
-                with archive.open(member) as file:
+                with archive.open(inside) as file:
                     shape, fortran, dtype = _header(file)
+                    if not dtype.hasobject:
+                        what = f"variable {member[:-4]!r} of {path}"
+                        check_held(what, shape, dtype.itemsize, inside.file_size - file.tell())
                 array = _Member(path, member, shape, dtype, fortran=fortran)
                 found.append(FileArray(path, member[:-4], shape, dtype, array.fresh, array.whole, _problem(dtype)))
     return found
@@ -48,12 +58,17 @@ def npz_arrays(path: Path) -> list[FileArray]:
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, whether in Fortran order, and type."""
-    version = np.lib.format.read_magic(file)
+    head = file.read(10)
+    if head[6:7] > b"\1":  # later versions tell the length in four bytes, not two
+        head += file.read(2)
+    # No more than NumPy takes, whatever the file says of its length.
+    begin = io.BytesIO(head + file.read(min(int.from_bytes(head[8:], "little"), _HEADER_BYTES)))
+    version = np.lib.format.read_magic(begin)
     if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(begin)
     else:
         # 3.0 differs from 2.0 in allowing names of fields that are not Latin-1; kernels have no fields.
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(begin)
     return tuple(shape), bool(fortran), np.dtype(dtype)
 
 
@@ -111,14 +126,18 @@ class _Member:
         """All of the array."""
         if self.dtype.hasobject:
             _refuse_objects(f"variable {self._member[:-4]!r} of {self._path}")
-        opened = damaged_as(self._damaged, *_DAMAGED)
+        check_memory(
+            f"variable {self._member[:-4]!r} of {self._path}", n_bytes(self.shape, self.dtype.itemsize), _IN_PARTS
+        )
+        opened = damaged_as(self._damaged, Exception)
         with opened, zipfile.ZipFile(self._path) as archive, archive.open(self._member) as file:
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
     def _slab(self, position: int) -> Array:
         rest = tuple(length for axis, length in enumerate(self.shape) if axis != self._slowest)
-        size = int(np.prod(rest)) * self.dtype.itemsize
-        with damaged_as(self._damaged, *_DAMAGED):
+        size = n_bytes(rest, self.dtype.itemsize)
+        check_memory(f"a kernel of {self._member[:-4]!r} of {self._path}", size, _IN_PARTS)
+        with damaged_as(self._damaged, Exception):
             if self._file is None:
                 self._file = zipfile.ZipFile(self._path).open(self._member)
                 _header(self._file)

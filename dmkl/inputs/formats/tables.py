@@ -26,6 +26,7 @@ from dmkl.inputs.feature_matrices import (
     refuse_columns,
 )
 from dmkl.inputs.formats.file_arrays import ROLES, FileArray, damaged_as, role_of, where
+from dmkl.inputs.formats.limits import lines_of
 from dmkl.inputs.formats.text import read_array
 from dmkl.inputs.labels import only_counts, sample_names
 from dmkl.inputs.side_data import SideData
@@ -148,7 +149,7 @@ def _sorted_columns(file: _File) -> tuple[list[int], list[tuple[int, str]], Sequ
 
 def _reading(path: Path) -> AbstractContextManager[None]:
     """Tell the file in what pandas and pyarrow raise."""
-    return damaged_as(f"{path} cannot be read as a table", ValueError, OSError)
+    return damaged_as(f"{path} cannot be read as a table", Exception)  # pyarrow and pandas raise of many kinds
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -156,6 +157,9 @@ def _reading(path: Path) -> AbstractContextManager[None]:
 
 def _text(path: Path, notes: list[str]) -> _File:
     separator = _SEPARATORS[path.suffix.lower()]
+    with path.open("rb") as raw:
+        for _ in lines_of(path, raw):  # pandas takes a line of any length
+            pass
     with _reading(path), path.open(newline="", encoding="utf-8-sig") as lines:
         rows = list(islice(filter(None, csv.reader(lines, delimiter=separator)), 2))
     if not rows:

@@ -14,6 +14,7 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import ROLES, FileArray, vector, where
+from dmkl.inputs.formats.limits import lines_of
 from dmkl.inputs.kernel_sources import Axes
 from dmkl.inputs.labels import LabelTable
 
@@ -96,7 +97,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
     position = 0
     try:
         with path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
+            for number, raw in enumerate(lines_of(path, file), start=1):
                 if b"\0" in raw:
                     msg = f"{path} is no text: line {number} holds a zero byte"
                     raise InputError(msg)
@@ -218,7 +219,7 @@ class TextMatrix:
 
     def _raw(self, start: int, stop: int) -> Iterator[str]:
         wanted = set(self._numbers[start:stop])
-        with self.path.open("rb") as file:
+        with self.path.open("rb") as file:  # its lines are known by now
             file.seek(self._starts[start])
             number = self._numbers[start]
             while wanted:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,17 @@ import zarr
 
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.inputs.formats.limits import asked_bytes, check_memory, n_bytes
+from dmkl.inputs.formats.zarr_chunks import check_chunks
 
 __all__ = ["KERNEL_SET", "is_zarr", "zarr_arrays"]
 
 KERNEL_SET = "dmkl-kernel-set"
 """The attribute `format` of kernel sets (`dmkl.store.schema.FORMAT`), which are opened and not read."""
+
+
+_MOST_CHUNKS = 100_000
+"""Files that are opened for one strip of a matrix, or for a vector."""
 
 
 def is_zarr(path: Path) -> bool:
@@ -24,16 +33,31 @@ def is_zarr(path: Path) -> bool:
 
 def zarr_arrays(path: Path) -> list[FileArray]:
     """The arrays of a Zarr folder, those in groups included."""
-    # Among what Zarr raises is its refusal to read the pickled objects of format 2.
-    with damaged_as(f"{path} cannot be read as Zarr", ValueError, KeyError, OSError):
+    # Of metadata that are wrong Zarr raises of many kinds; among these is its refusal to read pickled objects.
+    with damaged_as(f"{path} cannot be read as Zarr", Exception):
         root: Any = zarr.open(str(path), mode="r")
         if isinstance(root, zarr.Array):
             return [_variable(path, "", root)]
         if root.attrs.get("format") == KERNEL_SET:
             msg = f"{path} is a kernel set already; open it with dmkl.open"
             raise InputError(msg)
-        arrays = [(name, node) for name, node in root.members(max_depth=None) if isinstance(node, zarr.Array)]
+        with _silent(logging.getLogger("zarr.core.group")):
+            arrays = [(name, node) for name, node in root.members(max_depth=None) if isinstance(node, zarr.Array)]
     return [_variable(path, name, array) for name, array in arrays]
+
+
+@contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    """Keep Zarr from printing tracebacks of folders that are no nodes: they are none of the arrays."""
+
+    def nothing(record: logging.LogRecord) -> bool:
+        return False
+
+    logger.addFilter(nothing)
+    try:
+        yield
+    finally:
+        logger.removeFilter(nothing)
 
 
 def _variable(path: Path, name: str, array: Any) -> FileArray:
@@ -57,6 +81,14 @@ class _ZarrArray:
         self.chunks: tuple[int, ...] | None = tuple(array.chunks)
 
     def __getitem__(self, key: Any) -> Any:
-        what = f"array {self._name or '/'!r} of {self._path} is damaged"
-        with damaged_as(what, ValueError, RuntimeError, OSError):
+        what = f"array {self._name or '/'!r} of {self._path}"
+        chunks, itemsize = self._array.chunks, self.dtype.itemsize
+        needed = max(asked_bytes(self.shape, key, itemsize), n_bytes(chunks, itemsize))
+        check_memory(f"a part of {what}", needed, "write it in smaller chunks, or allow more")
+        n_chunks = asked_bytes(self.shape, key, 1) // max(1, n_bytes(chunks, 1))
+        if n_chunks > _MOST_CHUNKS:
+            msg = f"a part of {what} lies in {n_chunks:,} chunks of shape {chunks}; write it in larger chunks"
+            raise InputError(msg)
+        with damaged_as(f"{what} is damaged", Exception):
+            check_chunks(self._array, key, what)
             return np.asarray(self._array[key])

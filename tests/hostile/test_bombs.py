@@ -1,0 +1,190 @@
+"""Small files that tell of enormous things: refused before memory is taken or anything is written."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import dask
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import zarr
+
+import dmkl
+from dmkl.errors import DmklError, InputError, MemoryBudgetError
+from dmkl.features.specs import plan
+from dmkl.files.checksums import json_crc32c
+from dmkl.inputs import as_features, open_files, read_vector
+from dmkl.store.ingest import ingest
+from dmkl.store.metadata import SEAL
+
+
+@pytest.fixture(autouse=True)
+def _budget():
+    with dask.config.set({"dmkl.memory": "64MiB"}):
+        yield
+
+
+def header(shape, descr="<f8"):
+    text = str({"descr": descr, "fortran_order": False, "shape": shape}).encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def take_in(path, tmp_path):
+    source, labels = open_files(path)
+    return ingest(tmp_path / "out" / "set.zarr", source, labels)
+
+
+def refused(kind, match, path, tmp_path):
+    with pytest.raises(kind, match=match) as caught:
+        take_in(path, tmp_path)
+    assert str(caught.value).isprintable()
+    assert not list(tmp_path.glob("out/*"))
+
+
+@pytest.mark.parametrize("shape", [(10**6, 10**6), (10**12,), (2**40, 2**40)])
+def test_headers_of_arrays_that_the_file_does_not_hold(tmp_path, shape):
+    (tmp_path / "k.npy").write_bytes(header(shape) + b"\0" * 800)
+    refused(InputError, "k.npy is damaged: its header tells of", tmp_path / "k.npy", tmp_path)
+    with zipfile.ZipFile(tmp_path / "k.npz", "w") as archive:
+        archive.writestr("K.npy", header(shape) + b"\0" * 800)
+    refused(InputError, "'K' of .*k.npz is damaged: its header tells of", tmp_path / "k.npz", tmp_path)
+
+
+def test_members_of_archives_that_unpack_beyond_memory(tmp_path):
+    with zipfile.ZipFile(tmp_path / "k.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("K.npy", header((3000, 3000)) + bytes(8 * 3000**2))
+    assert (tmp_path / "k.npz").stat().st_size < 100_000
+    refused(MemoryBudgetError, "'K' of .*k.npz takes 7.2e.07 bytes of memory", tmp_path / "k.npz", tmp_path)
+
+
+def test_lines_that_cells_of_do_not_fit(tmp_path):
+    (tmp_path / "k.csv").write_bytes(b"1," * 3_000_000)
+    refused(MemoryBudgetError, "a line of .*k.csv takes", tmp_path / "k.csv", tmp_path)
+    with pytest.raises(MemoryBudgetError, match=r"a line of .*k\.csv takes"):
+        as_features(tmp_path / "k.csv")
+    with pytest.raises(MemoryBudgetError, match=r"a line of .*k\.csv takes"):
+        read_vector(tmp_path / "k.csv")
+
+
+def test_hdf5_shapes_and_chunks_of_nothing(tmp_path):
+    with h5py.File(tmp_path / "k.h5", "w") as file:
+        file.create_dataset("K", (10**6, 10**6), "f8", chunks=(100, 100))
+    refused(DmklError, "the names in a set of 1 kernels of 1,000,000 × 1,000,000 take", tmp_path / "k.h5", tmp_path)
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        node = file.create_dataset("K", (5, 5), "f8", chunks=(4000, 4000), maxshape=(None, None), compression="gzip")
+        node[...] = np.eye(5)
+    refused(MemoryBudgetError, "a part of variable 'K' of .*c.h5 takes 1.28e.08 bytes", tmp_path / "c.h5", tmp_path)
+
+
+def test_hdf5_chunks_that_inflate_beyond_their_size(tmp_path):
+    import zlib
+
+    with h5py.File(tmp_path / "k.h5", "w") as file:
+        node = file.create_dataset("K", (5, 5), "f8", chunks=(5, 5), compression="gzip")
+        node.id.write_direct_chunk((0, 0), zlib.compress(bytes(10**8)))
+    refused(InputError, r"its chunk at \(0, 0\) inflates to more than the 200 bytes", tmp_path / "k.h5", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"shape": [10**12, 10**12]}, "the names in a set of 1 kernels"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [10**6, 10**6]}}}, "takes 8e.12 bytes"),
+        ({"shape": [50_000, 50_000], "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 1]}}}, "."),
+    ],
+)
+def test_zarr_metadata_of_anything(tmp_path, change, match):
+    zarr.create_array(tmp_path / "k.zarr", data=np.eye(6), chunks=(3, 3))
+    metadata = tmp_path / "k.zarr" / "zarr.json"
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | change))
+    refused(DmklError, match, tmp_path / "k.zarr", tmp_path)
+
+
+@pytest.mark.parametrize("codec", [zarr.codecs.BloscCodec(), zarr.codecs.ZstdCodec()])
+def test_zarr_chunks_that_claim_to_unpack_to_anything(tmp_path, codec):
+    zarr.create_array(tmp_path / "k.zarr", data=np.eye(6), chunks=(6, 6), compressors=codec)
+    chunk = tmp_path / "k.zarr" / "c" / "0" / "0"
+    data = bytearray(chunk.read_bytes())
+    if isinstance(codec, zarr.codecs.BloscCodec):
+        data[4:8] = (2**31 - 17).to_bytes(4, "little")
+    else:
+        data = bytearray(b"\x28\xb5\x2f\xfd\xc0\x58" + (2**40).to_bytes(8, "little"))
+    chunk.write_bytes(data)
+    refused(InputError, r"its chunk \(0, 0\) claims to unpack to \d{10,} bytes", tmp_path / "k.zarr", tmp_path)
+
+
+def changed(path, **changes):
+    """Change arrays' metadata everywhere in a set, which is sealed anew: `changes` by name of the array, a mapping."""
+    root = json.loads((path / "zarr.json").read_text())
+    for name, change in changes.items():
+        file = path / name / "zarr.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+        root["consolidated_metadata"]["metadata"][name] |= change
+    del root["attributes"][SEAL]
+    root["attributes"][SEAL] = json_crc32c(root)
+    (path / "zarr.json").write_text(json.dumps(root))
+
+
+def regular(*lengths):
+    return {"name": "regular", "configuration": {"chunk_shape": list(lengths)}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"sample": {"shape": [10**12]}}, r"'sample' has the shape \(1000000000000,\), expected \(6,\)"),
+        ({"sample": {"chunk_grid": regular(10**12)}}, "a chunk of 'sample' takes 6.4e.13 bytes"),
+        ({"gram_upper": {"shape": [2, 10**12, 10**12]}}, "expected"),
+        ({"gram_upper": {"chunk_grid": regular(1, 1, 1)}}, r"chunks \(1, 1, 1\), expected \(1, 4, 4\)"),
+        ({"kernel": {"data_type": "float64", "fill_value": 0.0}}, "'kernel' holds float64, expected text"),
+    ],
+)
+def test_sets_whose_metadata_tell_of_anything(tmp_path, changes, match):
+    path = tmp_path / "set.zarr"
+    dmkl.create(path, np.stack([np.eye(6), np.ones((6, 6))]), tile=4)
+    changed(path, **changes)
+    with pytest.raises(DmklError, match=match):
+        dmkl.open(path)
+
+
+def test_a_matlab_variable_beyond_memory(tmp_path):
+    scipy.io.savemat(tmp_path / "k.mat", {"K": np.zeros((3000, 3000))}, do_compression=True)
+    refused(MemoryBudgetError, "'K' of .*k.mat takes 7.2e.07 bytes", tmp_path / "k.mat", tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return as_features({"x": np.ones((3, 2))}).blocks
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("[[kernel]]\nfunction = 'random'\ncopies = 1_000_000_000", "copies must be an integer from 1 to 1,000,000"),
+        ("[[kernel]]\nfunction = 'random'\ncopies = 900_000", "the list of 900,000 kernels takes"),
+        (f"kernel = {'[' * 20_000}{']' * 20_000}", "nested deeper than 32 levels"),
+        (f"{'.'.join('a' * 20_000)} = 1", "nested deeper than 32 levels"),
+        ("x = [" + "1," * 2_000_000 + "]", "the file of specifications .* takes"),
+    ],
+)
+def test_specifications_of_anything(tmp_path, tables, text, match):
+    (tmp_path / "specs.toml").write_text(text)
+    with pytest.raises(DmklError, match=match):
+        plan(tmp_path / "specs.toml", tables)
+
+
+def test_column_sets_nested_beyond_sense(tmp_path, tables):
+    (tmp_path / "sets.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(InputError, match="nested deeper than 32 levels"):
+        plan({"function": "linear", "columns": str(tmp_path / "sets.json")}, tables)
+
+
+def test_a_set_larger_than_the_disk(tmp_path):
+    specs = [{"function": "random", "copies": 20_000}, {"function": "linear"}]
+    with pytest.raises(InputError, match=r"a set of 20,001 kernels of 60,000 × 60,000 takes .* the whole disk"):
+        dmkl.build(tmp_path / "out.zarr", {"x": np.ones((60_000, 1), dtype="f4")}, specs)
+    assert not list(tmp_path.iterdir())

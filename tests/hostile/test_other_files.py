@@ -1,0 +1,167 @@
+"""What files point to, run or kill: other files, code, and the process that reads them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import signal
+from pathlib import Path
+
+import dask
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import zarr
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.inputs import as_features, open_files, read_vector
+from dmkl.inputs.formats import mat5_process
+from dmkl.store.ingest import ingest
+
+K = np.eye(6) + 1
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Files that others may point to."""
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["K"] = K
+    (tmp_path / "other.bin").write_bytes(K.tobytes())
+    return tmp_path
+
+
+def link(file):
+    file["K"] = h5py.ExternalLink("other.h5", "K")
+
+
+def storage(file):
+    file.create_dataset("K", K.shape, "f8", external=[("other.bin", 0, h5py.h5f.UNLIMITED)])
+
+
+def virtual(file):
+    layout = h5py.VirtualLayout(K.shape, "f8")
+    layout[...] = h5py.VirtualSource("other.h5", "K", K.shape)
+    file.create_virtual_dataset("K", layout)
+
+
+@pytest.fixture(params=[link, storage, virtual])
+def pointing(request, other, monkeypatch):
+    monkeypatch.chdir(other)  # where external storage is looked for
+
+    def write(name):
+        with h5py.File(other / name, "w", userblock_size=512 if name.endswith(".mat") else 0) as file:
+            request.param(file)
+        return other / name
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["k.h5", "k.mat"])
+@pytest.mark.parametrize("reader", [open_files, as_features, read_vector])
+def test_other_files_are_not_read_unasked(pointing, name, reader):
+    with pytest.raises(
+        InputError, match=r"variable 'K' of .*k\..* other files, which are not read unasked.*dmkl.external"
+    ):
+        reader(pointing(name))
+
+
+@pytest.mark.parametrize("name", ["k.h5", "k.mat"])
+def test_other_files_are_read_where_that_is_asked_for(pointing, tmp_path, name):
+    with dask.config.set({"dmkl.external-files": True}):
+        source, labels = open_files(pointing(name))
+        np.testing.assert_array_equal(np.asarray(dmkl.open(ingest(tmp_path / "set.zarr", source, labels)))[0], K)
+
+
+def test_virtual_data_sets_of_the_file_itself_are_read(tmp_path):
+    with h5py.File(tmp_path / "k.h5", "w") as file:
+        file.create_group("parts")["K"] = np.stack([K, K])
+        layout = h5py.VirtualLayout(K.shape, "f8")
+        layout[...] = h5py.VirtualSource(".", "parts/K", (2, *K.shape))[0]
+        file.create_virtual_dataset("one", layout)
+    source, _ = open_files(tmp_path / "k.h5", variables=["one"])
+    np.testing.assert_array_equal([matrix[0:6, 0:6] for matrix in source.matrices()], [K])
+
+
+def test_groups_that_hold_themselves_are_gone_through_once(tmp_path):
+    for name in ("k.h5", "k.mat"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["K"] = K
+            file["inner/again"] = file["/"]
+        source, _ = open_files(tmp_path / name)
+        assert source.n_kernels == 1
+
+
+# --- MATLAB ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_kills_its_reader_is_told(tmp_path):
+    """SciPy reads a variable of class 5, char, whose data say that they are of type 255."""
+    scipy.io.savemat(tmp_path / "good.mat", {"K": K})
+    open_files(tmp_path / "good.mat")
+    process = mat5_process._RUNNING[os.getpid()]
+    process.send_signal(signal.SIGSEGV)
+    process.wait()
+    assert open_files(tmp_path / "good.mat")[0].n_kernels == 1  # another takes its place
+
+
+# --- code ------------------------------------------------------------------------------------------------------------
+
+
+class Harm:
+    """Leaves a trace where it is unpickled."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return Path.touch, (self.trace,)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    trace = tmp_path / "trace"
+    yield trace
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("reader", [open_files, as_features, read_vector])
+def test_pickled_objects_are_never_unpickled(tmp_path, trace, reader):
+    harm = np.array([[Harm(trace)]], dtype=object)
+    np.save(tmp_path / "k.npy", harm, allow_pickle=True)
+    np.savez(tmp_path / "k.npz", K=harm)
+    group = zarr.open_group(tmp_path / "k.zarr", mode="w", zarr_format=2)
+    group.create_array("K", data=np.eye(2), chunks=(2, 2), compressors=None)
+    metadata = tmp_path / "k.zarr" / "K" / ".zarray"
+    text = metadata.read_text().replace('"<f8"', '"|O"').replace('"filters": null', '"filters": [{"id": "pickle"}]')
+    metadata.write_text(text)
+    (tmp_path / "k.zarr" / "K" / "0.0").write_bytes(pickle.dumps(harm))
+    for name in ("k.npy", "k.npz", "k.zarr"):
+        with pytest.raises(InputError, match=r"objects|Python|cannot be read|damaged|no features|arrays"):
+            reader(tmp_path / name)
+
+
+def test_a_codec_that_unpickles_is_refused(tmp_path, trace):
+    dmkl.create(tmp_path / "set.zarr", [K], tile=6)
+    for file in (tmp_path / "set.zarr").rglob("zarr.json"):
+        file.write_text(file.read_text().replace('"crc32c"', '"numcodecs.pickle"'))
+    (tmp_path / "set.zarr" / "kernel" / "c" / "0").write_bytes(pickle.dumps(Harm(trace)))
+    with pytest.raises(dmkl.errors.StoreError):
+        dmkl.open(tmp_path / "set.zarr")
+
+
+UNPICKLES = r"allow_pickle=True|pickle\.loads?\b|import pickle|joblib\.load|torch\.load|\beval\(|\bexec\(|read_pickle"
+OF_THE_PACKAGE = {"cli/declared.py"}
+"""It evaluates annotations in the source of the package itself."""
+
+
+def test_no_module_unpickles_or_evaluates():
+    root = Path(dmkl.__file__).parent
+    found = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if re.search(UNPICKLES, path.read_text(encoding="utf-8"))
+    }
+    assert found == OF_THE_PACKAGE
