@@ -211,8 +211,11 @@ def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
         try:
             if broadcast:
                 _knock(client)
+            else:
+                _workers(client)  # waits for one, and says so if none comes
             return list(client.scatter(list(values.values()), broadcast=broadcast, hash=False))
-        except CommClosedError:  # a worker has died and the scheduler has yet to notice
+        # A worker has died and the scheduler has yet to notice, has just noticed, or knows no other.
+        except (CommClosedError, KeyError, TimeoutError):
             if pause_seconds is None or client.status != "running":
                 raise
             time.sleep(pause_seconds)
