@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SLURM := build/slurm
 
-.PHONY: setup demo test test-slow fuzz lint clean
+.PHONY: setup demo test test-slow test-slurm fuzz lint clean
 
 setup: $(VENV)/.ready
 
@@ -26,6 +27,16 @@ test-slow: setup
 fuzz: setup
 	cd tests && ../$(BIN)/python -m helpers.fuzzing.campaign $(FUZZ)
 
+test-slurm: setup $(SLURM)/.ready
+	$(BIN)/python -m pytest -m slurm tests/slurm
+
+# Status 3: this machine has no Debian packages. The tests then take the SLURM that is installed, or say that there is none.
+$(SLURM)/.ready: tests/slurm/fetch.sh
+	rm -rf $(SLURM)
+	mkdir -p $(SLURM)
+	tests/slurm/fetch.sh $(SLURM) || [ $$? -eq 3 ]
+	touch $@
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,4 +44,4 @@ lint: setup
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) dmkl-demo
+	rm -rf $(VENV) dmkl-demo $(SLURM)

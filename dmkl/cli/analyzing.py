@@ -83,7 +83,7 @@ def analyze(
         refuse_existing(file, overwrite=overwrite, what="folder")
     chosen, on = training_samples(K, split, train, every)
     seen = K[chosen, chosen] if len(chosen) < K.shape[1] else K
-    with computing_on(cluster, n_bytes=seen.bytes_per_pass, workers=workers, memory=memory), ConsoleWatch():
+    with ConsoleWatch(), computing_on(cluster, n_bytes=seen.bytes_per_pass, workers=workers, memory=memory):
         started = time.monotonic()
         analysis = dmkl.analyze(
             seen,

@@ -130,7 +130,7 @@ def build(
     for note in found.notes:
         say_aside("note", note)
     try:
-        with computing_on(cluster, workers=workers, memory=memory), ConsoleWatch():
+        with ConsoleWatch(), computing_on(cluster, workers=workers, memory=memory):
             K = compute(join=join, missing=missing, overwrite=overwrite)
     except KeyboardInterrupt:
         if "://" not in out and partial_path(Path(out).expanduser()).exists():

@@ -58,7 +58,7 @@ def check(
     from dmkl.health import check as run
 
     K = open_kernels(store, kernels)
-    with computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory), ConsoleWatch():
+    with ConsoleWatch(), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory):
         report = run(K, n_steps=steps, seed=seed)
     if as_json:
         print_json(_as_mapping(K, report))

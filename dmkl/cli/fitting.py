@@ -83,7 +83,7 @@ def fit(
     measures = parse_scoring(scoring)
     held_out, which = _held_out(K, chosen, None if train or every else split or 0) if measures else (chosen, "")
     told = None
-    with computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory), ConsoleWatch():
+    with ConsoleWatch(), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory):
         started = time.monotonic()
         estimator.fit(K[chosen, chosen], unknown=unknown)
         seconds = time.monotonic() - started

@@ -99,7 +99,8 @@ Dtype = Annotated[
 Cluster = Annotated[
     str | None,
     option(
-        '"threads", "local" (processes on this machine), or the address of a Dask scheduler. [default: threads for up '
+        '"threads", "local" (processes on this machine), "slurm queue=short cores=8 jobs=4" (and other options), a '
+        ".toml or .yaml file with such options, or the address or file of a Dask scheduler. [default: threads for up "
         "to 256 MiB, else local]",
         "PLACE",
         panel=_RESOURCES,
@@ -108,5 +109,9 @@ Cluster = Annotated[
 Workers = Annotated[int | None, option("Number of processes or threads. [default: all cores]", "N", panel=_RESOURCES)]
 Memory = Annotated[
     str | None,
-    option("Memory for arrays on one machine, such as 2GiB. [default: 60 % of what is free]", "SIZE", panel=_RESOURCES),
+    option(
+        "Memory for arrays on one machine, or of a SLURM job, such as 2GiB. [default: 60 % of what is free]",
+        "SIZE",
+        panel=_RESOURCES,
+    ),
 ]

@@ -107,7 +107,7 @@ def predict(
     if truth is None and wanted is not None:
         msg = "--scoring needs the true labels, and they are not known; leave it out"
         raise InputError(msg)
-    with computing_on(cluster, n_bytes=n_bytes, workers=workers, memory=memory), ConsoleWatch():
+    with ConsoleWatch(), computing_on(cluster, n_bytes=n_bytes, workers=workers, memory=memory):
         regression = estimator.kind_ == "regression"
         scores = estimator.predict(**given) if regression else estimator.decision_function(**given)
     labels = scores.values if regression else estimator.labels_of(scores.values)

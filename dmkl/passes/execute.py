@@ -208,9 +208,10 @@ def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
         try:
             if broadcast:
                 _knock(client)
-            allowed = machine().workers
+            allowed = machine().workers  # waits for one, and says so if none comes
             return list(client.scatter(list(values.values()), allowed, broadcast=broadcast, hash=False))
-        except CommClosedError:  # a worker has died and the scheduler has yet to notice
+        # A worker has died and the scheduler has yet to notice, has just noticed, or knows no other.
+        except (CommClosedError, KeyError, TimeoutError):
             if pause_seconds is None or client.status != "running":
                 raise
             time.sleep(pause_seconds)

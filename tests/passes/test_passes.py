@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import zarr
 from distributed import Client, LocalCluster, get_task_stream
+from distributed.comm.core import CommClosedError
 from helpers.references import (
     Counting,
     Killing,
@@ -36,7 +37,7 @@ import dmkl
 from dmkl import progress
 from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorkersError, WorkerLostError
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import machine
+from dmkl.passes.execute import machine, send_all
 from dmkl.passes.riders import Columns
 from dmkl.passes.run import run_pass
 
@@ -608,6 +609,34 @@ def test_a_cluster_without_workers(stored):
         pytest.raises(NoWorkersError, match=r"tcp://127\.0\.0\.1:\d+ has given no worker within 0\.2 s"),
     ):
         stored.apply(block(1))
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
+def test_nothing_is_sent_to_a_cluster_without_workers(broadcast):
+    with (
+        LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as empty,
+        Client(empty),
+        dask.config.set({"dmkl.workers-timeout": 0.2}),
+        pytest.raises(NoWorkersError, match=r"has given no worker within 0\.2 s"),
+    ):
+        send_all({"value": 1}, broadcast=broadcast)
+
+
+@pytest.mark.parametrize(
+    "raised", [CommClosedError("gone"), KeyError("tcp://127.0.0.1:1"), TimeoutError("No valid workers found")]
+)
+def test_what_is_sent_while_a_worker_dies_is_sent_again(client, monkeypatch, raised):
+    to_raise = [None, raised]  # knocking is well
+
+    def scatter(*values, whole=client.scatter, **options):
+        if to_raise and (error := to_raise.pop(0)):
+            raise error
+        return whole(*values, **options)
+
+    monkeypatch.setattr(client, "scatter", scatter)
+    (sent,) = send_all({"value": 1})
+    assert not to_raise
+    assert sent.result() == 1
 
 
 def test_a_damaged_tile_is_named_from_a_worker(tmp_path, dense, client):

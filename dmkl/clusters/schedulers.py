@@ -1,0 +1,104 @@
+"""Connecting to a scheduler that runs already, by its address or by the file that it wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dmkl.errors import InputError, NoWorkersError
+
+if TYPE_CHECKING:
+    from distributed import Client, Security
+
+__all__ = ["connected", "security_of"]
+
+_CONNECT_SECONDS = 10
+
+
+@contextmanager
+def connected(
+    where: str, *, tls_ca: str | None = None, tls_cert: str | None = None, tls_key: str | None = None
+) -> Iterator[Client]:
+    """Compute on the workers of the scheduler at the address, or in the scheduler file, `where`."""
+    from distributed import Client
+
+    address = _address(where)
+    security = security_of(tls_ca, tls_cert, tls_key)
+    if address.startswith("tls://") and security is None:
+        msg = (
+            f"the scheduler at {address} is reached by certificates, and there are none: give tls_ca, tls_cert and "
+            "tls_key (files in PEM format), or set them in Dask's configuration under distributed.comm.tls"
+        )
+        raise InputError(msg)
+    try:
+        client = Client(address, timeout=f"{_CONNECT_SECONDS}s", security=security)
+    except (OSError, ValueError) as error:
+        msg = (
+            f"no scheduler answers at {address} within {_CONNECT_SECONDS} s ({_reason(error)}). Start one with `dask "
+            "scheduler`, mind its address and the firewall, or compute on this machine with --cluster local"
+        )
+        raise NoWorkersError(msg) from error
+    with client:
+        yield client
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong in the end: that a certificate is refused stands below a timeout."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__
+
+
+def security_of(tls_ca: str | None, tls_cert: str | None, tls_key: str | None) -> Security | None:
+    """What identifies this side, and what it trusts: from these files, or from Dask's own configuration.
+
+    None where there are no certificates at all. InputError if a file is missing, or holds no certificate or key.
+    """
+    import ssl
+
+    import dask
+    from distributed import Security
+
+    given = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
+    if not any(given.values()):
+        configured = dask.config.get("distributed.comm.tls.ca-file", None)
+        return Security() if configured else None
+    for name, path in given.items():
+        if path is None or not Path(path).expanduser().is_file():
+            found = "is missing" if path is None else f"is {path}, which is no file"
+            msg = f"tls_ca, tls_cert and tls_key are three files in PEM format, and {name} {found}"
+            raise InputError(msg)
+    ca, cert, key = (str(Path(str(path)).expanduser().absolute()) for path in given.values())
+    roles = {
+        f"tls_{role}_{what}": path
+        for role in ("client", "scheduler", "worker")
+        for what, path in (("cert", cert), ("key", key))
+    }
+    security = Security(tls_ca_file=ca, require_encryption=True, **roles)
+    try:
+        security.get_connection_args("client")
+    except (ssl.SSLError, OSError) as error:
+        msg = f"tls_ca, tls_cert and tls_key must be a certificate authority, a certificate and its key: {error}"
+        raise InputError(msg) from error
+    return security
+
+
+def _address(where: str) -> str:
+    if Path(where).is_file():
+        try:
+            return str(json.loads(Path(where).read_text())["address"])
+        except (ValueError, KeyError, TypeError) as error:
+            msg = f"--cluster {where}: this file is not one that a scheduler wrote (dask scheduler --scheduler-file)"
+            raise InputError(msg) from error
+    _, colon, port = where.rpartition(":")
+    if not colon or not port.isdigit():
+        msg = (
+            "--cluster takes 'local', 'threads', 'slurm' or another batch system, a .toml or .yaml file that describes "
+            "its jobs, the address of a scheduler such as tcp://host:8786, or the file that it wrote, got "
+            f"{where!r}"
+        )
+        raise InputError(msg)
+    return where

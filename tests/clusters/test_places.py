@@ -1,0 +1,122 @@
+"""Where commands and programs compute: threads, processes, and schedulers that are there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import psutil
+import pytest
+from distributed import get_client
+
+import dmkl
+from dmkl.cli.cluster import computing_on
+from dmkl.clusters.here import _interrupts_held_back
+from dmkl.errors import NoWorkersError
+
+pytest_plugins = ["helpers.command_line"]
+
+
+def test_a_local_cluster_that_this_machine_alone_can_reach(run, tmp_path, store, monkeypatch):
+    seen = {}
+
+    def fit(self, *given, whole=dmkl.MKFDA.fit, **named):
+        client = get_client()
+        seen["workers"] = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
+        seen["budgets"] = client.run(lambda: __import__("dmkl.settings").settings.memory_budget_bytes())
+        here = psutil.Process()
+        seen["listening"] = [
+            connection.laddr.ip
+            for process in (here, *here.children(recursive=True))
+            for connection in process.net_connections(kind="tcp")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        return whole(self, *given, **named)
+
+    monkeypatch.setattr(dmkl.MKFDA, "fit", fit)
+    status, _out, err = run(
+        "fit", store, tmp_path / "model", "--cluster", "local", "--workers", 2, "--memory", "1GiB", "--p", 1
+    )
+    assert status == 0, err
+    assert [worker["nthreads"] for worker in seen["workers"]] == [1, 1]
+    assert all(2**29 < worker["memory_limit"] < 2**30 for worker in seen["workers"])
+    assert set(seen["budgets"].values()) == {2**30}
+    assert len(seen["listening"]) >= 3
+    assert set(seen["listening"]) == {"127.0.0.1"}
+
+
+def test_a_scheduler_that_is_there(run, tmp_path, store, cluster):
+    address = cluster.scheduler_address
+    status, out, _ = run("check", store, "--cluster", address)
+    assert status == 0
+    assert "0 errors" in out
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": address}))
+    with computing_on(str(file)) as client:
+        assert client.scheduler.address == address
+    status, _, err = run("check", store, "--cluster", address, "--workers", 3)
+    assert status == 1
+    assert "--workers is for" in err
+
+
+def test_places_where_nothing_computes(run, tmp_path, store, monkeypatch):
+    monkeypatch.setattr("dmkl.clusters.schedulers._CONNECT_SECONDS", 0.5)
+    with pytest.raises(NoWorkersError, match=r"no scheduler answers at 127\.0\.0\.1:1"), computing_on("127.0.0.1:1"):
+        pass
+    (tmp_path / "scheduler.json").write_text("{}")
+    for where, told in (
+        ("127.0.0.1:1", "no scheduler answers"),
+        ("lokal", "--cluster takes 'local'"),
+        (tmp_path / "scheduler.json", "not one that a scheduler wrote"),
+    ):
+        status, _, err = run("check", store, "--cluster", where)
+        assert status == 1
+        assert told in err
+    status, _, err = run("check", store, "--memory", "plenty")
+    assert status == 1
+    assert "dmkl.memory" in err
+    assert run("check", store, "--workers", 0)[0] in (1, 2)
+
+
+def test_an_interrupt_waits_until_processes_are_started_and_does_not_reach_them():
+    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    reached = []
+
+    def start():
+        with _interrupts_held_back():
+            os.kill(os.getpid(), signal.SIGINT)
+            started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            reached.append(started.stdout)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert reached == ["True\n"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_threads_are_as_many_as_asked():
+    import dask
+
+    from dmkl.passes.execute import machine
+
+    with computing_on("threads", workers=3, memory="1GiB") as client:
+        assert client is None
+        assert machine().slots == 3
+        assert machine().total_bytes == 2**30
+    assert dask.config.get("num_workers", None) is None
+
+
+@pytest.mark.parametrize(("n_bytes", "place"), [(0, "threads"), (256 * 2**20, "threads"), (256 * 2**20 + 1, "local")])
+def test_processes_are_started_for_large_sets_alone(monkeypatch, n_bytes, place):
+    @contextmanager
+    def started(workers, memory):
+        yield "client"
+
+    monkeypatch.setattr("dmkl.clusters.here.processes", started)
+    with computing_on(n_bytes=n_bytes) as client:
+        assert client == (None if place == "threads" else "client")

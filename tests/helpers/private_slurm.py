@@ -1,0 +1,206 @@
+"""A private SLURM of one node on loopback: munged, slurmctld and slurmd as children of this process."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import shutil
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PrivateSlurm", "find_programs", "private_slurm"]
+
+_CLIENTS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
+
+# `config_overrides`: more CPUs than the machine has, so that jobs of one core run side by side anywhere.
+# `NoInAddrAny`, `NoCtldInAddrAny`: daemons listen on the address of their node, and not on every one.
+# `cgroup.conf` beside it keeps slurmd from reading /etc.
+_CONF = """\
+ClusterName=private
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+PluginDir={plugins}
+PlugStackConfig={folder}/plugstack.conf
+StateSaveLocation={folder}/controller
+SlurmdSpoolDir={folder}/node
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+MailProg=/bin/true
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+MpiDefault=none
+SwitchType=switch/none
+PriorityType=priority/basic
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+PropagateResourceLimits=NONE
+EnforcePartLimits=ANY
+ReturnToService=2
+InactiveLimit=0
+KillWait=2
+CompleteWait=0
+MinJobAge=60
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=closed Nodes=ALL MaxTime=INFINITE State=DOWN
+"""
+
+
+@dataclass(frozen=True)
+class PrivateSlurm:
+    """A SLURM that runs: partitions ``debug``, and ``closed``, whose jobs never start."""
+
+    folder: Path
+    bin: Path
+    """A folder for PATH: sbatch, squeue … of this SLURM."""
+
+    def __call__(self, program: str, *arguments: object) -> str:
+        """Call one of its programs, and return what it prints."""
+        command = [str(self.bin / program), *map(str, arguments)]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+
+    def jobs(self, state: str = "PENDING,RUNNING") -> list[int]:
+        """Numbers of the jobs that wait or run."""
+        return sorted(map(int, self("squeue", "--noheader", "--format=%A", f"--states={state}").split()))
+
+
+def find_programs(root: Path | None = None) -> Path | None:
+    """The root of an installed SLURM: a folder with its unpacked packages, or ``/``; None where there is none."""
+    for candidate in [root, Path("/")]:
+        if candidate is not None and _program(candidate, "slurmctld") and _program(candidate, "munged"):
+            return candidate
+    return None
+
+
+def _program(root: Path, name: str) -> Path | None:
+    """Debian's packages call the daemons ``slurmd-wlm`` and so on."""
+    folders = ("usr/sbin", "usr/bin", "usr/local/sbin", "usr/local/bin")
+    found = (root / folder / (name + suffix) for suffix in ("", "-wlm") for folder in folders)
+    return next((path for path in found if path.exists()), None)
+
+
+@contextmanager
+def private_slurm(root: Path, folder: Path, *, cpus: int = 4, memory_mb: int = 8000) -> Iterator[PrivateSlurm]:
+    """Run a SLURM whose programs are below `root` and whose files are in `folder`, and end it with this context.
+
+    The path of `folder` must be short: it holds a socket, whose path has at most some hundred letters. The daemons end
+    with this process too, however it ends.
+    """
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for name in ("bin", "controller", "node"):
+        (folder / name).mkdir()
+    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+    plugins = next(root.glob("usr/lib/*-linux-gnu/slurm-wlm"))
+    if root != Path("/"):
+        environment["LD_LIBRARY_PATH"] = f"{plugins}:{plugins.parent}"
+    (folder / "slurm.conf").write_text(
+        _CONF.format(
+            host=socket.gethostname().split(".")[0],
+            user=getpass.getuser(),
+            folder=folder,
+            plugins=plugins,
+            cpus=cpus,
+            memory_mb=memory_mb,
+            **dict(zip(("controller_port", "node_port"), _free_ports(2), strict=True)),
+        )
+    )
+    (folder / "plugstack.conf").touch()
+    (folder / "cgroup.conf").write_text("CgroupPlugin=autodetect\n")
+    key = folder / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(1024))
+    for name in _CLIENTS:
+        _write_wrapper(folder / "bin" / name, _program(root, name), environment)
+    slurm = PrivateSlurm(folder, folder / "bin")
+    munge = ["--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket"]
+    munge += [f"--pid-file={folder}/munged.pid", f"--seed-file={folder}/munged.seed", "--num-threads=2"]
+    with ExitStack() as daemons:
+        for name, options in {
+            "munged": munge,  # --force: it would refuse a folder that others may not enter
+            "slurmctld": ["-D", "-f", f"{folder}/slurm.conf"],
+            "slurmd": ["-D", "-f", f"{folder}/slurm.conf", "-d", str(_program(root, "slurmstepd"))],
+        }.items():
+            daemons.enter_context(_daemon(_program(root, name), options, folder / f"{name}.log", environment))
+        _wait_until_idle(slurm)
+        try:
+            yield slurm
+        finally:
+            _end_all_jobs(slurm)
+
+
+def _free_ports(n: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _write_wrapper(path: Path, program: Path, environment: dict[str, str]) -> None:
+    """A program of this SLURM that needs nothing in the environment of who calls it, and leaves nothing to its jobs."""
+    library = environment.get("LD_LIBRARY_PATH", "")
+    path.write_text(
+        f"#!/bin/sh\nSLURM_CONF='{environment['SLURM_CONF']}' LD_LIBRARY_PATH='{library}' exec '{program}' \"$@\"\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+
+
+@contextmanager
+def _daemon(program: Path, options: list[str], log: Path, environment: dict[str, str]) -> Iterator[None]:
+    with_us = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+    with log.open("w") as out:
+        running = subprocess.Popen(
+            [*with_us, str(program), *options], env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+    try:
+        yield
+    finally:
+        running.terminate()
+        try:
+            running.wait(10)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+
+
+def _wait_until_idle(slurm: PrivateSlurm) -> None:
+    deadline, state = time.monotonic() + 30, ""
+    while time.monotonic() < deadline:
+        try:
+            state = slurm("sinfo", "--noheader", "--format=%T", "--partition=debug")
+        except subprocess.CalledProcessError as error:  # the controller does not answer yet
+            state = error.stderr.strip()
+        if state == "idle":
+            return
+        time.sleep(0.1)
+    logs = "\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(slurm.folder.glob("*.log")))
+    msg = f"the node of a private SLURM is {state!r} and not idle after 30 s\n{logs}"
+    raise RuntimeError(msg)
+
+
+def _end_all_jobs(slurm: PrivateSlurm) -> None:
+    """Processes of jobs outlive the daemons otherwise."""
+    slurm("scancel", f"--user={getpass.getuser()}")
+    deadline = time.monotonic() + 15
+    while slurm("squeue", "--noheader") and time.monotonic() < deadline:
+        time.sleep(0.1)

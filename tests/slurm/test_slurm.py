@@ -1,0 +1,241 @@
+"""Jobs on a real SLURM of one node: from files to predictions, jobs that are lost, jobs that never start."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import psutil
+import pytest
+
+import dmkl
+from dmkl.errors import NoWorkersError
+from dmkl.searching.state import read_state
+
+pytest_plugins = ["helpers.command_line"]
+
+pytestmark = pytest.mark.slurm
+
+JOB = {"cores": 1, "processes": 1, "memory": "1GiB", "interface": "lo"}
+PLACE = "slurm cores=1 processes=1 memory=1GiB interface=lo jobs=2"
+
+SLOW = """
+import time
+from dmkl.store.reader import StoreReader
+
+def stream(self, keys, whole=StoreReader.stream):
+    for pair in whole(self, keys):
+        time.sleep(0.02)
+        yield pair
+
+StoreReader.stream = stream
+"""
+"""Workers take time for each tile, so that jobs end in the middle of a pass."""
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """What follows the place of jobs whose workers take their time."""
+    file = tmp_path / "slow.py"
+    file.write_text(SLOW)
+    return f" worker_extra_args='--preload {file}'"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two feature tables over 60 samples of three classes, a split, new samples, and a kernel in a file."""
+    folder = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(0)
+    labels = np.arange(80) % 3
+    tables = {
+        "near": rng.standard_normal((3, 4))[labels] * 2 + rng.standard_normal((80, 4)),
+        "far": rng.standard_normal((3, 9))[labels] + rng.standard_normal((80, 9)),
+    }
+    np.savez(folder / "features.npz", **{name: table[:60] for name, table in tables.items()})
+    np.savez(folder / "new.npz", **{name: table[60:] for name, table in tables.items()})
+    np.savetxt(folder / "labels.txt", labels[:60], fmt="%d")
+    np.save(folder / "kernel.npy", tables["near"][:60] @ tables["near"][:60].T)
+    return folder
+
+
+GRID = ("-p", "1,1.5", "--lam", "1e-3,1e-1", "--cv", "3", "--solver", "subspace", "--no-refit")
+
+
+@pytest.fixture(scope="module")
+def kernels(files):
+    return dmkl.build(
+        files / "kernels.zarr",
+        dict(np.load(files / "features.npz")),
+        {"function": "rbf", "bandwidth": [0.3, 1, 3]},
+        tile=20,
+        labels=np.loadtxt(files / "labels.txt", dtype=int),
+    ).view.source.location
+
+
+@pytest.fixture(scope="module")
+def undisturbed(files, kernels):
+    """The scores of a search in threads."""
+    from dmkl.cli.main import main
+
+    assert main(["search", str(kernels), str(files / "found"), *GRID, "--cluster", "threads"]) == 0
+    return dmkl.load(files / "found").scores
+
+
+def assert_same(scores, expected):
+    for name in ("score", "weight"):
+        np.testing.assert_allclose(scores[name].values, expected[name].values, rtol=1e-10, atol=1e-12)
+
+
+@contextmanager
+def after_pass(n, state, act):
+    """Act once, in a thread, when a search has kept `n` passes, in the middle of the next."""
+    acted, over = [], threading.Event()
+
+    def watch():
+        while not over.wait(0.02):
+            if read_state(state).n_passes >= n:
+                acted.append(act())
+                return
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield acted
+    finally:
+        over.set()
+        watching.join()
+
+
+def test_from_files_to_predictions_with_a_job_lost_in_a_pass(slurm, run, tmp_path, monkeypatch, files, slow):
+    monkeypatch.chdir(tmp_path)
+    both = {}
+    for place in ("threads", PLACE):
+        out = tmp_path / place[:5]
+        out.mkdir()
+        status, _, err = run("import", out / "imported.zarr", files / "kernel.npy", "--tile", 20)
+        assert status == 0, err
+        one, features = ["--cluster", place], [files / "features.npz", "--labels", files / "labels.txt", "--tile", 20]
+        status, _, err = run("build", out / "built.zarr", *features, "--function", "rbf", "--bandwidth", "0.3,1", *one)
+        assert status == 0, err
+        search = ("search", out / "built.zarr", out / "found", *GRID[:-1], "--cluster")
+        if place == "threads":
+            status, _, err = run(*search, place)
+        else:
+            with after_pass(1, out / "found.partial", lambda: slurm("scancel", slurm.jobs()[0])) as acted:
+                status, _, err = run(*search, place + slow)
+        assert status == 0, err
+        predicted = ["--features", files / "new.npz", "--out", out / "predicted.csv"]
+        status, _, err = run("predict", out / "found", *predicted, *one)
+        assert status == 0, err
+        both[place] = dmkl.load(out / "found").scores, (out / "predicted.csv").read_text()
+    assert acted
+    (expected, table), (scores, table_of_jobs) = both.values()
+    assert_same(scores, expected)
+    assert table == table_of_jobs
+    assert not list(tmp_path.glob("slurm-*"))
+    assert list((tmp_path / "state" / "dmkl" / "jobs").glob("dmkl-*.err"))
+
+
+def test_a_search_goes_on_when_all_jobs_were_lost(slurm, run, tmp_path, kernels, undisturbed, slow):
+    out = tmp_path / "found"
+
+    def shut():
+        slurm("scontrol", "update", "PartitionName=debug", "State=DOWN")
+        slurm("scancel", *slurm.jobs())
+
+    search = ("search", kernels, out, *GRID, "--cluster")
+    with after_pass(2, tmp_path / "found.partial", shut) as acted:
+        try:
+            status, _, err = run(*search, PLACE + " wait=4s" + slow)
+        finally:
+            slurm("scontrol", "update", "PartitionName=debug", "State=UP")
+    assert acted
+    assert status == 1, err
+    told = err.strip().splitlines()
+    assert "has given no worker within 4 s: job" in told[-1]
+    assert "PENDING (PartitionDown)" in told[-1]
+    assert "the same command goes on after pass" in told[-2]
+    status, _, err = run(*search, PLACE)
+    assert status == 0, err
+    assert "going on after pass" in err
+    assert_same(dmkl.load(out).scores, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("queue=nosuch", "SLURM refuses these jobs: sbatch: error: invalid partition specified: nosuch"),
+        ("cores=99", "More processors requested than permitted"),
+        ("queue=closed wait=2s", "SLURM has given no worker within 2 s: job"),
+        ("python=/nosuch/python", "/nosuch/python: No such file or directory"),
+    ],
+)
+def test_jobs_that_never_start_are_one_plain_line(slurm, run, kernels, options, told):
+    place = PLACE.replace("cores=1 ", "") if "cores" in options else PLACE
+    status, _, err = run("check", kernels, "--cluster", f"{place} {options}")
+    assert status == 1
+    (line,) = [line for line in err.splitlines() if "error: " in line]
+    assert told in line
+    assert "Traceback" not in err
+
+
+def test_a_job_with_several_workers_is_replaced(slurm):
+    with dmkl.cluster("slurm", **{**JOB, "cores": 2, "processes": 2}) as client:
+        assert len(client.nthreads()) == 2
+        before = slurm.jobs()
+        slurm("scancel", *before)
+        assert client.submit(sum, [1, 2]).result(60) == 3
+        assert not set(before) & set(slurm.jobs())
+
+
+@pytest.mark.parametrize("interface", ["lo", None])
+def test_workers_and_scheduler_listen_on_one_interface(slurm, interface):
+    def listening():
+        here = psutil.Process()
+        return [
+            connection.laddr.ip
+            for process in (here, here.parent())
+            for connection in process.net_connections(kind="tcp")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+
+    with dmkl.cluster("slurm", **{**JOB, "interface": interface}) as client:
+        host = client.scheduler.address.removeprefix("tcp://").rpartition(":")[0]
+        own = psutil.Process().net_connections(kind="tcp")
+        found = {connection.laddr.ip for connection in own if connection.status == psutil.CONN_LISTEN}
+        (worker,) = client.run(listening).values()
+    assert len(worker) >= 2
+    assert set(worker) == {host, "127.0.0.1"}
+    assert found == {host}
+    assert interface is None or host == "127.0.0.1"
+
+
+def test_jobs_end_with_the_context_whatever_ends_it(slurm):
+    def work():
+        with dmkl.cluster("slurm", **JOB):
+            assert len(slurm.jobs()) == 1
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    deadline = time.monotonic() + 10
+    while slurm.jobs() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def test_what_waits_for_workers_ends_where_there_are_none_any_more(slurm):
+    def work():
+        with dmkl.cluster("slurm", **JOB, wait="3 s") as client:
+            slurm("scontrol", "update", "PartitionName=debug", "State=DOWN")
+            slurm("scancel", *slurm.jobs())
+            while client.nthreads():
+                time.sleep(0.1)
+            client.submit(sum, [1, 2]).result(60)
+
+    try:
+        with pytest.raises(NoWorkersError, match=r"no worker within 3 s: job \d+: PENDING \(PartitionDown\)"):
+            work()
+    finally:
+        slurm("scontrol", "update", "PartitionName=debug", "State=UP")
