@@ -1,8 +1,8 @@
 """An output belongs to one process at a time: a lock beside it says to which, and since when.
 
-The lock of PATH is the file PATH.lock, made by one atomic operation, with no need of `flock`. Of a holder on this machine
-it is known whether it lives; one on another machine touches its lock every `_BEAT` seconds, and one that has not for four
-times as long is taken for gone.
+The lock of PATH is the file PATH.lock, made by one atomic operation, with no need of `flock`. Of a holder on this
+machine it is known whether it lives; one on another machine touches its lock every `_BEAT` seconds, and one that has
+not for four times as long is taken for gone.
 """
 
 from __future__ import annotations
