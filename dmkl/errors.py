@@ -21,6 +21,7 @@ __all__ = [
     "IndefiniteKernelError",
     "IndefiniteKernelWarning",
     "InputError",
+    "LockedError",
     "MemoryBudgetError",
     "NoWorkersError",
     "SampleOrderWarning",
@@ -82,6 +83,10 @@ class DamagedFileError(StoreError):
 
 class DiskFullError(StoreError, OSError):
     """The disk ran full; what was written so far is kept, and the same command goes on from there."""
+
+
+class LockedError(StoreError):
+    """Another process writes to the same output, or goes on with the same search; nothing was changed."""
 
 
 class IndefiniteKernelError(DmklError, ValueError):

@@ -1,8 +1,8 @@
-"""Check that a folder is a kernel set as FORMAT.md (beside this file) describes it.
+"""Check that a folder is a kernel set, a model, a result or a state as FORMAT.md (beside this file) describes it.
 
     python check_store.py PATH [PATH …]
 
-prints each rule and whether it holds, and exits with 0 if all of them do, else with 1. It reads every tile once. This
+prints each rule and whether it holds, and exits with 0 if all of them do, else with 1. It reads everything once. This
 is a second implementation of the format: it shares no code with dmkl, and needs nothing but zarr and what zarr needs.
 """
 
@@ -21,6 +21,27 @@ import numpy as np
 import zarr
 
 FORMAT, FORMAT_VERSION = "dmkl-kernel-set", 1
+STATE, STATE_VERSION = "dmkl-search-state", 4
+SEAL = "metadata_crc32c"
+BLOCK = 2**20
+SAVED = {
+    "dmkl-model": {
+        "version": 2,
+        "attributes": ("model", "parameters", "kind", "classes", "kernel_names", "tasks", "state"),
+        "nodes": ("weights_", "dual_coef_", "train_sample", "history"),
+    },
+    "dmkl-search": {
+        "version": 2,
+        "attributes": ("rule", "has_model", "estimator", "scoring", "parameters_searched"),
+        "nodes": ("score", "weight", "gap", "objective", "status", "fold", "kernel"),
+    },
+    "dmkl-evaluation": {
+        "version": 1,
+        "attributes": ("estimator", "scoring", "measures", "parameters_searched"),
+        "nodes": ("test_score", "inner_score", "weight", "gap", "status", "fold", "kernel", "search-0"),
+    },
+}
+"""Models and results: the newest version, attributes of the root, arrays and groups."""
 
 DIMENSIONS = {
     "gram_upper": ("kernel", "sample", "sample_2"),
@@ -120,36 +141,28 @@ def crc32c(data: bytes) -> int:
 # --- the rules -------------------------------------------------------------------------------------------------------
 
 
-class Checker:
-    """Goes through the rules for one folder."""
+class Rules:
+    """Goes through rules for one folder."""
 
     def __init__(self, path: Path, say: Callable[[str], None] = print) -> None:
         self.path, self.say = path, say
         self.failed = 0
         self.unreadable: list[str] = []
 
+    def rules(self) -> tuple[tuple[str, Callable[[], Iterator[str]]], ...]:
+        """The rules by what they say."""
+        raise NotImplementedError
+
     def run(self) -> bool:
         """Check all rules; whether they all hold."""
-        rules = (
-            ("the folder is a Zarr v3 group", self.root),
-            ("the root attributes are there, of a known version, and say complete", self.attributes),
-            ("no temporary file of an interrupted write is left", self.strays),
-            ("one array holds the matrices, in chunks of one tile", self.matrices),
-            ("the other arrays are there, with their types, shapes and dimensions", self.nodes),
-            ("consolidated metadata, where there is any, agrees with the arrays", self.consolidated),
-            ("names are unique", self.names),
-            ("labels and splits hold what they may", self.labels),
-            ("the tiles that must be there are, and no others", self.tile_files),
-            ("tiles hold what was written there, finite and symmetric", self.tiles),
-            ("diagonal and row_sum are those of the matrices", self.statistics),
-            ("content_id is that of the names and tiles", self.content),
-        )
-        for name, rule in rules:
+        for name, rule in self.rules():
             try:
                 found = list(rule())
                 stop = False
             except Broken as error:
                 found, stop = [str(error)], True
+            except (OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError) as error:
+                found, stop = [f"it cannot be checked: {error}"], True
             found, self.unreadable = self.unreadable + found, []
             self.say(f"{'FAIL' if found else 'ok  '} {name}")
             for line in found[:20]:
@@ -162,6 +175,15 @@ class Checker:
                 break
         return not self.failed
 
+    def strays(self) -> Iterator[str]:
+        """Leftovers of killed writes."""
+        for stray in sorted(self.path.rglob("*.partial")):
+            yield str(stray.relative_to(self.path))
+
+
+class ZarrRules(Rules):
+    """Rules that hold for every Zarr group of the format."""
+
     def root(self) -> Iterator[str]:
         """Zarr v3 group."""
         if not self.path.exists():
@@ -170,17 +192,94 @@ class Checker:
             msg = f"there is nothing at {self.path}{unfinished}"
             raise Broken(msg)
         try:
-            metadata = json.loads((self.path / "zarr.json").read_text())
+            metadata = _json(self.path / "zarr.json")
             if metadata.get("zarr_format") != 3 or metadata.get("node_type") != "group":
                 msg = "zarr.json is not that of a Zarr v3 group"
                 raise Broken(msg)
+            self.metadata = metadata
+            self.sealed = isinstance(metadata.get("attributes"), dict) and SEAL in metadata["attributes"]
+            if self.sealed and metadata["attributes"][SEAL] != _checksum_of(metadata, "attributes", SEAL):
+                msg = f"zarr.json is not what was written: its {SEAL} is {metadata['attributes'][SEAL]!r}"
+                raise Broken(msg)
             # What each array says of itself counts, not the copy at the root.
-            self.group = zarr.open_group(str(self.path), mode="r", zarr_format=3, use_consolidated=False)
-        except (OSError, ValueError, KeyError) as error:
+            self.group = zarr.open_group(str(self.path.absolute()), mode="r", zarr_format=3, use_consolidated=False)
+        except (OSError, ValueError, KeyError, TypeError) as error:
             msg = f"it cannot be opened: {error}"
             raise Broken(msg) from error
-        self.attrs, self.metadata = dict(self.group.attrs), metadata
+        self.attrs = dict(self.group.attrs)
         return iter(())
+
+    def consolidated(self) -> Iterator[str]:
+        """The copy of all metadata at the root."""
+        copies = self.metadata.get("consolidated_metadata")
+        if copies is None:
+            if self.sealed:
+                yield f"there is none, but {SEAL}"
+            return
+        for name, copy in sorted(copies["metadata"].items()):
+            own = self.path / name / "zarr.json"
+            try:
+                found = _json(own)
+            except FileNotFoundError:
+                yield f"{name} is in the consolidated metadata, but not in the folder"
+                continue
+            except (OSError, ValueError) as error:
+                msg = f"{name}/zarr.json cannot be read: {error}"
+                raise Broken(msg) from error
+            attrs = found.get("attributes")
+            if _alone(found) != _alone(copy):
+                yield f"{name} is not as the consolidated metadata say"
+            elif isinstance(attrs, dict) and SEAL in attrs and attrs[SEAL] != _checksum_of(found, "attributes", SEAL):
+                yield f"{name}/zarr.json is not what was written: its {SEAL} is {attrs[SEAL]!r}"
+        if self.sealed:
+            there = {file.parent.relative_to(self.path).as_posix() for file in self.path.rglob("zarr.json")} - {"."}
+        else:
+            there = set(self.group.array_keys())
+        for name in sorted(there - set(copies["metadata"])):
+            yield f"{name} is missing from the consolidated metadata"
+
+    def chunks(self) -> Iterator[str]:
+        """Every chunk of every array but the matrices."""
+        copies = (self.metadata.get("consolidated_metadata") or {}).get("metadata", {})
+        names = [name for name, copy in sorted(copies.items()) if copy.get("node_type") == "array"]
+        for name in names:
+            if name in ("gram", "gram_upper"):
+                continue
+            try:
+                array = self.group[name]
+                missing = array.nchunks - array.nchunks_initialized
+                if missing:
+                    yield f"{missing} of {array.nchunks} chunks of {name} are missing"
+                for place in np.ndindex(array.cdata_shape):
+                    array.get_block_selection(place) if place else array[...]
+            except (OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError) as error:
+                yield f"{name} cannot be read: {error}"
+                continue
+            codecs = [codec["name"] for codec in copies[name]["codecs"]]
+            if self.sealed and codecs[-1] != "crc32c":
+                yield f"the codecs of {name} are {', '.join(codecs)}; the last one must be crc32c"
+
+
+class Checker(ZarrRules):
+    """A kernel set."""
+
+    def rules(self) -> tuple[tuple[str, Callable[[], Iterator[str]]], ...]:
+        """See `Rules`."""
+        return (
+            ("the folder is a Zarr v3 group, its metadata what was written", self.root),
+            ("the root attributes are there, of a known version, and say complete", self.attributes),
+            ("no temporary file of an interrupted write is left", self.strays),
+            ("consolidated metadata, where there is any, agrees with the arrays", self.consolidated),
+            ("one array holds the matrices, in chunks of one tile", self.matrices),
+            ("the other arrays are there, with their types, shapes and dimensions", self.nodes),
+            ("names are unique", self.names),
+            ("labels and splits hold what they may", self.labels),
+            ("the tiles that must be there are, and no others", self.tile_files),
+            ("tiles hold what was written there, finite and symmetric", self.tiles),
+            ("diagonal and row_sum are those of the matrices", self.statistics),
+            ("content_id is that of the names and tiles", self.content),
+            ("all other arrays, those of features too, can be read", self.chunks),
+        )
 
     def attributes(self) -> Iterator[str]:
         """Root attributes."""
@@ -208,11 +307,6 @@ class Checker:
         for name in ("content_id", "created_by"):
             if not isinstance(attrs.get(name), str):
                 yield f"{name} is {attrs.get(name)!r}, must be a string"
-
-    def strays(self) -> Iterator[str]:
-        """Leftovers of killed writes."""
-        for stray in sorted(self.path.rglob("*.partial")):
-            yield str(stray.relative_to(self.path))
 
     def matrices(self) -> Iterator[str]:
         """The array of matrices."""
@@ -288,21 +382,6 @@ class Checker:
             if problems:
                 self.broken.add(name)
                 yield from problems
-
-    def consolidated(self) -> Iterator[str]:
-        """The copy of all metadata at the root."""
-        copies = self.metadata.get("consolidated_metadata")
-        if copies is None:
-            return
-        for name, copy in copies["metadata"].items():
-            own = self.path / name / "zarr.json"
-            if not own.is_file():
-                yield f"{name} is in the consolidated metadata, but not in the folder"
-            elif _alone(json.loads(own.read_text())) != _alone(copy):
-                yield f"{name} is not as the consolidated metadata say"
-        for name in self.group.array_keys():
-            if name not in copies["metadata"]:
-                yield f"{name} is missing from the consolidated metadata"
 
     def _read(self, name: str) -> Any:
         """An array, or None where it is missing, not as it must be, or damaged."""
@@ -476,20 +555,172 @@ class Checker:
             yield f"content_id is {self.attrs.get('content_id')}, must be {expected}"
 
 
+class SavedChecker(ZarrRules):
+    """A model, or a result."""
+
+    def rules(self) -> tuple[tuple[str, Callable[[], Iterator[str]]], ...]:
+        """See `Rules`."""
+        return (
+            ("the folder is a Zarr v3 group, its metadata what was written", self.root),
+            ("the root attributes are there, of a known version", self.attributes),
+            ("no temporary file of an interrupted write is left", self.strays),
+            ("consolidated metadata agrees with the arrays", self.consolidated),
+            ("all arrays can be read, and are what was written", self.chunks),
+            ("the arrays and groups that must be there are", self.nodes),
+        )
+
+    def attributes(self) -> Iterator[str]:
+        """Root attributes."""
+        self.wanted = SAVED[self.attrs["format"]]
+        version = self.attrs.get("format_version")
+        if version not in range(1, self.wanted["version"] + 1) or isinstance(version, bool):
+            msg = f"format_version is {version!r}, must be an integer from 1 to {self.wanted['version']}"
+            raise Broken(msg)
+        if not self.sealed:
+            self.say(f"note there is no {SEAL}: it was written by a program that knew none")
+        for name in self.wanted["attributes"]:
+            if name not in self.attrs:
+                yield f"{name} is missing"
+
+    def nodes(self) -> Iterator[str]:
+        """Arrays and groups."""
+        for name in self.wanted["nodes"]:
+            if name not in self.group:
+                yield f"{name} is missing"
+        if self.attrs.get("has_model") and "best" not in self.group:
+            yield "best is missing, and has_model is true"
+
+
+class StateChecker(Rules):
+    """The state of a search."""
+
+    def rules(self) -> tuple[tuple[str, Callable[[], Iterator[str]]], ...]:
+        """See `Rules`."""
+        return (
+            ("state.json is what was written, of a known version", self.root),
+            ("state.json of each part is what was written", self.parts),
+            ("the files that they name are there", self.named),
+            ("files of arrays are what was written", self.files),
+        )
+
+    def root(self) -> Iterator[str]:
+        """Of the whole."""
+        self.states = [(self.path, _state(self.path / "state.json"))]
+        return iter(())
+
+    def parts(self) -> Iterator[str]:
+        """Of parts with a solver of their own."""
+        for file in sorted(self.path.rglob("part-*/state.json")):
+            try:
+                self.states.append((file.parent, _state(file)))
+            except Broken as error:
+                yield f"{file.relative_to(self.path)}: {error}"
+
+    def named(self) -> Iterator[str]:
+        """What a later run reads."""
+        for folder, state in self.states:
+            solver = state.get("solver")
+            names = ["statistics.npz"] if "steps" in state.get("statistics", {}) else []
+            for number, space in enumerate([] if solver is None else solver["spaces"]):
+                own = [space["gram"].replace("gram", what) for what in ("gram", "basis", "errors") if space["width"]]
+                own += [file for block in space["blocks"] for file, _ in block["groups"]]
+                own += [file for file, _ in space["probed"]]
+                own += [f"anchor-{one['number']}-{i}-{j}.npy" for one in space["anchors"] for i, j in one["tiles"]]
+                names += [f"fold-{number}/{name}" for name in own]
+            names += [] if solver is None else [solver["points"]]
+            for name in names:
+                if not (folder / name).is_file():
+                    yield f"{name} is missing in {folder}"
+
+    def files(self) -> Iterator[str]:
+        """Arrays with their checksums."""
+        for file in sorted(self.path.rglob("*.np[yz]")):
+            problem = _trailer(file.read_bytes())
+            if problem:
+                yield f"{file.relative_to(self.path)} {problem}"
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """The object in a file; ValueError where there is none."""
+    try:
+        found = json.loads(file.read_bytes())
+    except RecursionError as error:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from error
+    if not isinstance(found, dict):
+        msg = f"it holds {type(found).__name__}, must hold an object"
+        raise ValueError(msg)
+    return found
+
+
+def _checksum_of(content: dict[str, Any], *place: str) -> str:
+    """CRC-32C of an object without the key at a place, as JSON without spaces, in ASCII, its keys sorted."""
+    content = json.loads(json.dumps(content))
+    inner = content
+    for key in place[:-1]:
+        inner = inner[key]
+    del inner[place[-1]]
+    return f"{crc32c(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
+
+
+def _state(file: Path) -> dict[str, Any]:
+    try:
+        found = _json(file)
+    except (OSError, ValueError) as error:
+        msg = f"it cannot be read: {error}"
+        raise Broken(msg) from error
+    if found.get("crc32c") != _checksum_of({"crc32c": "", **found}, "crc32c"):
+        msg = f"it is not what was written: its crc32c is {found.get('crc32c')!r}"
+        raise Broken(msg)
+    if (found.get("format"), found.get("format_version")) != (STATE, STATE_VERSION):
+        msg = f"format is {found.get('format')!r} {found.get('format_version')!r}, must be {STATE!r} {STATE_VERSION}"
+        raise Broken(msg)
+    state: dict[str, Any] = found["state"]
+    return state
+
+
+def _trailer(data: bytes) -> str:
+    """What is wrong with the checksums after the bytes of an array; empty where nothing is."""
+    if len(data) < 12:
+        return f"has {len(data)} bytes, must have 12 at least"
+    size = int.from_bytes(data[-12:-4], "little")
+    n_blocks = -(-size // BLOCK)
+    if size + 4 * n_blocks + 12 != len(data):
+        return f"has {len(data)} bytes, must have {size + 4 * n_blocks + 12}"
+    if crc32c(data[size:-4]) != int.from_bytes(data[-4:], "little"):
+        return "ends with checksums that are not those that were written"
+    for k in range(n_blocks):
+        stored = int.from_bytes(data[size + 4 * k : size + 4 * k + 4], "little")
+        if crc32c(data[k * BLOCK : min(size, (k + 1) * BLOCK)]) != stored:
+            return f"is damaged in block {k}"
+    return ""
+
+
+def checker(path: Path, say: Callable[[str], None] = print) -> Rules:
+    """The rules for what is at a path; those of a kernel set for what says nothing else of itself."""
+    if (path / "state.json").exists():
+        return StateChecker(path, say)
+    try:
+        form = _json(path / "zarr.json")["attributes"]["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        form = FORMAT
+    return (SavedChecker if form in SAVED else Checker)(path, say)
+
+
 def _alone(metadata: dict[str, Any]) -> dict[str, Any]:
     """Metadata without the copies of others that a group's may hold."""
     return {key: value for key, value in metadata.items() if key != "consolidated_metadata"}
 
 
 def main(arguments: list[str]) -> int:
-    """Check each path; 0 if all of them are kernel sets."""
+    """Check each path; 0 if all of them are what FORMAT.md describes."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else 2
     good = True
     for argument in arguments:
         print(argument)
-        good &= Checker(Path(argument)).run()
+        good &= checker(Path(argument)).run()
     return 0 if good else 1
 
 

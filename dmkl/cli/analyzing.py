@@ -26,7 +26,7 @@ from dmkl.cli.options import (
     Workers,
     option,
 )
-from dmkl.cli.output import bar, number, print_json, refuse_existing, say, show, table
+from dmkl.cli.output import bar, claim_output, number, print_json, refuse_existing, save_figure, say, show, table
 from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
@@ -81,6 +81,8 @@ def analyze(
     K = open_kernels(store, kernels)
     for file in [] if output is None else [output / name for name in (_DATA, *_PICTURES, _TARGETS)]:
         refuse_existing(file, overwrite=overwrite, what="folder")
+    if output is not None:
+        claim_output(output, overwrite=True)
     chosen, on = training_samples(K, split, train, every)
     seen = K[chosen, chosen] if len(chosen) < K.shape[1] else K
     with ConsoleWatch(), computing_on(cluster, n_bytes=seen.bytes_per_pass, workers=workers, memory=memory):
@@ -107,15 +109,17 @@ def analyze(
 
 
 def _write(analysis: Analysis, output: Path) -> list[str]:
+    from dmkl.files.writing import write_whole
+
     output.mkdir(parents=True, exist_ok=True)
-    analysis.data.to_netcdf(output / _DATA, engine="scipy")
+    write_whole(output / _DATA, bytes(analysis.data.to_netcdf(engine="scipy")))
     figures = dict(zip(_PICTURES, (analysis.plot_alignment, analysis.plot_spectra), strict=True))
     if "target_alignment" in analysis.data:
         figures[_TARGETS] = analysis.plot_targets
     else:
         (output / _TARGETS).unlink(missing_ok=True)  # of an analysis that this one replaces
     for name, draw in figures.items():
-        draw().savefig(output / name)
+        save_figure(draw(), output / name)
     return [_DATA, *figures]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Memory, Workers, option
-from dmkl.cli.output import console, say, show, size
+from dmkl.cli.output import console, save_figure, say, show, size
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
@@ -217,4 +217,4 @@ def _draw_weights(path: Path, weights: Mapping[str, xr.DataArray]) -> None:
     panels[0].set_ylim(len(names) - 0.4, -0.6)
     title = "Which kernels tell handwritten digits apart: ℓp MK-FDA for four norms p"
     figure.suptitle(title, fontsize=11, fontweight="bold", x=0.008, ha="left")
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)

@@ -27,7 +27,7 @@ from dmkl.cli.options import (
     Workers,
     option,
 )
-from dmkl.cli.output import print_json, refuse_existing, say, show
+from dmkl.cli.output import claim_output, print_json, say, show
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import training_samples
 from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
@@ -76,7 +76,7 @@ def fit(
         dmkl fit kernels.zarr model --model mksvm -p 1.5 -C 4 --multiclass ovo
         dmkl fit kernels.zarr model --model gmkl --sigma prices.csv
     """
-    refuse_existing(model_out, overwrite=overwrite)
+    claim_output(model_out, overwrite=overwrite)
     K = dmkl.open(store)
     estimator = make_learner(model, parameters, K.names)
     chosen, on = training_samples(K, split, train, every)

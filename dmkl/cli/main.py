@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dmkl._version import __version__
-from dmkl.cli.output import plain_warnings, say_aside
+from dmkl.cli.output import keeping_outputs, plain_warnings, say_aside
 from dmkl.errors import DmklError
 
 __all__ = ["COMMANDS", "command", "main"]
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
-        with plain_warnings():
+        with plain_warnings(), keeping_outputs():
             _app(given)(given, prog_name="dmkl")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -17,14 +19,20 @@ from rich.text import Text
 
 from dmkl.errors import IndefiniteKernelWarning, SampleOrderWarning, SmallWorkerWarning, StoreExistsError
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = [
     "STYLES",
     "bar",
+    "claim_output",
     "console",
+    "keeping_outputs",
     "number",
     "plain_warnings",
     "print_json",
     "refuse_existing",
+    "save_figure",
     "say",
     "say_aside",
     "show",
@@ -91,6 +99,41 @@ def plain_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         before, warnings.showwarning = warnings.showwarning, show
         yield
+
+
+_CLAIMED: ContextVar[ExitStack] = ContextVar("claimed")
+
+
+@contextmanager
+def keeping_outputs() -> Iterator[None]:
+    """What is claimed inside is let go of in the end."""
+    with ExitStack() as claimed:
+        before = _CLAIMED.set(claimed)
+        try:
+            yield
+        finally:
+            _CLAIMED.reset(before)
+
+
+def claim_output(path: Path, *, overwrite: bool, what: str = "path") -> None:
+    """Keep an output to this command until it ends; refused before anything is computed is what would fail after it.
+
+    That is, with StoreExistsError something that exists, with LockedError what another process writes, and with OSError
+    a place where nothing can be written.
+    """
+    from dmkl.files.locks import claim
+
+    refuse_existing(path, overwrite=overwrite, what=what)
+    _CLAIMED.get().enter_context(claim(path))
+
+
+def save_figure(figure: Figure, path: Path, **options: Any) -> None:
+    """Save a figure as PNG, so that a file of that name is always whole."""
+    from dmkl.files.writing import write_whole
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", **options)
+    write_whole(path, drawn.getvalue())
 
 
 def refuse_existing(path: Path, *, overwrite: bool, what: str = "path") -> None:

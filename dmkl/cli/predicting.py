@@ -12,7 +12,7 @@ import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.measuring import measured
 from dmkl.cli.options import SAMPLES, Cluster, Join, Json, Memory, Missing, Overwrite, Unknown, Workers, option
-from dmkl.cli.output import print_json, refuse_existing, say, say_aside
+from dmkl.cli.output import claim_output, print_json, say, say_aside
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
@@ -77,7 +77,7 @@ def predict(
     import numpy as np
 
     if out is not None:
-        refuse_existing(out, overwrite=overwrite, what="file")
+        claim_output(out, overwrite=overwrite, what="file")
     _check_source(store, features, split, named, join, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
@@ -223,6 +223,8 @@ def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, named: Pat
 def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any, probabilities: xr.DataArray | None) -> None:
     import numpy as np
 
+    from dmkl.files.writing import replacing
+
     values = scores.values.reshape(len(scores), -1)
     columns = [""] if scores.ndim == 1 else [str(c) for c in scores.coords[scores.dims[1]].values]
     if estimator.kind_ == "binary":
@@ -234,7 +236,7 @@ def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any, prob
     if probabilities is not None:
         values = np.concatenate([values, probabilities.values], axis=1)
         titles += [f"probability {name}" for name in probabilities.coords[probabilities.dims[1]].values]
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with replacing(path, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["sample", *predicted, *titles])
         for sample, label, row in zip(scores.sample.values, labels.reshape(len(labels), -1), values, strict=True):

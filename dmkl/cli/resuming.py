@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dmkl.cli.output import refuse_existing, say_aside
+from dmkl.cli.output import claim_output, say_aside
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.progress import ConsoleWatch
 
@@ -36,7 +36,7 @@ def state_of(out: Path, what: str, kind: str, *, overwrite: bool) -> Path:
     """
     from dmkl.store.saved import has_format
 
-    refuse_existing(out, overwrite=overwrite)
+    claim_output(out, overwrite=overwrite)
     if out.exists() and not has_format(out, kind):
         msg = f"{out} is not {what}, and nothing else is replaced; choose another path, or move it away"
         raise StoreExistsError(msg)

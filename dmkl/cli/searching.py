@@ -14,7 +14,7 @@ from dmkl.cli.cluster import computing_on
 from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Unknown, Workers, option
-from dmkl.cli.output import console, print_json, refuse_existing, say
+from dmkl.cli.output import claim_output, console, print_json, refuse_existing, save_figure, say
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import read_groups, training_samples
@@ -96,6 +96,8 @@ def search(
     state = state_of(out, "a search", FORMAT, overwrite=overwrite)
     for picture in [] if plot is None else [plot / name for name in _PICTURES]:
         refuse_existing(picture, overwrite=overwrite, what="folder")
+    if plot is not None:
+        claim_output(plot, overwrite=True)
     K = dmkl.open(store)
     estimator = make_learner(model, parameters, K.names)
     values = grid_values(estimator, K, p, lam, C, grid)
@@ -125,7 +127,7 @@ def search(
     if plot is not None:
         plot.mkdir(parents=True, exist_ok=True)
         for name, figure in zip(_PICTURES, (result.plot_scores(), result.plot_weights()), strict=True):
-            figure.savefig(plot / name, dpi=150)
+            save_figure(figure, plot / name, dpi=150)
     if as_json:
         model_seconds = seconds - result.scores.attrs["seconds"]
         told = {"path": str(out), "samples": len(chosen), **search_as_mapping(result)}

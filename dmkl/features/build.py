@@ -33,7 +33,7 @@ from dmkl.passes.view import View
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan
 from dmkl.store.layout import Header
 from dmkl.store.reader import Location
-from dmkl.store.writer import StoreWriter
+from dmkl.store.writer import StoreWriter, claim_place
 
 __all__ = [
     "Missing",
@@ -159,16 +159,17 @@ def build(
     assert samples_ is not None
     if path is None:
         return computed_set(_source(planned, at_hand(tables, scans), samples_, scans, rows, header), nodes)
-    writer = StoreWriter(path, header, len(planned), overwrite=overwrite)
-    try:
-        held = writer.write_features([(table, scans[name]) for name, table in tables.items()])
-        source = _source(planned, held, samples_, scans, rows, header)
-        write_kernels(source, writer, provenances(source, rows))
-    except (InputError, MemoryBudgetError):
-        writer.abandon()
-        raise
-    writer.forget_features({item.feature for item in planned if item.function == "distance" and item.feature})
-    return stores.open(writer.finish(source.names, nodes))
+    with claim_place(path):
+        writer = StoreWriter(path, header, len(planned), overwrite=overwrite)
+        try:
+            held = writer.write_features([(table, scans[name]) for name, table in tables.items()])
+            source = _source(planned, held, samples_, scans, rows, header)
+            write_kernels(source, writer, provenances(source, rows))
+        except (InputError, MemoryBudgetError):
+            writer.abandon()
+            raise
+        writer.forget_features({item.feature for item in planned if item.function == "distance" and item.feature})
+        return stores.open(writer.finish(source.names, nodes))
 
 
 def how_missing(missing: Missing | None, join: Join) -> Missing:

@@ -39,7 +39,7 @@ from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, wr
 from dmkl.store.layout import Header
 from dmkl.store.reader import Location, StoreReader
 from dmkl.store.saved import Saved
-from dmkl.store.writer import StoreWriter
+from dmkl.store.writer import StoreWriter, claim_place
 
 __all__ = ["TrainingFeatures", "build_cross", "cross_tiles", "row_features", "training_features"]
 
@@ -189,13 +189,14 @@ def build_cross(
     if path is None:
         return computed_set(source, nodes)
     header = Header(n_rows, n_cols, source.dtype.name, source.tiling.tile, symmetric=False, full=False)
-    writer = StoreWriter(path, header, len(source.names), overwrite=overwrite)
-    try:
-        write_kernels(source, writer, provenances(source))
-    except (InputError, MemoryBudgetError):
-        writer.abandon()
-        raise
-    return stores.open(writer.finish(source.names, nodes))
+    with claim_place(path):
+        writer = StoreWriter(path, header, len(source.names), overwrite=overwrite)
+        try:
+            write_kernels(source, writer, provenances(source))
+        except (InputError, MemoryBudgetError):
+            writer.abandon()
+            raise
+        return stores.open(writer.finish(source.names, nodes))
 
 
 def cross_tiles(

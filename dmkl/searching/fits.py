@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from dmkl.estimators.engine import run
 from dmkl.estimators.given import labeled_targets
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
+from dmkl.files.locks import claim
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
@@ -212,11 +214,12 @@ def fit_grid(question: Question, state: str | Path | None) -> GridFits:
         held_out = np.concatenate([fold.validation, fold.test])
         title = f"{fold.title}: "
         fits.append(Fit(models[g], fold.train, targets[f], question.tasks, held_out, title=title))
-    workspace = Workspace(state, {} if state is None else _identity(question))
-    try:
-        answers = run(Plan(question.K, fits, duals=False), workspace)
-    finally:
-        workspace.close()
+    with nullcontext() if state is None else claim(state):
+        workspace = Workspace(state, {} if state is None else _identity(question))
+        try:
+            answers = run(Plan(question.K, fits, duals=False), workspace)
+        finally:
+            workspace.close()
     sizes = (len(grid), len(targets), question.n_tasks)
     solvers = dict.fromkeys(found.solver or "own" for found in answers.fits)
     result = GridFits(

@@ -57,7 +57,7 @@ def read_state_file(file: Path) -> dict[str, Any]:
     DamagedFileError
         If it is not what was written.
     """
-    way_out = "start anew (--restart), or move the folder away"
+    way_out = "move the folder away to start anew"
     try:
         found = parse_json(file.read_bytes())
     except ValueError as error:

@@ -18,7 +18,7 @@ from dmkl.inputs.labels import Labels, as_text, unique_names
 from dmkl.numerics.psd import Repair, repair_psd, worst_minor
 from dmkl.store.layout import Header, check_names
 from dmkl.store.reader import Location
-from dmkl.store.writer import StoreWriter
+from dmkl.store.writer import StoreWriter, claim_place
 
 __all__ = ["ingest"]
 
@@ -68,40 +68,41 @@ def ingest(
         diagonal = None
     if diagonal is not None:
         diagonal = _checked_diagonal(diagonal, source.n_kernels, rows)
-    writer = StoreWriter(location, header, source.n_kernels, overwrite=overwrite)
-    intake = _Intake(writer, repair, symmetry_tol, asked_dtype=dtype is not None)
-    watch = progress.current()
-    kernel_bytes = sum(1 for _ in writer.tiling.pairs()) * header.tile**2 * np.dtype(header.dtype).itemsize
-    watch.begin("import", kernel_bytes * (source.n_kernels or 0))
-    names: list[str] = []
-    matrices = _all(first, iterator)
-    del first
-    try:
-        for j, matrix in enumerate(matrices):
-            name = _name_of(source, j)
-            names.append(name)
-            own_diagonal = _row_of(diagonal, j)
-            identity = source.identity(j)
-            if identity is not None and repair is not None:
-                identity = {**identity, "repair": repair}
-            if identity is not None and own_diagonal is not None:
-                identity = {**identity, "diagonal": fingerprint(own_diagonal[None, :])}
-            if writer.is_done(j, identity):
-                watch.advance(kernel_bytes)
-                continue
-            missing = source.n_missing(j)
-            noted = {"identity": identity, **({"n_missing": missing} if missing else {})}
-            intake.take(j, name, matrix, noted, own_diagonal)
-        unique_names(names, len(names), "kernel")
-        if source.names is not None and len(names) != len(source.names):
-            msg = f"found {len(names)} kernels but {len(source.names)} names"
-            raise InputError(msg)
-    except (InputError, MemoryBudgetError):
-        writer.abandon()
-        raise
-    finally:
-        watch.end()
-    return writer.finish(names, nodes)
+    with claim_place(location):
+        writer = StoreWriter(location, header, source.n_kernels, overwrite=overwrite)
+        intake = _Intake(writer, repair, symmetry_tol, asked_dtype=dtype is not None)
+        watch = progress.current()
+        kernel_bytes = sum(1 for _ in writer.tiling.pairs()) * header.tile**2 * np.dtype(header.dtype).itemsize
+        watch.begin("import", kernel_bytes * (source.n_kernels or 0))
+        names: list[str] = []
+        matrices = _all(first, iterator)
+        del first
+        try:
+            for j, matrix in enumerate(matrices):
+                name = _name_of(source, j)
+                names.append(name)
+                own_diagonal = _row_of(diagonal, j)
+                identity = source.identity(j)
+                if identity is not None and repair is not None:
+                    identity = {**identity, "repair": repair}
+                if identity is not None and own_diagonal is not None:
+                    identity = {**identity, "diagonal": fingerprint(own_diagonal[None, :])}
+                if writer.is_done(j, identity):
+                    watch.advance(kernel_bytes)
+                    continue
+                missing = source.n_missing(j)
+                noted = {"identity": identity, **({"n_missing": missing} if missing else {})}
+                intake.take(j, name, matrix, noted, own_diagonal)
+            unique_names(names, len(names), "kernel")
+            if source.names is not None and len(names) != len(source.names):
+                msg = f"found {len(names)} kernels but {len(source.names)} names"
+                raise InputError(msg)
+        except (InputError, MemoryBudgetError):
+            writer.abandon()
+            raise
+        finally:
+            watch.end()
+        return writer.finish(names, nodes)
 
 
 def _all(first: Matrix, others: Iterator[Matrix]) -> Iterator[Matrix]:

@@ -13,6 +13,7 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
+from dmkl.files.locks import claim
 from dmkl.files.writing import beside, full_disk
 from dmkl.store.metadata import is_sealed, open_group
 
@@ -38,10 +39,17 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
     ------
     StoreExistsError
         If something is at `path` and `overwrite` was not given, or it is of another format.
+    LockedError
+        If another process writes there.
     DiskFullError
         If the disk ran full.
     """
     final = Path(path).expanduser().absolute()
+    with claim(final):
+        _put_in_place(final, write, form, what, overwrite=overwrite)
+
+
+def _put_in_place(final: Path, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
     if final.exists():
         if not overwrite:
             msg = (
@@ -55,7 +63,6 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
     written, replaced = beside(final), beside(final, "replaced")
     try:
         with full_disk(final, "Free some space, or choose another place, and save it again"):
-            written.parent.mkdir(parents=True, exist_ok=True)
             write(written)
     except BaseException:
         shutil.rmtree(written, ignore_errors=True)

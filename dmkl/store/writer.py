@@ -13,7 +13,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from zarr.storage import LocalStore
 from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreExistsError
+from dmkl.files.locks import claim
 from dmkl.files.writing import full_disk
 from dmkl.inputs.feature_matrices import FeatureMatrix
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
@@ -45,11 +46,17 @@ from dmkl.store.reader import Location, as_location, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
 from dmkl.store.tiles import TileWriter, plain_folder
 
-__all__ = ["StoreWriter"]
+__all__ = ["StoreWriter", "claim_place"]
 
 
 # The tiles last: room for a kernel there means room in the others.
 _PER_KERNEL = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
+
+
+def claim_place(location: Location) -> AbstractContextManager[None]:
+    """Keep the place of a set to this process while it is written; see `dmkl.files.locks`. Of folders alone."""
+    place = as_location(location)
+    return claim(place) if isinstance(place, str) and "://" not in place else nullcontext()
 
 
 class StoreWriter:

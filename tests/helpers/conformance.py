@@ -14,9 +14,9 @@ _spec.loader.exec_module(check_store)
 
 
 def problems(path):
-    """What the checker finds wrong with the set at `path`: the rules that fail and their details, in one text."""
+    """What the checker finds wrong with what is at `path`: the rules that fail and their details, in one text."""
     lines = []
-    good = check_store.Checker(Path(path), lines.append).run()
+    good = check_store.checker(Path(path), lines.append).run()
     assert good == (not any(line.startswith("FAIL") for line in lines))
     return "" if good else "\n".join(line for line in lines if not line.startswith("ok"))
 

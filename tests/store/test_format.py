@@ -18,11 +18,15 @@ from hypothesis import strategies as st
 from zarr.codecs import Crc32cCodec
 
 import dmkl
+from dmkl.cli.main import main
 from dmkl.errors import CorruptTileError
+from dmkl.health.integrity import damage
+from dmkl.searching.state import damage_of_state
 from dmkl.store.reader import StoreReader
 from dmkl.store.schema import NODES
 
 ARCHIVES = sorted((STORAGE / "archives").glob("v*/*.zarr"))
+SEALED = STORAGE / "archives" / "sealed"
 
 
 @pytest.fixture(scope="module")
@@ -330,3 +334,108 @@ def test_archives_stay_readable(archive):
         assert list(K.tasks) == ["odd", "tall"]
         own = StoreReader(archive).diagonal(np.arange(K.shape[0]))
         np.testing.assert_array_equal(own, np.diagonal(np.asarray(K), axis1=1, axis2=2))
+
+
+@pytest.mark.parametrize("name", ["symmetric.zarr", "model", "search", "evaluation", "state"])
+def test_archives_with_checksums_stay_readable(name, tmp_path):
+    assert problems(SEALED / name) == ""
+    if name == "symmetric.zarr":
+        K = dmkl.open(SEALED / name)
+        square = np.arange(9.0) ** 2
+        np.testing.assert_array_equal(np.asarray(K)[0], np.outer(square, square))
+        assert StoreReader(SEALED / name).sealed
+    elif name == "state":  # `test_a_state_of_before_is_gone_on_with` reads it
+        assert not list(damage_of_state(SEALED / name))
+    else:
+        assert not list(damage(SEALED / name))
+        saved = dmkl.load(SEALED / name)
+        kinds = {"model": dmkl.Uniform, "search": dmkl.SearchResult, "evaluation": dmkl.EvaluationResult}
+        assert type(saved) is kinds[name]
+        if name == "model":
+            new = {"square": np.array([[4.0]]), "both": np.array([[0.25, 0.5]])}
+            assert saved.predict(features=new).shape == (1,)
+
+
+def test_a_state_of_before_is_gone_on_with(tmp_path):
+    shutil.copytree(SEALED / "state", tmp_path / "state")
+    K = dmkl.open(SEALED / "symmetric.zarr")[:8, :8]
+    grid = {"p": [2.0], "lam": [0.1, 1.0]}
+    found = dmkl.search(dmkl.MKFDA(solver="subspace"), K, None, grid, cv=2, state=tmp_path / "state", refit=False)
+    saved = dmkl.load(SEALED / "search")
+    np.testing.assert_array_equal(found.scores["weight"], saved.scores["weight"])
+    assert found.scores.attrs["n_passes"] <= saved.scores.attrs["n_passes"]
+
+
+@pytest.mark.parametrize("name", ["model", "search"])
+def test_what_was_saved_without_checksums_is_read(name, capsys):
+    path = STORAGE / "archives" / "v1" / name
+    assert problems(path) == ""
+    dmkl.load(path)
+    assert main(["check", str(path)]) == 0
+    assert "kept no checksums" in capsys.readouterr().err
+    assert main(["check", str(path), "--strict"]) == 1
+
+
+# --- models, results, states -----------------------------------------------------------------------------------------
+
+
+def garbled(file):
+    """JSON that breaks off."""
+
+    def change(path):
+        (path / file).write_text("{")
+
+    return change
+
+
+def flipped(pattern):
+    def change(path):
+        file = sorted(path.glob(pattern))[-1]
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 4
+        file.write_bytes(data)
+
+    return change
+
+
+def without(pattern):
+    def change(path):
+        found = sorted(path.glob(pattern))[-1]
+        shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+    return change
+
+
+BROKEN_SAVED = {
+    "broken root": ("model", garbled("zarr.json"), "it cannot be opened: Expecting"),
+    "broken array": ("model", garbled("weights_/zarr.json"), "weights_/zarr.json cannot be read"),
+    "broken array of a set": ("symmetric.zarr", garbled("row_sum/zarr.json"), "row_sum/zarr.json cannot be read"),
+    "changed root": ("model", flipped("zarr.json"), "FAIL the folder is a Zarr v3 group"),
+    "damaged features": ("symmetric.zarr", flipped("features/0/values/c/0/0"), "features/0/values cannot be read"),
+    "damaged weights": ("search", flipped("best/weights_/c/0"), "best/weights_ cannot be read"),
+    "missing chunk": ("evaluation", without("search-1/score/c/*/*"), "chunks of search-1/score are missing"),
+    "another version": ("model", lambda path: unseal(path, format_version=9), "format_version is 9, must be"),
+    "no history": ("model", lambda path: (unseal(path), without("history")(path)), "history is missing"),
+    "no rule": ("search", lambda path: unseal(path, rule=None), "rule is missing"),
+    "broken state": ("state", garbled("state.json"), "it cannot be read: Expecting"),
+    "changed state": ("state", flipped("state.json"), "FAIL state.json"),
+    "damaged products": ("state", flipped("fold-0/products-*.npy"), "is damaged in block 0"),
+    "damaged checksums": (
+        "state",
+        lambda path: flip_end(sorted(path.glob("points-*.npz"))[0]),
+        "ends with checksums that are not those that were written",
+    ),
+    "missing products": ("state", without("fold-0/products-*.npy"), "products"),
+}
+
+
+def flip_end(file):
+    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("case", BROKEN_SAVED)
+def test_it_names_what_is_broken_in_what_is_saved(tmp_path, case):
+    name, change, message = BROKEN_SAVED[case]
+    path = shutil.copytree(SEALED / name, tmp_path / name)
+    change(path)
+    assert message in problems(path)

@@ -1,0 +1,192 @@
+"""An output belongs to one process at a time: a lock beside it says to which, and since when.
+
+The lock of PATH is the file PATH.lock, made by one atomic operation, with no need of `flock`. Of a holder on this
+machine it is known whether it lives; one on another machine touches its lock every `_BEAT` seconds, and one that has
+not for four times as long is taken for gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dmkl.errors import InputError, LockedError, StoreError
+from dmkl.files.writing import full_disk
+
+__all__ = ["claim", "lock_of"]
+
+_BEAT = 15.0
+_HELD: dict[Path, tuple[str, int]] = {}
+"""The token of each lock that this process holds, and how often it was claimed."""
+_GUARD = threading.RLock()
+_BEATING = threading.Event()
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """Who holds a lock."""
+
+    host: str
+    pids: str  # whose process numbers they are: containers of one machine have their own
+    pid: int
+    started: float  # when the process began, which tells it from a later one of the same number
+    since: str
+    token: str
+
+
+def lock_of(path: str | os.PathLike[str]) -> Path:
+    """The file that is the lock of a path."""
+    path = Path(path).expanduser().absolute()
+    return path.with_name(f"{path.name}.lock")
+
+
+@contextmanager
+def claim(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep an output to this process for a while; what it holds already it may claim again.
+
+    Since the lock lies beside the output, a place where nothing can be written is found here, before any work.
+
+    Raises
+    ------
+    LockedError
+        If another process writes there.
+    InputError
+        If nothing can be written there.
+    DiskFullError
+        If the disk is full.
+    """
+    lock = lock_of(path)
+    with _GUARD:
+        token, count = _HELD.get(lock, ("", 0))
+        if not count:
+            try:
+                with full_disk(path, "Free some space, or choose another place"):
+                    lock.parent.mkdir(parents=True, exist_ok=True)
+                    token = _acquire(lock)
+            except StoreError:
+                raise
+            except OSError as error:
+                msg = f"{path} cannot be written: {error.strerror or error} ({lock.parent}); choose another place"
+                raise InputError(msg) from error
+        _HELD[lock] = (token, count + 1)
+    if not _BEATING.is_set():
+        _BEATING.set()
+        threading.Thread(target=_beat, name="dmkl-locks", daemon=True).start()
+    try:
+        yield
+    finally:
+        with _GUARD:
+            token, count = _HELD.pop(lock)
+            if count > 1:
+                _HELD[lock] = (token, count - 1)
+            elif (holder := _read(lock)) is not None and holder.token == token:
+                with suppress(OSError):
+                    lock.unlink()
+
+
+def _acquire(lock: Path) -> str:
+    """Make the lock; LockedError if somebody else has it."""
+    import psutil
+
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    mine = _Holder(socket.gethostname(), _pids(), os.getpid(), psutil.Process().create_time(), now, uuid.uuid4().hex)
+    while not _make(lock, mine):
+        before = _read(lock)
+        if not _is_gone(lock, before):
+            who = "another process" if before is None else f"process {before.pid} on {before.host}"
+            since = "" if before is None else f" since {before.since}"
+            msg = (
+                f"{lock.with_suffix('')} is being written by {who}{since}; wait until it is done, or choose another "
+                f"path. Its lock is {lock}: remove it where that process is gone"
+            )
+            raise LockedError(msg)
+        _remove(lock, before)
+    return mine.token
+
+
+def _make(lock: Path, holder: _Holder) -> bool:
+    """Make a lock with what it says in one step; False if there is one."""
+    text = json.dumps(asdict(holder)).encode()
+    written = lock.with_name(f"{lock.name}.{holder.token}")
+    try:
+        written.write_bytes(text)
+        try:
+            os.link(written, lock)
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                return False
+            # A file system without hard links: for a moment the lock says nothing, which counts as held.
+            with suppress(FileExistsError), open(lock, "xb") as file:
+                file.write(text)
+                return True
+            return False
+    finally:
+        written.unlink(missing_ok=True)
+    return True
+
+
+def _read(lock: Path) -> _Holder | None:
+    """What a lock says; None where it cannot be read."""
+    try:
+        return _Holder(**json.loads(lock.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _is_gone(lock: Path, holder: _Holder | None) -> bool:
+    """Whether the process that made a lock is there no more."""
+    import psutil
+
+    if holder is not None and (holder.host, holder.pids) == (socket.gethostname(), _pids()):
+        try:
+            return bool(abs(psutil.Process(holder.pid).create_time() - holder.started) > 2)
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.AccessDenied:
+            return False
+    try:
+        last = lock.stat().st_mtime_ns
+        deadline = time.monotonic() + 4 * _BEAT
+        while time.monotonic() < deadline:
+            time.sleep(_BEAT / 15)
+            if lock.stat().st_mtime_ns != last:
+                return False
+    except FileNotFoundError:
+        pass
+    return True
+
+
+def _remove(lock: Path, holder: _Holder | None) -> None:
+    """Remove the lock of a process that is gone, and put it back where another has made one meanwhile."""
+    aside = lock.with_name(f"{lock.name}.{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        lock.rename(aside)
+        if _read(aside) != holder:
+            with suppress(OSError):
+                os.link(aside, lock)
+        aside.unlink()
+
+
+def _pids() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _beat() -> None:
+    """Touch what this process holds, as long as it lives."""
+    while True:
+        time.sleep(_BEAT)
+        for lock in list(_HELD):
+            with suppress(OSError):
+                os.utime(lock)

@@ -1,0 +1,226 @@
+"""Files of dmkl's own: whole or not there, checked, and written by one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import re
+import resource
+import signal
+import socket
+
+import numpy as np
+import psutil
+import pytest
+
+import dmkl
+from dmkl.cli import predicting
+from dmkl.cli.main import main
+from dmkl.errors import DamagedFileError, DiskFullError, LockedError
+from dmkl.files import locks
+from dmkl.files.arrays import check_file, load_array, load_arrays, load_rows, save_array, save_arrays
+from dmkl.files.locks import claim, lock_of
+from dmkl.files.writing import replacing, write_whole
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(7.0),
+        np.zeros((0, 3)),
+        np.float64(3),
+        np.random.default_rng(0).normal(size=(3, 70, 40))[:, :60, :15],
+        np.asfortranarray(np.arange(12).reshape(3, 4)),
+        np.arange(300_000.0),  # of several blocks
+        np.zeros(2**17 - 16),  # whose blocks are full
+    ],
+    ids=["vector", "empty", "number", "strided", "fortran", "blocks", "full"],
+)
+def test_arrays_come_back_and_numpy_reads_them(tmp_path, array):
+    path = tmp_path / "array.npy"
+    save_array(path, array)
+    check_file(path)
+    np.testing.assert_array_equal(load_array(path), array)
+    np.testing.assert_array_equal(np.load(path), array)
+    assert [file.name for file in tmp_path.iterdir()] == ["array.npy"]
+
+
+def test_some_rows_are_read_and_checked_alone(tmp_path):
+    path, array = tmp_path / "array.npy", np.random.default_rng(0).normal(size=(3, 500, 300))
+    save_array(path, array)
+    np.testing.assert_array_equal(load_rows(path, 1, slice(100, 400)), array[1, 100:400])
+    flip(path, 128 + 8 * 500 * 300 * 2)  # of the last matrix
+    np.testing.assert_array_equal(load_rows(path, 0, slice(0, 300)), array[0, :300])
+    with pytest.raises(DamagedFileError, match=r"array.npy is damaged: bytes 2,097,152 to 3,145,728 have the checksum"):
+        load_rows(path, 2, slice(0, 10))
+
+
+def test_arrays_by_name(tmp_path):
+    path = tmp_path / "arrays.npz"
+    save_arrays(path, {"one": np.arange(3), "two": np.array("x")})
+    assert load_arrays(path)["one"].tolist() == [0, 1, 2]
+    flip(path, 40)
+    with pytest.raises(DamagedFileError, match=r"arrays.npz is damaged"):
+        load_arrays(path)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_what_is_cut_or_gone_is_told(tmp_path, keep):
+    path = tmp_path / "array.npy"
+    save_array(path, np.arange(10))
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(DamagedFileError, match=r"array.npy is damaged"):
+        load_array(path)
+    path.unlink()
+    with pytest.raises(DamagedFileError, match=r"array.npy is missing"):
+        load_array(path)
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+# --- full disks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_files():
+    """No file may grow beyond a few bytes: what a full disk does, without one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+@pytest.mark.parametrize(
+    "write", [lambda path: save_array(path, np.zeros(9000)), lambda path: write_whole(path, bytes(9000))]
+)
+def test_a_full_disk_leaves_what_was_there(tmp_path, small_files, write):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    small_files(4096)
+    with pytest.raises(DiskFullError, match=r"no space left while writing .*file \([\d,.]+ MiB free on its disk\)"):
+        write(path)
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_other_errors_are_as_they_are(tmp_path):
+    with pytest.raises(IsADirectoryError), replacing(tmp_path / "file"):
+        raise IsADirectoryError(errno.EISDIR, "another")
+    assert not list(tmp_path.iterdir())
+
+
+def test_predictions_are_the_old_ones_or_the_new(tmp_path, stored, small_files, capsys, monkeypatch):
+    model, out = str(tmp_path / "model"), tmp_path / "predictions.csv"
+    dmkl.MKFDA().fit(stored[:12, :12], np.arange(12) % 2).save(model)
+    out.write_text("old")
+    write = predicting._write
+    monkeypatch.setattr(predicting, "_write", lambda *given: (small_files(64), write(*given)))
+    assert main(["predict", model, str(stored.view.source.location), "--out", str(out), "--overwrite"]) == 1
+    told = capsys.readouterr().err
+    assert re.search(
+        r"no space left while writing .*predictions.csv \(.* MiB free on its disk\)\. Free some space", told
+    )
+    assert out.read_text() == "old"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model", "predictions.csv"]
+
+
+@pytest.mark.parametrize("command", ["fit", "search", "predict", "evaluate"])
+def test_a_place_where_nothing_can_be_written_is_found_first(tmp_path, stored, capsys, command):
+    (tmp_path / "file").write_text("")
+    out = str(tmp_path / "file" / "out")
+    store = str(stored.view.source.location)
+    given = ["predict", "nowhere", store, "--out", out] if command == "predict" else [command, "nowhere", out]
+    assert main(given) == 1
+    assert re.search(r"out cannot be written: .* \(.*file\); choose another place", capsys.readouterr().err)
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+
+def lock_by(path, **changes):
+    """A lock as another process would have made it."""
+    here = psutil.Process().parent()
+    holder = {
+        "host": socket.gethostname(),
+        "pids": locks._pids(),
+        "pid": here.pid,
+        "started": here.create_time(),
+        "since": "2026-01-02 03:04:05",
+        "token": "theirs",
+    }
+    lock_of(path).write_text(json.dumps({**holder, **changes}))
+
+
+def test_an_output_belongs_to_one_process(tmp_path):
+    out = tmp_path / "out"
+    with claim(out), claim(out):  # what it holds it may claim again
+        assert json.loads(lock_of(out).read_text())["pid"] == os.getpid()
+    assert not list(tmp_path.iterdir())
+    lock_by(out)
+    message = rf"out is being written by process {os.getppid()} on .* since 2026-01-02 03:04:05; wait .*out\.lock"
+    with pytest.raises(LockedError, match=message), claim(out):
+        pass
+    assert json.loads(lock_of(out).read_text())["token"] == "theirs"
+
+
+@pytest.mark.parametrize("gone", [{"pid": 2**22 + 1}, {"started": 1.0}], ids=["no such process", "a later one"])
+def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path, gone):
+    lock_by(tmp_path / "out", **gone)
+    with claim(tmp_path / "out"):
+        assert json.loads(lock_of(tmp_path / "out").read_text())["pid"] == os.getpid()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_another_machine_lives_while_it_touches_its_lock(tmp_path, monkeypatch, lives):
+    monkeypatch.setattr(locks, "_BEAT", 0.05)
+    out = tmp_path / "out"
+    lock_by(out, host="elsewhere")
+    if lives:
+        beats = itertools.count(1)
+        monkeypatch.setattr(locks.time, "sleep", lambda seconds: os.utime(lock_of(out), (0, next(beats))))
+        with pytest.raises(LockedError, match="on elsewhere since"), claim(out):
+            pass
+    else:
+        with claim(out):
+            pass
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_that_was_taken_meanwhile_is_put_back(tmp_path):
+    out = tmp_path / "out"
+    lock_by(out, token="old")
+    judged = locks._read(lock_of(out))
+    lock_by(out, token="new")
+    locks._remove(lock_of(out), judged)
+    assert json.loads(lock_of(out).read_text())["token"] == "new"
+
+
+@pytest.mark.parametrize("command", ["fit", "search", "import"])
+def test_who_comes_second_is_told_in_a_line(tmp_path, stored, capsys, command):
+    out = tmp_path / "out"
+    lock_by(out)
+    np.save(tmp_path / "kernel.npy", np.eye(3))
+    store = str(stored.view.source.location)
+    given = ["import", str(out), str(tmp_path / "kernel.npy")] if command == "import" else [command, store, str(out)]
+    assert main(given) == 1
+    told = capsys.readouterr().err
+    assert f"is being written by process {os.getppid()}" in told
+    assert len(told.strip().splitlines()) == 1
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["kernel.npy", "out.lock"]
+
+
+def test_a_state_belongs_to_one_search(tmp_path, stored):
+    lock_by(tmp_path / "state")
+    with pytest.raises(LockedError, match="state is being written by"):
+        dmkl.search(dmkl.MKFDA(), stored[:12, :12], np.arange(12) % 2, cv=2, state=tmp_path / "state")
+    assert not (tmp_path / "state").exists()
