@@ -1,0 +1,185 @@
+"""What is said of jobs, and what is submitted: without a batch system, by a program that stands for it."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import sys
+
+import dask
+import pytest
+
+import dmkl
+from dmkl.clusters.job_options import job_options
+from dmkl.errors import InputError, NoWorkersError
+
+pytest_plugins = ["helpers.command_line"]
+
+ENOUGH = {"cores": 4, "memory": "8GiB"}
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """An sbatch that keeps the script of a job that it is asked about, and refuses it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "sbatch"
+    program.write_text(f'#!/bin/sh\ncp "$2" {tmp_path}/job.sh\necho "sbatch: error: no such account" >&2\nexit 1\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def script_of(tmp_path, where="slurm", **options):
+    """The script that would be submitted."""
+    with pytest.raises(NoWorkersError, match="no such account"), dmkl.cluster(where, **options):
+        pass
+    return (tmp_path / "job.sh").read_text()
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_a_script_says_what_was_given_and_then_what_is_configured(tmp_path):
+    configured = {
+        "queue": "slow", "account": "lab", "cores": 8, "processes": 8, "memory": "64GiB",
+        "worker-extra-args": ["--resources", "x=1"],
+    }  # fmt: skip
+    with dask.config.set({f"jobqueue.slurm.{key}": value for key, value in configured.items()}):
+        script = script_of(tmp_path, queue="short", walltime="04:00:00", job_extra_directives=["--exclusive"])
+    directives = re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
+    assert {"-p short", "-A lab", "--cpus-per-task=8", "--mem=64G", "-t 04:00:00", "--exclusive"} <= set(directives)
+    assert "-J dmkl" in directives
+    assert f"-o {tmp_path}/state/dmkl/jobs/dmkl-%J.out" in directives
+    assert "--nworkers 8" in script
+    assert "--resources x=1" in script
+    assert "--local-directory ${TMPDIR:-/tmp}" in script
+    assert "--dashboard-address 127.0.0.1:0" in script
+    assert (tmp_path / "state" / "dmkl" / "jobs").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_workers_listen_where_they_reach_the_scheduler_or_on_the_interface_that_is_named(tmp_path):
+    assert "--host $(" in script_of(tmp_path, **ENOUGH)
+    named = script_of(tmp_path, **ENOUGH, interface="ib7", scheduler_interface="lo")
+    assert "--interface ib7" in named
+    assert "--host" not in named
+
+
+DESCRIBED = {
+    "toml": (
+        'class = "SLURMCluster"\ncores = 2\nmemory = "4GiB"\nwalltime = 01:00:00\njob_script_prologue = ["a", "b"]\n'
+    ),
+    "yaml": 'class: slurm\ncores: 2\nmemory: 4GiB\nwalltime: "01:00:00"\njob-script-prologue: [a, b]\n',
+}
+
+
+@pytest.mark.usefixtures("sbatch")
+@pytest.mark.parametrize("kind", DESCRIBED)
+def test_a_file_describes_jobs_and_options_come_before_it(tmp_path, kind):
+    file = tmp_path / f"cluster.{kind}"
+    file.write_text(DESCRIBED[kind])
+    script = script_of(tmp_path, file, cores=3, processes=1)
+    assert "#SBATCH --cpus-per-task=3" in script
+    assert "#SBATCH --mem=4G" in script
+    assert "#SBATCH -t 01:00:00" in script
+    assert "\na\nb\n" in script
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.toml", 'class = "slurm"\n\nquue = "x"\n', r"a\.toml, line 3: slurm takes no 'quue' \(did you mean queue"),
+        ("a.yaml", "class: slurm\njob-extra: [x]\n", r"a\.yaml, line 2: slurm takes no 'job_extra' \(did you mean"),
+        ("a.toml", 'class = "slurm"\nncpus = 3\n', r"line 2: slurm takes no 'ncpus'"),
+        (
+            "a.toml",
+            'class = "slurm"\ncores = "many"\n',
+            r"line 2: cores must be the number of cores .*, got 'many'",
+        ),
+        ("a.yaml", "class: slurm\nwalltime: 4:00:00\n", r'walltime must be .*in quotes: "04:00:00", got 14400'),
+        ("a.toml", 'class = "slurm"\nmemory = "much"\n', r"memory must be the memory of a job"),
+        ("a.toml", 'class = "slurm"\nwait = "soon"\n', r"wait must be how long to wait for a worker"),
+        ("a.toml", 'class = "slurm"\njobs = 2\nminimum = 1\n', r"line 2: give jobs, or minimum and maximum"),
+        ("a.toml", 'class = "slurm"\nminimum = 3\nmaximum = 2\n', r"minimum is 3, more than maximum, 2"),
+        (
+            "a.toml",
+            'class = "slurn"\n',
+            r"line 1: class must be one of slurm, .*, got 'slurn' \(did you mean slurm",
+        ),
+        ("a.toml", "cores = 2\n", r"class must be one of slurm, .*got nothing"),
+        ("a.toml", "cores = \n", r"is not valid TOML"),
+        ("a.yaml", "class: [\n", r"is not valid YAML"),
+        ("a.yaml", "- slurm\n", r"must map options of a cluster to values, got \['slurm'\]"),
+        ("a.yaml", "class: !!python/object:os.system x\n", r"is not valid YAML"),
+    ],
+)
+def test_a_description_that_breaks_a_rule_is_told_by_its_line(tmp_path, name, content, told):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=told), dmkl.cluster(tmp_path / name):
+        pass
+
+
+def test_options_are_those_of_the_batch_system():
+    assert job_options("lsf", {"ncpus": 4, "job-script-prologue": "module load x"}).of_jobqueue == {
+        "ncpus": 4,
+        "job_script_prologue": ["module load x"],
+    }
+    for hidden in ("scheduler", "name", "security", "extra"):
+        with pytest.raises(InputError, match=f"pbs takes no '{hidden}'"):
+            job_options("pbs", {hidden: "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"memory": "8GiB"}, "must be told the cores and the memory of a job, and cores is missing"),
+        ({"cores": 4}, "and memory is missing"),
+        ({**ENOUGH, "interface": "ib7"}, "ib7 is no network interface of this machine, which has .*lo"),
+    ],
+)
+@pytest.mark.usefixtures("sbatch")
+def test_what_is_missing_is_told_before_anything_is_submitted(tmp_path, options, told):
+    with pytest.raises(InputError, match=told), dmkl.cluster("slurm", **options):
+        pass
+    assert not (tmp_path / "job.sh").exists()
+
+
+def test_ctrl_c_still_interrupts():
+    """Importing dask-jobqueue alone makes it end the process."""
+    code = "import signal; from dmkl.clusters.job_options import job_options; job_options('slurm', {});"
+    code += "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_machine_without_the_batch_system(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="submitted with sbatch, which is not on this machine"):
+        dmkl.cluster("slurm", **ENOUGH).__enter__()
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_options_of_jobs_on_the_command_line(run, store, tmp_path):
+    place = "slurm cores=2 queue=short job-extra-directives=--exclusive job-extra-directives='--gres gpu:1'"
+    status, _, err = run("check", store, "--cluster", place, "--memory", "2GiB")
+    assert status == 1
+    assert "SLURM refuses these jobs: sbatch: error: no such account. See sinfo" in err
+    script = (tmp_path / "job.sh").read_text()
+    for directive in ("-p short", "--mem=2G", "--exclusive", "--gres gpu:1"):
+        assert f"#SBATCH {directive}\n" in script
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("slurm queue", "options such as queue=short, got 'queue'"),
+        ("slurm 'queue=short", "No closing quotation"),
+        ("slurm memory=1GiB", "--memory 2GiB and memory=1GiB in --cluster say the same"),
+        ("threads queue=short", "threads takes workers and memory alone, got queue"),
+        ("tcp://127.0.0.1:1 queue=short", "takes tls_ca, tls_cert, tls_key, got queue"),
+    ],
+)
+def test_places_that_cannot_be_read(run, store, place, told):
+    status, _, err = run("check", store, "--cluster", place, "--memory", "2GiB")
+    assert status == 1
+    assert told in err
+    assert "should not happen" not in err

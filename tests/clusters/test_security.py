@@ -1,0 +1,83 @@
+"""Schedulers that are reached by certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+
+import dask
+import pytest
+from distributed import Scheduler, Worker
+
+import dmkl
+from dmkl.clusters.schedulers import security_of
+from dmkl.errors import InputError, NoWorkersError
+
+NAMES = ("tls_ca", "tls_cert", "tls_key")
+
+
+def make_certificates(folder):
+    """A certificate authority, a certificate of it and its key, by name of the option that takes each."""
+    folder.mkdir()
+    new = ["openssl", "req", "-x509", "-nodes", "-days", "1", "-newkey", "rsa:2048"]
+    named = ["-subj", "/CN=dmkl", "-out", str(folder / "cert.pem"), "-keyout", str(folder / "key.pem")]
+    subprocess.run([*new, *named], check=True, capture_output=True)
+    return dict(zip(NAMES, (str(folder / f"{name}.pem") for name in ("cert", "cert", "key")), strict=True))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificates, and is not installed")
+    folder = tmp_path_factory.mktemp("certificates")
+    return make_certificates(folder / "ours"), make_certificates(folder / "others")
+
+
+@pytest.fixture(scope="module")
+def secure(certificates):
+    """The address of a scheduler with a worker, in this process, that take our certificates alone."""
+    from distributed.utils import LoopRunner
+
+    security = security_of(**certificates[0])
+    runner = LoopRunner(asynchronous=False)
+    runner.start()
+
+    async def start():
+        listening = {"host": "127.0.0.1", "protocol": "tls", "security": security, "dashboard_address": "127.0.0.1:0"}
+        scheduler = await Scheduler(**listening)
+        return scheduler, await Worker(scheduler.address, **listening)
+
+    scheduler, worker = runner.run_sync(start)
+    yield scheduler.address
+    runner.run_sync(lambda: asyncio.wait_for(worker.close(), 10))
+    runner.run_sync(lambda: asyncio.wait_for(scheduler.close(), 10))
+    runner.stop()
+
+
+def test_a_scheduler_is_reached_by_certificates(secure, certificates, stored):
+    with dmkl.cluster(secure, **certificates[0]) as client:
+        assert client.submit(sum, [1, 2]).result() == 3
+    keys = ("distributed.comm.tls.ca-file", "distributed.comm.tls.client.cert", "distributed.comm.tls.client.key")
+    with dask.config.set(dict(zip(keys, certificates[0].values(), strict=True))), dmkl.cluster(secure) as client:
+        assert client.submit(sum, [1, 2]).result() == 3
+
+
+def test_a_wrong_certificate_is_refused(secure, certificates, monkeypatch):
+    monkeypatch.setattr("dmkl.clusters.schedulers._CONNECT_SECONDS", 1)
+    with pytest.raises(NoWorkersError, match=r"no scheduler answers at tls://.*CERTIFICATE_VERIFY_FAILED"):
+        dmkl.cluster(secure, **certificates[1]).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, r"reached by certificates, and there are none: give tls_ca, tls_cert and tls_key"),
+        ({"tls_ca": __file__}, r"three files in PEM format, and tls_cert is missing"),
+        ({"tls_ca": "/nosuch", "tls_cert": __file__, "tls_key": __file__}, r"tls_ca is /nosuch, which is no file"),
+        (dict.fromkeys(NAMES, __file__), r"must be a certificate authority, a certificate and its key"),
+    ],
+)
+def test_certificates_that_are_missing_or_none(given, told):
+    with pytest.raises(InputError, match=told):
+        dmkl.cluster("tls://127.0.0.1:1", **given).__enter__()
