@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
+
 from dmkl.errors import InputError
 
 __all__ = ["SYSTEMS", "BatchSystem", "cluster_class", "one_line", "refusal"]
@@ -91,6 +93,9 @@ def cluster_class(system: BatchSystem) -> Any:
     finally:
         if main:  # importing it lets Ctrl-C end the process without a word
             signal.signal(signal.SIGINT, handler)
+    if "jobqueue" not in dask.config.config:
+        # Imported inside a `dask.config.set` of its keys, it lost its defaults at the end of that context.
+        dask_jobqueue.config.reconfigure()
     return getattr(dask_jobqueue, system.cluster_class)
 
 
