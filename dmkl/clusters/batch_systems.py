@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import signal
 import subprocess
+import sys
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["SYSTEMS", "BatchSystem", "refusal"]
+import dask
+
+from dmkl.errors import InputError
+
+__all__ = ["SYSTEMS", "BatchSystem", "cluster_class", "one_line", "refusal"]
 
 _ANSWER_SECONDS = 30
 """squeue without a controller waits for as long as its configuration says, which may be minutes."""
@@ -68,6 +76,27 @@ SYSTEMS: dict[str, BatchSystem] = {
     "htcondor": BatchSystem("HTCondor", "HTCondorCluster", "condor_submit", look="condor_q", shell=False),
 }
 """By the name of their section in dask-jobqueue's configuration."""
+
+
+def cluster_class(system: BatchSystem) -> Any:
+    """The class of dask-jobqueue for a batch system. InputError if dask-jobqueue is not installed."""
+    main = threading.current_thread() is threading.main_thread()
+    if "dask_jobqueue" not in sys.modules and not main:
+        msg = "dask-jobqueue can be imported by the main thread alone: import dask_jobqueue there first"
+        raise InputError(msg)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        import dask_jobqueue
+    except ImportError as error:
+        msg = f"jobs of {system.title} are made by dask-jobqueue, which is not installed; pip install 'dmkl[slurm]'"
+        raise InputError(msg) from error
+    finally:
+        if main:  # importing it lets Ctrl-C end the process without a word
+            signal.signal(signal.SIGINT, handler)
+    if "jobqueue" not in dask.config.config:
+        # Imported inside a `dask.config.set` of its keys, it lost its defaults at the end of that context.
+        dask_jobqueue.config.reconfigure()
+    return getattr(dask_jobqueue, system.cluster_class)
 
 
 def refusal(system: BatchSystem, script: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from dask.utils import parse_bytes, parse_timedelta
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dmkl.clusters.batch_systems import SYSTEMS
+from dmkl.clusters.batch_systems import SYSTEMS, cluster_class
 from dmkl.errors import InputError
 from dmkl.features.spec_files import did_you_mean, shown
 
@@ -34,13 +34,19 @@ def _text(value: Any) -> Any:
 
 
 def _size(value: Any) -> str | None:
-    if value is not None and not (isinstance(value, str | int) and parse_bytes(value) > 0):
+    if value is None:
+        return None
+    if not isinstance(value, str | int) or parse_bytes(value) <= 0:
         raise ValueError
-    return None if value is None else str(value)
+    return str(value)
 
 
 def _duration(value: Any) -> float:
-    if not isinstance(value, str | int | float) or (seconds := float(parse_timedelta(value))) <= 0:
+    try:
+        seconds = float(parse_timedelta(value))
+    except (KeyError, TypeError) as error:  # of a unit that there is not
+        raise ValueError from error
+    if not 0 < seconds < float("inf"):
         raise ValueError
     return seconds
 
@@ -148,9 +154,7 @@ def job_options(system: str, given: Mapping[str, Any], source: str = "") -> JobO
 
 def _more_of(system: str) -> list[str]:
     """Options of dask-jobqueue for this batch system that are its alone, or rare."""
-    import dask_jobqueue
-
-    job = getattr(dask_jobqueue, SYSTEMS[system].cluster_class).job_cls
+    job = cluster_class(SYSTEMS[system]).job_cls
     taken = [name for cls in job.__mro__ if "__init__" in vars(cls) for name in inspect.signature(cls).parameters]
     cluster = ("scheduler_options", "shared_temp_directory")
     return [name for name in dict.fromkeys([*taken, *cluster]) if name not in _HIDDEN | set(JobOptions.model_fields)]

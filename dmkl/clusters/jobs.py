@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dmkl import progress
-from dmkl.clusters.batch_systems import BatchSystem, refusal
+from dmkl.clusters.batch_systems import BatchSystem, cluster_class, refusal
 from dmkl.clusters.here import quiet_tasks
 from dmkl.clusters.job_options import JobOptions
 from dmkl.clusters.replacing import Replacing, telling
@@ -83,21 +83,19 @@ def submitted(system: BatchSystem, section: str, options: JobOptions) -> Iterato
 
 def _started(system: BatchSystem, section: str, options: JobOptions, heard: list[str]) -> JobQueueCluster:
     """A scheduler in this process, without jobs yet."""
-    import dask_jobqueue
-
-    cluster_class = getattr(dask_jobqueue, system.cluster_class)
+    made_by = cluster_class(system)
     arguments = {**options.of_jobqueue, **_defaults(system, section, options)}
     security = security_of(options.tls_ca, options.tls_cert, options.tls_key)
     if security is not None:
         arguments["security"] = security
     try:
-        cluster: JobQueueCluster = cluster_class(
-            **arguments, job_cls=telling(cluster_class.job_cls, heard), silence_logs=logging.CRITICAL
+        cluster: JobQueueCluster = made_by(
+            **arguments, job_cls=telling(made_by.job_cls, heard), silence_logs=logging.CRITICAL
         )
+        return cluster
     except (RuntimeError, ValueError) as error:
         msg = f"a scheduler for jobs of {system.title} cannot start here: {error}"
         raise InputError(msg) from error
-    return cluster
 
 
 def _defaults(system: BatchSystem, section: str, options: JobOptions) -> dict[str, Any]:

@@ -124,11 +124,6 @@ def _with_budget(place: AbstractContextManager[Client], memory: str | None) -> I
 def _jobs(
     where: str, workers: int | None, memory: str | None, options: Mapping[str, Any]
 ) -> AbstractContextManager[Client]:
-    try:
-        import dask_jobqueue  # noqa: F401
-    except ImportError as error:
-        msg = "jobs of batch systems are made by dask-jobqueue, which is not installed; pip install 'dmkl[slurm]'"
-        raise InputError(msg) from error
     from dmkl.clusters.batch_systems import SYSTEMS
     from dmkl.clusters.job_options import job_options, read_description
     from dmkl.clusters.jobs import submitted

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import stat
+import subprocess
+import sys
 
 import dask
 import pytest
@@ -11,8 +13,6 @@ import pytest
 import dmkl
 from dmkl.clusters.job_options import job_options
 from dmkl.errors import InputError, NoWorkersError
-
-pytest.importorskip("dask_jobqueue")
 
 pytest_plugins = ["helpers.command_line"]
 
@@ -142,6 +142,13 @@ def test_what_is_missing_is_told_before_anything_is_submitted(tmp_path, options,
     with pytest.raises(InputError, match=told), dmkl.cluster("slurm", **options):
         pass
     assert not (tmp_path / "job.sh").exists()
+
+
+def test_ctrl_c_still_interrupts():
+    """Importing dask-jobqueue alone makes it end the process."""
+    code = "import signal; from dmkl.clusters.job_options import job_options; job_options('slurm', {});"
+    code += "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_machine_without_the_batch_system(monkeypatch, tmp_path):

@@ -77,7 +77,7 @@ class PrivateSlurm:
     def __call__(self, program: str, *arguments: object) -> str:
         """Call one of its programs, and return what it prints."""
         command = [str(self.bin / program), *map(str, arguments)]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
 
     def jobs(self, state: str = "PENDING,RUNNING") -> list[int]:
         """Numbers of the jobs that wait or run."""

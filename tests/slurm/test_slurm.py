@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -239,3 +242,47 @@ def test_what_waits_for_workers_ends_where_there_are_none_any_more(slurm):
             work()
     finally:
         slurm("scontrol", "update", "PartitionName=debug", "State=UP")
+
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A script of `deploy/` as a user with this machine would change it."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def changed(name):
+        text = (DEPLOY / name).read_text()
+        assert "ib0" in text
+        (tmp_path / name).write_text(text.replace("ib0", "lo").replace("processes=4", "processes=1"))
+        return tmp_path / name
+
+    return changed
+
+
+def test_all_in_one_allocation(slurm, script, tmp_path, kernels):
+    resources = ["--nodes=1", "--cpus-per-task=2", "--mem=2G", f"--chdir={tmp_path}"]
+    slurm("sbatch", "--wait", *resources, script("allocation.sbatch"), "check", kernels)
+    (printed,) = tmp_path.glob("dmkl-*.out")
+    assert "kernels checked: 0 errors" in printed.read_text()
+    assert not list(tmp_path.glob("dmkl-*.json"))
+
+
+def test_a_scheduler_in_a_job_of_its_own(slurm, run, script, tmp_path, kernels):
+    resources = ["--mem=1G", f"--chdir={tmp_path}", "--parsable"]
+    jobs = [slurm("sbatch", *resources, script("scheduler.sbatch"))]
+    try:
+        jobs.append(slurm("sbatch", *resources, "--array=1-2", "--cpus-per-task=1", script("workers.sbatch")))
+        file = tmp_path / "dmkl-scheduler.json"
+        deadline = time.monotonic() + 60
+        while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        status, out, err = run("check", kernels, "--cluster", file)
+        assert status == 0, err
+        assert "0 errors" in out
+    finally:
+        slurm("scancel", *jobs)
+        while slurm.jobs():
+            time.sleep(0.1)
