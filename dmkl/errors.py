@@ -14,6 +14,7 @@ __all__ = [
     "ConvergenceWarning",
     "CorruptTileError",
     "DamagedFileError",
+    "DegenerateKernelError",
     "DiskFullError",
     "DmklError",
     "FormatVersionError",
@@ -49,6 +50,10 @@ class DmklError(Exception):
 
 class InputError(DmklError, ValueError):
     """An argument or a data file breaks a rule; nothing on disk was changed."""
+
+
+class DegenerateKernelError(InputError):
+    """A kernel cannot be normalized: it is constant over the samples, or its diagonal is negative or not a number."""
 
 
 class StoreError(DmklError):
