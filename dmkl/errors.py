@@ -53,7 +53,7 @@ class InputError(DmklError, ValueError):
 
 
 class DegenerateKernelError(InputError):
-    """A kernel cannot be normalized: it is constant over the samples, or its diagonal is negative or not a number."""
+    """A kernel is constant over the samples, or what comes of it is not a finite number."""
 
 
 class StoreError(DmklError):

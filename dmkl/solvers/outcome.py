@@ -10,13 +10,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from dmkl.arrays import Float
-from dmkl.errors import IndefiniteKernelError
+from dmkl.errors import DegenerateKernelError, IndefiniteKernelError
 
-__all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_slopes", "relative_gap", "worst"]
+__all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_finite", "check_slopes", "relative_gap", "worst"]
 
 
 WORDS = ("certified", "finished", "converged", "open")
@@ -191,3 +192,21 @@ def check_slopes(q: Float, names: Sequence[str], noise: float = 0.0) -> None:
             "out with select()"
         )
         raise IndefiniteKernelError(msg)
+
+
+def check_finite(found: Any) -> None:
+    """Refuse products with kernels that are not finite: stored kernels are, so that a damaged tile gives them alone.
+
+    Raises
+    ------
+    DegenerateKernelError
+        If an array, or one of several, holds NaN or infinity.
+    """
+    for array in found if isinstance(found, list | tuple) else [found]:
+        # The sum is finite but for what it is to find; it takes no memory.
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
+            msg = (
+                "products with the kernels are not finite, though stored kernels are: a tile was damaged, or entries "
+                "are too large for their precision; run `dmkl check`"
+            )
+            raise DegenerateKernelError(msg)

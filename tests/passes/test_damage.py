@@ -28,7 +28,7 @@ def opened(path, kernels):
     return K
 
 
-@pytest.fixture(params=[-300.0, np.nan], ids=["negative", "NaN"])
+@pytest.fixture(params=[-300.0, -1e9, np.nan], ids=["negative", "very negative", "NaN"])
 def damaged(request, tmp_path):
     K = opened(tmp_path / "set", psd(2, M) + np.eye(M))
     file = tmp_path / "set" / "gram_upper" / "c" / "1" / "2" / "2"
