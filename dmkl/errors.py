@@ -14,6 +14,7 @@ __all__ = [
     "ConvergenceWarning",
     "CorruptTileError",
     "DamagedFileError",
+    "DegenerateKernelError",
     "DiskFullError",
     "DmklError",
     "FormatVersionError",
@@ -51,6 +52,10 @@ class DmklError(Exception):
 
 class InputError(DmklError, ValueError):
     """An argument or a data file breaks a rule; nothing on disk was changed."""
+
+
+class DegenerateKernelError(InputError):
+    """A kernel is constant over the samples, or what comes of it is not a finite number."""
 
 
 class StoreError(DmklError):

@@ -24,6 +24,7 @@ from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.blas import one_blas_thread
+from dmkl.passes.damage import refuse_damage
 from dmkl.passes.view import Lens
 from dmkl.stores import Kernels, as_kernel_set
 
@@ -196,7 +197,10 @@ def _dataset(
     measure("norm", ("kernel",), lambda gram: _norm(gram, floor), "Frobenius norm ‖K‖")
     about = "effective rank (tr K)²/‖K‖²"
     ratio = measure("effective_rank", ("kernel",), lambda gram: participation_ratio(trace, _norm(gram, floor)), about)
-    _tell_indefinite(np.array(K.names)[clear & np.isnan(sketch.eigenvalues[:, 0])].tolist())
+    negative = np.array(K.names)[clear & np.isnan(sketch.eigenvalues[:, 0])].tolist()
+    if negative:
+        refuse_damage(K.view)
+    _tell_indefinite(negative)
     # Of a kernel without a direction they are rounding.
     found = np.where(clear[:, None], sketch.eigenvalues, np.nan)
     bounds = {"below": found, "above": upper_bounds(found, trace, None if exact is None else norm)}

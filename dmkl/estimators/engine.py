@@ -27,6 +27,7 @@ from dmkl.arrays import Float, Index
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan, TrainingSet, decision_rule
 from dmkl.estimators.problems import Problems, side_by_side
 from dmkl.kernelset import KernelSet, measure
+from dmkl.passes.damage import looking_for_damage, refuse_damage
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.driver import Tally, drive
 from dmkl.solvers.jobs import Context, Job, Method, Training
@@ -53,6 +54,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         If a parameter, the labels or the kernels break a rule.
     IndefiniteKernelError
         If a kernel proves not to be positive semidefinite.
+    CorruptTileError
+        If a tile is damaged, also after it was first read.
     MemoryBudgetError
         If a solver that was asked for does not fit the budget.
     """
@@ -62,7 +65,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         if fit.sample_weight is not None:
             fit.learner._check_weights()
     tally = Tally()
-    with progress.spending() as tally.phases, _open(workspace) as space:
+    with progress.spending() as tally.phases, _open(workspace) as space, looking_for_damage(plan.K.view):
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
         sets = _decided(plan.K, sets, tally)
         prepared, n_prepared = _prepared(sets, tally)
@@ -83,6 +86,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
             for (number, _), outcome in zip(members, method.solve([job for _, job in members], context), strict=True):
                 outcomes[number].append(outcome)
                 solvers[number] = context.solver
+        if not all(np.isfinite(outcome.weights).all() for mine in outcomes for outcome in mine):
+            refuse_damage(plan.K.view)
         scores = _scored(sets, outcomes, prepared, tally)
     if not plan.duals:
         outcomes = [[replace(outcome, dual=None) for outcome in mine] for mine in outcomes]

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from dmkl.arrays import Array, Index
-from dmkl.errors import InputError
+from dmkl.errors import DegenerateKernelError, InputError
 
 __all__ = ["ChainState", "Fitted", "FittedStep", "KernelSum", "Step", "restricted"]
 
@@ -390,4 +390,4 @@ class ChainState:
                 "expected a positive number that its precision resolves. It is constant or has a negative diagonal; "
                 "leave it out with select()"
             )
-            raise InputError(msg)
+            raise DegenerateKernelError(msg)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.linalg
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.errors import IndefiniteKernelError
+from dmkl.errors import DegenerateKernelError, IndefiniteKernelError
 from dmkl.numerics.cholesky import Cholesky
 
 __all__ = ["Factor", "LowerTriangle", "refined_and_bounded", "rough_factor"]
@@ -160,6 +160,11 @@ def rough_factor(matrix: Callable[[], tuple[Array, Index | None]], ridge: float)
         order; and the position of each of its rows among the samples, where that is another.
     ridge
         ρ
+
+    Raises
+    ------
+    DegenerateKernelError
+        If the sum is not finite.
     """
     shift = 0.0
     while True:
@@ -167,7 +172,10 @@ def rough_factor(matrix: Callable[[], tuple[Array, Index | None]], ridge: float)
         lower *= np.float32(0.5 / ridge)
         diagonal = lower.reshape(-1, order="A")[:: len(lower) + 1]
         diagonal += np.float32(0.5 + shift)
-        largest = float(diagonal.max())
+        largest = float(np.abs(diagonal).max())
+        if not np.isfinite(largest):
+            msg = "a sum of the kernels is not finite, though stored kernels are; run `dmkl check`"
+            raise DegenerateKernelError(msg)
         try:
             factor = Cholesky.of(lower)
             break

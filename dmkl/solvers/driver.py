@@ -19,7 +19,7 @@ from dmkl.passes.sums import Combination
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, fraction_of_tiles
 from dmkl.solvers.margin.training import train_together
-from dmkl.solvers.outcome import Round
+from dmkl.solvers.outcome import Round, check_finite
 from dmkl.solvers.requests import (
     SVM,
     CombinedEntries,
@@ -136,6 +136,7 @@ def _answered(requests: Asked, tally: Tally) -> list[Any]:
         tally.add(kind, passes, time.monotonic() - started, covering([lens.view for lens in lenses]).bytes_per_pass)
         for k in reversed(places):
             answers[k] = found.pop()
+            check_finite(answers[k])
     return answers
 
 

@@ -26,7 +26,7 @@ from dmkl.passes.sums import Combination
 from dmkl.passes.view import covering
 from dmkl.solvers.jobs import Context, Job, SideBySide, Training, over_all_kernels, over_all_rows
 from dmkl.solvers.margin.training import train
-from dmkl.solvers.outcome import Outcome
+from dmkl.solvers.outcome import Outcome, check_finite
 from dmkl.solvers.requests import SVM, EachProduct, GroupClassifier, Projection, Solver, Task
 from dmkl.solvers.running import run_tasks
 
@@ -158,6 +158,7 @@ def _solve(file: Path, kernels: Index | None, rows: Index | None, problem: Any, 
         K = K[np.ix_(np.arange(len(K)) if kernels is None else kernels, rows, rows)]
     elif kernels is not None:
         K = K[kernels]
+    check_finite(K)
     with pinned_blas(threads):
         return solve_on(K, problem())
 

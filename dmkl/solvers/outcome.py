@@ -10,12 +10,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from dmkl.arrays import Float
+from dmkl.errors import DegenerateKernelError
 
-__all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "relative_gap", "worst"]
+__all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_finite", "relative_gap", "worst"]
 
 
 WORDS = ("certified", "finished", "converged", "open")
@@ -162,3 +164,21 @@ def worst(outcomes: Sequence[Outcome]) -> int:
 def relative_gap(difference: float, scale: float) -> float:
     """max(difference, 0)/|scale|, finite for a scale of zero."""
     return max(difference, 0.0) / (abs(scale) or float(np.finfo(np.float64).tiny))
+
+
+def check_finite(found: Any) -> None:
+    """Refuse products with kernels that are not finite: stored kernels are, so that a damaged tile gives them alone.
+
+    Raises
+    ------
+    DegenerateKernelError
+        If an array, or one of several, holds NaN or infinity.
+    """
+    for array in found if isinstance(found, list | tuple) else [found]:
+        # The sum is finite but for what it is to find; it takes no memory.
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not np.isfinite(array.sum(dtype=np.float64)):
+            msg = (
+                "products with the kernels are not finite, though stored kernels are: a tile was damaged, or entries "
+                "are too large for their precision; run `dmkl check`"
+            )
+            raise DegenerateKernelError(msg)

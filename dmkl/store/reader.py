@@ -217,6 +217,16 @@ class StoreReader:
         """One tile, without padding."""
         return self._finish(key, self._begin(key))
 
+    def verify(self, kernel: int) -> CorruptTileError | None:
+        """Read every tile of a kernel from the store and check it, whatever was checked before; what is wrong first."""
+        self.forget()
+        try:
+            for key, tile in self.stream([(kernel, row, col) for row, col in self.tiling.pairs()]):
+                self._compare(key, crc32c(tile))
+        except CorruptTileError as error:
+            return error
+        return None
+
     def _begin(self, key: TileKey) -> Any:
         if self._files is not None:
             return self._map(key)

@@ -21,6 +21,7 @@ from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness
 from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.tasks import Asked, ProductFiles, combined_products, settle
+from dmkl.solvers.outcome import check_finite
 from dmkl.solvers.running import run_tasks
 from dmkl.solvers.semidefinite import lowest_on_span
 
@@ -120,6 +121,7 @@ class Subspace:
             gram[:, :before, :before] = load_array(self.gram)
         errors[:, :, :before] = self.errors
         for block, cross, hidden in made:
+            check_finite(cross)
             first, last = block.columns
             gram[:, :, first:last] = cross
             gram[:, first:last, :] = cross.transpose(0, 2, 1)

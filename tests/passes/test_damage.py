@@ -1,0 +1,57 @@
+"""Tiles that are damaged after they were first read, and checked, are named; the kernels are not blamed for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.references import psd
+
+import dmkl
+from dmkl.errors import CorruptTileError, DegenerateKernelError, IndefiniteKernelError, IndefiniteKernelWarning
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+M = 24
+LABELS = np.arange(M) % 2
+LEARNERS = {
+    "direct": dmkl.MKFDA(solver="direct"),
+    "cg": dmkl.MKFDA(solver="cg"),
+    "subspace": dmkl.MKFDA(solver="subspace"),
+    "machine": dmkl.MKSVM(),
+}
+
+
+def opened(path, kernels):
+    """A set all of whose tiles were read and checked."""
+    K = dmkl.create(path, kernels, names=["a", "b"], tile=8)
+    np.asarray(K)
+    return K
+
+
+@pytest.fixture(params=[-300.0, -1e9, np.nan], ids=["negative", "very negative", "NaN"])
+def damaged(request, tmp_path):
+    K = opened(tmp_path / "set", psd(2, M) + np.eye(M))
+    file = tmp_path / "set" / "gram_upper" / "c" / "1" / "2" / "2"
+    numbers = np.fromfile(file, dtype="<f8", count=64)
+    numbers[::9] = request.param
+    file.write_bytes(numbers.tobytes() + file.read_bytes()[-4:])
+    return K
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_tile_damaged_after_it_was_read_is_named(damaged, name):
+    with pytest.raises(CorruptTileError, match=r"tile \(2, 2\) of kernel 'b' .* fails its checksum"):
+        LEARNERS[name].fit(damaged, LABELS)
+
+
+def test_a_search_names_it_too(damaged):
+    with pytest.raises(CorruptTileError, match=r"tile \(2, 2\) of kernel 'b'"):
+        dmkl.search(dmkl.MKFDA(), damaged, LABELS, {"lam": [0.1, 1.0]}, cv=2)
+
+
+@pytest.mark.parametrize("name", ["direct", "cg"])
+def test_sound_tiles_leave_the_blame_to_the_kernels(tmp_path, name):
+    with pytest.warns(IndefiniteKernelWarning):
+        K = opened(tmp_path / "set", psd(2, M) - 200 * np.eye(M))
+    with pytest.raises((IndefiniteKernelError, DegenerateKernelError), match="kernel"):
+        LEARNERS[name].fit(K, LABELS)
