@@ -32,30 +32,31 @@ def read_document(path: Path, what: str, more: Mapping[str, Callable[[str], Any]
     """
     parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads, **(more or {})}
     form = path.suffix[1:].upper()
+    where = str(path) if str(path).isprintable() else repr(str(path))  # another file may have named it
     try:
         size_bytes = path.stat().st_size
-        check_memory(f"the file of {what} {path}", _MOST_GROWN * size_bytes, "write a shorter one, or allow more")
+        check_memory(f"the file of {what} {where}", _MOST_GROWN * size_bytes, "write a shorter one, or allow more")
         text = path.read_text(encoding="utf-8-sig")
         if form == "TOML" and _longest_key(text) > _MOST_DEEP:  # its parser takes the square of that in time
-            raise InputError(_too_deep(path, what))
+            raise InputError(_too_deep(where, what))
         content = parsers[path.suffix.lower()](text)
     except OSError as error:
-        msg = f"the file of {what} {path} cannot be read: {error.strerror}"
+        msg = f"the file of {what} {where} cannot be read: {error.strerror}"
         raise InputError(msg) from error
     except DmklError:
         raise
     except ValueError as error:  # tomllib's, json's, Unicode's and those of `more`
-        msg = f"the file of {what} {path} is not valid {form}: {one_line(error)}"
+        msg = f"the file of {what} {where} is not valid {form}: {one_line(error)}"
         raise InputError(msg) from error
     except RecursionError as error:
-        raise InputError(_too_deep(path, what)) from error
+        raise InputError(_too_deep(where, what)) from error
     if not _is_shallow(content):
-        raise InputError(_too_deep(path, what))
+        raise InputError(_too_deep(where, what))
     return content
 
 
-def _too_deep(path: Path, what: str) -> str:
-    return f"the file of {what} {path} is nested deeper than {_MOST_DEEP} levels, which none is that dmkl reads"
+def _too_deep(where: str, what: str) -> str:
+    return f"the file of {what} {where} is nested deeper than {_MOST_DEEP} levels, which none is that dmkl reads"
 
 
 def _longest_key(text: str) -> int:

@@ -13,7 +13,7 @@ from dmkl.errors import InputError
 from dmkl.inputs.feature_matrices import LABEL_ROLES, SourceMatrix, UnalignedFeatures, array_matrix
 from dmkl.inputs.file_source import KernelArray, kernel_names
 from dmkl.inputs.folders import PathLike, find_files
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, role_of, vector, where
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, role_of, vector, where
 from dmkl.inputs.formats.registry import Format, arrays_in, format_of
 from dmkl.inputs.formats.tables import LastOpened
 from dmkl.inputs.formats.text import read_array
@@ -80,7 +80,7 @@ def _array_file(path: Path, last: LastOpened, unaligned: UnalignedFeatures) -> l
         elif variable.shape not in ((), (1,), (1, 1)):
             left_out.append(str(variable))
     if left_out:
-        unaligned.notes.append(f"{path}: left out {', '.join(left_out)}")
+        unaligned.notes.append(f"{path}: left out {listed(left_out)}")
     samples = None
     if named is not None:
         samples = sample_names(where(named), np.ravel(vector(named.read(), where(named))).tolist())

@@ -12,7 +12,7 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, shape_text, stamp, where
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stamp, where
 from dmkl.inputs.formats.text import TextMatrix
 from dmkl.inputs.kernel_sources import ArraySource, Axes, KernelSource, Matrix, StripBuffer, kernel_axis
 
@@ -139,7 +139,7 @@ def _find_kernels(path: Path, held: Sequence[FileArray]) -> list[FileArray]:
     likely = [variable for variable in likely if not variable.problem]
     if len(likely) > 1 and any(len(variable.shape) == 3 for variable in likely):
         msg = (
-            f"{path} holds several arrays that may be the kernels: {', '.join(map(str, likely))}; say which, "
+            f"{path} holds several arrays that may be the kernels: {listed(likely)}; say which, "
             "by their names (variables=[…], --variable)"
         )
         raise InputError(msg)
@@ -149,7 +149,7 @@ def _find_kernels(path: Path, held: Sequence[FileArray]) -> list[FileArray]:
                 _refuse(variable)
         msg = (
             f"there are no kernels in {path}: expected an array of kernels (n, m, m), or square matrices; "
-            f"found {', '.join(map(str, held)) or 'nothing'}. Rectangular kernels must be named "
+            f"found {listed(held) or 'nothing'}. Rectangular kernels must be named "
             "(variables=[…], --variable); from features, compute the kernel matrices first"
         )
         raise InputError(msg)

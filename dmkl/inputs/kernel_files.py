@@ -14,7 +14,8 @@ import numpy as np
 from dmkl.errors import InputError
 from dmkl.inputs.file_source import FileSource, KernelArray, check_shapes, choose_arrays, kernel_array, kernel_names
 from dmkl.inputs.folders import PathLike, find_files
-from dmkl.inputs.formats.file_arrays import ROLES, role_of, where
+from dmkl.inputs.formats.file_arrays import ROLES, listed, role_of, where
+from dmkl.inputs.formats.limits import check_memory
 from dmkl.inputs.formats.registry import Format, arrays_in, expected_files
 from dmkl.inputs.formats.text import read_array
 from dmkl.inputs.joined_kernels import JoinedSource
@@ -25,6 +26,10 @@ from dmkl.inputs.labels import Labels
 from dmkl.inputs.side_data import OF_SAMPLES, KernelShape, SideData, gather, names_beside, of_rows, samples_in
 
 __all__ = ["open_files"]
+
+
+_KERNEL_BYTES = 512
+"""What the name and the record of a kernel take."""
 
 
 def open_files(
@@ -100,6 +105,9 @@ def open_files(
     inside = [_open(path, variables, kernel_axis, notes) for path in files]
     parts = [part for file in inside for part in file.parts]
     axes = [own for file in inside for own in file.axes]
+    n_kernels = sum(part.n_kernels for part in parts)
+    way_out = "name the arrays or the kernel axis that are meant (variables=[…], kernel_axis=)"
+    check_memory(f"the list of {n_kernels:,} kernels", n_kernels * _KERNEL_BYTES, way_out)
     if any(own.rows is None for own in axes):  # others may differ: names tell what belongs together
         check_shapes(parts)
     told = kernel_names(parts, files) if names is None else [str(name) for name in names]
@@ -155,7 +163,7 @@ def _open(path: Path, variables: Sequence[str] | None, kernel_axis: int | None, 
     found = [SideData(role, where(v), partial(read_array, v)) for v, role in rest if role is not None and not v.problem]
     left_out = [str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)]
     if left_out:
-        notes.append(f"{path}: left out {', '.join(left_out)}")
+        notes.append(f"{path}: left out {listed(left_out)}")
     names = [samples_in(found, role, notes) for role in _OF_AXES]
     parts, axes = [], []
     for part in (kernel_array(variable, kernel_axis, notes) for variable in chosen):

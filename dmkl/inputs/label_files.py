@@ -9,6 +9,7 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.folders import PathLike, check_file
+from dmkl.inputs.formats.file_arrays import listed
 from dmkl.inputs.formats.registry import Format, arrays_in, format_of
 from dmkl.inputs.formats.text import read_array
 from dmkl.inputs.labels import LabelTable
@@ -53,6 +54,6 @@ def read_file(path: Path, name: str | None = None) -> LabelTable:
             msg = f"{path} has no variable {name!r}"
             raise InputError(msg)
     if len(held) != 1:
-        msg = f"{path} holds {len(held)} arrays, expected one: {', '.join(map(str, held))}"
+        msg = f"{path} holds {len(held)} arrays, expected one: {listed(held)}"
         raise InputError(msg)
     return read_array(held[0])

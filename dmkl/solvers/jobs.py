@@ -139,6 +139,11 @@ class Job:
         """What is known of the kernels that may have weight."""
         return self.training.facts.select(self.kernels)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return self.facts.names
+
 
 @dataclass(eq=False)
 class Context:

@@ -17,7 +17,18 @@ from dmkl.errors import DmklError, InputError, one_line
 from dmkl.inputs.kernel_sources import Matrix
 from dmkl.inputs.labels import as_text
 
-__all__ = ["ELSEWHERE", "ROLES", "FileArray", "damaged_as", "role_of", "shape_text", "stamp", "vector", "where"]
+__all__ = [
+    "ELSEWHERE",
+    "ROLES",
+    "FileArray",
+    "damaged_as",
+    "listed",
+    "role_of",
+    "shape_text",
+    "stamp",
+    "vector",
+    "where",
+]
 
 ROLES: Final = {
     name: role
@@ -89,6 +100,12 @@ def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
     except errors as error:
         msg = f"{what}: {one_line(error)}"
         raise InputError(msg) from error
+
+
+def listed(arrays: Sequence[FileArray | str], most: int = 12) -> str:
+    """Arrays as they are listed in messages: the first of many, and how many there are."""
+    more = f" … ({len(arrays)} in all)" if len(arrays) > most else ""
+    return ", ".join(map(str, arrays[:most])) + more
 
 
 def where(variable: FileArray) -> str:

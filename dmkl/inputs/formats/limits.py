@@ -40,7 +40,12 @@ def ranges_of(shape: Sequence[int], key: Any) -> list[range]:
 
 def asked_bytes(shape: Sequence[int], key: Any, itemsize: int) -> int:
     """Bytes of the part of an array that a key spans."""
-    return n_bytes([len(part) for part in ranges_of(shape, key)], itemsize)
+    return n_bytes([_length(part) for part in ranges_of(shape, key)], itemsize)
+
+
+def _length(part: range) -> int:
+    """len(part), which overflows where lengths do."""
+    return max(0, -((part.start - part.stop) // part.step))
 
 
 def check_memory(what: str, needed_bytes: int, way_out: str) -> None:

@@ -34,7 +34,7 @@ def check_chunks(array: Any, key: Any, what: str) -> None:
     most = 2 * n_bytes(array.chunks, array.dtype.itemsize) + _SLACK_BYTES
     stored = getattr(array, "shards", None) or array.chunks
     spans = [
-        range(part.start // chunk, -(-part.stop // chunk)) if len(part) else range(0)
+        range(part.start // chunk, -(-part.stop // chunk)) if part.stop > part.start else range(0)
         for part, chunk in zip(ranges_of(array.shape, key), stored, strict=True)
     ]
     for place in itertools.product(*spans):
