@@ -99,9 +99,8 @@ Dtype = Annotated[
 Cluster = Annotated[
     str | None,
     option(
-        '"threads", "local" (processes on this machine), "slurm queue=short cores=8 jobs=4" (and other options), a '
-        ".toml or .yaml file with such options, or the address or file of a Dask scheduler. [default: threads for up "
-        "to 256 MiB, else local]",
+        '"threads", "local" (processes), "slurm queue=short jobs=4" (and other options), a file .toml or .yaml with '
+        "options, or a Dask scheduler's address or file. [default: threads for up to 256 MiB, else local]",
         "PLACE",
         panel=_RESOURCES,
     ),
@@ -110,7 +109,7 @@ Workers = Annotated[int | None, option("Number of processes or threads. [default
 Memory = Annotated[
     str | None,
     option(
-        "Memory for arrays on one machine, or of a SLURM job, such as 2GiB. [default: 60 % of what is free]",
+        "Memory for arrays, as 2GiB. [default: 60 % of free]",
         "SIZE",
         panel=_RESOURCES,
     ),
