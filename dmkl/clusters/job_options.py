@@ -17,9 +17,7 @@ from dmkl.clusters.batch_systems import SYSTEMS, cluster_class
 from dmkl.errors import InputError
 from dmkl.features.spec_files import did_you_mean, shown
 
-__all__ = ["FILES", "JobOptions", "job_options", "read_description"]
-
-FILES = (".toml", ".yaml", ".yml")
+__all__ = ["JobOptions", "job_options", "read_description"]
 
 _CLASS = "class"
 
