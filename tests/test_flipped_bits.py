@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("synchronous")
 
 M, TRAIN = 14, np.arange(10)
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
-FEW = {"set": 40, "model": 30, "result": 15, "state": 120}
+FEW = {"set": 25, "model": 18, "result": 7, "state": 160}
 MANY = {"set": 600, "model": 500, "result": 300, "state": 900}
 
 
@@ -120,7 +120,7 @@ USES = {
     "model": ("model", lambda folder: read_model(folder / "model"), damage, 1),
     "result": ("result", read_result, damage, 1),
     # Going on with a search takes its time.
-    "state": ("before", go_on, damage_of_state, 4),
+    "state": ("before", go_on, damage_of_state, 12),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -376,6 +377,37 @@ def test_what_was_saved_without_checksums_is_read(name, capsys):
     assert main(["check", str(path), "--strict"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("model", {"kind": "model", "model": "Uniform", "training_samples": 8, "features": "square, both"}),
+        ("search", {"kind": "result of a search"}),
+        ("evaluation", {"kind": "result of a nested cross-validation"}),
+        ("state", {"kind": "state of a search", "format_version": 4}),
+    ],
+)
+def test_info_and_check_tell_what_a_path_is(tmp_path, capsys, name, told):
+    path = shutil.copytree(SEALED / name, tmp_path / name)
+    assert main(["info", str(path)]) == 0
+    assert told["kind"] in capsys.readouterr().out
+    assert main(["info", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts.items() >= {**told, "checksums": True}.items()
+    assert main(["check", str(path), "--strict"]) == 0
+    assert f"a {told['kind']}, " in capsys.readouterr().out
+    flipped({"state": "points-*.npz", "model": "weights_/c/0"}.get(name, "gap/c/**/0"))(path)
+    assert main(["check", str(path), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["kind"] == told["kind"]
+    assert len(report["findings"]) == 1
+
+
+def test_a_state_is_told_where_its_result_is_not_there_yet(tmp_path, capsys):
+    shutil.copytree(SEALED / "state", tmp_path / "found.partial")
+    assert main(["info", str(tmp_path / "found")]) == 1
+    assert "the state of a search of it that broke off is" in capsys.readouterr().err
+
+
 # --- models, results, states -----------------------------------------------------------------------------------------
 
 
@@ -390,7 +422,7 @@ def garbled(file):
 
 def flipped(pattern):
     def change(path):
-        file = sorted(path.glob(pattern))[-1]
+        file = [found for found in sorted(path.glob(pattern)) if found.is_file()][-1]
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 4
         file.write_bytes(data)
