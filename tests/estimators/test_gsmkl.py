@@ -249,7 +249,7 @@ def test_restarts_keep_the_lowest_objective(built):
         ({"weighting": "linear"}, "weighting must be"),
         ({"C": -1.0}, "C must be positive"),
         ({"loss": "square", "lam": 0.0}, "lam must be positive"),
-        ({"restarts": 0}, "restarts must be at least 1"),
+        ({"restarts": 0}, "restarts must be a whole number, at least 1"),
         ({"n_groups": 1000}, "1000 groups"),
         ({"grouping": "kmeans", "feature": "nothing"}, "no feature table 'nothing'"),
     ],
