@@ -164,7 +164,7 @@ class H5Array:
 
 
 def _check_stored(what: str, node: h5py.Dataset) -> None:
-    """Refuse data sets of which nothing was ever written, and chunks larger than the file or inflating beyond their size."""
+    """Refuse data sets of which nothing was written, and chunks larger than the file or than they should hold."""
     if node.size and not node.is_virtual and not node.external and not node.id.get_storage_size():
         msg = f"{what} has the shape {node.shape}, but none of its values was ever written"
         raise InputError(msg)
