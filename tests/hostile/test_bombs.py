@@ -49,12 +49,13 @@ def refused(kind, match, path, tmp_path):
     assert not list(tmp_path.glob("out/*"))
 
 
+@pytest.mark.parametrize("descr", ["<f8", "|S0"])
 @pytest.mark.parametrize("shape", [(10**6, 10**6), (10**12,), (2**40, 2**40)])
-def test_headers_of_arrays_that_the_file_does_not_hold(tmp_path, shape):
-    (tmp_path / "k.npy").write_bytes(header(shape) + b"\0" * 800)
+def test_headers_of_arrays_that_the_file_does_not_hold(tmp_path, shape, descr):
+    (tmp_path / "k.npy").write_bytes(header(shape, descr) + b"\0" * 800)
     refused(InputError, "k.npy is damaged: its header tells of", tmp_path / "k.npy", tmp_path)
     with zipfile.ZipFile(tmp_path / "k.npz", "w") as archive:
-        archive.writestr("K.npy", header(shape) + b"\0" * 800)
+        archive.writestr("K.npy", header(shape, descr) + b"\0" * 800)
     refused(InputError, "'K' of .*k.npz is damaged: its header tells of", tmp_path / "k.npz", tmp_path)
 
 
@@ -91,6 +92,17 @@ def test_hdf5_chunks_that_inflate_beyond_their_size(tmp_path):
         node = file.create_dataset("K", (5, 5), "f8", chunks=(5, 5), compression="gzip")
         node.id.write_direct_chunk((0, 0), zlib.compress(bytes(10**8)))
     refused(InputError, r"its chunk at \(0, 0\) inflates to more than the 200 bytes", tmp_path / "k.h5", tmp_path)
+
+
+def test_hdf5_chunks_larger_than_their_file(tmp_path):
+    with h5py.File(tmp_path / "k.h5", "w") as file:
+        node = file.create_dataset("K", (5, 5), "f8", chunks=(5, 5), compression="gzip")
+        node.id.write_direct_chunk((0, 0), bytes(12345))
+    data = (tmp_path / "k.h5").read_bytes()
+    sizes = (12345).to_bytes(4, "little"), (10**9).to_bytes(4, "little")
+    assert data.count(sizes[0]) == 1  # in the index of the chunks
+    (tmp_path / "k.h5").write_bytes(data.replace(*sizes))
+    refused(InputError, r"its chunk at \(0, 0\) has 1000000000 bytes, the whole file", tmp_path / "k.h5", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -87,7 +88,7 @@ class FileArray:
         lengths = f"{shape_text(self.shape)} " if self.shape else "one "
         problem = f", {self.problem}" if self.problem else ""
         name = self.name or self.path.name
-        return f"{name if name.isprintable() else repr(name)} ({lengths}{kind}{problem})"
+        return f"{name if name.isprintable() and len(name) < 100 else reprlib.repr(name)} ({lengths}{kind}{problem})"
 
 
 @contextmanager
@@ -141,6 +142,9 @@ def stamp(path: Path) -> dict[str, Any]:
 def vector(values: Any, source: str) -> Array:
     """Values as labels and names need them: vectors with one dimension, whole numbers as integers."""
     array = np.asarray(values)
+    if array.ndim > 8:  # some of NumPy's functions take no more than 32
+        msg = f"{source} has {array.ndim} dimensions, expected one or two"
+        raise InputError(msg)
     if array.dtype.kind == "U":
         _check_characters(array, source)
     if array.dtype.kind in "OST":

@@ -164,18 +164,25 @@ class H5Array:
 
 
 def _check_stored(what: str, node: h5py.Dataset) -> None:
-    """Refuse a data set of which nothing was ever written, and chunks that inflate to more than they should hold."""
+    """Refuse data sets of which nothing was written, and chunks larger than the file or than they should hold."""
     if node.size and not node.is_virtual and not node.external and not node.id.get_storage_size():
         msg = f"{what} has the shape {node.shape}, but none of its values was ever written"
         raise InputError(msg)
-    if node.chunks is None or node.compression != "gzip":
+    if node.chunks is None or not node.size:
         return
-    # HDF5 inflates a chunk to its end, however long that is.
-    most = n_bytes(node.chunks, node.dtype.itemsize)
-    suspicious: list[tuple[int, ...]] = []
+    most, held = n_bytes(node.chunks, node.dtype.itemsize), node.file.id.get_filesize()
+    suspicious: list[tuple[tuple[int, ...], int]] = []
     least = settings.memory_budget_bytes() // _MOST_INFLATED
-    node.id.chunk_iter(lambda chunk: suspicious.append(chunk.chunk_offset) if chunk.size > least else None)
-    for offset in suspicious:
+    node.id.chunk_iter(
+        lambda chunk: suspicious.append((chunk.chunk_offset, chunk.size)) if chunk.size > least else None
+    )
+    for offset, size in suspicious:
+        if size > held:
+            msg = f"{what} is damaged: its chunk at {offset} has {size} bytes, the whole file {held}"
+            raise InputError(msg)
+        # HDF5 inflates a chunk to its end, however long that is.
+        if node.compression != "gzip":
+            continue
         if len(zlib.decompressobj().decompress(node.id.read_direct_chunk(offset)[1], most + 1)) > most:
             msg = f"{what} is damaged: its chunk at {offset} inflates to more than the {most} bytes of a chunk"
             raise InputError(msg)

@@ -76,7 +76,7 @@ def check_held(what: str, shape: Sequence[int], itemsize: int, held_bytes: int) 
     if not all(type(length) is int and length >= 0 for length in shape):
         msg = f"{what} is damaged: its shape is {tuple(shape)!s:.80}, expected whole numbers from 0 on"
         raise InputError(msg)
-    expected = n_bytes(shape, itemsize)
+    expected = n_bytes(shape, max(1, itemsize))  # strings of no length take memory where they are read
     if held_bytes < expected:
         msg = f"{what} is damaged: its header tells of {expected} bytes of entries, there are {held_bytes}"
         raise InputError(msg)

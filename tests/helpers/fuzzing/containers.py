@@ -145,7 +145,7 @@ def _references(random: Random, file: h5py.File) -> None:
 
 def _values(random: Random, file: h5py.File) -> None:
     node = file[_any_name(random, file)]
-    if isinstance(node, h5py.Dataset) and node.dtype.kind in "fiu" and node.size:
+    if isinstance(node, h5py.Dataset) and node.dtype.kind in "fiu" and 0 < node.size < 10_000:
         values = np.asarray(node[...])
         values.flat[random.randrange(values.size)] = random.choice(
             (np.nan, np.inf, 1e308, -1, 0, 65535) if values.dtype.kind == "f" else (0, 1, 100)
