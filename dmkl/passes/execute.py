@@ -20,6 +20,7 @@ from dask.base import get_scheduler, tokenize
 from dask.callbacks import Callback
 from dask.delayed import Delayed, delayed
 from dask.local import get_sync
+from dask.sizeof import sizeof
 
 from dmkl import progress, settings
 from dmkl.errors import InputError, MemoryBudgetError, NoWorkersError, SchedulerLostError, WorkerLostError
@@ -206,10 +207,10 @@ def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
 
     for pause_seconds in (0.2, 1.0, 5.0, None):
         try:
+            allowed = machine().workers  # waits for one, and says so if none comes
             if broadcast:
                 _knock(client)
-            allowed = machine().workers  # waits for one, and says so if none comes
-            return list(client.scatter(list(values.values()), allowed, broadcast=broadcast, hash=False))
+            return _scattered(client, list(values.values()), allowed, broadcast=broadcast)
         # A worker has died and the scheduler has yet to notice, has just noticed, or knows no other.
         except (CommClosedError, KeyError, TimeoutError):
             if pause_seconds is None or client.status != "running":
@@ -223,7 +224,23 @@ def _knock(client: Client) -> None:
 
     Copying values to it, the scheduler would try without end.
     """
-    client.scatter([None] * len(_workers(client)), broadcast=False, hash=False)
+    _scattered(client, [None] * len(_workers(client)), None, broadcast=False)
+
+
+_SCATTER_SECONDS, _SCATTER_RATE = 30.0, 1e6
+"""How long sending may take: so much, and a second for so many bytes to each worker."""
+
+
+def _scattered(client: Client, values: list[Any], workers: Sequence[str] | None, *, broadcast: bool) -> list[Any]:
+    """Futures of values that are sent to workers; TimeoutError if that takes much longer than it should.
+
+    A worker that dies right after it was heard of is tried without end; Dask's own timeout is for finding workers.
+    """
+    n_copies = len(_workers(client)) if broadcast else 1
+    seconds = _SCATTER_SECONDS + n_copies * sizeof(values) / _SCATTER_RATE
+    return list(
+        client.sync(client.scatter, values, workers=workers, broadcast=broadcast, hash=False, callback_timeout=seconds)
+    )
 
 
 def graph_token(where: Machine, *content: Any) -> str:

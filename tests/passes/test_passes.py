@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -599,6 +600,21 @@ def test_what_the_client_keeps_of_the_workers_is_not_asked(stored, dense, monkey
     """Its periodic question to the scheduler may replace the list of workers by an empty one at any time."""
     monkeypatch.setattr(Client, "scheduler_info", lambda *_, **__: {"address": "", "workers": {}})
     assert machine().slots == 2
+    V = block(2, 12)
+    found = stored[TRAIN, TRAIN].center().apply(V).compute()
+    assert error(found, dense_view(dense, TRAIN, TRAIN, ["center"]) @ V) < 1e-12
+
+
+def test_what_never_arrives_is_sent_again(stored, dense, client, monkeypatch):
+    """The scheduler tries without end to copy values to a worker that died right after it was heard of."""
+    sent, scatter = [], client._scatter
+
+    async def stuck(*args, **kwargs):
+        sent.append(args)
+        return await (asyncio.sleep(60) if len(sent) == 1 else scatter(*args, **kwargs))
+
+    monkeypatch.setattr(client, "_scatter", stuck)
+    monkeypatch.setattr("dmkl.passes.execute._SCATTER_SECONDS", 0.5)
     V = block(2, 12)
     found = stored[TRAIN, TRAIN].center().apply(V).compute()
     assert error(found, dense_view(dense, TRAIN, TRAIN, ["center"]) @ V) < 1e-12
