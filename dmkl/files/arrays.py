@@ -16,6 +16,7 @@ import itertools
 import math
 import mmap
 import os
+import threading
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
@@ -178,6 +179,8 @@ class _Known:
     """Shape, type and first byte of the array."""
 
 
+_PARSING = threading.Lock()
+"""NumPy's headers are Python literals, and CPython 3.11 ends in a SystemError where two threads parse such at once."""
 _MOST_KNOWN = 10_000
 _KNOWN: dict[tuple[str, int, int, int], _Known] = {}
 """Files by path, inode, time of writing and size."""
@@ -275,7 +278,8 @@ class _Checked:
             form = np.lib.format
             try:
                 form.read_magic(start)
-                shape, _, dtype = form.read_array_header_1_0(start)
+                with _PARSING:
+                    shape, _, dtype = form.read_array_header_1_0(start)
             except (ValueError, TypeError) as error:  # unchecked, or written by something else
                 self._refuse(str(error))
             if start.tell() + math.prod(shape) * dtype.itemsize > self.size:
