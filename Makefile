@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SLURM := build/slurm
 
-.PHONY: setup demo test test-slow test-slurm fuzz lint clean
+.PHONY: setup demo test test-slow test-oldest test-slurm fuzz lint docs experiments package clean
 
 setup: $(VENV)/.ready
 
@@ -22,6 +22,29 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -n auto -m slow
+
+# Models, stores and inputs with the lowest versions that pyproject.toml allows. What came after them, such as click, may find them
+# outdated: deprecations are not told.
+OLDEST := build/oldest
+test-oldest: $(OLDEST)/.ready
+	PYTHONPATH=$(CURDIR) $(OLDEST)/bin/python -m pytest -n auto -W ignore::DeprecationWarning \
+		tests/estimators tests/store tests/inputs
+
+$(OLDEST)/.ready: pyproject.toml tests/helpers/lowest_versions.py
+	rm -rf $(OLDEST)
+	$(PYTHON) -m venv $(OLDEST)
+	$(PYTHON) tests/helpers/lowest_versions.py > $(OLDEST)/requirements.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r $(OLDEST)/requirements.txt
+	touch $@
+
+# The archives of a release, and the wheel in an environment that has nothing else.
+package: setup
+	rm -rf dist build/package
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build
+	$(PYTHON) -m venv build/package
+	build/package/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build/package && bin/dmkl demo --output demo
 
 # 100,000 mutated files of every format that is read; FUZZ='--inputs 1000 --formats npy' takes others.
 fuzz: setup
@@ -43,5 +66,16 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Fails at any warning: a page, a link or a docstring that Sphinx cannot read.
+docs: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+# The published experiments in small, beside the published figures; EXPERIMENTS='--only proteins' runs one.
+experiments: setup
+	$(BIN)/python pipelines/experiments.py $(EXPERIMENTS)
+	@echo "out/experiments/experiments.md"
+
 clean:
-	rm -rf $(VENV) dmkl-demo $(SLURM)
+	rm -rf $(VENV) dmkl-demo $(SLURM) docs/_build docs/_figures docs/_reference

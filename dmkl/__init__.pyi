@@ -8,6 +8,7 @@ from .analysis.run import analyze as analyze
 from .clusters.places import cluster as cluster
 from .estimators.baselines import Product as Product
 from .estimators.baselines import SingleBest as SingleBest
+from .estimators.contributions import plot_contributions as plot_contributions
 from .estimators.fisher import MKFDA as MKFDA
 from .estimators.fisher import Uniform as Uniform
 from .estimators.groups import GSMKL as GSMKL
@@ -21,9 +22,18 @@ from .estimators.tables import MKLClassifier as MKLClassifier
 from .estimators.tables import MKLRegressor as MKLRegressor
 from .features.build import build as build
 from .features.cross import build_cross as build_cross
+from .inference.importance import Importance as Importance
+from .inference.leaving_out import importance as importance
+from .inference.permutation import permutation_test as permutation_test
+from .inference.permutation_result import PermutationTest as PermutationTest
+from .inference.resampling import stability as stability
+from .inference.stability import Stability as Stability
 from .kernelset import KernelSet as KernelSet
+from .numerics.covariates import residualize as residualize
 from .progress import ConsoleWatch as ConsoleWatch
+from .reports.contents import report as report
 from .searching.assessing import assess as assess
+from .searching.assessing import plot_confusion as plot_confusion
 from .searching.evaluating import evaluate as evaluate
 from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.result import SearchResult as SearchResult

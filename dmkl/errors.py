@@ -22,6 +22,7 @@ __all__ = [
     "IndefiniteKernelError",
     "IndefiniteKernelWarning",
     "InputError",
+    "LabelWarning",
     "LockedError",
     "MemoryBudgetError",
     "NoWorkersError",
@@ -116,6 +117,10 @@ class WorkerLostError(DmklError, RuntimeError):
 
 class IndefiniteKernelWarning(UserWarning):
     """A kernel is not positive semidefinite."""
+
+
+class LabelWarning(UserWarning):
+    """Labels are taken as they are, and are probably not as they were meant: a class of one sample, or a new one."""
 
 
 class SampleOrderWarning(UserWarning):

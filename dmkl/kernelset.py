@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -17,8 +18,10 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.numerics.alignment import sign_probes
 from dmkl.numerics.chain import ChainState, Fitted, Step
+from dmkl.numerics.covariates import Covariates, residualize
 from dmkl.numerics.fitted import Weighing
 from dmkl.numerics.positions import named_positions, positions
+from dmkl.numerics.residualizing import Residualize
 from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_step, as_steps
 from dmkl.passes import statistics
 from dmkl.passes.alignment import align, check_alignable
@@ -26,8 +29,9 @@ from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
 from dmkl.passes.product import GeometricMean
 from dmkl.passes.riders import Columns, Want
-from dmkl.passes.run import pass_graph
+from dmkl.passes.run import alone, pass_graph
 from dmkl.passes.view import Lens, View
+from dmkl.variables import describe
 
 __all__ = ["KernelSet", "Split", "measure"]
 
@@ -157,6 +161,15 @@ class KernelSet:
         more = f", {' → '.join(steps)}" if steps else ""
         return f"<KernelSet {n} kernels, {rows} × {cols}, {self.dtype}{more}>"
 
+    def _repr_html_(self) -> str:
+        coords = {"kernel": list(self.names), "sample": self.samples}
+        if self.tasks is not None:
+            coords["task"] = list(self.tasks)
+        labels = self.labels
+        known = {} if labels is None else {"label": (("sample", "task")[: labels.ndim], labels)}
+        held = describe(xr.Dataset(known, coords, {"dtype": str(self.dtype), "shape": self.shape}))
+        return f"<div>{html.escape(repr(self))}</div>{held._repr_html_()}"
+
     def __dask_tokenize__(self) -> Any:
         return self._view
 
@@ -240,8 +253,39 @@ class KernelSet:
         """
         found = self
         for name in as_steps(steps):
-            found = found._step(as_step(name, weights))
+            if isinstance(name, Covariates):
+                found = found._residualized(name, weights)
+            else:
+                found = found._step(as_step(name, weights))
         return found
+
+    def residualize(self, Z: Any) -> KernelSet:
+        """Take covariates out: K ↦ PKP with P = I − Z̃(Z̃ᵀZ̃)⁻¹Z̃ᵀ, Z̃ = [1, Z] over the column samples.
+
+        Z is what `dmkl.residualize` takes or has made; the same errors. One pass, as of centering over some samples.
+        """
+        return self._residualized(Z if isinstance(Z, Covariates) else residualize(Z))
+
+    def covariate_shares(self, Z: Any) -> xr.DataArray:
+        """The part of each kernel's centered trace that covariates explain, 1 − tr(PKP)/tr(CKC), (kernel,); one pass.
+
+        Raises
+        ------
+        InputError
+            As `residualize`, and if the set is not square.
+        """
+        if not self.is_square:
+            msg = "covariate_shares are of training kernels, and the rows are not the columns; take K[train, train]"
+            raise InputError(msg)
+        (centered, left), _ = measure([self.center(), self.residualize(Z)])
+        before, after = (np.asarray(found.lens().diagonal()).sum(axis=1) for found in (centered, left))
+        share = 1.0 - np.divide(after, before, out=np.ones_like(before), where=before > 0)
+        return xr.DataArray(share, dims=("kernel",), coords={"kernel": list(self.names)}, name="share")
+
+    def _residualized(self, covariates: Covariates, weights: Array | None = None) -> KernelSet:
+        cols = covariates.of(self.train_samples)
+        rows = cols if self.is_square else covariates.of(self.samples)
+        return self._step(Residualize(covariates, cols, rows, weights))
 
     def weighed(self, weights: Array) -> KernelSet:
         """D^{1/2} K D^{1/2}, D = diag(weights) of the column samples, as often as each of them counts.
@@ -355,14 +399,13 @@ class KernelSet:
             later = delayed(_chain_for_products, pure=True)(state) if isinstance(state, Delayed) else None
         token = tokenize(self._view, self._fitted, block, want, precision.str)
         graph = pass_graph(
-            [Lens(self._view, known)], [Columns(block, want, None, precision)], f"{verb}-pass", token, later
+            [Lens(self._view, known)], [Columns(block, want, None, precision)], f"{verb}-pass", token, later, alone
         )
         shape = (self.shape[1] if want == "each" else block.shape[1], block.shape[1])
         dtype = precision if want == "each" else np.dtype(np.float64)
-        groups = zip(graph.total(0), graph.group_sizes(), strict=True)
         chunks = [
-            da.from_delayed(part, (n, *shape), dtype=dtype, name=f"{verb}-{k}-{graph.token}")
-            for k, (part, n) in enumerate(groups)
+            da.from_delayed(part, (len(kernels), *shape), dtype=dtype, name=f"{verb}-{k}-{graph.token}")
+            for k, (kernels, part) in enumerate(graph.groups)
         ]
         return cast(da.Array, da.concatenate(chunks))
 
@@ -431,13 +474,14 @@ class KernelSet:
         names = np.array(self.names, dtype=str)
         what = "alignment of centered kernels" if centered else "alignment of the kernels"
         method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
-        return xr.DataArray(
+        found = xr.DataArray(
             value,
             dims=("kernel", "kernel_2"),
             coords={"kernel": names, "kernel_2": names, **errors},
             name="alignment",
             attrs={"long_name": what, "method": method},
         )
+        return describe(found)
 
     # --- the matrices themselves ---------------------------------------------------------------------------------
 
@@ -454,7 +498,7 @@ class KernelSet:
 
     def to_xarray(self, chunk: int | None = None) -> xr.DataArray:
         """`to_dask` with the names of kernels and samples."""
-        return xr.DataArray(
+        found = xr.DataArray(
             self.to_dask(chunk),
             dims=("kernel", "sample", "train_sample"),
             coords={
@@ -464,6 +508,7 @@ class KernelSet:
             },
             name="gram",
         )
+        return describe(found)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         # All of it is in memory in the end: tiles that are small go together, to be few tasks.

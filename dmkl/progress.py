@@ -1,7 +1,12 @@
-"""Progress of long work: the pass, bytes per second, the gap that is certified so far, and where the time goes."""
+"""Progress of long work: the pass, bytes per second, the gap that is certified so far, and where the time goes.
+
+What a `Watch` shows while work runs, the logger "dmkl" keeps: notes on how far it is at level INFO, the beginning of
+each pass and the seconds of each phase at DEBUG. It is silent unless a program gives it a handler.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,12 +28,16 @@ from rich.progress import (
 )
 from rich.text import Text
 
-__all__ = ["PHASES", "ConsoleWatch", "Watch", "current", "spending", "spent", "stage", "watching"]
+__all__ = ["LOGGER", "PHASES", "ConsoleWatch", "Watch", "current", "spending", "spent", "stage", "watching"]
+
+LOGGER = logging.getLogger("dmkl")
+LOGGER.addHandler(logging.NullHandler())
 
 PHASES = {
     "passes": "going through the stored tiles, with the products kept where they are made",
     "residuals": "products that were kept, read again",
     "reduced": "small problems in subspaces",
+    "directions": "new directions of bases, and what they change of the small problems",
     "anchors": "factors of combined kernels, and what is solved by them",
     "scores": "scores of held-out rows from products that were kept",
     "training": "machines and other work on single problems",
@@ -39,6 +48,10 @@ PHASES = {
 _PHASE_OF = {
     "solve-reduced": "reduced",
     "residuals": "residuals",
+    "bound-rounding": "residuals",
+    "choose-directions": "directions",
+    "widen-basis": "directions",
+    "project": "directions",
     "settle": "anchors",
     "scores": "scores",
     "place": "passes",
@@ -46,10 +59,12 @@ _PHASE_OF = {
 
 
 class Watch:
-    """Receives the progress of work; this base class shows nothing."""
+    """Receives the progress of work; this base class shows nothing, and logs it."""
 
     def begin(self, what: str, total_bytes: int) -> None:
         """A stage begins that will go through `total_bytes` of kernels."""
+        if total_bytes:
+            LOGGER.debug("%s begins, through %.3g MiB of kernels", what, total_bytes / 2**20)
 
     def advance(self, n_bytes: int) -> None:
         """`n_bytes` more of the stage are done."""
@@ -59,6 +74,7 @@ class Watch:
 
     def note(self, text: str) -> None:
         """A line on how far the whole work has come, such as the gap certified so far."""
+        LOGGER.info("%s", text)
 
 
 _SILENT = Watch()
@@ -110,9 +126,10 @@ def stage(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        seconds = _SPENT.get()
+        taken, seconds = time.monotonic() - started, _SPENT.get()
+        LOGGER.debug("%s took %.3g s (%s)", name, taken, phase)
         if seconds is not None:
-            seconds[phase] += time.monotonic() - started
+            seconds[phase] += taken
 
 
 def spent() -> str:
@@ -184,6 +201,7 @@ class ConsoleWatch(Watch):
 
     def begin(self, what: str, total_bytes: int) -> None:
         """See `Watch.begin`."""
+        super().begin(what, total_bytes)
         self.end()
         self._task = self._progress.add_task(what, total=total_bytes)
         self._show_late()
@@ -202,6 +220,7 @@ class ConsoleWatch(Watch):
 
     def note(self, text: str) -> None:
         """See `Watch.note`."""
+        super().note(text)
         self._progress.note = text
         # A terminal redraws its line; a log file gets notes one under another instead.
         if not self.console.is_terminal and time.monotonic() - self._told > self.delay_seconds:

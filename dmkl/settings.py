@@ -14,7 +14,7 @@ from dask.utils import parse_bytes
 from dmkl import limits
 from dmkl.errors import InputError
 
-__all__ = ["DEFAULTS", "available_cores", "block_width", "get", "memory_budget_bytes", "tile_size"]
+__all__ = ["DEFAULTS", "available_cores", "block_width", "get", "memory_budget_bytes", "tasks_at_once", "tile_size"]
 
 DEFAULTS: dict[str, Any] = {
     # Bytes that the arrays of one computation may take on one machine, all its processes together. "auto" is 60 % of
@@ -35,6 +35,8 @@ DEFAULTS: dict[str, Any] = {
     "workers-timeout": 60,
     # Read the other files that an HDF5 file points to: external storage, external links, virtual data sets.
     "external-files": False,
+    # Options of fsspec for URLs, such as {"endpoint_url": …}, beside its own configuration and the object store's.
+    "storage": {},
     # Verify the checksum of a tile when a process first reads it ("first"), each time ("always") or "never".
     "verify": "first",
 }
@@ -50,6 +52,18 @@ def get(key: str) -> Any:
 def available_cores() -> int:
     """Cores that this process may use; see `dmkl.limits`."""
     return limits.available_cores()
+
+
+_TASK_BYTES = 2**28
+"""Memory that a task should have: what it takes to read and multiply tiles of the largest size, and as much again."""
+
+
+def tasks_at_once() -> int:
+    """Tasks that run side by side on this machine where nobody says: one for each core, fewer of a small budget.
+
+    Each holds tiles, vectors and results of its own, so that many of them with little memory can do less than few.
+    """
+    return max(1, min(available_cores(), memory_budget_bytes() // _TASK_BYTES))
 
 
 def memory_budget_bytes() -> int:

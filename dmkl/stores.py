@@ -17,13 +17,14 @@ from dmkl.inputs.joined_kernels import JoinedSource
 from dmkl.inputs.joins import Join, Named, in_order, named_by_position, warn_of_positions
 from dmkl.inputs.kernel_sources import as_source
 from dmkl.inputs.label_objects import label_table
-from dmkl.inputs.labels import Labels, by_split, sample_names
+from dmkl.inputs.labels import Labels, by_split, labeled_names, sample_names
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.psd import Repair
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import View
 from dmkl.store.ingest import ingest
-from dmkl.store.reader import Location, StoreReader
+from dmkl.store.opening import Location
+from dmkl.store.reader import StoreReader
 
 __all__ = ["Kernels", "as_kernel_set", "create", "open"]
 
@@ -70,6 +71,7 @@ def create(
     diagonal: npt.ArrayLike | None = None,
     repair: Repair | None = None,
     symmetry_tol: float | None = None,
+    symmetrize: bool = False,
     overwrite: bool = False,
 ) -> KernelSet:
     """Store kernel matrices as a kernel set, reading them one at a time and a tile at a time.
@@ -89,7 +91,8 @@ def create(
     kernels
         An array (n, m, m), an iterable of (m, m) arrays or data frames read one at a time, a mapping from names to
         such, a Dask array, a Zarr array, or an xarray array, whose dimension called kernel, or the first, counts the
-        kernels. Rectangular kernels (n, rows, columns) are new samples against training samples.
+        kernels; AnnData or MuData, whose kernels lie in ``obsp``. Rectangular kernels (n, rows, columns) are new
+        samples against training samples.
     names
         The kernels' names, unique; ``kernel_0``, ``kernel_1`` … where missing.
     samples, train_samples
@@ -101,11 +104,11 @@ def create(
     splits
         (splits, rows): 0 train, 1 validation, 2 test, -1 in no part. A data frame has a column for each split.
     join
-        "exact": all kernels, labels and splits name the same samples, in any order. "inner": the samples that all have.
-        "outer": the samples of all kernels, for square ones. To a sample that lacks a kernel the mean of the training
-        samples that have it is given, in that kernel's feature space: the kernel stays positive semidefinite, and
-        centered over the training samples its row is zero, so that the sample is judged by its other kernels.
-        Training samples are those of the first split, or all.
+        "exact": all kernels, labels and splits name the same samples, in any order. "inner": the samples that all have,
+        and whose label is not missing. "outer": the samples of all kernels, for square ones. To a sample that lacks a
+        kernel the mean of the training samples that have it is given, in that kernel's feature space: the kernel stays
+        positive semidefinite, and centered over the training samples its row is zero, so that the sample is judged by
+        its other kernels. Training samples are those of the first split, or all.
     tile
         Side of a tile in samples; the setting ``dmkl.tile`` by default.
     dtype
@@ -123,6 +126,8 @@ def create(
         kernel whole into memory.
     symmetry_tol
         How far two mirrored entries may differ, relative to the largest entry; 1e-5 for float32, 1e-8 for float64.
+    symmetrize
+        Store (K + Kᵀ)/2 of kernels whose mirrored entries differ; by how much at most is kept in `provenance`.
     overwrite
         Replace a finished set; it stays in its place until the new one is complete.
 
@@ -149,7 +154,10 @@ def create(
     """
     given = {"labels=": labels, "splits=": splits}
     tables = {what: label_table(values) for what, values in given.items() if values is not None}
-    named = [Named(what, table.row_names) for what, table in tables.items() if table.row_names is not None]
+    names_of = {what: table.row_names for what, table in tables.items()}
+    if join == "inner" and "labels=" in tables:
+        names_of["labels="] = labeled_names(tables["labels="])
+    named = [Named(what, own) for what, own in names_of.items() if own is not None]
     source = JoinedSource(
         as_source(kernels, names),
         join,
@@ -185,6 +193,7 @@ def create(
         diagonal=None if diagonal is None else np.asarray(diagonal),
         repair=repair,
         symmetry_tol=symmetry_tol,
+        symmetrize=symmetrize,
         overwrite=overwrite,
     )
     return open(written)

@@ -1,7 +1,8 @@
-"""Compare what decides on the same scores: the largest of them, Fisher's discriminant, and dmkl's rule of both.
+r"""Compare what decides on the same scores: the largest of them, Fisher's discriminant, and dmkl's rule of both.
 
-    python pipelines/rules.py out/compare_models/flower17/kernels.zarr --groups flower17.npz --train 40 --validation 20
-    python pipelines/rules.py out/compare_models/scene15/kernels.zarr --train 60 --validation 40
+    python pipelines/rules.py out/compare_models/flower17/kernels-0.zarr --groups flower17.npz --train 40 \
+        --validation 20
+    python pipelines/rules.py out/compare_models/scene15/kernels-0.zarr --train 60 --validation 40
 
 Takes the kernel set that `compare_models.py` has built, and splits it anew at random: so many samples of each class for
 training and validation, at most 100 more for testing. The uniform sum is learnt on the training rows for each λ. Rules

@@ -40,6 +40,44 @@ SAVED = {
         "attributes": ("estimator", "scoring", "measures", "parameters_searched"),
         "nodes": ("test_score", "inner_score", "weight", "gap", "status", "fold", "kernel", "search-0"),
     },
+    "dmkl-importance": {
+        "version": 1,
+        "attributes": ("estimator", "scoring", "measures", "rows", "choose", "parameters_searched"),
+        "nodes": (
+            *("score", "score_without", "score_alone", "loss", "loss_standard_error", "member", "weight", "gap"),
+            *("source", "fold", "kernel"),
+        ),
+    },
+    "dmkl-stability": {
+        "version": 1,
+        "attributes": ("estimator", "scoring", "measures", "how", "threshold", "n_selected", "random_state"),
+        "nodes": (
+            "weight",
+            "mean_weight",
+            "standard_error",
+            "selected",
+            "selection_frequency",
+            "score",
+            "gap",
+            "status",
+            "kernel",
+        ),
+    },
+    "dmkl-permutation-test": {
+        "version": 1,
+        "attributes": ("estimator", "scoring", "choose", "parameters_searched"),
+        "nodes": (
+            "score",
+            "null_score",
+            "weight_share",
+            "null_weight_share",
+            "p_value",
+            "kernel_p_value",
+            "kernel_p_value_corrected",
+            "permutation",
+            "kernel",
+        ),
+    },
 }
 """Models and results: the newest version, attributes of the root, arrays and groups."""
 

@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 import dmkl
-from dmkl.cli import predicting
 from dmkl.cli.main import main
 from dmkl.errors import DamagedFileError, DiskFullError, LockedError
 from dmkl.files import locks
 from dmkl.files.arrays import check_file, load_array, load_arrays, load_rows, save_array, save_arrays
 from dmkl.files.locks import claim, lock_of
 from dmkl.files.writing import replacing, write_whole
+from dmkl.outputs import tables
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
@@ -118,12 +118,13 @@ def test_other_errors_are_as_they_are(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.filterwarnings("ignore::dmkl.errors.LabelWarning")
 def test_predictions_are_the_old_ones_or_the_new(tmp_path, stored, small_files, capsys, monkeypatch):
     model, out = str(tmp_path / "model"), tmp_path / "predictions.csv"
     dmkl.MKFDA().fit(stored[:12, :12], np.arange(12) % 2).save(model)
     out.write_text("old")
-    write = predicting._write
-    monkeypatch.setattr(predicting, "_write", lambda *given: (small_files(64), write(*given)))
+    write = tables.write_table
+    monkeypatch.setattr(tables, "write_table", lambda *given, **more: (small_files(64), write(*given, **more)))
     assert main(["predict", model, str(stored.view.source.location), "--out", str(out), "--overwrite"]) == 1
     told = capsys.readouterr().err
     assert re.search(

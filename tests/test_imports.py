@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import dmkl
-from dmkl.cli.main import COMMANDS, command
+from dmkl.cli.commands import COMMANDS, command
 
 HEAVY = (
     "clarabel",

@@ -122,3 +122,11 @@ def test_resource_limits():
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert all(0 < int(line) < 2**31 for line in done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("budget", "tasks"), [("100MiB", 1), ("300MiB", 1), ("600MiB", 2), ("4GiB", 16), ("64GiB", 16)]
+)
+def test_a_small_budget_has_fewer_tasks_at_once(machine, budget, tasks):
+    with dask.config.set({"dmkl.memory": budget}):
+        assert settings.tasks_at_once() == tasks

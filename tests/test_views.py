@@ -494,3 +494,15 @@ def test_persisted_on_a_cluster(stored, dense, cluster):
         with dask.config.set(scheduler="synchronous"):
             assert error(view.apply(np.eye(12)), expected) < 1e-12
     assert error(view.apply(np.eye(12)), expected) < 1e-12
+
+
+@pytest.mark.parametrize("tasks", [None, ["a", "b"]])
+def test_a_notebook_shows_kernels_samples_and_labels(tmp_path, tasks):
+    y = np.arange(4) % 2
+    labels = y if tasks is None else np.stack([y, 1 - y], axis=1)
+    kernels = {"<rna>": np.eye(4), "dna": np.ones((4, 4))}
+    K = dmkl.create(tmp_path / "k.zarr", kernels, labels=labels, tasks=tasks)
+    shown = K.center()._repr_html_()
+    assert "&lt;KernelSet 2 kernels, 4 × 4, float64, center&gt;" in shown
+    for word in ("&lt;rna&gt;", "dna", "label", *(tasks or [])):
+        assert word in shown

@@ -38,7 +38,7 @@ class Analysis:
         eigenvalue_upper                     … and from above
         components_90_least, …_most (kernel) leading eigenvalues that make up 90 % of the trace, between proven bounds
                                              (of an estimate the lower is one too); the upper is NaN where those that
-                                             were computed make up less. components_99_… likewise
+                                             were computed make up less. ``components_99_…`` likewise
         group (kernel)                       equal for kernels joined by alignments of the threshold or more
         repeats (kernel)                     earlier kernel that this is a positive multiple of; empty if none
         order (kernel)                       positions in an order that puts those alike side by side

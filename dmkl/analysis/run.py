@@ -21,12 +21,14 @@ from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
+from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.damage import refuse_damage
 from dmkl.passes.view import Lens
 from dmkl.stores import Kernels, as_kernel_set
+from dmkl.variables import describe
 
 __all__ = ["analyze"]
 
@@ -101,7 +103,7 @@ def analyze(
         msg = f"threshold is an alignment above 0 and up to 1, got {threshold}"
         raise InputError(msg)
     chain = as_steps(steps)
-    centered = "center" in chain
+    centered = any(step == "center" or isinstance(step, Covariates) for step in chain)
     K = as_kernel_set(K, "analyze")
     check_alignable(K.view)
     m = K.shape[1]
@@ -128,7 +130,7 @@ def analyze(
     return Analysis(
         data.assign_attrs(
             centered=int(centered),
-            steps=", ".join(chain),
+            steps=", ".join(map(str, chain)),
             method=method,
             threshold=float(threshold),
             n_samples=m,
@@ -162,7 +164,11 @@ def _dataset(
     variables: dict[str, Any] = {}
 
     def put(name: str, dims: tuple[str, ...], values: Array, about: str) -> None:
-        variables[name] = (dims, values, {"long_name": about})
+        variables[name] = (
+            dims,
+            values,
+            {"long_name": about, "units": "1"} if values.dtype.kind in "iuf" else {"long_name": about},
+        )
 
     def measure(name: str, dims: tuple[str, ...], statistic: Any, about: str) -> Float:
         """Compute a statistic of the inner products, with its standard error where these are estimates."""
@@ -221,7 +227,7 @@ def _dataset(
     put("repeats", ("kernel",), repeats, "earlier kernel that this is a multiple of")
     put("order", ("kernel",), neighborly_order(alignment).astype(np.int32), "positions, those alike side by side")
     coords["component"] = np.arange(1, variables["eigenvalue"][1].shape[1] + 1, dtype=np.int32)
-    return xr.Dataset(variables, coords=coords)
+    return describe(xr.Dataset(variables, coords=coords))
 
 
 def _norm(gram: Float, floor: Float) -> Float:

@@ -17,7 +17,7 @@ from dmkl.arrays import Array, Float
 from dmkl.passes.alignment import rounding
 from dmkl.passes.execute import again, execute, send_all
 from dmkl.passes.riders import Columns
-from dmkl.passes.run import pass_graph, run_pass
+from dmkl.passes.run import alone, pass_graph, run_pass
 from dmkl.passes.view import Lens
 
 __all__ = ["Sketch", "sketch_pass"]
@@ -55,19 +55,22 @@ def sketch_pass(lens: Lens, probes: Float, columns: Float) -> Sketch:
 def _first(lens: Lens, probes: Float, columns: Float) -> tuple[Float, Float, Float]:
     name, token = f"sketch-pass-{next(_COUNTER)}", uuid.uuid4().hex
     block = np.concatenate([probes, columns], axis=1)
-    graph = pass_graph([lens], [Columns(block, "each", None, _DOUBLE)], name)
+    graph = pass_graph([lens], [Columns(block, "each", None, _DOUBLE)], name, then=alone)
     held = send_all({f"{name}-block-{token}": block, f"{name}-rounding-{token}": rounding(lens)})
     resolution = float(np.finfo(lens.view.source.dtype).eps)
-    sizes = graph.group_sizes()
-    starts = np.cumsum([0, *sizes[:-1]]).tolist()
     # Where a kernel's product was put together: all of them in one place would be n times the block.
     parts = [
         delayed(_reduce, pure=False)(
-            products, *held, resolution, start, probes.shape[1], dask_key_name=f"{name}-reduce-{start}-{token}"
+            products,
+            *held,
+            resolution,
+            kernels[0],
+            probes.shape[1],
+            dask_key_name=f"{name}-reduce-{kernels[0]}-{token}",
         )
-        for start, products in zip(starts, graph.total(0), strict=True)
+        for kernels, products in graph.groups
     ]
-    found = execute(parts, [(task, size) for _, task, size in graph.units], name)
+    found = execute(parts, graph.units, name)
     projections, eigenvalues, forms = (np.concatenate(pieces) for pieces in zip(*found, strict=True))
     return projections, eigenvalues, forms
 

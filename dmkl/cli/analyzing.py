@@ -27,6 +27,7 @@ from dmkl.cli.options import (
     option,
 )
 from dmkl.cli.output import bar, claim_output, number, print_json, refuse_existing, save_figure, say, show, table
+from dmkl.cli.parsing import parse_steps
 from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
@@ -85,11 +86,11 @@ def analyze(
         claim_output(output, overwrite=True)
     chosen, on = training_samples(K, split, train, every)
     seen = K[chosen, chosen] if len(chosen) < K.shape[1] else K
-    with ConsoleWatch(), computing_on(cluster, n_bytes=seen.bytes_per_pass, workers=workers, memory=memory):
+    with ConsoleWatch(), computing_on(cluster, reading=seen, workers=workers, memory=memory):
         started = time.monotonic()
         analysis = dmkl.analyze(
             seen,
-            steps=steps,
+            steps=parse_steps(steps),
             targets=targets,
             n_eigenvalues=eigenvalues,
             threshold=threshold,
@@ -109,17 +110,17 @@ def analyze(
 
 
 def _write(analysis: Analysis, output: Path) -> list[str]:
-    from dmkl.files.writing import write_whole
+    from dmkl.files.writing import into_folder, write_whole
 
-    output.mkdir(parents=True, exist_ok=True)
-    write_whole(output / _DATA, bytes(analysis.data.to_netcdf(engine="scipy")))
     figures = dict(zip(_PICTURES, (analysis.plot_alignment, analysis.plot_spectra), strict=True))
     if "target_alignment" in analysis.data:
         figures[_TARGETS] = analysis.plot_targets
-    else:
-        (output / _TARGETS).unlink(missing_ok=True)  # of an analysis that this one replaces
-    for name, draw in figures.items():
-        save_figure(draw(), output / name)
+    with into_folder(output):
+        write_whole(output / _DATA, bytes(analysis.data.to_netcdf(engine="scipy")))
+        if _TARGETS not in figures:
+            (output / _TARGETS).unlink(missing_ok=True)  # of an analysis that this one replaces
+        for name, draw in figures.items():
+            save_figure(draw(), output / name)
     return [_DATA, *figures]
 
 

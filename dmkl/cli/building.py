@@ -17,9 +17,11 @@ from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import SAMPLES, option
 from dmkl.cli.output import refuse_existing, say, say_aside, size
 from dmkl.cli.parsing import parse_numbers
+from dmkl.cli.resuming import keeping_kernels
 from dmkl.cli.samples import positions
 from dmkl.errors import InputError
 from dmkl.features.functions import FUNCTIONS
+from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
@@ -39,7 +41,7 @@ def build(
     features: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FEATURES…", help="Files of feature tables: .npz, .npy, .h5, .zarr, .mat, .csv, .parquet …"
+            metavar="FEATURES…", help="Files of feature tables: .npz, .npy, .h5, .zarr, .h5ad, .mat, .csv, .parquet …"
         ),
     ],
     specs: Annotated[
@@ -107,13 +109,11 @@ def build(
     --------
         dmkl build kernels.zarr views.npz --function rbf --bandwidth 0.1,1,10
         dmkl build kernels.zarr expression.csv methylation.csv --specs kernels.toml --labels y.csv --split 0
+        dmkl build kernels.zarr cells.h5ad --function rbf --feature X --feature 'layers/*' --labels cells.h5ad:cell_type
         dmkl build new.zarr new_views.npz --against kernels.zarr
     """
-    from dmkl.store.reader import partial_path
-
     started = time.monotonic()
-    if "://" not in out:
-        refuse_existing(Path(out).expanduser(), overwrite=overwrite)
+    refuse_existing(as_place(out), overwrite=overwrite)
     chosen = {"--function": function, "--bandwidth": bandwidth, "--feature": feature}
     compute: Callable[..., KernelSet]
     if against is None:
@@ -129,19 +129,14 @@ def build(
         compute = partial(dmkl.build_cross, dmkl.open(against), found, out)
     for note in found.notes:
         say_aside("note", note)
-    try:
-        with ConsoleWatch(), computing_on(cluster, workers=workers, memory=memory):
-            K = compute(join=join, missing=missing, overwrite=overwrite)
-    except KeyboardInterrupt:
-        if "://" not in out and partial_path(Path(out).expanduser()).exists():
-            say_aside("note", f"what was done is kept beside {out}; the same command goes on from there")
-        raise
+    with keeping_kernels(out), ConsoleWatch(), computing_on(cluster, workers=workers, memory=memory):
+        K = compute(join=join, missing=missing, overwrite=overwrite)
     n, n_rows, n_cols = K.shape
     what = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
     say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
-    place = shlex.quote(out)
-    learn = "" if K.labels is None else f", learn with dmkl fit {place} MODEL"
-    say(f"Look at it with dmkl info {place}{learn if K.is_square else f', use it with dmkl predict MODEL {place}'}.")
+    named = shlex.quote(out)
+    learn = "" if K.labels is None else f", learn with dmkl fit {named} MODEL"
+    say(f"Look at it with dmkl info {named}{learn if K.is_square else f', use it with dmkl predict MODEL {named}'}.")
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:

@@ -35,7 +35,7 @@ def check(
     workers: Workers = None,
     memory: Memory = None,
 ) -> None:
-    """Read all of a kernel set, a model, a result or a search's state, and report damage and problems.
+    """Read all of a kernel set, a model, a result, an export or a search's state, and report damage and problems.
 
     Compares every file with its checksums. Of a kernel set it finds NaN, asymmetry, negative eigenvalues, constant and
     repeated kernels, and scales far apart too.
@@ -58,7 +58,7 @@ def check(
     from dmkl.health import check as run
 
     K = open_kernels(store, kernels)
-    with ConsoleWatch(), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory):
+    with ConsoleWatch(), computing_on(cluster, reading=K, workers=workers, memory=memory):
         report = run(K, n_steps=steps, seed=seed)
     if as_json:
         print_json(_as_mapping(K, report))

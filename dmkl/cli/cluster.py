@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dmkl
+from dmkl.cli.output import say_aside
 from dmkl.errors import InputError
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["computing_on"]
+    from dmkl.kernelset import KernelSet
+
+__all__ = ["computing_on", "stored_at"]
 
 _SMALL_BYTES = 256 * 2**20
 """What a pass may read where threads are taken by default: it takes less time than starting processes."""
 
 
+@contextmanager
 def computing_on(
-    where: str | None = None, *, n_bytes: int = 0, workers: int | None = None, memory: str | None = None
-) -> AbstractContextManager[Client | None]:
+    where: str | None = None,
+    *,
+    reading: KernelSet | None = None,
+    state: Path | None = None,
+    workers: int | None = None,
+    memory: str | None = None,
+) -> Iterator[Client | None]:
     """Let computations inside this context run at `where`, a place of `dmkl.cluster` and options of its jobs.
 
-    Such as ``slurm queue=short jobs=4``. None is "threads" where a pass reads few bytes, `n_bytes`, else "local".
+    Such as ``slurm queue=short jobs=4``. None is "threads" where a pass reads few bytes of what is read, else "local".
+    A host that does not see the kernels that are read, or the folder of the state, is found before anything runs.
+
+    Raises
+    ------
+    InputError
+        If there is such a host, or an option breaks a rule.
     """
     if where is None:
-        where = "threads" if n_bytes <= _SMALL_BYTES else "local"
+        where = "threads" if reading is None or reading.bytes_per_pass <= _SMALL_BYTES else "local"
     place, options = _parsed(where)
     for name, value in {"workers": workers, "memory": memory}.items():
         if value is not None and name in options:
@@ -35,7 +51,19 @@ def computing_on(
             raise InputError(msg)
         if value is not None:
             options[name] = value
-    return dmkl.cluster(place, **options)
+    with dmkl.cluster(place, **options) as client:
+        if client is not None:
+            from dmkl.clusters.preflight import check_hosts
+
+            for difference in check_hosts(None if reading is None else stored_at(reading), state):
+                say_aside("warning", difference)
+        yield client
+
+
+def stored_at(K: KernelSet) -> tuple[str, str] | None:
+    """Where a kernel set is stored, and its content id; None where it has no place that other processes could see."""
+    location = getattr(K.view.source, "location", None)
+    return (location, K.content_id) if isinstance(location, str) else None
 
 
 def _parsed(where: str) -> tuple[str, dict[str, Any]]:

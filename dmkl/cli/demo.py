@@ -60,7 +60,7 @@ def demo(
         f"{len(split.train):,} to learn from, {len(split.test):,} to test on. A pass reads "
         f"{size(K.bytes_per_pass)}."
     )
-    with _Watch(), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory) as client:
+    with _Watch(), computing_on(cluster, reading=K, workers=workers, memory=memory) as client:
         say("Learning on " + ("threads of this process." if client is None else _place(client)))
         models, seconds, accuracy = _learn(K)
     prefix = "MK-FDA, "

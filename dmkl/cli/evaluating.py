@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -12,12 +11,26 @@ import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
 from dmkl.cli.learners import DEFAULT, make_learner
-from dmkl.cli.options import Cluster, Json, Memory, Overwrite, Split, Store, Train, Unknown, Workers, option
+from dmkl.cli.options import (
+    Cluster,
+    Json,
+    Kernels,
+    Memory,
+    Overwrite,
+    Split,
+    State,
+    Store,
+    Train,
+    Unknown,
+    Workers,
+    option,
+)
 from dmkl.cli.output import console, print_json, say, show
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
-from dmkl.cli.samples import read_groups, training_samples
+from dmkl.cli.samples import open_kernels, read_groups, training_samples
 from dmkl.cli.tables import choices_table, classes_table, confusion_table, evaluation_as_mapping
+from dmkl.files.urls import as_place
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
@@ -28,8 +41,9 @@ __all__ = ["evaluate"]
 
 def evaluate(
     store: Store,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to save the result in.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")],
     model: str = DEFAULT,
+    kernels: Kernels = None,
     p: Norms = None,
     lam: Ridges = None,
     C: Costs = None,
@@ -55,9 +69,17 @@ def evaluate(
     groups: Groups = None,
     scoring: Scoring = None,
     rule: RuleName = "best",
+    baselines: Annotated[
+        Literal["sum", "none"],
+        option(
+            "What to evaluate beside it, to compare with: the plain *sum* of the kernels, or *none*.",
+            panel=FOLDS,
+        ),
+    ] = "sum",
     split: Split = None,
     train: Train = None,
     unknown: Unknown = None,
+    state: State = None,
     restart: Annotated[bool, option("Discard what an interrupted evaluation has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -70,7 +92,7 @@ def evaluate(
 
     In each outer fold the inner folds choose a point of the grid, and the model trained there is scored on samples that
     no choice has seen. All samples take part unless --split or --train say otherwise. After an interruption the same
-    command goes on with what it keeps in OUT.partial.
+    command goes on with what it keeps in OUT.partial, or in --state.
 
     Examples
     --------
@@ -82,16 +104,16 @@ def evaluate(
     from dmkl.searching.evaluation import FORMAT
     from dmkl.searching.state import remove_state
 
-    out = out.expanduser()
-    state = state_of(out, "an evaluation", FORMAT, overwrite=overwrite)
-    K = dmkl.open(store)
+    place = as_place(out)
+    folder = state_of(place, "an evaluation", FORMAT, state, overwrite=overwrite)
+    K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
     values = grid_values(estimator, K, p, lam, C, grid)
     chosen, on = training_samples(K, split, train, split is None and train is None)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
-        remove_state(state)
-    with resuming(state), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory):
+        remove_state(folder)
+    with resuming(folder), computing_on(cluster, reading=K, state=folder, workers=workers, memory=memory):
         result = dmkl.evaluate(
             estimator,
             K[chosen, chosen],
@@ -103,12 +125,13 @@ def evaluate(
             groups=known_groups,
             unknown=unknown,
             rule=rule_of(rule),
-            state=state,
+            baselines=baselines,
+            state=folder,
         )
-        result.save(out, overwrite=overwrite)
-    remove_state(state)
+        result.save(place, overwrite=overwrite)
+    remove_state(folder)
     if as_json:
-        print_json({"path": str(out), "samples": len(chosen), **evaluation_as_mapping(result)})
+        print_json({"path": out, "samples": len(chosen), **evaluation_as_mapping(result)})
         return
     first, *more = result.summary().splitlines()
     say(f"{first}, on {count(len(chosen), 'sample')} ({on})", style="bold")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.measuring import measured
@@ -18,6 +16,7 @@ from dmkl.cli.options import (
     Cluster,
     Every,
     Json,
+    Kernels,
     Memory,
     Overwrite,
     Split,
@@ -29,9 +28,10 @@ from dmkl.cli.options import (
 )
 from dmkl.cli.output import claim_output, print_json, say, show
 from dmkl.cli.parsing import parse_scoring
-from dmkl.cli.samples import training_samples
+from dmkl.cli.samples import open_kernels, training_samples
 from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
 from dmkl.errors import InputError
+from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
@@ -44,8 +44,9 @@ __all__ = ["fit"]
 
 def fit(
     store: Store,
-    model_out: Annotated[Path, typer.Argument(metavar="MODEL_OUT", help="Folder to save the model in.")],
+    model_out: Annotated[str, typer.Argument(metavar="MODEL_OUT", help="Folder or URL to save the model at.")],
     model: str = DEFAULT,
+    kernels: Kernels = None,
     split: Split = None,
     train: Train = None,
     every: Every = False,
@@ -76,14 +77,14 @@ def fit(
         dmkl fit kernels.zarr model --model mksvm -p 1.5 -C 4 --multiclass ovo
         dmkl fit kernels.zarr model --model gmkl --sigma prices.csv
     """
-    claim_output(model_out, overwrite=overwrite)
-    K = dmkl.open(store)
+    claim_output(as_place(model_out), overwrite=overwrite)
+    K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
     chosen, on = training_samples(K, split, train, every)
     measures = parse_scoring(scoring)
     held_out, which = _held_out(K, chosen, None if train or every else split or 0) if measures else (chosen, "")
     told = None
-    with ConsoleWatch(), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory):
+    with ConsoleWatch(), computing_on(cluster, reading=K, workers=workers, memory=memory):
         started = time.monotonic()
         estimator.fit(K[chosen, chosen], unknown=unknown)
         seconds = time.monotonic() - started
@@ -99,7 +100,7 @@ def fit(
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     if told is not None:
         told.print(f"{count(len(held_out), 'sample')} ({which})")
-    say(f"Saved in {model_out}; use it with: {shlex.join(['dmkl', 'predict', str(model_out), store])}")
+    say(f"Saved in {model_out}; use it with: {shlex.join(['dmkl', 'predict', model_out, store])}")
 
 
 def _held_out(K: KernelSet, chosen: Index, split: int | None) -> tuple[Index, str]:

@@ -35,7 +35,7 @@ Groups = Annotated[
 Scoring = Annotated[
     list[str] | None,
     option(
-        "Measures such as accuracy,matthews; the first one chooses, further ones are only computed.",
+        "Measures such as accuracy,matthews; the first chooses.",
         "NAME,…",
         panel=FOLDS,
     ),
@@ -43,7 +43,7 @@ Scoring = Annotated[
 RuleName = Annotated[
     Literal["best", "one-standard-error"],
     option(
-        'Choose the "best" point, or the simplest one within "one-standard-error" of it. [default: best]',
+        'Take the "best" point, or the simplest one within "one-standard-error". [default: best]',
         "RULE",
         show_default=False,
         panel=FOLDS,

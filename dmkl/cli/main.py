@@ -2,74 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from keyword import iskeyword
-from typing import Annotated
+from contextlib import ExitStack
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from dmkl._version import __version__
+from dmkl.cli.commands import COMMANDS, with_options
+from dmkl.cli.ending import Ended, orderly_end
+from dmkl.cli.logs import log_asked, logging_to
 from dmkl.cli.output import keeping_outputs, plain_warnings, say_aside
 from dmkl.errors import DmklError
+from dmkl.files.urls import local_path
+from dmkl.progress import LOGGER
 
-__all__ = ["COMMANDS", "command", "main"]
-
-COMMANDS = {
-    "demo": (
-        "demo",
-        "Show everything once: kernels of handwritten digits, weights with a proven gap, a picture.",
-    ),
-    "import": (
-        "stores",
-        "Import kernel matrices from files into a kernel set.",
-    ),
-    "build": (
-        "building",
-        "Compute kernels from feature tables, and keep the features beside them.",
-    ),
-    "info": (
-        "stores",
-        "Show what a kernel set, a model, a result or the state of a search is and holds.",
-    ),
-    "check": (
-        "checking",
-        "Read all of a kernel set, a model, a result or a search's state, and report damage and problems.",
-    ),
-    "analyze": (
-        "analyzing",
-        "Show which kernels are alike, how well each alone fits the labels, and how many dimensions it has.",
-    ),
-    "fit": (
-        "fitting",
-        "Train a model on a kernel set and save it.",
-    ),
-    "search": (
-        "searching",
-        "Search a grid of parameters by cross-validation, and train a model at the chosen point.",
-    ),
-    "evaluate": (
-        "evaluating",
-        "Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.",
-    ),
-    "predict": (
-        "predicting",
-        "Predict labels or numbers with a saved model, and score them if the true ones are known.",
-    ),
-}
-"""The module in `dmkl.cli` and the line of help of each, in the order in which help lists them.
-
-A command is imported when it is called: help of all is a matter of these lines.
-"""
-
-
-def command(name: str) -> Callable[..., None]:
-    """The function of a command."""
-    module, _ = COMMANDS[name]
-    found: Callable[..., None] = getattr(import_module(f"dmkl.cli.{module}"), f"{name}_" if iskeyword(name) else name)
-    return found
+__all__ = ["main"]
 
 
 def _version(asked: bool) -> None:
@@ -85,6 +40,10 @@ def _root(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error (works after the command too).")
     ] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Append passes, phases and notes to FILE (after the command too)."),
+    ] = None,
 ) -> None:
     """Multiple kernel learning on kernel matrices larger than memory: weights with a proven gap.
 
@@ -97,19 +56,25 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
 
     Of other commands help shows a line, and their options would take time to make.
     """
+    arguments = arguments or _arguments_to_complete()
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     app = typer.Typer(
         name="dmkl",
         no_args_is_help=True,
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
-        add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
     for name, (_, line) in COMMANDS.items():
-        app.command(name)(_with_options(name, arguments) if name == asked else _listed(line))
+        app.command(name)(_with_local_paths(with_options(name, arguments)) if name == asked else _listed(line))
     return app
+
+
+def _arguments_to_complete() -> list[str]:
+    """What a shell that asks for completions has on its line so far, after the program's name."""
+    line = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))
+    return line.split()[1:] if "_DMKL_COMPLETE" in os.environ else []
 
 
 def _listed(line: str) -> Callable[..., None]:
@@ -119,26 +84,49 @@ def _listed(line: str) -> Callable[..., None]:
     return listed
 
 
-def _with_options(name: str, arguments: Sequence[str]) -> Callable[..., None]:
-    if name not in ("fit", "search", "evaluate"):
-        return command(name)
-    from dmkl.cli.learners import command_for, learner_in
+def _with_local_paths(function: Callable[..., None]) -> Callable[..., None]:
+    """The same command, whose paths must be of this machine; what may be a URL, commands take as text."""
 
-    return command_for(learner_in(arguments), command(name))
+    @wraps(function)
+    def checked(**given: Any) -> None:
+        for value in given.values():
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, Path):
+                    local_path(path, "what stands there")
+        function(**given)
+
+    return checked
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process, without the program's name.
 
-    Returns the exit status: 0 well, 1 an error or a failed check, 2 a wrong command line, 130 interrupted.
+    Returns the exit status: 0 well, 1 an error or a failed check, 2 a wrong command line, 130 interrupted,
+    143 ended by SIGTERM (the same command goes on from there).
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
+    with ExitStack() as logged:
+        status = _run([argument for argument in given if argument != "--debug"], logged, debug=debug)
+        LOGGER.info("ended with status %d", status)
+    if arguments is None and status > 128:
+        # The process is this program, cut short and about to end: what it began on event loops is not awaited.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    return status
+
+
+def _run(given: list[str], logged: ExitStack, *, debug: bool) -> int:
+    """Run a command line without ``--debug``, and return the exit status; the log stays open until `logged` ends."""
     try:
-        with plain_warnings(), keeping_outputs():
+        path, given = log_asked(given)
+        if path is not None:
+            logged.enter_context(logging_to(path))
+        LOGGER.info("dmkl %s: %s", __version__, shlex.join(["dmkl", *given]))
+        with orderly_end(), plain_warnings(), keeping_outputs():
             _app(given)(given, prog_name="dmkl")
     except SystemExit as stop:
+        if isinstance(stop, Ended):
+            say_aside("error", stop.told)
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:
         return 130

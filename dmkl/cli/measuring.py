@@ -75,6 +75,7 @@ def measured(estimator: Any, decision: Float, truth: Array, scoring: Any, unknow
         more than the accuracy.
     """
     from dmkl.estimators.classifier import label_accuracy
+    from dmkl.estimators.given import tell_new_classes
     from dmkl.searching.assessing import measures_of
     from dmkl.searching.confusion import confusion
 
@@ -85,6 +86,7 @@ def measured(estimator: Any, decision: Float, truth: Array, scoring: Any, unknow
     texts = (truth, predicted) if truth.ndim == 2 else (truth.astype(str), predicted.astype(str))
     accuracy = label_accuracy(*texts)
     if estimator.kind_ != "multilabel":
+        tell_new_classes(truth.reshape(-1), estimator.classes_)
         truth = _as_learnt(truth.reshape(-1), estimator.classes_)
     scores = {} if scoring is None else measures_of(estimator, decision, truth, scoring)
     return Measured(accuracy, scores, confusion(truth, predicted, estimator.classes_, estimator.tasks_))

@@ -22,11 +22,14 @@ __all__ = [
     "Labels",
     "Memory",
     "Missing",
+    "NewCovariates",
     "NewStore",
     "Overwrite",
+    "Rows",
     "SampleNames",
     "Split",
     "Splits",
+    "State",
     "Store",
     "Tile",
     "Train",
@@ -41,7 +44,8 @@ STORAGE = "Storage"
 _RESOURCES = "Compute resources"
 STEPS_HELP = (
     "What is done to the kernels, in order: center, trace (unit trace), cosine (unit norm of each sample), "
-    "multiplicative (unit variance); none leaves them as they are."
+    "multiplicative (unit variance), residualize=FILE (in place of center: the covariates of a table by sample taken "
+    "out); none leaves them as they are."
 )
 
 
@@ -50,13 +54,17 @@ def option(text: str, metavar: str | None = None, *names: str, panel: str | None
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
-Store = Annotated[str, typer.Argument(metavar="STORE", help="Kernel set: a folder or a URL.")]
+Store = Annotated[str, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")]
 Anything = Annotated[
     str, typer.Argument(metavar="PATH", help="Kernel set (a folder or a URL), model, result, or state of a search.")
 ]
 NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to write: a folder or a URL.")]
 Json = Annotated[bool, option("Print the result as JSON instead of tables.", None, "--json")]
 Overwrite = Annotated[bool, option("Overwrite existing output.", None, "--overwrite")]
+State = Annotated[
+    Path | None,
+    option("Where the state is kept, seen by all workers. [default: OUT.partial]", "DIR"),
+]
 Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…")]
 
 # --- samples and labels ----------------------------------------------------------------------------------------------
@@ -64,14 +72,40 @@ Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…"
 Split = Annotated[int | None, option("Use the training part of this stored split.", "K", min=0, panel=SAMPLES)]
 Train = Annotated[Path | None, option("Use the samples named in this file, one a line.", "FILE", panel=SAMPLES)]
 Every = Annotated[bool, option("Use all samples.", None, "--all", panel=SAMPLES)]
-Labels = Annotated[Path | None, option("Class or number of each sample, or a table of them.", "FILE", panel=LABELS)]
+Labels = Annotated[
+    Path | None,
+    option(
+        "Class or number of each sample, or a table of them; FILE:NAME is a column of a table, or of obs of an .h5ad.",
+        "FILE[:NAME]",
+        panel=LABELS,
+    ),
+]
+Rows = Annotated[
+    str | None,
+    option(
+        "Take these samples: a file of names, one a line, or of 0 and 1 for each sample; or positions from 0.",
+        "FILE|0,5,10:20",
+        "--rows",
+        panel=SAMPLES,
+    ),
+]
+NewCovariates = Annotated[
+    Path | None,
+    option(
+        "Covariates of new samples, for models that take some out; a table as residualize=FILE has it.",
+        "FILE",
+        "--covariates",
+        panel=SAMPLES,
+    ),
+]
 Unknown = Annotated[
     str | None,
     option("Label that means unknown in a task.", "CODE", panel=SAMPLES),
 ]
 SampleNames = Annotated[Path | None, option("Name of each sample (row).", "FILE", panel=LABELS)]
 Splits = Annotated[
-    Path | None, option("Part of each sample: 0 training, 1 validation, 2 test, -1 none.", "FILE", panel=LABELS)
+    Path | None,
+    option("Part of each sample: 0 training, 1 validation, 2 test, -1 none.", "FILE[:NAME]", panel=LABELS),
 ]
 Join = Annotated[
     Literal["exact", "inner", "outer"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
 import sys
 import warnings
@@ -17,10 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dmkl.errors import IndefiniteKernelWarning, SampleOrderWarning, SmallWorkerWarning, StoreExistsError
+from dmkl.errors import IndefiniteKernelWarning, LabelWarning, SampleOrderWarning, SmallWorkerWarning, StoreExistsError
+from dmkl.progress import LOGGER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from dmkl.files.urls import Place
 
 __all__ = [
     "STYLES",
@@ -41,6 +45,7 @@ __all__ = [
 ]
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+_LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 
 
 def console() -> Console:
@@ -76,7 +81,8 @@ def say(*parts: Any, style: str = "") -> None:
 
 
 def say_aside(what: Literal["error", "warning", "note"], text: str) -> None:
-    """One message on standard error, whatever characters it has."""
+    """One message on standard error and in the log, whatever characters it has."""
+    LOGGER.log(_LEVELS[what], "%s", text)
     message = Text.assemble(("dmkl: ", "bold"), (f"{what}: ", STYLES[what]), text)
     Console(stderr=True, soft_wrap=True, highlight=False).print(message)
 
@@ -89,7 +95,7 @@ def plain_warnings() -> Iterator[None]:
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         from dmkl.errors import ConvergenceWarning  # scikit-learn's
 
-        ours = (ConvergenceWarning, IndefiniteKernelWarning, SampleOrderWarning, SmallWorkerWarning)
+        ours = (ConvergenceWarning, IndefiniteKernelWarning, LabelWarning, SampleOrderWarning, SmallWorkerWarning)
         if not issubclass(category, ours):
             before(message, category, *place, **more)
         elif str(message) not in shown:
@@ -115,7 +121,7 @@ def keeping_outputs() -> Iterator[None]:
             _CLAIMED.reset(before)
 
 
-def claim_output(path: Path, *, overwrite: bool, what: str = "path") -> None:
+def claim_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
     """Keep an output to this command until it ends; refused before anything is computed is what would fail after it.
 
     That is, with StoreExistsError something that exists, with LockedError what another process writes, and with OSError
@@ -136,7 +142,7 @@ def save_figure(figure: Figure, path: Path, **options: Any) -> None:
     write_whole(path, drawn.getvalue())
 
 
-def refuse_existing(path: Path, *, overwrite: bool, what: str = "path") -> None:
+def refuse_existing(path: Place, *, overwrite: bool, what: str = "path") -> None:
     """Refuse with StoreExistsError to write where something is, before anything is computed."""
     if path.exists() and not overwrite:
         msg = f"{path} exists already; choose another {what}, or replace it with --overwrite"

@@ -51,6 +51,12 @@ def _prices(text: str, kernels: Sequence[str]) -> dict[str, Any]:
     return {"sigma": read_prices(text, kernels)}
 
 
+def _kernel_groups(text: str, kernels: Sequence[str]) -> dict[str, Any]:
+    from dmkl.cli.priors import read_kernel_groups
+
+    return {"kernel_groups": read_kernel_groups(text, kernels)}
+
+
 def _constraints(file: str, kernels: Sequence[str]) -> dict[str, Any]:
     from dmkl.cli.priors import read_constraints
 
@@ -79,9 +85,15 @@ _READERS = {
         "Price of a unit of weight: a number, or a CSV file with kernel,price in each line.",
         "PRICE|FILE",
     ),
+    "kernel_groups": _Reader(
+        _kernel_groups,
+        "Groups of kernels for a mixed norm: GROUP=PATTERN,… of their names, or a CSV file with kernel,group in each "
+        "line.",
+        "GROUP=PATTERN,…|FILE",
+    ),
     "A": _Reader(
         _constraints,
-        "File of linear constraints on the weights, as above.",
+        "File of linear constraints on the weights, as above; other convex sets of weights are functions in Python.",
         "FILE.toml",
         options=("--constraints",),
         form=CONSTRAINTS_FORM,
@@ -187,7 +199,7 @@ def parameters_of(learner: Declaration) -> dict[str, Parameter]:
     return {
         name: Parameter(name, item.annotation, item.default, _description(learner, name))
         for name, item in learner.parameters.items()
-        if name != "b"  # which the option of A sets
+        if name not in ("b", "constraints")  # the option of A sets the one, and the other is a function
     }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import csv
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from dmkl.errors import InputError
@@ -21,6 +23,7 @@ __all__ = [
     "parse_scoring",
     "parse_steps",
     "parse_value",
+    "read_covariates",
 ]
 
 
@@ -44,11 +47,44 @@ def parse_p(text: str) -> float:
     return as_exponent(base)
 
 
-def parse_steps(text: str) -> tuple[str, ...]:
-    """Names of steps with commas or + between them; "none" is no step."""
+def parse_steps(text: str) -> tuple[Any, ...]:
+    """Names of steps with commas or + between them; "none" is no step.
+
+    ``residualize=FILE`` takes out the covariates of a delimited file, whose first column names the samples;
+    ``residualize=FILE:NAME`` a column of a file with such names, as of obs of an .h5ad.
+    """
     from dmkl.numerics.steps import as_steps
 
-    return as_steps(text)
+    if "residualize=" not in text:
+        return as_steps(text)
+    parts = [part.strip() for part in re.split("[,+]", text)]
+    return as_steps([read_covariates(part) if part.startswith("residualize=") else part for part in parts])
+
+
+def read_covariates(given: str) -> Any:
+    """The covariates in the file of an option or a step, as in ``residualize=FILE``."""
+    import pandas as pd
+
+    from dmkl.inputs.formats.tables import EXACT
+    from dmkl.numerics.covariates import residualize
+
+    file = given.partition("=")[2]
+    if ":" in file and not Path(file).exists():
+        from dmkl.inputs import read_file
+
+        column = read_file(Path(file))
+        return residualize(pd.DataFrame({file.rpartition(":")[2]: column.values}, index=column.row_names))
+    try:
+        with open(file, newline="") as lines:
+            separator = csv.Sniffer().sniff(lines.readline()).delimiter
+        table = pd.read_csv(file, index_col=0, sep=separator, converters={0: str}, **EXACT)
+    except (OSError, ValueError, csv.Error) as error:
+        msg = (
+            f"the covariates of {given} cannot be read: {error}; give a delimited file with a header, whose "
+            "first column names the samples"
+        )
+        raise InputError(msg) from error
+    return residualize(table)
 
 
 def parse_names(text: str | None) -> list[str] | None:

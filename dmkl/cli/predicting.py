@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,15 +10,30 @@ import typer
 import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.measuring import measured
-from dmkl.cli.options import SAMPLES, Cluster, Join, Json, Memory, Missing, Overwrite, Unknown, Workers, option
+from dmkl.cli.options import (
+    SAMPLES,
+    Cluster,
+    Join,
+    Json,
+    Memory,
+    Missing,
+    NewCovariates,
+    Overwrite,
+    Rows,
+    Unknown,
+    Workers,
+    option,
+)
 from dmkl.cli.output import claim_output, print_json, say, say_aside
-from dmkl.cli.parsing import parse_scoring
-from dmkl.cli.samples import positions
+from dmkl.cli.parsing import parse_scoring, read_covariates
+from dmkl.cli.samples import ROWS, chosen_rows, positions, stored_split
 from dmkl.errors import InputError
+from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
     from dmkl.arrays import Array, Index
@@ -29,8 +43,10 @@ __all__ = ["predict"]
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model that dmkl fit or dmkl search saved.")],
-    store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set: a folder or a URL.")] = None,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model that dmkl fit or dmkl search saved: a folder or a URL.")
+    ],
+    store: Annotated[str | None, typer.Argument(metavar="STORE", help="Kernel set (folder or URL).")] = None,
     features: Annotated[
         list[Path] | None,
         option(
@@ -45,16 +61,27 @@ def predict(
     part: Annotated[
         Literal["test", "validation", "train"], option("Part of the split to predict.", panel=SAMPLES)
     ] = "test",
-    named: Annotated[
-        Path | None, option("Predict the samples named in this file, one a line.", "FILE", "--rows", panel=SAMPLES)
-    ] = None,
+    rows: Rows = None,
+    covariates: NewCovariates = None,
     unknown: Unknown = None,
     scoring: Annotated[list[str] | None, option("Measures such as matthews,roc_auc.", "NAME,…")] = None,
     probabilities: Annotated[
         bool,
         option("Write calibrated probabilities too, a column for each class or task.", None, "--probabilities"),
     ] = False,
-    out: Annotated[Path | None, option("CSV file for the predicted labels and scores.", "FILE")] = None,
+    out: Annotated[
+        str | None,
+        option("File, or URL, for the predicted labels and scores: .csv, .parquet, or .zarr for xarray.", "FILE"),
+    ] = None,
+    contributions: Annotated[
+        str | None,
+        option("The same for what each kernel adds to the scores; one more pass.", "FILE", "--contributions"),
+    ] = None,
+    anndata: Annotated[
+        Path | None,
+        option("Put the scores into obsm of this .h5ad or .h5mu, by the names of samples.", "FILE", panel="AnnData"),
+    ] = None,
+    key: Annotated[str, option("Their name in obsm.", "NAME", panel="AnnData")] = "dmkl",
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = None,
@@ -72,26 +99,31 @@ def predict(
     --------
         dmkl predict model kernels.zarr --split 0
         dmkl predict model new.zarr --out predictions.csv --probabilities
+        dmkl predict model kernels.zarr --rows 0,5,10:20 --contributions shares.csv
         dmkl predict model --features new.npz --out predictions.csv
+        dmkl predict model kernels.zarr --anndata cells.h5ad
     """
     import numpy as np
 
-    if out is not None:
-        claim_output(out, overwrite=overwrite, what="file")
-    _check_source(store, features, split, named, join, missing)
+    from dmkl.outputs.tables import as_frame, check_table, write_table
+
+    for place in [as_place(path) for path in (out, contributions) if path is not None]:
+        check_table(place)
+        claim_output(place, overwrite=overwrite, what="file")
+    _check_source(store, features, split, rows, join, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
     if probabilities:
         _check_probabilities(estimator, out)
     given: dict[str, Any]
-    n_bytes = 0  # of features, which threads compute kernels of
+    reading: KernelSet | None = None
     if store is not None:
         K = dmkl.open(store)
-        n_bytes = K.bytes_per_pass
-        rows = _rows(K, estimator, split, part, named)
-        given = {"K": K[rows, positions(K.train_samples, estimator.train_samples_, f"the model {model}")]}
-        truth = None if K.labels is None else K.labels[rows]
-        new = _new(K, estimator)[rows]
+        reading = K
+        chosen = _rows(K, estimator, split, part, rows)
+        given = {"K": K[chosen, positions(K.train_samples, estimator.train_samples_, f"the model {model}")]}
+        truth = None if K.labels is None else K.labels[chosen]
+        new = _new(K, estimator)[chosen]
     else:
         from dmkl.inputs import as_features
         from dmkl.inputs.labels import labels_in
@@ -103,30 +135,43 @@ def predict(
         given = {"features": found, "join": join, "missing": missing}
         truth = labels_in(found.labels.checked(n_samples, n_samples, rectangular=False))
         new = np.ones(n_samples, dtype=bool)
+    if covariates is not None:
+        given["covariates"] = read_covariates(f"--covariates={covariates}")
     wanted = parse_scoring(scoring)
     if truth is None and wanted is not None:
         msg = "--scoring needs the true labels, and they are not known; leave it out"
         raise InputError(msg)
-    with ConsoleWatch(), computing_on(cluster, n_bytes=n_bytes, workers=workers, memory=memory):
+    with ConsoleWatch(), computing_on(cluster, reading=reading, workers=workers, memory=memory):
         regression = estimator.kind_ == "regression"
         scores = estimator.predict(**given) if regression else estimator.decision_function(**given)
+        shares = None if contributions is None else estimator.contributions(**given)
     labels = scores.values if regression else estimator.labels_of(scores.values)
     scored = new if new.any() else ~new
     told = None if truth is None else measured(estimator, scores.values[scored], truth[scored], wanted, unknown)
     if out is not None:
-        _write(out, scores, labels, estimator, estimator.probabilities_of(scores) if probabilities else None)
+        calibrated_ones = estimator.probabilities_of(scores) if probabilities else None
+        frame, dataset = _tables(scores, labels, estimator, calibrated_ones)
+        write_table(as_place(out), frame, dataset, overwrite=overwrite)
+    if anndata is not None:
+        from dmkl.outputs.annotated import into_annotated
+
+        into_annotated(anndata, scores={key: scores}, overwrite=overwrite)
+    if contributions is not None and shares is not None:
+        frame = as_frame(shares, "kernel")
+        write_table(as_place(contributions), frame, shares.to_dataset(), overwrite=overwrite)
     if as_json:
         files = None if features is None else [str(file) for file in features]
         print_json(
             {
-                "model": str(model),
+                "model": model,
                 "store": store,
                 "features": files,
                 "samples": len(labels),
                 "trained_on": int((~new).sum()),
                 **(told.mapping if told else {"scores" if regression else "accuracy": None}),
                 **({"calibrated_on": estimator.calibrated_on_} if probabilities else {}),
-                "out": out and str(out),
+                "out": out,
+                **({} if contributions is None else {"contributions": contributions}),
             }
         )
         return
@@ -140,25 +185,29 @@ def predict(
     if out is not None:
         calibrated = f", with probabilities calibrated on {estimator.calibrated_on_}" if probabilities else ""
         say(f"Predictions are in {out}{calibrated}.")
-    elif told is None:
+    if anndata is not None:
+        say(f"Scores are in obsm[{key!r}] of {anndata}.")
+    elif told is None and out is None and contributions is None:
         say("Write them to a file with --out FILE.")
+    if contributions is not None:
+        say(f"What each kernel adds to the scores is in {contributions}.")
 
 
 def _check_source(
     store: str | None,
     features: list[Path] | None,
     split: int | None,
-    named: Path | None,
+    rows: str | None,
     join: str,
     missing: str | None,
 ) -> None:
     if bool(store) == bool(features):
         msg = "samples come from STORE or from --features FILE, one of the two; give --features again for further files"
         raise InputError(msg)
-    if features and (split is not None or named is not None):
-        msg = f"{'--split' if named is None else '--rows'} is for STORE; of --features all samples are predicted"
+    if features and (split is not None or rows is not None):
+        msg = f"{'--split' if rows is None else '--rows'} is for STORE; of --features all samples are predicted"
         raise InputError(msg)
-    if split is not None and named is not None:
+    if split is not None and rows is not None:
         msg = "--split and --rows exclude one another; give one of them"
         raise InputError(msg)
     for name, given in (("join", join != "exact"), ("missing", missing is not None)):
@@ -168,7 +217,7 @@ def _check_source(
         raise InputError(msg)
 
 
-def _check_probabilities(estimator: Any, out: Path | None) -> None:
+def _check_probabilities(estimator: Any, out: str | None) -> None:
     """Refuse probabilities that have nowhere to go, or that the model does not have, before anything is computed."""
     if out is None:
         msg = "--probabilities are written beside the labels; say where with --out FILE"
@@ -189,41 +238,45 @@ def _new(K: KernelSet, estimator: Any) -> Array:
     return found
 
 
-def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, named: Path | None) -> Index:
+def _rows(K: KernelSet, estimator: Any, split: int | None, part: str, asked: str | None) -> Index:
     import numpy as np
 
     new = _new(K, estimator)
-    if named is not None:
-        from dmkl.inputs import read_vector
-
-        return positions(K.samples, read_vector(named), str(named))
+    if asked is not None:
+        return chosen_rows(K, asked)
     if split is None:
         if new.any():
             return np.flatnonzero(new)
         msg = (
             f"the model was trained on all {count(len(new), 'sample')} of this set, and there are no others to "
-            "predict; give a set or --features of new samples, or name samples with --rows FILE"
+            f"predict; give a set or --features of new samples, or choose samples with --rows {ROWS}"
         )
         raise InputError(msg)
-    rows: Index = getattr(K.split(split), part)
+    rows: Index = getattr(stored_split(K, split), part)
     if not len(rows):
-        msg = f"the {part} part of split {split} is empty; choose another with --split or --part"
+        msg = (
+            f"the {part} part of split {split} is empty; choose another with --split or --part, or samples with --rows "
+            f"{ROWS}"
+        )
         raise InputError(msg)
     trained = int((~new[rows]).sum())
     if part != "train" and trained:
         msg = (
             f"the model was trained on {count(trained, 'sample')} of the {len(rows)} in the {part} part of split "
             f"{split}, and a score on them would say nothing of new ones; take a model that was not, another --part, "
-            "or name samples with --rows FILE"
+            f"or choose samples with --rows {ROWS}"
         )
         raise InputError(msg)
     return rows
 
 
-def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any, probabilities: xr.DataArray | None) -> None:
+def _tables(
+    scores: xr.DataArray, labels: Array, estimator: Any, probabilities: xr.DataArray | None
+) -> tuple[pd.DataFrame, xr.Dataset]:
+    """Predictions as a table with a row for each sample, and as labeled data."""
     import numpy as np
-
-    from dmkl.files.writing import replacing
+    import pandas as pd
+    import xarray as xr
 
     values = scores.values.reshape(len(scores), -1)
     columns = [""] if scores.ndim == 1 else [str(c) for c in scores.coords[scores.dims[1]].values]
@@ -236,8 +289,11 @@ def _write(path: Path, scores: xr.DataArray, labels: Array, estimator: Any, prob
     if probabilities is not None:
         values = np.concatenate([values, probabilities.values], axis=1)
         titles += [f"probability {name}" for name in probabilities.coords[probabilities.dims[1]].values]
-    with replacing(path, "w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["sample", *predicted, *titles])
-        for sample, label, row in zip(scores.sample.values, labels.reshape(len(labels), -1), values, strict=True):
-            table.writerow([sample, *label, *(f"{value:.9g}" for value in row)])
+    names = pd.Series(scores["sample"].values, name="sample")
+    told = pd.DataFrame(labels.reshape(len(labels), -1), columns=predicted)
+    frame = pd.concat([names, told, pd.DataFrame(values, columns=titles)], axis=1)
+    dims = scores.dims[: labels.ndim]
+    coords = {str(dim): scores[dim] for dim in dims}
+    parts = {"predicted_label": xr.DataArray(labels, coords, dims)} if estimator.kind_ != "regression" else {}
+    dataset = xr.Dataset({**parts, str(scores.name): scores})
+    return frame, dataset if probabilities is None else dataset.assign(probability=probabilities)

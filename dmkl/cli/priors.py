@@ -1,4 +1,8 @@
-"""Prior knowledge of weights: prices and linear constraints, from files that name kernels."""
+"""Prior knowledge of weights: prices, groups and constraints, from files that name kernels.
+
+A file holds linear constraints; any other convex set is a function that Python alone takes, ``constraints`` of the
+learners.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from dmkl.errors import InputError
 if TYPE_CHECKING:
     from dmkl.arrays import Float
 
-__all__ = ["read_constraints", "read_prices"]
+__all__ = ["read_constraints", "read_kernel_groups", "read_prices"]
 
 
 def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
@@ -28,12 +32,7 @@ def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
     if not path.exists():
         msg = f"--sigma takes a number or a file of kernel,price, got {text!r}, which is neither"
         raise InputError(msg)
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [[cell.strip() for cell in line] for line in csv.reader(file) if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        msg = f"the file of prices {path} cannot be read: {error}"
-        raise InputError(msg) from error
+    lines = _lines(path, "prices")
     found: list[tuple[str, float]] = []
     for number, line in enumerate(lines):
         if len(line) == 2 and _is_number(line[1]):
@@ -53,6 +52,35 @@ def read_prices(text: str, kernels: Sequence[str]) -> float | list[float]:
         )
         raise InputError(msg)
     return [prices[name] for name in kernels]
+
+
+def read_kernel_groups(text: str, kernels: Sequence[str]) -> dict[str, Any]:
+    """Names of kernels by group, from a CSV file with a kernel and its group a line, or patterns as group=pattern,…."""
+    if "=" in text and not Path(text).expanduser().exists():
+        pairs = [part.partition("=") for part in text.split(",")]
+        if all(group and pattern for group, _, pattern in pairs):
+            return {group: pattern for group, _, pattern in pairs}
+    path = Path(text).expanduser()
+    if not path.exists():
+        msg = f"--kernel-groups takes group=pattern,… or a file of kernel,group, got {text!r}, which is neither"
+        raise InputError(msg)
+    found: dict[str, list[str]] = {}
+    for number, line in enumerate(_lines(path, "groups")):
+        if len(line) != 2:
+            msg = f"{path}: expected the name of a kernel and its group a line, such as rbf,image, got {line}"
+            raise InputError(msg)
+        if number or line[0] in kernels:  # the first may be a header
+            found.setdefault(line[1], []).append(line[0])
+    return found
+
+
+def _lines(path: Path, what: str) -> list[list[str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return [[cell.strip() for cell in line] for line in csv.reader(file) if line]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        msg = f"the file of {what} {path} cannot be read: {error}"
+        raise InputError(msg) from error
 
 
 def _is_number(text: str) -> bool:
@@ -80,7 +108,7 @@ class _Constraints(BaseModel):
 
 
 def read_constraints(file: str | Path, kernels: Sequence[str]) -> tuple[Float, Float]:
-    """A and b of A d ≥ b from a TOML file with a table for each row, as in `dmkl.cli.parameters.CONSTRAINTS_FORM`.
+    """A and b of linear constraints A d ≥ b from a TOML file, a table for each, as in `parameters.CONSTRAINTS_FORM`.
 
     A is (rows, kernels), its columns in the order of `kernels`; "most" is the row of the negatives.
     """

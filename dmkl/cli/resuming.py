@@ -1,4 +1,4 @@
-"""Going on with a search, or with an evaluation, that broke off."""
+"""Going on with a search, an evaluation, an import or a build that broke off."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dmkl.cli.ending import Ended
 from dmkl.cli.output import claim_output, say_aside
-from dmkl.errors import InputError, StoreExistsError
+from dmkl.errors import InputError, NoWorkersError, SchedulerLostError, StoreExistsError, WorkerLostError
+from dmkl.files.urls import Place, Url, as_place
 from dmkl.progress import ConsoleWatch
 
-__all__ = ["resuming", "state_of"]
+__all__ = ["keeping_kernels", "resuming", "state_of"]
 
 
 class _Watch(ConsoleWatch):
@@ -28,19 +30,43 @@ class _Watch(ConsoleWatch):
         super().begin(what, total_bytes)
 
 
-def state_of(out: Path, what: str, kind: str, *, overwrite: bool) -> Path:
-    """The folder of the state of work whose result goes to `out`.
+def state_of(out: Place, what: str, kind: str, given: Path | None, *, overwrite: bool) -> Path:
+    """The folder of the state of work whose result goes to `out`: the one that was given, or one beside it.
 
     Refused before anything runs, and not after hours, is what is in the way: with StoreExistsError what exists, unless
-    it is a result of this `kind` of file, and may be replaced. `what` is the result, as messages say it.
+    it is a result of this `kind` of file, and may be replaced. `what` is the result, as messages say it. At a URL there
+    can be no state, and InputError asks for a folder.
     """
     from dmkl.store.saved import has_format
 
+    if given is None and isinstance(out, Url):
+        msg = (
+            f"{out} is a URL, and what an interrupted run goes on from needs a folder that all workers see; say which "
+            "with --state FOLDER"
+        )
+        raise InputError(msg)
     claim_output(out, overwrite=overwrite)
     if out.exists() and not has_format(out, kind):
         msg = f"{out} is not {what}, and nothing else is replaced; choose another path, or move it away"
         raise StoreExistsError(msg)
-    return out.absolute().with_name(f"{out.name}.partial")
+    if given is not None:
+        return given.expanduser().absolute()
+    assert isinstance(out, Path)
+    return out.with_name(f"{out.name}.partial")
+
+
+@contextmanager
+def keeping_kernels(out: str) -> Iterator[None]:
+    """Say what is kept of a kernel set where its import or build is ended from outside."""
+    from dmkl.store.opening import partial_path
+
+    try:
+        yield
+    except (KeyboardInterrupt, Ended, NoWorkersError, SchedulerLostError, WorkerLostError):
+        place = as_place(out)
+        if partial_path(place).exists() or isinstance(place, Url):
+            say_aside("note", f"what was done is kept beside {out}; the same command goes on from there")
+        raise
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     from dmkl.arrays import Array, Index
-    from dmkl.kernelset import KernelSet
+    from dmkl.kernelset import KernelSet, Split
 
-__all__ = ["open_kernels", "positions", "read_groups", "training_samples"]
+__all__ = ["ROWS", "chosen_rows", "open_kernels", "positions", "read_groups", "stored_split", "training_samples"]
 
 
 def open_kernels(store: str, names: str | None) -> KernelSet:
@@ -41,6 +41,79 @@ def positions(samples: Array, names: Array, where: str) -> Index:
         msg = f"{where} names sample {twice!r} more than once"
         raise InputError(msg)
     return np.array([place[name] for name in wanted], dtype=np.int64)
+
+
+ROWS = "FILE or 0,5,10:20"
+"""What --rows takes, in help and messages."""
+
+
+def chosen_rows(K: KernelSet, text: str) -> Index:
+    """The rows that --rows chooses: of a file of names, or of one with 0 or 1 for each sample, or by position.
+
+    Positions count from 0, with commas between them; 10:20 are those from 10 up to 19.
+
+    Raises
+    ------
+    InputError
+        If it is none of these, nothing is chosen, or a sample is there twice.
+    """
+    import numpy as np
+
+    n = K.shape[1]
+    if Path(text).is_file():
+        from dmkl.inputs import read_vector
+
+        values = read_vector(Path(text))
+        found = _masked(values) if len(values) == n else None
+        found = positions(K.samples, values, text) if found is None else found
+    else:
+        parts = [_positions_in(part.strip(), text, n) for part in text.split(",")]
+        found = np.array([position for part in parts for position in part], dtype=np.int64)
+    if not len(found):
+        msg = f"--rows {text} chooses none of the {count(n, 'sample')}; name some, or leave it out"
+        raise InputError(msg)
+    if len(np.unique(found)) < len(found):
+        twice = next(int(k) for k in found if (found == k).sum() > 1)
+        msg = f"--rows {text} has position {twice} more than once; each sample is taken once"
+        raise InputError(msg)
+    return found
+
+
+def _masked(values: Array) -> Index | None:
+    """The rows of a mask, a truth value for each sample; None where the values are something else, names say."""
+    import numpy as np
+
+    words = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+    told = [words.get(str(value).lower()) for value in values]
+    if None in told:
+        return None
+    return np.flatnonzero(np.array(told, dtype=bool))
+
+
+def _positions_in(part: str, text: str, n: int) -> range:
+    start, colon, stop = part.partition(":")
+    try:
+        first = int(start) if start or not colon else 0
+        last = first + 1 if not colon else int(stop) if stop else n
+    except ValueError:
+        msg = (
+            f"--rows takes positions from 0, such as 0,5,10:20, or a file of names, or of 0 and 1 for each sample; "
+            f"{text!r} is no file that is there, and {part!r} no position"
+        )
+        raise InputError(msg) from None
+    if not 0 <= first <= last <= n:
+        msg = f"--rows {text}: {part} is not among the positions of this set's {count(n, 'sample')}, 0 to {n - 1}"
+        raise InputError(msg)
+    return range(first, last)
+
+
+def stored_split(K: KernelSet, number: int) -> Split:
+    """A stored split; the error of one that is not there says how else samples are chosen."""
+    if K.splits is None or number >= len(K.splits):
+        has = "has no splits" if K.splits is None else f"has {len(K.splits)}, numbered from 0"
+        msg = f"there is no split {number}: this set {has}; leave out --split, or choose samples by --rows {ROWS}"
+        raise InputError(msg)
+    return K.split(number)
 
 
 def training_samples(K: KernelSet, split: int | None, train: Path | None, every: bool) -> tuple[Index, str]:

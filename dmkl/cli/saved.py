@@ -1,4 +1,4 @@
-"""`dmkl info` and `dmkl check` of what is no kernel set: models, results, and states of searches."""
+"""`dmkl info` and `dmkl check` of what is no kernel set: models, results, tables, and states of searches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dmkl.cli.output import print_json, say, say_aside, show, size, table
 from dmkl.errors import StoreNotFoundError
+from dmkl.files.urls import Place, Url, as_place, files_in
 from dmkl.searching.texts import count
 
 __all__ = ["Kind", "check_saved", "kind_of", "show_saved"]
@@ -23,11 +24,11 @@ class Kind:
     """A kind of folder that commands leave behind."""
 
     title: str
-    facts: Callable[[Path], dict[str, Any]]
+    facts: Callable[[Place], dict[str, Any]]
     """What is told of one."""
-    damage: Callable[[Path], Iterator[str]]
+    damage: Callable[[Place], Iterator[str]]
     """One sentence for each part that is damaged."""
-    sealed: Callable[[Path], bool]
+    sealed: Callable[[Place], bool]
     """Whether it carries checksums."""
 
 
@@ -39,9 +40,11 @@ def kind_of(path: str) -> Kind | None:
     StoreNotFoundError
         If there is nothing but the state of a search that broke off.
     """
-    if "://" in path:
-        return None
-    folder = Path(path).expanduser()
+    folder = as_place(path)
+    if isinstance(folder, Url):
+        from dmkl.store.objects import root_attributes
+
+        return _KINDS.get(str(root_attributes(folder).get("format")))
     if (folder / "state.json").is_file():
         return _STATE
     begun = folder.with_name(f"{folder.name}.partial")
@@ -57,12 +60,12 @@ def kind_of(path: str) -> Kind | None:
 
 def show_saved(path: str, kind: Kind, *, as_json: bool) -> None:
     """What `dmkl info` tells."""
-    folder = Path(path).expanduser()
+    folder = as_place(path)
     facts = {
         "path": path,
         "kind": kind.title,
         **kind.facts(folder),
-        "bytes_on_disk": sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        "bytes_on_disk": sum(files_in(folder).values()),
         "checksums": kind.sealed(folder),
     }
     if as_json:
@@ -88,7 +91,7 @@ def _told(value: Any) -> str:
 
 def check_saved(path: str, kind: Kind, *, strict: bool, as_json: bool) -> None:
     """What `dmkl check` tells; the exit status is 1 where something is damaged, or with `strict` cannot be checked."""
-    folder = Path(path).expanduser()
+    folder = as_place(path)
     found = list(kind.damage(folder))
     sealed = bool(found) or kind.sealed(folder)
     if as_json:
@@ -99,7 +102,7 @@ def check_saved(path: str, kind: Kind, *, strict: bool, as_json: bool) -> None:
             say_aside("error", message)
         if not sealed:
             say_aside("warning", f"{path} was written by a dmkl that kept no checksums; save it again to have them")
-        n_files = sum(1 for file in folder.rglob("*") if file.is_file())
+        n_files = len(files_in(folder))
         what = f"{count(len(found), 'damaged part')}" if found else "no damage found"
         say(f"{path}: a {kind.title}, {count(n_files, 'file')} checked: {what}.", style="bold")
     if found or (strict and not sealed):
@@ -109,7 +112,7 @@ def check_saved(path: str, kind: Kind, *, strict: bool, as_json: bool) -> None:
 # --- the kinds -------------------------------------------------------------------------------------------------------
 
 
-def _damage(folder: Path) -> Iterator[str]:
+def _damage(folder: Place) -> Iterator[str]:
     import dmkl
     from dmkl.errors import DmklError
     from dmkl.health.integrity import damage
@@ -123,13 +126,26 @@ def _damage(folder: Path) -> Iterator[str]:
     return iter(found)
 
 
-def _sealed(folder: Path) -> bool:
+def _labeled_damage(folder: Place) -> Iterator[str]:
+    """Of labeled data, which may be larger than memory, chunk by chunk."""
+    from dmkl.errors import DmklError
+    from dmkl.health.integrity import damage
+    from dmkl.store.saved import Saved
+
+    try:
+        Saved.open(folder)
+    except DmklError as error:
+        return iter([str(error)])
+    return damage(folder)
+
+
+def _sealed(folder: Place) -> bool:
     from dmkl.store.metadata import is_sealed, open_group
 
     return is_sealed(open_group(folder))
 
 
-def _model_facts(folder: Path) -> dict[str, Any]:
+def _model_facts(folder: Place) -> dict[str, Any]:
     import numpy as np
 
     import dmkl
@@ -150,17 +166,37 @@ def _model_facts(folder: Path) -> dict[str, Any]:
     }
 
 
-def _result_facts(folder: Path) -> dict[str, Any]:
+def _result_facts(folder: Place) -> dict[str, Any]:
     import dmkl
 
     found = dmkl.load(folder)
-    return {"summary": found.summary(), "created_by": found.scores.attrs.get("created_by")}
+    data = found.scores if hasattr(found, "scores") else found.data
+    return {"summary": found.summary(), "created_by": data.attrs.get("created_by")}
 
 
-def _state_facts(folder: Path) -> dict[str, Any]:
+def _labeled_facts(folder: Place) -> dict[str, Any]:
+    """Of labeled data, from its metadata alone."""
+    import xarray as xr
+
+    from dmkl.store.saved import Saved
+
+    saved = Saved.open(folder)
+    with xr.open_dataset(xr.backends.ZarrStore(saved.group, mode="r"), chunks=None) as found:
+        return {
+            "variables": {
+                str(name): f"{array.attrs.get('long_name', 'no description')} ({', '.join(map(str, array.dims))})"
+                for name, array in found.data_vars.items()
+            },
+            "sizes": {str(name): size for name, size in found.sizes.items()},
+            "created_by": found.attrs.get("created_by"),
+        }
+
+
+def _state_facts(folder: Place) -> dict[str, Any]:
     from dmkl.searching.state import read_state
     from dmkl.solvers.workspace import read_state_file
 
+    assert isinstance(folder, Path)
     begun = read_state_file(folder / "state.json")
     state = read_state(folder)
     return {
@@ -176,9 +212,10 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _state_damage(folder: Path) -> Iterator[str]:
+def _state_damage(folder: Place) -> Iterator[str]:
     from dmkl.searching.state import damage_of_state
 
+    assert isinstance(folder, Path)
     return damage_of_state(folder)
 
 
@@ -187,5 +224,10 @@ _KINDS = {
     "dmkl-model": Kind("model", _model_facts, _damage, _sealed),
     "dmkl-search": Kind("result of a search", _result_facts, _damage, _sealed),
     "dmkl-evaluation": Kind("result of a nested cross-validation", _result_facts, _damage, _sealed),
+    "dmkl-importance": Kind("importance of kernels", _result_facts, _damage, _sealed),
+    "dmkl-stability": Kind("result of resampling", _result_facts, _damage, _sealed),
+    "dmkl-permutation-test": Kind("result of a permutation test", _result_facts, _damage, _sealed),
+    "dmkl-combined-kernel": Kind("weighted kernel", _labeled_facts, _labeled_damage, _sealed),
+    "dmkl-table": Kind("table", _labeled_facts, _labeled_damage, _sealed),
 }
 """By the attribute "format" of the root."""

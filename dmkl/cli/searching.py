@@ -13,28 +13,49 @@ import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
 from dmkl.cli.learners import DEFAULT, make_learner
-from dmkl.cli.options import Cluster, Every, Json, Memory, Overwrite, Split, Store, Train, Unknown, Workers, option
+from dmkl.cli.options import (
+    Cluster,
+    Every,
+    Json,
+    Kernels,
+    Memory,
+    Overwrite,
+    Split,
+    State,
+    Store,
+    Train,
+    Unknown,
+    Workers,
+    option,
+)
 from dmkl.cli.output import claim_output, console, print_json, refuse_existing, save_figure, say
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
-from dmkl.cli.samples import read_groups, training_samples
+from dmkl.cli.samples import open_kernels, read_groups, training_samples
 from dmkl.cli.tables import model_as_mapping, points_table, search_as_mapping, weights_table
+from dmkl.files.urls import as_place
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.figure import Figure
+
     from dmkl.arrays import Index
     from dmkl.kernelset import KernelSet
     from dmkl.searching.result import SearchResult
 
-__all__ = ["search"]
+__all__ = ["samples_and_folds", "search"]
 
 _PICTURES = ("scores.png", "weights.png")
+_OVER_P = "weights_over_p.png"
 
 
 def search(
     store: Store,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to save the scores and the model in.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL for scores and model.")],
     model: str = DEFAULT,
+    kernels: Kernels = None,
     p: Norms = None,
     lam: Ridges = None,
     C: Costs = None,
@@ -42,8 +63,8 @@ def search(
     cv: Annotated[
         str | None,
         option(
-            'Number of folds, "splits" (the stored ones), or a splitter of scikit-learn such as '
-            '"StratifiedKFold(5, shuffle=True)". [default: splits with validation samples, or else 5]',
+            'How many, "splits" (stored ones), or a splitter of scikit-learn such as "GroupKFold(5)". '
+            "[default: splits with validation samples, else 5]",
             "FOLDS",
             panel=FOLDS,
         ),
@@ -54,18 +75,26 @@ def search(
     choice: Annotated[
         Literal["fold", "joint"] | None,
         option(
-            'Each "fold" chooses for itself, or all of them one point, "joint". [default: fold with test samples]',
+            'Each "fold" chooses, or "joint": one for all. [default: fold with test rows]',
+            "WHO",
             panel=FOLDS,
         ),
     ] = None,
-    refit: Annotated[
-        bool, option("Train a model at the chosen point.", None, "--refit/--no-refit", panel=FOLDS)
-    ] = True,
+    refit: Annotated[bool, option("Train the chosen model.", None, "--refit/--no-refit", panel=FOLDS)] = True,
+    baselines: Annotated[
+        Literal["sum", "all", "none"],
+        option(
+            'Beside it the "sum" of all, "all" (each kernel), or "none".',
+            "WHAT",
+            panel=FOLDS,
+        ),
+    ] = "sum",
     split: Split = None,
     train: Train = None,
     every: Every = False,
     unknown: Unknown = None,
-    plot: Annotated[Path | None, option(f"Draw {' and '.join(_PICTURES)} here.", "DIR")] = None,
+    plot: Annotated[Path | None, option("Draw scores, weights, and weights over p here.", "DIR")] = None,
+    state: State = None,
     restart: Annotated[bool, option("Discard what an interrupted search has kept.", None, "--restart")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -77,9 +106,9 @@ def search(
     """Search a grid of parameters by cross-validation, and train a model at the chosen point.
 
     Saves the scores in OUT and the model in OUT/best. After an interruption the same command goes on with what it keeps
-    in OUT.partial. With stored splits as folds all samples take part, each split chooses for itself, and test samples
-    are scored only; --cv splits --split K takes one of them. Otherwise the search uses the training part of split 0 if
-    there are splits and all samples if not, unless --split, --train or --all say so.
+    in OUT.partial, or in --state. With stored splits as folds all samples take part, each split chooses for itself, and
+    test samples are scored only; --cv splits --split K takes one of them. Otherwise the search uses the training part
+    of split 0 if there are splits and all samples if not, unless --split, --train or --all say so.
 
     Examples
     --------
@@ -92,20 +121,20 @@ def search(
     from dmkl.searching.result import BEST, FORMAT
     from dmkl.searching.state import remove_state
 
-    out = out.expanduser()
-    state = state_of(out, "a search", FORMAT, overwrite=overwrite)
-    for picture in [] if plot is None else [plot / name for name in _PICTURES]:
+    place = as_place(out)
+    folder = state_of(place, "a search", FORMAT, state, overwrite=overwrite)
+    for picture in [] if plot is None else [plot / name for name in (*_PICTURES, _OVER_P)]:
         refuse_existing(picture, overwrite=overwrite, what="folder")
     if plot is not None:
         claim_output(plot, overwrite=True)
-    K = dmkl.open(store)
+    K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
     values = grid_values(estimator, K, p, lam, C, grid)
-    chosen, on, folds = _samples(K, cv, split, train, every)
+    chosen, on, folds = samples_and_folds(K, cv, split, train, every)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
-        remove_state(state)
-    with resuming(state), computing_on(cluster, n_bytes=K.bytes_per_pass, workers=workers, memory=memory):
+        remove_state(folder)
+    with resuming(folder), computing_on(cluster, reading=K, state=folder, workers=workers, memory=memory):
         started = time.monotonic()
         result = dmkl.search(
             estimator,
@@ -119,25 +148,40 @@ def search(
             refit=refit,
             rule=rule_of(rule),
             choice=choice,
-            state=state,
+            baselines=baselines,
+            state=folder,
         )
         seconds = time.monotonic() - started
-        result.save(out, overwrite=overwrite)
-    remove_state(state)
+        result.save(place, overwrite=overwrite)
+    remove_state(folder)
     if plot is not None:
-        plot.mkdir(parents=True, exist_ok=True)
-        for name, figure in zip(_PICTURES, (result.plot_scores(), result.plot_weights()), strict=True):
-            save_figure(figure, plot / name, dpi=150)
+        pictures = _draw(result, plot)
     if as_json:
         model_seconds = seconds - result.scores.attrs["seconds"]
-        told = {"path": str(out), "samples": len(chosen), **search_as_mapping(result)}
+        told = {"path": out, "samples": len(chosen), **search_as_mapping(result)}
         if best := getattr(result, "best_", None):
-            told["model"] = model_as_mapping(best, out / BEST, len(best.train_samples_), model_seconds)
+            told["model"] = model_as_mapping(best, str(place / BEST), len(best.train_samples_), model_seconds)
         print_json(told)
         return
     _print(result, K, store, out, f"{count(len(chosen), 'sample')} ({on})")
     if plot is not None:
-        say(f"Pictures are in {plot}: {', '.join(_PICTURES)}.")
+        say(f"Pictures are in {plot}: {', '.join(pictures)}.")
+
+
+def _draw(result: SearchResult, folder: Path) -> list[str]:
+    """Draw the pictures of a search, and return their names."""
+    from dmkl.files.writing import into_folder
+
+    figures: dict[str, Callable[[], Figure]] = dict(
+        zip(_PICTURES, (result.plot_scores, result.plot_weights), strict=True)
+    )
+    if len(result.grid.get("p", [])) > 1:
+        figures[_OVER_P] = result.plot_weights_over
+    with into_folder(folder):
+        (folder / _OVER_P).unlink(missing_ok=True)  # of a search that this one replaces
+        for name, draw in figures.items():
+            save_figure(draw(), folder / name, dpi=150)
+    return list(figures)
 
 
 def _after_choices(lines: list[str]) -> list[str]:
@@ -145,7 +189,7 @@ def _after_choices(lines: list[str]) -> list[str]:
     return [line for line in lines[1:] if not line.startswith("  ")]
 
 
-def _samples(
+def samples_and_folds(
     K: KernelSet, cv: str | None, split: int | None, train: Path | None, every: bool
 ) -> tuple[Index, str, Any]:
     """Positions of the samples that the search may see, in words which, and the folds."""
@@ -161,7 +205,7 @@ def _samples(
     return chosen, on, folds
 
 
-def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str) -> None:
+def _print(result: SearchResult, K: KernelSet, store: str, out: str, on: str) -> None:
     screen = console()
     first, *more = result.summary().splitlines()
     say(f"{first}, on {on}", style="bold")
@@ -170,7 +214,7 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str) -
     screen.print()
     # The table has a row for each fold and task already, though not what classes have chosen.
     plain = not result.choosers or result.by_class
-    for line in more if plain else more[-2:] if result.tasks else _after_choices(more):
+    for line in more if plain else [*result.beside(), *more[-2:]] if result.tasks else _after_choices(more):
         say(line)
     if not hasattr(result, "best_"):
         say(f"Saved in {out}, without a model; dmkl.load reads it.")
@@ -182,5 +226,5 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: Path, on: str) -
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
     others = set(K.samples.astype(str)) - set(model.train_samples_)
-    command = shlex.join(["dmkl", "predict", str(out), store if others else "NEW_SAMPLES"])
+    command = shlex.join(["dmkl", "predict", out, store if others else "NEW_SAMPLES"])
     say(f"Saved in {out}; use it with: {command}")

@@ -16,8 +16,10 @@ from dmkl.cli import options
 from dmkl.cli.options import LABELS, STORAGE, option
 from dmkl.cli.output import number, print_json, say, say_aside, show, size, table
 from dmkl.cli.parsing import parse_names
+from dmkl.cli.resuming import keeping_kernels
 from dmkl.cli.saved import kind_of, show_saved
 from dmkl.errors import IncompleteStoreError
+from dmkl.files.urls import as_place, files_in
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
@@ -33,12 +35,21 @@ _BOOKKEEPING = {"name", "bytes", "mtime_ns", "n_missing"}
 def import_(
     out: options.NewStore,
     inputs: Annotated[
-        list[Path], typer.Argument(metavar="INPUTS…", help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .csv …")
+        list[Path],
+        typer.Argument(metavar="INPUTS…", help="Files of matrices: .npy, .npz, .mat, .h5, .zarr, .h5ad, .csv …"),
     ],
     labels: options.Labels = None,
     samples: options.SampleNames = None,
     train_samples: Annotated[
         Path | None, option("Name of each training sample (column) of rectangular kernels.", "FILE", panel=LABELS)
+    ] = None,
+    order: Annotated[
+        Path | None,
+        option(
+            "Names of the rows of the kernels, as they stand in their files: labels are matched by these.",
+            "FILE",
+            panel=LABELS,
+        ),
     ] = None,
     splits: options.Splits = None,
     diagonal: Annotated[
@@ -64,6 +75,12 @@ def import_(
         Literal["clip", "flip", "shift"] | None,
         option("Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.", panel=STORAGE),
     ] = None,
+    symmetrize: Annotated[
+        bool,
+        option(
+            "Take (K + Kᵀ)/2 of kernels whose halves differ, and say by how much.", None, "--symmetrize", panel=STORAGE
+        ),
+    ] = False,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Import kernel matrices from files into a kernel set.
@@ -77,6 +94,7 @@ def import_(
     --------
         dmkl import kernels.zarr rbf.npy chi2.npy --labels classes.txt
         dmkl import kernels.zarr kernels.mat --variable K --labels labels.csv --dtype float32
+        dmkl import kernels.zarr cells.h5ad --variable obsp/connectivities --labels cells.h5ad:cell_type
         dmkl import new.zarr new_samples.h5 --rectangular --samples new.txt --train-samples train.txt
     """
     from dmkl.inputs import open_files
@@ -93,12 +111,13 @@ def import_(
         train_samples=train_samples,
         splits=splits,
         diagonal=diagonal,
+        order=order,
         join=join,
         symmetric=False if rectangular else None,
     )
     for note in source.notes:
         say_aside("note", note)
-    with ConsoleWatch():
+    with keeping_kernels(out), ConsoleWatch():
         ingest(
             out,
             source,
@@ -106,9 +125,13 @@ def import_(
             tile=tile,
             dtype=dtype,
             repair=repair,
+            symmetrize=symmetrize,
             overwrite=overwrite,
         )
     K = dmkl.open(out)
+    for made in K.provenance if symmetrize else ():
+        apart = made["symmetrized"]["largest_asymmetry"]
+        say_aside("note", f"kernel {made['name']!r} was symmetrized: mirrored entries were at most {apart:.3g} apart")
     n, rows, cols = K.shape
     what = f"{count(n, 'kernel')} of {rows:,} × {cols:,}, {K.dtype}"
     say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
@@ -116,7 +139,7 @@ def import_(
 
 
 def info(store: options.Anything, as_json: options.Json = False) -> None:
-    """Show what a kernel set, a model, a result or the state of a search is and holds.
+    """Show what a kernel set, a model, a result, an exported kernel or table, or a search's state is and holds.
 
     Examples
     --------
@@ -145,11 +168,12 @@ def _progress_of(store: str) -> str:
     import numpy as np
     import zarr
 
-    from dmkl.store.reader import partial_path
+    from dmkl.store.objects import zarr_store
+    from dmkl.store.opening import partial_path
 
-    begun = partial_path(Path(store)) if "://" not in store else None
+    begun = partial_path(as_place(store))
     try:
-        group: Any = zarr.open_group(str(begun) if begun and begun.exists() else store, mode="r")
+        group: Any = zarr.open_group(zarr_store(begun if begun.exists() else as_place(store)), mode="r")
         row_sum = group["row_sum"]
         whole = sum(not np.isnan(row_sum[j]).any() for j in range(row_sum.shape[0]))
     except (OSError, KeyError, ValueError):
@@ -166,7 +190,6 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
 
     source = K.view.source
     assert isinstance(source, StoreReader)
-    files = Path(store).expanduser().rglob("*")
     return {
         "path": store,
         "kernels": [
@@ -189,7 +212,7 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
         "symmetric": source.symmetric,
         "stored": "full" if source.full else "upper tiles",
         "bytes_per_pass": K.bytes_per_pass,
-        "bytes_on_disk": None if "://" in store else sum(file.stat().st_size for file in files if file.is_file()),
+        "bytes_on_disk": sum(files_in(as_place(store)).values()),
         "samples_have_names": K.view.has_names,
         "labels": _classes(K),
         "splits": [
@@ -250,7 +273,7 @@ def _print(described: dict[str, Any]) -> None:
         "kernels": f"{n:,} of {rows:,} × {cols:,}, {described['dtype']}, {kind}",
         "tiles": f"{described['tile']:,} × {described['tile']:,}, {described['stored']}",
         "one pass reads": size(described["bytes_per_pass"]),
-        "on disk": "unknown" if described["bytes_on_disk"] is None else size(described["bytes_on_disk"]),
+        "on disk": size(described["bytes_on_disk"]),
         "samples": "matched by name" if described["samples_have_names"] else "without names, matched by position",
         "classes": _listed(described["labels"]),
         "splits": "; ".join(

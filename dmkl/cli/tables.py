@@ -120,7 +120,7 @@ def _gap(value: float) -> str:
     return "none" if np.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.1e}"
 
 
-def model_as_mapping(estimator: Any, path: Path, n_samples: int, seconds: float) -> dict[str, Any]:
+def model_as_mapping(estimator: Any, path: Path | str, n_samples: int, seconds: float) -> dict[str, Any]:
     """What is told of a fitted model that was saved at `path`."""
     import numpy as np
 
@@ -175,7 +175,29 @@ def points_table(result: SearchResult, most: int = 10) -> Table:
             row["status"],
             Text("chosen" if chosen[place] and not by else "", style="green"),
         )
+    if not by:
+        _add_baselines(found, result)
     return found
+
+
+def _add_baselines(found: Table, result: SearchResult) -> None:
+    """A row for each baseline, where all folds choose together."""
+    import numpy as np
+
+    from dmkl.searching.means import mean_and_error
+
+    baselines = _chosen(result, "baselines")
+    for k in range(0 if baselines is None else baselines.sizes["baseline"]):
+        one = baselines.isel(baseline=k)
+        mean, error = map(float, mean_and_error(one["score"]))
+        kernel = str(one["best_kernel"].values)
+        found.add_row(
+            *(Text(_cell(one[name].item()) if name in one else "") for name in result.parameters),
+            f"{mean:.4f}" + (f" ± {error:.4f}" if np.isfinite(error) else ""),
+            _gap(float(one["gap"].max())),
+            "",
+            Text(f"{kernel} alone" if kernel else "plain sum", style="cyan"),
+        )
 
 
 def _cell(value: Any) -> str:
@@ -220,6 +242,7 @@ def search_as_mapping(result: SearchResult) -> dict[str, Any]:
         "best": _chosen(result, "best_params_"),
         "best_score": _chosen(result, "best_score_"),
         "points": result.table().to_dict("records"),
+        "baselines": _baselines_as_rows(result),
         "fits": dict(zip(WORDS, statuses.tolist(), strict=True)),
         "largest_gap": float(scores["gap"].max()),
         "passes": result.n_passes_,
@@ -230,6 +253,12 @@ def search_as_mapping(result: SearchResult) -> dict[str, Any]:
         if str(name).startswith("refit_test_score"):
             mapping[str(name)] = scores[name].values
     return mapping
+
+
+def _baselines_as_rows(result: SearchResult) -> list[dict[str, Any]]:
+    """A mapping for each baseline and fold (and task)."""
+    baselines = _chosen(result, "baselines")
+    return [] if baselines is None else baselines.to_dataframe().reset_index().to_dict("records")
 
 
 def _chosen(result: SearchResult, attribute: str) -> Any:
@@ -314,6 +343,9 @@ def evaluation_as_mapping(result: EvaluationResult) -> dict[str, Any]:
         "standard_error": error,
         "folds": result.table().to_dict("records"),
         "choices": result.choices.to_dict("records"),
+        "baselines": []
+        if result.baselines is None
+        else result.baselines.to_dataframe().reset_index().to_dict("records"),
         **(measures_as_mapping(result.classes, result.confusion) if "confusion" in scores else {}),
         "passes": result.n_passes_,
         "seconds": attrs["seconds"],

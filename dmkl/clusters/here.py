@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import dask
     from distributed import Client
 
-__all__ = ["processes", "quiet_tasks", "threads"]
+__all__ = ["processes", "quiet", "threads"]
 
 _PROCESS_BYTES = 300 * 2**20
 """What a worker process takes before it holds any array: the interpreter and the libraries."""
@@ -25,7 +25,7 @@ _PROCESS_BYTES = 300 * 2**20
 
 @contextmanager
 def threads(workers: int | None, memory: str | None) -> Iterator[None]:
-    """Compute in `workers` threads, by default one for each core that this process may use."""
+    """Compute in `workers` threads, by default as many as `settings.tasks_at_once` says."""
     import dask.threaded
 
     with _budget(memory):
@@ -37,15 +37,17 @@ def threads(workers: int | None, memory: str | None) -> Iterator[None]:
 
 @contextmanager
 def processes(workers: int | None, memory: str | None) -> Iterator[Client]:
-    """Compute in `workers` processes of one thread, which can be reached from this machine alone."""
+    """Compute in `workers` processes of one thread, which can be reached from this machine alone.
+
+    By default these are as many as `settings.tasks_at_once` says.
+    """
     import dask
     from distributed import Client, LocalCluster
 
-    n_workers = _count(workers)
     with _budget(memory):
-        budget = settings.memory_budget_bytes()
+        n_workers, budget = _count(workers), settings.memory_budget_bytes()
     # Fixed here, so that all processes mean the same bytes by "auto".
-    with dask.config.set({"dmkl.memory": budget}), quiet_tasks():
+    with dask.config.set({"dmkl.memory": budget}), quiet():
         with _interrupts_held_back():
             cluster = LocalCluster(
                 n_workers=n_workers,
@@ -68,7 +70,7 @@ def _budget(memory: str | None) -> dask.config.set:
 
 def _count(workers: int | None) -> int:
     if workers is None:
-        return settings.available_cores()
+        return settings.tasks_at_once()
     try:
         count = int(workers)
     except ValueError:
@@ -80,20 +82,25 @@ def _count(workers: int | None) -> int:
 
 
 @contextmanager
-def quiet_tasks() -> Iterator[None]:
-    """Say nothing of exceptions of tasks that nobody waits for any more: an interrupt leaves such."""
-    tasks = logging.getLogger("asyncio")
-    before = tasks.level
-    tasks.setLevel(logging.CRITICAL)
+def quiet() -> Iterator[None]:
+    """Say nothing of exceptions of tasks that nobody waits for any more, nor of a scheduler that is gone.
+
+    An interrupt leaves such tasks, and whoever loses the scheduler is told in a line of dmkl's own.
+    """
+    loggers = [logging.getLogger(name) for name in ("asyncio", "distributed.client")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        tasks.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach, and act on a Ctrl-C only afterwards.
+    """Start processes that Ctrl-C does not reach, and act on it, or on SIGTERM, only afterwards.
 
     A terminal sends it to every process of the group. Workers would each print a traceback; a cluster that is
     half started cannot be closed. Processes inherit the signals that are blocked where they are started.
@@ -103,12 +110,16 @@ def _interrupts_held_back() -> Iterator[None]:
         return
     resource_tracker.ensure_running()  # it unblocks the signal when it is started, so not in between
     seen: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    handlers = {
+        number: signal.signal(number, lambda number, _: seen.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     if seen:
-        raise KeyboardInterrupt
+        signal.raise_signal(seen[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import inspect
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from dmkl.clusters.batch_systems import SYSTEMS, cluster_class
 from dmkl.errors import InputError
 from dmkl.features.spec_files import did_you_mean, shown
+from dmkl.inputs.documents import read_document
 
 __all__ = ["JobOptions", "job_options", "read_description"]
 
@@ -87,7 +87,7 @@ class JobOptions(BaseModel):
     minimum: _Count = Field(None, description="the least number of worker processes, a positive number")
     maximum: _Count = Field(None, description="the largest number of worker processes, a positive number")
     wait: Annotated[float, BeforeValidator(_duration)] = Field(
-        3600.0, description='how long to wait for a worker, such as "10 min"'
+        3600.0, description='how long to wait for a worker, such as "10 m"'
     )
     tls_ca: _Text = Field(None, description="a file in PEM format")
     tls_cert: _Text = Field(None, description="a file in PEM format")
@@ -174,7 +174,7 @@ def read_description(path: Path) -> tuple[str, dict[str, Any]]:
 
     InputError if it cannot be read, is no mapping, or does not say a known ``class``.
     """
-    content = _parsed(path)
+    content = read_document(path, "a cluster", {".yaml": _yaml, ".yml": _yaml})
     if not isinstance(content, dict):
         msg = f"{path} must map options of a cluster to values, got {shown(content)}"
         raise InputError(msg)
@@ -189,20 +189,10 @@ def read_description(path: Path) -> tuple[str, dict[str, Any]]:
     return system, content
 
 
-def _parsed(path: Path) -> Any:
+def _yaml(text: str) -> Any:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        msg = f"the description of a cluster {path} cannot be read: {error.strerror}"
-        raise InputError(msg) from error
-    except UnicodeDecodeError as error:
-        msg = f"the description of a cluster {path} is not text in UTF-8: {error}"
-        raise InputError(msg) from error
-    try:
-        return tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)
-    except (tomllib.TOMLDecodeError, yaml.YAMLError, RecursionError) as error:
-        kind = "TOML" if path.suffix.lower() == ".toml" else "YAML"
-        msg = f"the description of a cluster {path} is not valid {kind}: {' '.join(str(error).split())}"
-        raise InputError(msg) from error
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error

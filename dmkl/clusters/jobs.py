@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dmkl import progress
 from dmkl.clusters.batch_systems import BatchSystem, cluster_class, refusal
-from dmkl.clusters.here import quiet_tasks
+from dmkl.clusters.here import quiet
 from dmkl.clusters.job_options import JobOptions
 from dmkl.clusters.replacing import Replacing, telling
 from dmkl.clusters.schedulers import security_of
@@ -71,7 +71,7 @@ def submitted(system: BatchSystem, section: str, options: JobOptions) -> Iterato
         "distributed.deploy.lost-worker-timeout": "1000 days",
     }
     heard: list[str] = []
-    with dask.config.set(waiting), quiet_tasks(), _started(system, section, options, heard) as cluster:
+    with dask.config.set(waiting), quiet(), _started(system, section, options, heard) as cluster:
         _check(cluster, system)
         replacing = Replacing(cluster, system, heard)
         _ask_for_workers(cluster, options)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dmkl.clusters.here import quiet
 from dmkl.errors import InputError, NoWorkersError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def connected(
             "scheduler`, mind its address and the firewall, or compute on this machine with --cluster local"
         )
         raise NoWorkersError(msg) from error
-    with client:
+    with quiet(), client:
         yield client
 
 

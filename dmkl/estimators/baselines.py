@@ -51,6 +51,7 @@ class SingleBest(FisherClassifier):
 
     _STATE = (*FisherClassifier._STATE, "best_")
     _TAKES_UNKNOWN_LABELS = False
+    _TAKES_KERNELS = False
     p = 1.0
 
     def __init__(
@@ -168,6 +169,7 @@ class Product(FisherClassifier):
     """
 
     _STATE = (*FisherClassifier._STATE, "factors_")
+    _TAKES_KERNELS = False
 
     def _source(self, K: KernelSet) -> KernelSet:
         return K.product()

@@ -27,6 +27,7 @@ from dmkl.estimators.decisions import (
 from dmkl.estimators.plan import FitOutcome
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.blas import one_blas_thread
+from dmkl.variables import describe
 
 __all__ = ["Calibrated"]
 
@@ -90,7 +91,7 @@ class Calibrated:
         found = self.decider_.probabilities(scores.values.reshape(len(scores), -1))
         dim, labels = ("task", self.tasks_) if self.kind_ == "multilabel" else ("class", self.classes_)
         coords = {"sample": scores.sample.values, dim: labels}
-        return xr.DataArray(found, dims=("sample", dim), coords=coords, name="probability")
+        return describe(xr.DataArray(found, dims=("sample", dim), coords=coords, name="probability"))
 
     @one_blas_thread
     def calibrate(self, K: Any = None, y: npt.ArrayLike | None = None, *, unknown: Any = None, **new: Any) -> Self:

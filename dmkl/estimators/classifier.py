@@ -13,15 +13,17 @@ from sklearn.metrics import accuracy_score
 from dmkl.arrays import Array, Float
 from dmkl.estimators.calibration import Calibrated
 from dmkl.estimators.decisions import class_sizes, prior_probabilities
+from dmkl.estimators.given import tell_new_classes
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Problems
 from dmkl.estimators.weights import ClassWeight, by_class, counts
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets, encode_targets, is_known, zero_or_one
+from dmkl.numerics.fisher import Targets, encode_targets, zero_or_one
 from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.margin.machine import Bounds
 from dmkl.stores import Kernels
+from dmkl.unknown import is_known
 
 __all__ = ["KernelClassifier", "label_accuracy"]
 
@@ -86,7 +88,9 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         **new
             Instead of `K` the `features` of new samples, and `samples`, `present`, `join` and `missing` where they are
             needed (see `dmkl.build_cross`), for a model whose training kernels were built from features. Kernels of
-            zero weight are not computed.
+            zero weight are not computed. With either, `covariates` of the rows for a model whose steps take some out
+            (`dmkl.residualize`): a DataFrame by sample, or an array in the order of the rows. Rows that it lacks are
+            looked up in the covariates that the model was trained with.
 
         Raises
         ------
@@ -127,7 +131,10 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
         unknown
             A code of labels that are unknown, as in `fit`.
         """
-        return label_accuracy(self._truth(K, y, unknown=unknown), self.predict(K, **new), sample_weight)
+        truth = self._truth(K, y, unknown=unknown)
+        if self.kind_ != "multilabel":
+            tell_new_classes(np.ravel(truth), self.classes_)
+        return label_accuracy(truth, self.predict(K, **new), sample_weight)
 
 
 def label_accuracy(truth: Array, predicted: Array, sample_weight: npt.ArrayLike | None = None) -> float:

@@ -17,7 +17,8 @@ from scipy.special import softmax
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.numerics.discriminant import Discriminant, directions, excess, leave_one_out, left_out_densities, weigh
-from dmkl.numerics.fisher import Targets, is_known
+from dmkl.numerics.fisher import Targets
+from dmkl.unknown import is_known
 
 __all__ = [
     "GIVEN",

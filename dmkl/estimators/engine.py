@@ -250,27 +250,26 @@ def _scored(
 ) -> list[Float]:
     """Scores of the held-out rows: those that a solver has found, and the others in passes that all of them share."""
     found: list[Float] = [np.zeros((0, 0)) for _ in sets]
-    missing: list[int] = []
-    for number, (data, mine) in enumerate(zip(sets, outcomes, strict=True)):
+    known: dict[int, list[tuple[Float, list[int]]]] = {}
+    asked: list[tuple[int, list[int]]] = []
+    solvers, widest = [], 1
+    for n, (data, mine) in enumerate(zip(sets, outcomes, strict=True)):
         if not len(data.fit.held_out):
             continue
-        known = [outcome.scores for outcome in mine if outcome.scores is not None]
-        if len(known) == len(mine):
-            found[number] = np.concatenate(known, axis=1)
-        else:
-            missing.append(number)
-    solvers, widest = [], 1
-    for n in missing:
-        data = sets[n]
+        # A solver that finds scores may have left some problems to another one, which does not.
+        known[n] = [(outcome.scores, [k]) for k, outcome in enumerate(mine) if outcome.scores is not None]
         for part in data.parts:
-            rule = decision_rule([outcomes[n][k] for k in part.members], data.problems)
-            solvers.append((part.training.held_out, data.fit.learner._scores(rule, data.new, prepared[n])))
-            widest = max(widest, rule.dual.shape[1])
+            members = [int(k) for k in part.members if mine[k].scores is None]
+            if members:
+                rule = decision_rule([mine[k] for k in members], data.problems)
+                solvers.append((part.training.held_out, data.fit.learner._scores(rule, data.new, prepared[n])))
+                asked.append((n, members))
+                widest = max(widest, rule.dual.shape[1])
     scores, _ = drive(solvers, at_once=max(1, settings.block_width() // widest), tally=tally)
-    following = iter(scores)
-    for n in missing:
-        parts = sets[n].parts
-        found[n] = side_by_side([next(following) for _ in parts], [part.members for part in parts])
+    for (n, members), columns in zip(asked, scores, strict=True):
+        known[n].append((columns, members))
+    for n, parts in known.items():
+        found[n] = side_by_side([columns for columns, _ in parts], [np.asarray(members) for _, members in parts])
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import xarray as xr
@@ -27,19 +27,26 @@ from dmkl.estimators.decisions import (
     regression_units,
 )
 from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.norms import Constraints, KernelGroups, Prices, WeightRules
 from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Problems
 from dmkl.estimators.weights import ClassWeight, counts
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets, as_exponent, onto_sphere
+from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.passes.blas import one_blas_thread
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
 from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver
 from dmkl.solvers.fisher.solver import SolverName
 from dmkl.solvers.jobs import Job
+from dmkl.solvers.weight_sets.base import WeightSet
 from dmkl.stores import Kernels
+from dmkl.variables import describe
 
 __all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Uniform"]
+
+
+OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None}
+"""Parameters of the set of weights, with the values of a plain sum."""
 
 
 class FisherLearner(KernelLearner, abstract=True):
@@ -59,6 +66,9 @@ class FisherLearner(KernelLearner, abstract=True):
     basis: int | str | None = None
     mu: float | None = None
     class_weight: ClassWeight = None
+    kernel_groups: KernelGroups = None
+    sigma: Prices = 1.0
+    constraints: Constraints = None
     _TAKES_WEIGHTS = True
 
     def __init__(
@@ -95,7 +105,22 @@ class FisherLearner(KernelLearner, abstract=True):
         check_choice("finish", self.finish, ("auto", "direct", "cg", "report"))
         if self.mu is not None:
             check_positive("mu", self.mu, "or None for weights of norm one")
-        check_solver(self.solver, self._options(), self._exponents())
+        rules = self._rules()
+        rules.check()
+        check_solver(self.solver, self._options(), self._exponents(), rules.beyond)
+
+    def _check_data(self, K: KernelSet, targets: Targets) -> None:
+        """Tell what groups, prices and constraints break before the first pass."""
+        super()._check_data(K, targets)
+        for p in self._exponents():
+            self._rules().weights(p, K.names)
+
+    def _rules(self) -> WeightRules:
+        return WeightRules(self.kernel_groups, self.sigma, self.constraints)
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        """See `KernelLearner._parameter_texts`."""
+        return super()._parameter_texts(names) | {"constraints": self._rules().text(names)}
 
     def _weighted(self, targets: Targets, sample_weight: Float | None = None) -> Targets:
         """See `KernelLearner._weighted`: least squares of D^{1/2}(H − f) is that of D^{1/2}KD^{1/2} and D^{1/2}H."""
@@ -112,12 +137,16 @@ class FisherLearner(KernelLearner, abstract=True):
         exponents = one_for_each("p", self._exponents(), len(problems))
         ridges = one_for_each("lam", self._ridges(), len(problems))
 
+        def weights_of(k: int) -> WeightSet:
+            found = self._rules().weights(exponents[k], data.training.names)
+            return found if data.fit.kernels is None else found.select(data.fit.kernels)
+
         def problem_of(k: int) -> FisherProblem:
             title, start = f"{data.training.title}{problems.title(k)}", data.start(k)
-            start = None if start is None else onto_sphere(start, exponents[k])
-            weights = problems.weights[k]
-            constant = None if weights is None else np.sqrt(weights)
-            return FisherProblem(problems.h[k], ridges[k], exponents[k], title, start, constant)
+            weights, counted = weights_of(k), problems.weights[k]
+            start = None if start is None else weights.start(data.n_kernels, start)
+            constant = None if counted is None else np.sqrt(counted)
+            return FisherProblem(problems.h[k], ridges[k], weights, title, start, constant)
 
         return data.jobs(problem_of)
 
@@ -176,7 +205,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         scores = self.decision_function(K, **new)
         found = self.decider_.coordinates(scores.values.reshape(len(scores), -1))
         coords = {"sample": scores.sample.values}
-        return xr.DataArray(found, dims=("sample", "discriminant"), coords=coords, name="coordinate")
+        return describe(xr.DataArray(found, dims=("sample", "discriminant"), coords=coords, name="coordinate"))
 
     def _decider(self, found: FitOutcome) -> Decider:
         targets = found.data.problems.targets
@@ -230,11 +259,11 @@ class MKFDA(FisherClassifier):
         variance). The papers have two chains: ("center", "trace"), for λ of 1e-8 to 10 (CVPR Section 4), and
         ("cosine", "center"), for λ of 4⁻⁵ to 4⁴ (JMLR Section 3). () leaves the kernels as they are.
     solver
-        Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "anchored" for 32 targets and
-        more that fit in memory, "subspace" where several points of a search share a training set, "direct" where the
-        combined kernel fits the memory budget, and otherwise
-        "dual" ("interleaved" for p = 1) for one problem whose λ is 1/1,000 of tr K(β) or more, "subspace" for several
-        problems and for smaller λ.
+        Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "stacked" for 32 targets and more
+        with several points each whose kernels fit in memory, "anchored" for as many with one point, "subspace" where
+        several points of a search share a training set, "direct" where the combined kernel fits the memory budget, and
+        otherwise "dual" ("interleaved" for p = 1) for one problem whose λ is 1/1,000 of tr K(β) or more, "subspace" for
+        several problems and for smaller λ.
 
         {solvers}
     tol
@@ -255,6 +284,18 @@ class MKFDA(FisherClassifier):
         Penalty μ > 0 on the squared norm of the weights, for the dual solver; None for weights of norm one. The
         objective is then S(α, β) − λμ‖β‖_p² over all β ≥ 0 (the Tikhonov form), and the norm of `weights_` comes out as
         ‖β‖_p = ‖q‖_p*/(2λμ). With weights divided by their norm ρ it is the solution of mu=None and λ/ρ.
+    kernel_groups
+        Groups of kernels, such as several bandwidths of one source: names of kernels, or a pattern of names ("rna_*"),
+        by group; or the group of each kernel, in their order. The norm is then Σ_g ‖β_g‖_p ≤ 1, over groups g: few
+        groups have weight, and p says how it is spread within them. A kernel of no group is one of its own.
+    sigma
+        Prices σ > 0 of the kernels: one for each, or by name where it is not 1. The norm is that of σ∘β, so that a dear
+        kernel has to be worth more.
+    constraints
+        What is known of the weights: a function that makes constraints of cvxpy from them, such as
+        ``lambda d: [d["rna"] >= d["noise"], cp.sum(d) <= 3]``; d is a vector, which names of kernels, and lists of
+        them, index too. Constraints that bound all weights replace the norm, whatever p is; within others the norm
+        holds as well. A saved model keeps the function's text alone: it predicts, but is not fitted again.
 
     Attributes
     ----------
@@ -264,9 +305,9 @@ class MKFDA(FisherClassifier):
         α, over sample and class (one column for two classes), or sample and task; with weights of samples that of
         (½D⁻¹ + K(β)/2λ)α = H.
     gap_ : float or DataArray
-        The proven relative gap, (F(α) − S(α, β) + ‖R‖²)/|S|, computed from the returned pair; the subspace solver
+        The proven relative gap, ``(F(α) − S(α, β) + ‖R‖²)/|S|``, computed from the returned pair; the subspace solver
         proves a sharper bound than ‖R‖² where it has combined kernels. With `mu` it holds for the Tikhonov form and for
-        the bound ‖β‖_p ≤ ‖weights_‖_p alike.
+        the bound ‖β‖_p ≤ ‖``weights_``‖_p alike.
     objective_ : float or DataArray
         S(α, β); with `mu`, without the penalty.
     status_ : str
@@ -316,6 +357,8 @@ class MKFDA(FisherClassifier):
     True
     """
 
+    _OF_WEIGHTS: ClassVar = {**OF_WEIGHTS, "mu": None}
+
     def __init__(
         self,
         p: float | Sequence[float] = 2.0,
@@ -331,6 +374,9 @@ class MKFDA(FisherClassifier):
         finish: Finish = "auto",
         basis: int | str | None = None,
         mu: float | None = None,
+        kernel_groups: KernelGroups = None,
+        sigma: Prices = 1.0,
+        constraints: Constraints = None,
     ) -> None:
         super().__init__(
             lam, priors=priors, class_weight=class_weight, steps=steps, solver=solver, tol=tol, max_iter=max_iter
@@ -340,6 +386,9 @@ class MKFDA(FisherClassifier):
         self.finish = finish
         self.basis = basis
         self.mu = mu
+        self.kernel_groups = kernel_groups
+        self.sigma = sigma
+        self.constraints = constraints
 
 
 assert MKFDA.__doc__ is not None

@@ -15,6 +15,7 @@ from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count, check_positive
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.given import features_of
+from dmkl.estimators.learner import KernelLearner, plain_machine
 from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
 from dmkl.estimators.problems import DecisionRule, Loss
 from dmkl.estimators.weights import ClassWeight, check_hinge
@@ -193,6 +194,10 @@ class GSMKL(KernelClassifier):
     def _check_weights(self) -> None:
         check_hinge(self.loss)
 
+    def _of_plain_sum(self) -> KernelLearner | None:
+        """See `KernelLearner._of_plain_sum`."""
+        return plain_machine(self)
+
     def _of_classes(self, kind: str) -> tuple[str, ...]:
         # A single problem of two classes has one number; groups across classes belong to none of them.
         return ("n_groups",) if kind == "multiclass" and not self.across else ()
@@ -315,6 +320,11 @@ class GSMKL(KernelClassifier):
 
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: SampleGroups) -> Solver[Float]:
         """f(x) = Σ_m β_m^{c(x)} Σ_i β_m^{c(i)} u_i K_m(x, x_i) + b of new rows."""
+        shares = yield from self._shares(rule, new, prepared)
+        return np.asarray(shares.sum(axis=0) + rule.bias)
+
+    def _shares(self, rule: DecisionRule, new: KernelSet, prepared: SampleGroups) -> Solver[Float]:
+        """See `KernelLearner._shares`."""
         groups = yield from self._groups_of(new, prepared)
         n_groups, n_columns = prepared.n_groups, rule.dual.shape[1]
         # u of each class cut into groups: (samples, classes · groups), of which those without support vectors are zero.
@@ -325,7 +335,7 @@ class GSMKL(KernelClassifier):
         parts[:, :, used] = products
         parts = parts.reshape(*products.shape[:2], n_columns, n_groups)
         by_sample = rule.weights[:, groups, :]  # β_m^{c(x)}: (kernels, rows, classes)
-        return np.asarray(np.einsum("nrc,nrcg,ngc->rc", by_sample, parts, rule.weights, optimize=True) + rule.bias)
+        return np.asarray(np.einsum("nrc,nrcg,ngc->nrc", by_sample, parts, rule.weights, optimize=True))
 
     def groups_of(self, K: KernelSet) -> Index:
         """The group of each row sample, by the rule for new samples."""

@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from sklearn.base import BaseEstimator, clone
-from sklearn.exceptions import NotFittedError
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.estimators.engine import run
 from dmkl.estimators.given import features_of, given_labels, labeled_targets
 from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet
-from dmkl.estimators.problems import DecisionRule, Multiclass, Problems, Statistics, side_by_side
+from dmkl.estimators.predicting import Predicting
+from dmkl.estimators.problems import Multiclass, Problems, Statistics
 from dmkl.estimators.results import set_results, warn_if_open
-from dmkl.estimators.saving import MODELS, decode, encode, save_model
+from dmkl.estimators.saving import MODELS, decode, encode, models, save_model
 from dmkl.estimators.weights import as_sample_weight
-from dmkl.features.build import Missing
-from dmkl.features.cross import cross_tiles
-from dmkl.inputs.joins import Join
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets, with_unknown
 from dmkl.numerics.fitted import Weighing
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.blas import one_blas_thread
-from dmkl.passes.statistics import measure_new
-from dmkl.passes.view import View
-from dmkl.solvers.driver import drive
 from dmkl.solvers.jobs import Job, Method, SideBySide
-from dmkl.solvers.requests import CombinedProduct, Solver
 from dmkl.stores import Kernels, as_kernel_set
+from dmkl.variables import describe
 
-__all__ = ["KernelLearner", "fitted"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["KernelLearner", "fitted", "plain_machine"]
 
 
-class KernelLearner(BaseEstimator):  # type: ignore[misc]
+class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     """A learner on a weighted sum of kernels: `KernelClassifier` and `KernelRegressor` say what its scores mean.
 
     The score of a sample x for column k (a class, a task, a target) is Σ_j β_j Σ_i k_j(x, x_i) α_ik + b_k, with its row
@@ -51,19 +49,17 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
 
     steps: str | Sequence[str]
     multiclass: Multiclass = "ovr"
-    weights_: xr.DataArray
     history_: xr.Dataset
     status_: str
     n_iter_: int
-    _prepared: Any = None
-    """What `_preparation` found, for learners that predict with it."""
-    statistics_: tuple[Statistics, ...]
-    _HAS_INTERCEPT = False
-    """Whether solutions have a bias."""
     _TAKES_UNKNOWN_LABELS = True
     """Whether labels may be unknown for some samples of a task."""
     _TAKES_WEIGHTS = False
     """Whether samples may have weights."""
+    _TAKES_KERNELS = True
+    """Whether it can be learnt with some of the kernels alone having weight."""
+    _OF_WEIGHTS: ClassVar[Mapping[str, Any]] = {}
+    """Parameters that say which weights there may be, each with the value at which a plain sum has no use for it."""
     _STATE: tuple[str, ...] = ("gap_", "objective_", "status_", "n_iter_", "n_passes_", "solver_")
     """Attributes that are saved as JSON, where they are there."""
 
@@ -82,6 +78,10 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """What is to be learned from labels, refused by InputError where they break a rule."""
         raise NotImplementedError
 
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        """Each parameter in words that are the same in every process: what tells a search from another."""
+        return {name: repr(value) for name, value in sorted(self.get_params(deep=False).items())}
+
     def _of_classes(self, kind: str) -> tuple[str, ...]:
         """Parameters of which each class may have a value of its own, as a mapping from classes."""
         return ()
@@ -99,6 +99,22 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         """Refuse weights of samples where the learner has no use for them, by InputError."""
         if not self._TAKES_WEIGHTS:
             msg = f"{type(self).__name__} does not weigh samples; leave sample_weight out"
+            raise InputError(msg)
+
+    def _of_plain_sum(self) -> KernelLearner | None:
+        """The same learner on the sum of all kernels, of which none weighs more; None where there is no such."""
+        if not (self._TAKES_KERNELS and self._OF_WEIGHTS and set(self._OF_WEIGHTS) <= set(self.get_params(deep=False))):
+            return None
+        found: KernelLearner = clone(self).set_params(**self._OF_WEIGHTS)
+        return found
+
+    def _check_kernels(self) -> None:
+        """Refuse to leave kernels out where the learner takes all of them, by InputError."""
+        if not self._TAKES_KERNELS:
+            msg = (
+                f"{type(self).__name__} does not weigh kernels, so that none can be left out of it; take a learner "
+                "that does, such as MKFDA or MKSVM"
+            )
             raise InputError(msg)
 
     def _nested(self, fit: Fit, K: KernelSet) -> Sequence[Fit]:
@@ -132,11 +148,6 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         """A job for each problem."""
         raise NotImplementedError
-
-    def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
-        """Scores of new rows, (rows, classes or tasks); one column for two classes."""
-        found: Float = (yield CombinedProduct(rule.dual, rule.weights, exact=True)) + rule.bias
-        return found
 
     def decisions_of(self, scores: Array) -> Float:
         """What predictions are read from, in the shape of the scores: the scores themselves."""
@@ -221,7 +232,28 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
         self.statistics_ = self._statistics(data)
         self._set_decisions(found)
         self._set_attributes(found)
+        for value in vars(self).values():
+            if isinstance(value, xr.DataArray | xr.Dataset):
+                describe(value)
         warn_if_open(self, found)
+
+    def plot_weights(self) -> Figure:
+        """Draw the kernel weights; see `dmkl.estimators.pictures.plot_weights`."""
+        from dmkl.estimators.pictures import plot_weights
+
+        return plot_weights(self)
+
+    def plot_weight_map(self, of: Any = None) -> Figure:
+        """Draw the weights of each group, class or task; see `dmkl.estimators.pictures.plot_weight_map`."""
+        from dmkl.estimators.pictures import plot_weight_map
+
+        return plot_weight_map(self, of)
+
+    def plot_convergence(self) -> Figure:
+        """Draw the proven gap after each step; see `dmkl.estimators.pictures.plot_convergence`."""
+        from dmkl.estimators.pictures import plot_convergence
+
+        return plot_convergence(self)
 
     def _statistics(self, data: TrainingSet) -> tuple[Statistics, ...]:
         """What prediction needs of the training kernels; of several parts, the columns are the problems."""
@@ -236,114 +268,13 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             )
         return tuple(found)
 
-    def _steps(self) -> tuple[str, ...]:
+    def _steps(self) -> tuple[str | Covariates, ...]:
         return as_steps(self.steps)
 
     def _stepped(self, K: KernelSet, weights: Float | None = None) -> KernelSet:
         """The kernels with the learner's steps, not measured: D^{1/2}KD^{1/2} where training samples have weights d."""
         found = K.with_steps(self.steps, weights)
         return found if weights is None else found.weighed(weights)
-
-    # --- predicting ----------------------------------------------------------------------------------------------
-
-    def _decision(self, K: Kernels | None, **new: Any) -> xr.DataArray:
-        """See `KernelClassifier.decision_function`."""
-        self._check_fitted()
-        if new:
-            if K is not None:
-                msg = "give kernels or features, not both"
-                raise InputError(msg)
-            return self._decision(self.cross_kernels(**new))
-        K = as_kernel_set(K, "prediction", self.train_samples_)
-        chosen, used = self._matching(self._new_source(K))
-        rule = self._rule(used)
-        rules = [rule.of(part.columns, part.rows) for part in self.statistics_]
-        scores = self._through(chosen, used, [self._scores(some, chosen, self._prepared) for some in rules])
-        found = side_by_side(scores, [part.columns for part in self.statistics_])
-        coords: dict[str, Any] = {"sample": chosen.samples.astype(str)}
-        dim = self._score_dim()
-        if dim is None:
-            return xr.DataArray(found[:, 0], dims=("sample",), coords=coords, name="score")
-        labels = self.classes_ if dim == "class" else self.tasks_
-        return xr.DataArray(found, dims=("sample", dim), coords={**coords, dim: labels}, name="score")
-
-    def _score_dim(self) -> str | None:
-        """The dimension of scores beside the sample: "class", "task" or "target"; None where there is one column."""
-        if self.tasks_ is not None:
-            return "target" if self.kind_ == "regression" else "task"
-        return "class" if self.kind_ == "multiclass" else None
-
-    def _through(self, K: KernelSet, used: Index, solvers: Sequence[Solver[Any]]) -> list[Any]:
-        """What solvers find through kernels of new rows, each with statistics of training."""
-        lenses, extra = [], 0.0
-        for part in self.statistics_:
-            some = K if part.rows is None else K[np.arange(K.shape[1]), part.rows]
-            lens, more = measure_new(some.view, [step.select(used) for step in part.steps])
-            lenses.append(lens)
-            extra += more
-        found, passes = drive(list(zip(lenses, solvers, strict=True)))
-        self.n_prediction_passes_ = passes + extra
-        return found
-
-    def _rule(self, used: Index) -> DecisionRule:
-        """The decision rule of the fitted attributes, over some of the kernels."""
-        dual = np.asarray(self.dual_coef_.values, dtype=np.float64)
-        weights = np.asarray(self.weights_.values, dtype=np.float64)[used]
-        if "kernel" in self.weights_.dims and self.weights_.ndim == 1:
-            weights = weights[:, None]
-        if weights.shape[-1] != dual.shape[1]:
-            weights = np.repeat(weights, dual.shape[1], axis=-1)
-        bias = self.intercept_.values if self._HAS_INTERCEPT else np.zeros(dual.shape[1])
-        return DecisionRule(weights, dual, bias, str(self.dual_coef_.dims[1]))
-
-    def _new_source(self, K: KernelSet) -> KernelSet:
-        """The kernels of new rows that prediction is made from, of those that are given."""
-        return K
-
-    def cross_kernels(
-        self,
-        features: Any,
-        *,
-        samples: Sequence[Any] | Array | None = None,
-        present: Mapping[str, npt.ArrayLike] | None = None,
-        join: Join = "exact",
-        missing: Missing | None = None,
-    ) -> KernelSet:
-        """The kernels of new samples against the training samples that prediction needs, computed as they are read.
-
-        Parameters
-        ----------
-        features, samples, present, join, missing
-            As in `dmkl.build_cross`.
-
-        Raises
-        ------
-        InputError
-            If the training kernels were not built from features, or these features are others than in training.
-        """
-        self._check_fitted()
-        needed = self._kernels_needed()
-        if isinstance(self.features_, str):
-            raise InputError(self.features_)
-        lacking = [name for name in needed if name not in self.features_.recipes]
-        if lacking:
-            msg = (
-                f"the model gives weight to kernel {lacking[0]!r}, which was not computed from features; predict from "
-                "kernels instead"
-            )
-            raise InputError(msg)
-        source, _ = cross_tiles(self.features_.select(needed), features, samples, present, join, missing)
-        rows, cols = np.arange(len(source.samples)), np.arange(len(source.train_samples))
-        return KernelSet(View(source, np.arange(len(source.names)), rows, cols))
-
-    def _kernels_used(self) -> list[str]:
-        """The model's kernels that prediction reads."""
-        weights = self.weights_.values.reshape(len(self.kernel_names_), -1)
-        return [name for name, used in zip(self.kernel_names_, np.any(weights != 0, axis=1), strict=True) if used]
-
-    def _kernels_needed(self) -> list[str]:
-        """The kernels of new samples that prediction is made from."""
-        return self._kernels_used()
 
     def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, what: str = "score", unknown: Any = None) -> Array:
         """The labels that a score compares with: those given, or those of the kernels."""
@@ -352,33 +283,6 @@ class KernelLearner(BaseEstimator):  # type: ignore[misc]
             msg = f"{what} needs labels: give y, or store them with the kernels"
             raise InputError(msg)
         return with_unknown(truth, unknown)
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "weights_"):
-            msg = f"this {type(self).__name__} is not fitted yet; call fit first"
-            raise NotFittedError(msg)
-
-    def _matching(self, K: KernelSet) -> tuple[KernelSet, Index]:
-        """The kernels that prediction reads, of the training samples in their order, and their positions."""
-        needed = self._kernels_used()
-        used = np.array([self.kernel_names_.index(name) for name in needed], dtype=np.int64)
-        missing = [name for name in needed if name not in K.names]
-        if missing:
-            msg = (
-                f"the model gives weight to kernel {missing[0]!r}, which this set does not have; its kernels are "
-                f"{', '.join(K.names[:10])}"
-            )
-            raise InputError(msg)
-        samples = K.train_samples.astype(str)
-        if not np.array_equal(samples, self.train_samples_):
-            same = len(samples) == len(self.train_samples_) and set(samples) == set(self.train_samples_)
-            found = "the same samples in another order" if same else f"{len(samples)} others"
-            msg = (
-                f"the columns must be the {len(self.train_samples_)} training samples in the order of training, found "
-                f"{found}; take K[test, train] with the train of fit"
-            )
-            raise InputError(msg)
-        return K.select(needed), used
 
     # --- saving --------------------------------------------------------------------------------------------------
 
@@ -420,3 +324,12 @@ def fitted(found: FitOutcome) -> Any:
     model: KernelLearner = clone(found.data.fit.learner)
     model._take(found)
     return model
+
+
+def plain_machine(learner: Any) -> KernelLearner | None:
+    """The support vector machine on the sum of all kernels that a learner is compared with; None without hinge loss."""
+    if getattr(learner, "loss", "hinge") != "hinge":
+        return None
+    shared = ("C", "multiclass", "class_weight", "steps")
+    found: KernelLearner = models()["MKSVM"](np.inf, **{name: getattr(learner, name) for name in shared})
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
 from dmkl.estimators.classifier import KernelClassifier
+from dmkl.estimators.learner import KernelLearner, plain_machine
+from dmkl.estimators.norms import Constraints, WeightRules
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.problems import DecisionRule, Multiclass
 from dmkl.estimators.weights import ClassWeight
@@ -45,6 +47,10 @@ class MarginClassifier(KernelClassifier, abstract=True):
         check_positive("tol", self.tol)
         check_count("max_iter", self.max_iter)
         check_positive("C", self.C)
+
+    def _of_plain_sum(self) -> KernelLearner | None:
+        """See `KernelLearner._of_plain_sum`."""
+        return super()._of_plain_sum() if self._OF_WEIGHTS else plain_machine(self)
 
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
         """See `KernelClassifier._scores`; of pairs, the votes for each class."""
@@ -101,7 +107,7 @@ class MKSVM(MarginClassifier):
     intercept_ : DataArray
         The bias of each machine.
     gap_ : float or DataArray
-        The proven relative gap (P − D)/|P| of each problem: P = ½Σβ_jv_j + C Σ max(0, 1 − y_if(x_i)) and
+        The proven relative gap ``(P − D)/|P|`` of each problem: P = ½Σβ_jv_j + C Σ max(0, 1 − y_if(x_i)) and
         D = Σα − ½‖v‖_p*, v_j = uᵀK_ju, both of the numbers that are returned.
     objective_ : float or DataArray
         Σα − ½ Σ_j β_jv_j
@@ -123,6 +129,8 @@ class MKSVM(MarginClassifier):
     >>> import dmkl
     >>> model = dmkl.MKSVM(p=1.5, C=4.0)
     """
+
+    _OF_WEIGHTS: ClassVar = {"p": np.inf}
 
     def __init__(
         self,
@@ -166,7 +174,7 @@ class MKSVM(MarginClassifier):
 
 
 class GMKL(MarginClassifier):
-    """Generalized multiple kernel learning of Varma and Ray, with prices and linear constraints on the weights.
+    """Generalized multiple kernel learning of Varma and Ray, with prices and constraints on the weights.
 
     Learns weights d of the kernels together with a support vector machine on K(d) = Σ_j d_j K_j:
 
@@ -180,6 +188,9 @@ class GMKL(MarginClassifier):
         (kernels,) or one number: the price of a unit of weight, from prior knowledge. A large one turns a kernel off.
     A, b
         (rows, kernels) and (rows,): linear prior knowledge A d ≥ b, such as d_1 ≥ 2 d_2. None: d ≥ 0 alone.
+    constraints
+        By names, a function that makes constraints of cvxpy, ``lambda d: [d["rna"] >= d["noise"]]``, as in `MKFDA`: any
+        convex set of weights, which need not be bounded where prices are positive.
     multiclass
         "ovo" (1-vs-1): majority vote, ties broken by the larger sum of scores; "ovr" (1-vs-All): the largest score f,
         which is the distance from the hyperplane times ‖w_k‖. Each binary problem has weights of its own.
@@ -216,12 +227,14 @@ class GMKL(MarginClassifier):
         multiclass: Multiclass = "ovr",
         *,
         method: Method = "newton",
+        constraints: Constraints = None,
         class_weight: ClassWeight = None,
         steps: str | Sequence[str] = ("center", "multiplicative"),
         tol: float = 1e-3,
         max_iter: int = 100,
     ) -> None:
         self.C = C
+        self.constraints = constraints
         self.sigma = sigma
         self.A = A
         self.b = b
@@ -238,17 +251,26 @@ class GMKL(MarginClassifier):
         if (self.A is None) != (self.b is None):
             msg = "A and b belong together, A d ≥ b; give both or neither"
             raise InputError(msg)
+        self._rules().check()
+
+    def _rules(self) -> WeightRules:
+        return WeightRules(constraints=self.constraints)
+
+    def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
+        """See `KernelLearner._parameter_texts`."""
+        return super()._parameter_texts(names) | {"constraints": self._rules().text(names)}
 
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Tell what prices and constraints break before the first pass, whatever the labels."""
         super()._check_data(K, targets)
         for C in check_positive("C", self.C):
-            self._problem(np.array([1.0, -1.0]), C, len(K))
+            self._problem(np.array([1.0, -1.0]), C, K.names)
 
     def _problem(
-        self, y: Float, C: Bounds, n: int, kernels: Index | None = None, title: str = ""
+        self, y: Float, C: Bounds, names: Sequence[str], kernels: Index | None = None, title: str = ""
     ) -> GeneralizedProblem:
-        """The problem over some of the n kernels; prices and constraints are given for all of them."""
+        """The problem over some of the kernels; prices and constraints are given for all of them."""
+        n = len(names)
         prices = check_numbers("sigma", self.sigma)
         sigma = np.full(n, prices[0]) if np.ndim(self.sigma) == 0 else np.array(prices)
         if sigma.shape != (n,):
@@ -258,7 +280,16 @@ class GMKL(MarginClassifier):
         b = np.zeros(0) if self.b is None else np.asarray(self.b, dtype=np.float64)
         chosen = slice(None) if kernels is None else kernels
         A = A.reshape(0, n) if A.size == 0 else A
-        return GeneralizedProblem(y, C, sigma[chosen], A[:, chosen] if A.ndim == 2 else A, b, name=title)
+        rows: tuple[str, ...] = ()
+        cones = None
+        if self.constraints is not None and A.shape[1:] == (n,):
+            more, demands, texts, cones = self._rules().rows_and_cones(names)
+            rows = (*(f"row {k}" for k in range(len(b))), *texts)
+            A, b = np.concatenate([A, more]), np.concatenate([b, demands])
+        if cones is not None and kernels is not None:
+            cones = cones.select(kernels)
+        A = A[:, chosen] if A.ndim == 2 else A
+        return GeneralizedProblem(y, C, sigma[chosen], A, b, rows, title, cones)
 
     def _method(self) -> InMemory:
         return InMemory()
@@ -268,8 +299,8 @@ class GMKL(MarginClassifier):
         prices = one_for_each("C", check_positive("C", self.C), len(problems))
 
         def solver_of(k: int) -> partial[Any]:
-            n, kernels = data.training.n_kernels, data.fit.kernels
-            problem = self._problem(problems.h[k], self._prices(data, k, prices[k]), n, kernels, problems.title(k))
+            names, kernels = data.training.names, data.fit.kernels
+            problem = self._problem(problems.h[k], self._prices(data, k, prices[k]), names, kernels, problems.title(k))
             return partial(
                 gmkl,
                 problem,

@@ -13,9 +13,10 @@ from sklearn.metrics import r2_score
 from dmkl.arrays import Array
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.problems import Problems
-from dmkl.numerics.fisher import Targets, encode_values, is_known
+from dmkl.numerics.fisher import Targets, encode_values
 from dmkl.passes.blas import one_blas_thread
 from dmkl.stores import Kernels
+from dmkl.unknown import is_known
 
 __all__ = ["KernelRegressor", "mean_r2"]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dmkl.estimators.fisher import FisherLearner
+from dmkl.estimators.fisher import OF_WEIGHTS, FisherLearner
+from dmkl.estimators.norms import Constraints, KernelGroups, Prices
 from dmkl.estimators.plan import TrainingSet
 from dmkl.estimators.regressor import KernelRegressor
+from dmkl.numerics.covariates import Covariates
 from dmkl.solvers.fisher.problem import Finish, FisherProblem, Master
 from dmkl.solvers.fisher.registry import FisherMethod
 from dmkl.solvers.fisher.solver import SolverName
@@ -76,7 +78,7 @@ class MKRidge(FisherLearner, KernelRegressor):
         K(β). For several targets also one for each.
     steps
         As in `MKFDA`. Centered kernels give the regression an intercept; without "center" there is none.
-    solver, tol, max_iter, master, finish, basis
+    solver, tol, max_iter, master, finish, basis, kernel_groups, sigma, constraints
         As in `MKFDA`.
 
     Attributes
@@ -89,7 +91,7 @@ class MKRidge(FisherLearner, KernelRegressor):
     intercept_ : DataArray
         b = ȳ, over target.
     gap_ : float or DataArray
-        The proven relative gap (F(α) − S(α, β) + ‖R‖²)/|S| of `MKFDA`, with H = y − ȳ and α = 2λc; see there.
+        The proven relative gap ``(F(α) − S(α, β) + ‖R‖²)/|S|`` of `MKFDA`, with H = y − ȳ and α = 2λc; see there.
     objective_ : float or DataArray
         S(α, β) = −½(y − ȳ)ᵀα where α is exact, α = 2λc. The least value of the problem above is −S.
     status_, solver_, n_passes_, n_iter_, history_, train_samples_, kernel_names_
@@ -125,14 +127,21 @@ class MKRidge(FisherLearner, KernelRegressor):
         master: Master = "newton",
         finish: Finish = "auto",
         basis: int | str | None = None,
+        kernel_groups: KernelGroups = None,
+        sigma: Prices = 1.0,
+        constraints: Constraints = None,
     ) -> None:
         super().__init__(lam, steps=steps, solver=solver, tol=tol, max_iter=max_iter)
         self.p = p
         self.master = master
         self.finish = finish
         self.basis = basis
+        self.kernel_groups = kernel_groups
+        self.sigma = sigma
+        self.constraints = constraints
 
     _HAS_INTERCEPT = True
+    _OF_WEIGHTS: ClassVar = OF_WEIGHTS
 
     def _method(self) -> RidgeMethod:
         return RidgeMethod(self.solver, self._options())
@@ -140,7 +149,7 @@ class MKRidge(FisherLearner, KernelRegressor):
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         targets = data.problems.targets
         # Kernels that are not centered leave no room for an intercept, as in scikit-learn's KernelRidge.
-        centered = "center" in self._steps()
+        centered = any(step == "center" or isinstance(step, Covariates) for step in self._steps())
         h = data.problems.h if centered else targets.scaled_values
         means = targets.means if centered else np.zeros(len(h))
         jobs = super()._jobs(data, prepared)

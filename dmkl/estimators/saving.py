@@ -15,9 +15,11 @@ from dmkl.errors import StoreError
 from dmkl.estimators.decisions import Decider
 from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
+from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fitted import load_step
 from dmkl.store.metadata import seal
 from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
+from dmkl.variables import describe
 
 __all__ = ["MODELS", "READERS", "decode", "encode", "load", "models", "read", "save_model", "write_model"]
 
@@ -27,6 +29,12 @@ MODELS: dict[str, type[Any]] = {}
 """The kinds of models by name; each enters itself where its class is made."""
 READERS: dict[str, Callable[[Saved], Any]] = {}
 """What `load` reads by the attribute "format"; each enters itself."""
+_OPENED_BY = {
+    "dmkl-kernel-set": "; it is a kernel set, open it with dmkl.open",
+    "dmkl-combined-kernel": "; it is a weighted kernel, open it with xarray.open_zarr",
+    "dmkl-table": "; it is a table, open it with xarray.open_zarr",
+}
+"""What to do with other formats that dmkl writes."""
 _ARRAYS = {"weights_": "weight", "dual_coef_": "dual_coef", "intercept_": "intercept", "scores_": "accuracy"}
 """Attributes that are stored, and what their arrays are called in memory."""
 
@@ -55,7 +63,10 @@ def write_model(model: Any, path: Path) -> None:
         for position, step in enumerate(part.steps):
             steps.append({"kind": step.name})
             for name, value in step.arrays(rows=False).items():
-                dims = (samples,) if name in step.shared else ("model_kernel", samples)[: value.ndim]
+                dims: tuple[str, ...] = (samples,) if name in step.shared else ("model_kernel", samples)
+                if step.name == "residualize":  # blocks of columns, and a table of samples of its own
+                    dims = tuple(f"{prefix}step_{position}_{name}_{axis}" for axis in range(value.ndim))
+                dims = dims[: value.ndim]
                 arrays[f"{prefix}step_{position}_{name}"] = (dims, value)
         parts.append({"prefix": prefix, "steps": steps, "columns": part.columns.tolist(), "rows": rows})
     if hasattr(model, "priors_"):
@@ -100,6 +111,8 @@ def encode(value: Any) -> Any:
         return value.item()
     if isinstance(value, Mapping):
         return {"mapping": [[encode(key), encode(item)] for key, item in value.items()]}
+    if isinstance(value, Covariates):
+        return {"covariates": [list(value.samples), list(value.columns), value.design.tolist()]}
     return value if isinstance(value, str | int | float | bool | type(None)) else {"text": repr(value)}
 
 
@@ -108,6 +121,9 @@ def decode(value: Any) -> Any:
     if isinstance(value, dict):
         if "mapping" in value:
             return {decode(key): decode(item) for key, item in value["mapping"]}
+        if "covariates" in value:
+            samples, columns, design = value["covariates"]
+            return Covariates(tuple(samples), tuple(columns), np.array(design).reshape(len(samples), len(columns)))
         return float(value["float"]) if "float" in value else value["text"]
     return tuple(decode(item) for item in value) if isinstance(value, list) else value
 
@@ -133,7 +149,7 @@ def read(saved: Saved) -> Any:
     _import_reader(attrs)
     reader = READERS.get(str(attrs.get("format")))
     if reader is None:
-        hint = "; it is a kernel set, open it with dmkl.open" if attrs.get("format") == "dmkl-kernel-set" else ""
+        hint = _OPENED_BY.get(str(attrs.get("format")), "")
         msg = (
             f"{saved.place} is not a model: its attribute 'format' is {attrs.get('format')!r}, expected "
             f"{FORMAT!r}{hint}"
@@ -201,6 +217,9 @@ def _read(saved: Saved, attrs: dict[str, Any]) -> Any:
         names = [str(name) for name in dataset if str(name).startswith("decision_")]
         decisions = {name: _whole(dataset, name) for name in names}
         model.decider_ = Decider.of_arrays(model.kind_, decisions, model.priors_, model.calibrated_on_ or "")
+    for value in vars(model).values():
+        if isinstance(value, xr.DataArray | xr.Dataset):
+            describe(value)
     return model
 
 
@@ -218,6 +237,8 @@ def _statistics(dataset: xr.Dataset, part: dict[str, Any]) -> Statistics:
 def _whole(dataset: xr.Dataset, name: str) -> Any:
     """The values of an array; a chunk that is missing reads as NaN."""
     values = dataset[name].values
+    if values.dtype.kind in "OTU":
+        return values.astype(object).astype(str)
     if not np.isfinite(values).all():
         msg = f"{name} has missing values"
         raise ValueError(msg)
@@ -227,10 +248,5 @@ def _whole(dataset: xr.Dataset, name: str) -> Any:
 def _named(array: xr.DataArray) -> xr.DataArray:
     """With names as NumPy strings again, and without the coordinates of other arrays."""
     array = array.drop_vars([name for name in array.coords if name not in array.dims])
-    return array.assign_coords(
-        {
-            name: coord.values.astype(object).astype(str)
-            for name, coord in array.coords.items()
-            if coord.dtype.kind in "OT"
-        }
-    )
+    texts = {name: coord.values for name, coord in array.coords.items() if coord.dtype.kind in "OT"}
+    return array.assign_coords({name: values.astype(object).astype(str) for name, values in texts.items()})

@@ -11,7 +11,8 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.numerics.fisher import Targets, is_known
+from dmkl.numerics.fisher import Targets
+from dmkl.unknown import is_known
 
 __all__ = ["ClassWeight", "as_sample_weight", "by_class", "check_hinge", "counts"]
 

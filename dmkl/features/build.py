@@ -15,6 +15,7 @@ from dmkl import settings, stores
 from dmkl.arrays import Array, Index, Mask
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.features.bandwidths import resolve
+from dmkl.features.functions import WORDS
 from dmkl.features.missing import filled
 from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned, plan, read_specs
@@ -32,7 +33,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import View
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan
 from dmkl.store.layout import Header
-from dmkl.store.reader import Location
+from dmkl.store.opening import Location
 from dmkl.store.writer import StoreWriter, claim_place
 
 __all__ = [
@@ -127,9 +128,9 @@ def build(
     nodes = replace(found.labels, samples=found.samples).checked(n_samples, n_samples, rectangular=False)
     rows = _training_rows(train, nodes["split"], n_samples)
     used = {item.feature for item in planned if item.feature is not None}
-    distances = {item.feature for item in planned if item.function == "distance"}
+    square = {item.feature for item in planned if STATISTIC[item.function] == "given"}
     tables = {
-        name: against(table, found.samples) if name in distances else table
+        name: against(table, found.samples) if name in square else table
         for name, table in found.blocks.items()
         if name in used
     }
@@ -137,16 +138,14 @@ def build(
     check_values(planned, tables, scans, found.samples)
     check_present({name: table.absent for name, table in scans.items()}, missing)
     for item in planned:
-        if item.feature in distances and item.function != "distance":
+        if item.feature in square and STATISTIC[item.function] != "given":
             msg = (
-                f"{item.feature!r} is taken as a matrix of distances and, by kernel {item.name!r}, as a table of "
-                "features; name the features of each spec (feature=)"
+                f"{item.feature!r} is taken as a matrix of distances or as a kernel and, by kernel {item.name!r}, as a "
+                "table of features; name the features of each spec (feature=)"
             )
             raise InputError(msg)
-        if item.function == "distance" and scans[str(item.feature)].absent.any():
-            msg = (
-                f"the distances {item.feature!r} lack samples; leave those out, a distance has no mean in feature space"
-            )
+        if item.feature in square and scans[str(item.feature)].absent.any():
+            msg = f"the {WORDS[item.function]} {item.feature!r} lack samples; leave those out (join='inner')"
             raise InputError(msg)
     # Of random kernels alone there are no tables.
     widest = np.result_type(np.float32, *(table.dtype for table in tables.values()))
@@ -168,7 +167,7 @@ def build(
         except (InputError, MemoryBudgetError):
             writer.abandon()
             raise
-        writer.forget_features({item.feature for item in planned if item.function == "distance" and item.feature})
+        writer.forget_features({feature for feature in square if feature is not None})
         return stores.open(writer.finish(source.names, nodes))
 
 

@@ -32,12 +32,14 @@ from dmkl.inputs.joins import Join
 from dmkl.inputs.labels import Labels
 from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.functions import STATISTIC
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.product import GeometricMean
 from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
 from dmkl.store.layout import Header
-from dmkl.store.reader import Location, StoreReader
+from dmkl.store.opening import Location
+from dmkl.store.reader import StoreReader
 from dmkl.store.saved import Saved
 from dmkl.store.writer import StoreWriter, claim_place
 
@@ -115,7 +117,7 @@ def _features(K: KernelSet, axis: int) -> TrainingFeatures:
         )
         raise InputError(msg)
     # Of distances there is no table: new samples bring their own, to the columns.
-    used = {recipe.feature for recipe in recipes.values() if recipe.function != "distance"}
+    used = {recipe.feature for recipe in recipes.values() if STATISTIC[recipe.function] != "given"}
     tables = {name: table for name, table in tables.items() if name in used}
     at = K.view.final_positions()[axis]
     samples = (K.samples, K.train_samples)[axis]
@@ -240,6 +242,12 @@ def _same_columns(
         msg = (
             f"kernels of the training samples were computed from {name!r}, which the new features lack; they have "
             f"{', '.join(map(repr, given)) or 'none'}. Give it under that name"
+        )
+        raise InputError(msg)
+    if function == "precomputed":
+        msg = (
+            f"kernels of the training samples were taken from {name!r} as they stood, so those of new samples cannot "
+            "be computed; give their kernels against the training samples as a rectangular set"
         )
         raise InputError(msg)
     new, table = given[name], training.tables.get(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FUNCTIONS"]
+__all__ = ["FUNCTIONS", "WORDS"]
 
 FUNCTIONS: dict[str, str] = {
     "linear": "x·y",
@@ -12,6 +12,7 @@ FUNCTIONS: dict[str, str] = {
     "laplacian": "exp(−gamma ‖x − y‖₁); gamma or bandwidth=1",
     "chi2": "exp(−gamma Σ (x − y)² / (x + y)) for x, y ≥ 0; gamma or bandwidth=1",
     "distance": "exp(−gamma D(x, y)) of a square matrix D of distances; gamma or bandwidth=1",
+    "precomputed": "the entries of a square matrix that is a kernel already",
     "intersection": "Σ min(x, y) for x, y ≥ 0",
     "pyramid": "Σ_l w_l Σ min(x, y) over the columns of level l, coarse to fine, for x, y ≥ 0; levels, "
     "weights=(2^−L, then 2^(l−L−1)) (Lazebnik, Schmid, Ponce 2006)",
@@ -24,3 +25,6 @@ FUNCTIONS: dict[str, str] = {
 bandwidth b stands for gamma = 1/(b · mean distance over pairs of training rows), the distance being what gamma
 multiplies.
 """
+
+WORDS = {"distance": "distances", "precomputed": "kernel values"}
+"""What the entries are of square matrices, by the function that takes them."""

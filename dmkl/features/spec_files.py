@@ -125,5 +125,7 @@ def some(names: Iterable[Any], count: int = 5) -> str:
 
 def did_you_mean(word: Any, known: Iterable[str]) -> str:
     """A hint at known words like this one; empty where there is none."""
-    close = difflib.get_close_matches(str(word), list(known))
+    known = list(known)
+    close = difflib.get_close_matches(str(word), known)
+    close = close or [name for name in known if len(name) > 2 and str(word).startswith(name)]
     return f" (did you mean {' or '.join(close)}?)" if close else ""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dmkl.errors import InputError
+from dmkl.features.functions import WORDS
 from dmkl.features.spec_files import did_you_mean, read_columns, shown, some
 from dmkl.inputs.feature_matrices import FeatureMatrix
 
@@ -70,6 +71,15 @@ class _OnFeatures(Spec):
 
     def features(self, tables: Mapping[str, FeatureMatrix], where: str) -> Sequence[str | None]:
         found: dict[str, None] = {}
+        if not self.feature and tables:
+            meant = [name for name, table in tables.items() if not table.holds]
+            if not meant:
+                msg = (
+                    f"{where}: there are no tables of features, but {some(tables) or 'nothing'}; kernels are taken by "
+                    "the function precomputed, distances by distance"
+                )
+                raise InputError(msg)
+            return [*meant]
         for asked in self.feature or ("*",):
             matching = [asked] if asked in tables else [name for name in tables if fnmatchcase(name, asked)]
             if not matching:
@@ -130,22 +140,43 @@ class _ExponentialOnColumns(_Exponential, OnColumns):
     pass
 
 
-class _Distance(_Exponential, _OnFeatures):
+class _OnSquare(_OnFeatures):
+    """A function of a square matrix (samples × samples)."""
+
+    _function: ClassVar[str]
+    _holds: ClassVar[str]
+    """What a matrix holds that is meant for it (`FeatureMatrix.holds`)."""
+
     def features(self, tables: Mapping[str, FeatureMatrix], where: str) -> Sequence[str | None]:
         square = {name: table for name, table in tables.items() if table.shape[0] == table.shape[1]}
-        if not self.feature and not square:
-            shapes = some(f"{name} {table.shape}" for name, table in tables.items())
-            msg = f"{where}: distance needs a square matrix of distances (samples × samples), got {shapes or 'none'}"
-            raise InputError(msg)
-        found = super().features(tables if self.feature else square, where)
+        needed = f"{where}: {self._function} needs a square matrix of {WORDS[self._function]} (samples × samples)"
+        if not self.feature:
+            meant = {name: table for name, table in square.items() if table.holds in ("", self._holds)}
+            told = {name: table for name, table in meant.items() if table.holds}
+            if not meant:
+                shapes = some(f"{name} {table.shape}" for name, table in tables.items())
+                msg = f"{needed}, got {shapes or 'none'}"
+                raise InputError(msg)
+            return list(told or meant)
+        found = super().features(tables, where)
         for name in found:
             if name not in square:
                 msg = (
-                    f"{where}: distance needs a square matrix of distances (samples × samples), but feature {name!r} "
-                    f"has the shape {tables[str(name)].shape}; for a table of columns take rbf, laplacian or chi2"
+                    f"{needed}, but feature {name!r} has the shape {tables[str(name)].shape}; for a table of columns "
+                    "take rbf, laplacian or chi2"
                 )
                 raise InputError(msg)
         return found
+
+
+class _Distance(_Exponential, _OnSquare):
+    _function = "distance"
+    _holds = "distances"
+
+
+class _Precomputed(_OnSquare):
+    _function = "precomputed"
+    _holds = "kernel"
 
 
 class _Parts(OnColumns):
@@ -246,6 +277,7 @@ MODELS: dict[str, type[Spec]] = {
     "laplacian": _ExponentialOnColumns,
     "chi2": _ExponentialOnColumns,
     "distance": _Distance,
+    "precomputed": _Precomputed,
     "intersection": OnColumns,
     "pyramid": _Pyramid,
     "proximity": _Proximity,

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import InputError
+from dmkl.features.functions import WORDS
 from dmkl.features.recipes import Recipe
 from dmkl.numerics import functions
 from dmkl.numerics.tiling import Tiling
@@ -274,9 +275,11 @@ class FeatureTiles:
             apart = np.abs(found - mirrored)
             if apart.max() > 1e-5 * np.abs(found).max():
                 a, b = np.unravel_index(int(apart.argmax()), apart.shape)
+                words = WORDS.get(recipe.function, WORDS["distance"])  # of distances the mean is taken too
                 msg = (
-                    f"the distances {recipe.feature!r} are not symmetric: entry ({rows.start + a}, {cols.start + b}) "
-                    f"is {found[a, b]:.8g} and its mirror image {mirrored[a, b]:.8g}; symmetrize them, (D + D.T)/2"
+                    f"the {words} {recipe.feature!r} are not symmetric: entry ({rows.start + a}, "
+                    f"{cols.start + b}) is {found[a, b]:.8g} and its mirror image {mirrored[a, b]:.8g}; symmetrize "
+                    "them, (D + D.T)/2"
                 )
                 raise InputError(msg)
         return found

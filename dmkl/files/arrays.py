@@ -17,6 +17,7 @@ import math
 import mmap
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
@@ -85,9 +86,19 @@ def save_array(path: str | os.PathLike[str], array: Array) -> None:
         header = form.header_data_from_array_1_0(array)
         header["fortran_order"] = False
         form.write_array_header_1_0(checking, header)
-        for part in array if array.ndim > 1 and not array.flags.c_contiguous else [array]:
+        for part in _parts(array):
             checking.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
         checking.finish()
+
+
+def _parts(array: Array) -> Iterator[Array]:
+    """An array whole where it lies in memory as it is written; else about a block at a time, for a copy of each."""
+    if array.flags.c_contiguous or array.ndim < 2:
+        yield array
+        return
+    step = max(1, _BLOCK * len(array) // max(1, array.nbytes))
+    for start in range(0, len(array), step):
+        yield array[start : start + step]
 
 
 def save_arrays(path: str | os.PathLike[str], arrays: dict[str, Array]) -> None:

@@ -1,8 +1,8 @@
 """An output belongs to one process at a time: a lock beside it says to which, and since when.
 
-The lock of PATH is the file PATH.lock, made by one atomic operation, with no need of `flock`. Of a holder on this
-machine it is known whether it lives; one on another machine touches its lock every `_BEAT` seconds, and one that has
-not for four times as long is taken for gone.
+The lock of PATH is the file PATH.lock, made by one atomic operation, with no need of `flock`; of a URL it is an object,
+written where there is none. Of a holder on this machine it is known whether it lives; one on another machine touches
+its lock every `_BEAT` seconds, and one that has not for four times as long is taken for gone.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dmkl.errors import InputError, LockedError, StoreError
+from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import full_disk
 
 __all__ = ["claim", "lock_of"]
 
 _BEAT = 15.0
-_HELD: dict[Path, tuple[str, int]] = {}
+_END = ".lock"
+_HELD: dict[Place, tuple[str, int]] = {}
 """The token of each lock that this process holds, and how often it was claimed."""
 _GUARD = threading.RLock()
 _BEATING = threading.Event()
@@ -43,14 +46,14 @@ class _Holder:
     token: str
 
 
-def lock_of(path: str | os.PathLike[str]) -> Path:
-    """The file that is the lock of a path."""
-    path = Path(path).expanduser().absolute()
-    return path.with_name(f"{path.name}.lock")
+def lock_of(path: str | os.PathLike[str] | Url) -> Place:
+    """The file, or the object, that is the lock of a path."""
+    place = as_place(path)
+    return place.with_name(f"{place.name}{_END}")
 
 
 @contextmanager
-def claim(path: str | os.PathLike[str]) -> Iterator[None]:
+def claim(path: str | os.PathLike[str] | Url) -> Iterator[None]:
     """Keep an output to this process for a while; what it holds already it may claim again.
 
     Since the lock lies beside the output, a place where nothing can be written is found here, before any work.
@@ -61,6 +64,8 @@ def claim(path: str | os.PathLike[str]) -> Iterator[None]:
         If another process writes there.
     InputError
         If nothing can be written there.
+    StoreError
+        If an object store does not answer, or writes no object only where there is none.
     DiskFullError
         If the disk is full.
     """
@@ -70,7 +75,8 @@ def claim(path: str | os.PathLike[str]) -> Iterator[None]:
         if not count:
             try:
                 with full_disk(path, "Free some space, or choose another place"):
-                    lock.parent.mkdir(parents=True, exist_ok=True)
+                    if isinstance(lock, Path):
+                        lock.parent.mkdir(parents=True, exist_ok=True)
                     token = _acquire(lock)
             except StoreError:
                 raise
@@ -89,11 +95,11 @@ def claim(path: str | os.PathLike[str]) -> Iterator[None]:
             if count > 1:
                 _HELD[lock] = (token, count - 1)
             elif (holder := _read(lock)) is not None and holder.token == token:
-                with suppress(OSError):
+                with suppress(OSError, StoreError):
                     lock.unlink()
 
 
-def _acquire(lock: Path) -> str:
+def _acquire(lock: Place) -> str:
     """Make the lock; LockedError if somebody else has it."""
     import psutil
 
@@ -105,17 +111,23 @@ def _acquire(lock: Path) -> str:
             who = "another process" if before is None else f"process {before.pid} on {before.host}"
             since = "" if before is None else f" since {before.since}"
             msg = (
-                f"{lock.with_suffix('')} is being written by {who}{since}; wait until it is done, or choose another "
-                f"path. Its lock is {lock}: remove it where that process is gone"
+                f"{str(lock).removesuffix(_END)} is being written by {who}{since}; wait until it is done, or "
+                f"choose another path. Its lock is {lock}: remove it where that process is gone"
             )
             raise LockedError(msg)
         _remove(lock, before)
     return mine.token
 
 
-def _make(lock: Path, holder: _Holder) -> bool:
+def _make(lock: Place, holder: _Holder) -> bool:
     """Make a lock with what it says in one step; False if there is one."""
     text = json.dumps(asdict(holder)).encode()
+    if isinstance(lock, Url):
+        try:
+            lock.write_bytes(text, new=True)
+        except FileExistsError:
+            return False
+        return True
     written = lock.with_name(f"{lock.name}.{holder.token}")
     try:
         written.write_bytes(text)
@@ -134,15 +146,15 @@ def _make(lock: Path, holder: _Holder) -> bool:
     return True
 
 
-def _read(lock: Path) -> _Holder | None:
+def _read(lock: Place) -> _Holder | None:
     """What a lock says; None where it cannot be read."""
     try:
         return _Holder(**json.loads(lock.read_bytes()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, StoreError):
         return None
 
 
-def _is_gone(lock: Path, holder: _Holder | None) -> bool:
+def _is_gone(lock: Place, holder: _Holder | None) -> bool:
     """Whether the process that made a lock is there no more."""
     import psutil
 
@@ -154,19 +166,35 @@ def _is_gone(lock: Path, holder: _Holder | None) -> bool:
         except psutil.AccessDenied:
             return False
     try:
-        last = lock.stat().st_mtime_ns
+        last = _touched(lock)
         deadline = time.monotonic() + 4 * _BEAT
         while time.monotonic() < deadline:
             time.sleep(_BEAT / 15)
-            if lock.stat().st_mtime_ns != last:
+            if _touched(lock) != last:
                 return False
     except FileNotFoundError:
         pass
     return True
 
 
-def _remove(lock: Path, holder: _Holder | None) -> None:
+def _touched(lock: Place) -> Any:
+    """When a lock was last touched; FileNotFoundError if there is none."""
+    return lock.modified() if isinstance(lock, Url) else lock.stat().st_mtime_ns
+
+
+def _touch(lock: Place, token: str) -> None:
+    if isinstance(lock, Path):
+        os.utime(lock)
+    elif (holder := _read(lock)) is not None and holder.token == token:
+        lock.write_bytes(json.dumps(asdict(holder)).encode())
+
+
+def _remove(lock: Place, holder: _Holder | None) -> None:
     """Remove the lock of a process that is gone, and put it back where another has made one meanwhile."""
+    if isinstance(lock, Url):
+        if _read(lock) == holder:
+            lock.unlink(missing_ok=True)
+        return
     aside = lock.with_name(f"{lock.name}.{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):
         lock.rename(aside)
@@ -187,6 +215,6 @@ def _beat() -> None:
     """Touch what this process holds, as long as it lives."""
     while True:
         time.sleep(_BEAT)
-        for lock in list(_HELD):
-            with suppress(OSError):
-                os.utime(lock)
+        for lock, (token, _) in list(_HELD.items()):
+            with suppress(OSError, StoreError):
+                _touch(lock, token)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from dmkl.errors import DiskFullError
+from dmkl.files.urls import Url, is_url
 
-__all__ = ["KEPT", "beside", "full_disk", "replacing", "write_whole"]
+__all__ = ["KEPT", "beside", "full_disk", "into_folder", "replacing", "write_whole"]
 
 KEPT = "What was written is kept: free some space and run the same command again, and it goes on from there"
 """What becomes of an import, a build or a search whose disk is full."""
@@ -27,8 +29,10 @@ def beside(path: str | os.PathLike[str], end: str = "partial") -> Path:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
+def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
     """Open a file that gets its name when it is whole; a failure leaves what was there before.
+
+    What goes to a URL is written to a temporary file first.
 
     Parameters
     ----------
@@ -40,6 +44,13 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb", **options: Any) ->
     DiskFullError
         If the disk ran full.
     """
+    if isinstance(path, Url):
+        with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
+            written = Path(folder) / "written"
+            with full_disk(folder, _ANEW), open(written, mode, **options) as file:
+                yield file
+            path.write_bytes(written.read_bytes())
+        return
     partial = beside(path)
     try:
         with full_disk(path, _ANEW):
@@ -52,10 +63,22 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb", **options: Any) ->
         raise
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+def write_whole(path: str | os.PathLike[str] | Url, data: bytes) -> None:
     """Write a file that gets its name when it is whole; see `replacing`."""
     with replacing(path) as file:
         file.write(data)
+
+
+@contextmanager
+def into_folder(path: Path) -> Iterator[None]:
+    """Make a folder for the files that are written inside; a failure leaves none that is empty."""
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            path.rmdir()
+        raise
 
 
 @contextmanager
@@ -80,6 +103,8 @@ def full_disk(location: Any, way_out: str = KEPT) -> Iterator[None]:
 
 def _free(location: Any) -> str:
     """How much is free where a file goes; nothing where that cannot be known."""
+    if is_url(location):
+        return ""
     folder = Path(str(location)).absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent

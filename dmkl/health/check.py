@@ -22,6 +22,7 @@ from dmkl.passes.execute import again, check_memory, execute, machine, send
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.view import TileSource, View
 from dmkl.store.reader import StoreReader
+from dmkl.variables import describe
 
 __all__ = ["SEVERITIES", "check"]
 
@@ -151,7 +152,7 @@ def _dataset(
 
     spectra = [p.extremes for p in portraits]
     missing = float("nan")
-    return xr.Dataset(
+    found = xr.Dataset(
         {
             "tiles": column([p.n_tiles for p in portraits], "stored tiles"),
             "damaged_tiles": column([len(p.damaged) for p in portraits], "tiles that are missing or fail a checksum"),
@@ -178,3 +179,7 @@ def _dataset(
         },
         coords={"kernel": np.array(names, dtype=str)},
     )
+    for values in found.variables.values():
+        if values.dtype.kind in "iuf":
+            values.attrs["units"] = "1"
+    return describe(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from zarr import Array as ZarrArray
 from zarr.abc.store import Store
 
 from dmkl.errors import DamagedFileError
+from dmkl.files.urls import Place
 from dmkl.store.metadata import differing_metadata, is_sealed, open_group
 
 __all__ = ["UNSEALED", "damage"]
@@ -21,7 +21,7 @@ UNSEALED = (
 )
 
 
-def damage(location: str | Store | Path, but: Collection[str] = ()) -> Iterator[str]:
+def damage(location: str | Store | Place, but: Collection[str] = ()) -> Iterator[str]:
     """One sentence for each part of a kernel set, a model or a result that is missing or is not what was written.
 
     Parameters

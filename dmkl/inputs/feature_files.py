@@ -13,10 +13,11 @@ from dmkl.errors import InputError
 from dmkl.inputs.feature_matrices import LABEL_ROLES, SourceMatrix, UnalignedFeatures, array_matrix
 from dmkl.inputs.file_source import KernelArray, kernel_names
 from dmkl.inputs.folders import PathLike, find_files
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, role_of, vector, where
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, role_of, stem, vector, where
 from dmkl.inputs.formats.registry import Format, arrays_in, format_of
 from dmkl.inputs.formats.tables import LastOpened
 from dmkl.inputs.formats.text import read_array
+from dmkl.inputs.formats.views import matrices_of_cells
 from dmkl.inputs.label_files import read_file
 from dmkl.inputs.labels import sample_names
 from dmkl.inputs.side_data import SideData
@@ -67,6 +68,8 @@ def from_files(paths: PathLike | Sequence[PathLike]) -> UnalignedFeatures:
 def _array_file(path: Path, last: LastOpened, unaligned: UnalignedFeatures) -> list[tuple[SourceMatrix, KernelArray]]:
     held = arrays_in(path)
     roles = [None if not variable.name else role_of(variable) for variable in held]
+    n_labels = [length for v, role in zip(held, roles, strict=True) if role == "labels" for length in v.shape[:2]]
+    n_labels = [length for length in n_labels if length > 1]
     chosen, left_out = [], []
     named: FileArray | None = None
     beside: list[tuple[str, FileArray]] = []
@@ -75,6 +78,8 @@ def _array_file(path: Path, last: LastOpened, unaligned: UnalignedFeatures) -> l
             named = variable
         elif role in LABEL_ROLES and not variable.problem:
             beside.append((role, variable))
+        elif role is None and variable.views:
+            chosen += matrices_of_cells(variable, n_labels, unaligned.notes)
         elif role is None and _is_feature_matrix(variable):
             chosen.append(variable)
         elif variable.shape not in ((), (1,), (1, 1)):
@@ -86,18 +91,18 @@ def _array_file(path: Path, last: LastOpened, unaligned: UnalignedFeatures) -> l
         samples = sample_names(where(named), np.ravel(vector(named.read(), where(named))).tolist())
     for role, variable in beside:
         unaligned.found.append(SideData(role, where(variable), partial(read_array, variable, samples)))
-    return [
-        (
-            array_matrix(
-                variable.name or path.stem,
-                variable,
-                samples=samples,
-                open=partial(last.get, (path, variable.name), variable.open),
-            ),
-            KernelArray(variable, None, (variable.shape[0], variable.shape[1]), 1, {}),
+    parts = []
+    for variable in chosen:
+        matrix = array_matrix(
+            variable.name or stem(path),
+            variable,
+            samples=samples if variable.rows is None else variable.rows,
+            columns=variable.columns,
+            holds=variable.holds if variable.holds != "features" else "",
+            open=partial(last.get, (path, variable.name), variable.open),
         )
-        for variable in chosen
-    ]
+        parts.append((matrix, KernelArray(variable, None, matrix.shape, 1, {})))
+    return parts
 
 
 def _is_feature_matrix(variable: FileArray) -> bool:

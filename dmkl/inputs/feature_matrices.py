@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import scipy.sparse
 from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
 from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError
+from dmkl.inputs.condensed import CondensedMatrix, n_condensed
 from dmkl.inputs.joins import places
 from dmkl.inputs.labels import only_counts, sample_names
 from dmkl.inputs.side_data import SideData
+from dmkl.inputs.sparse import SparseMatrix, is_sparse
 
 __all__ = [
     "LABEL_ROLES",
@@ -60,6 +62,10 @@ class FeatureMatrix(Protocol):
     def columns(self) -> tuple[str, ...] | None:
         """Names of the columns."""
 
+    @property
+    def holds(self) -> str:
+        """Kernel or distances, where its place says so and columns are the samples; "" for all other."""
+
     def read(self, rows: slice) -> Array:
         """Some rows; rows of NaN for samples that lack this source."""
 
@@ -74,12 +80,15 @@ class SourceMatrix:
     columns: tuple[str, ...] | None
     samples: tuple[str, ...] | None  # names of its rows, unique
     part: Callable[[Rows], Any]  # gives some rows, for `numpy.asarray`; masked entries are missing
+    holds: str = ""  # see `FeatureMatrix`
 
     def read(self, rows: Rows) -> Array:
         """See `FeatureMatrix`."""
         values = self.part(rows)
         if isinstance(values, da.Array):
             values = values.compute()
+        if is_sparse(values):  # blocks of what is sparse on disk, or in Dask's chunks
+            values = values.toarray()
         # What overflows is told as infinite by `check_rows`.
         with np.errstate(over="ignore"):
             if isinstance(values, np.ma.MaskedArray):
@@ -119,7 +128,7 @@ def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatr
         assert isinstance(rows, slice)
         return matrix.read(rows)[:, at]
 
-    return SourceMatrix(matrix.name, (matrix.shape[0], len(names)), matrix.dtype, names, None, part)
+    return SourceMatrix(matrix.name, (matrix.shape[0], len(names)), matrix.dtype, names, None, part, matrix.holds)
 
 
 def array_matrix(
@@ -129,19 +138,32 @@ def array_matrix(
     samples: Iterable[Any] | None = None,
     columns: Iterable[Any] | None = None,
     open: Callable[[], Any] | None = None,
+    holds: str = "",
 ) -> SourceMatrix:
     """Take an array with a shape and a type, read in parts, as a feature matrix.
 
-    `values` tell shape and type; `open` gives the array to read from, where that is another.
+    `values` tell shape and type; `open` gives the array to read from, where that is another. A vector of as many
+    numbers as samples have pairs is one of distances (see `dmkl.inputs.condensed`).
     """
-    if scipy.sparse.issparse(values):
-        msg = f"features {name!r} are sparse, but kernels are computed from dense rows; give {name}.toarray()"
-        raise InputError(msg)
+    if is_sparse(values):
+        values = SparseMatrix(values)
+    n = n_condensed(*values.shape) if np.shape(values.shape) == (1,) and np.dtype(values.dtype).kind == "f" else None
+    if n is not None:
+        open = partial(_condensed, open or partial(_itself, values), n)
+        values, holds = CondensedMatrix(values, n), "distances"
     shape, dtype = _shape(name, values.shape), stored(name, values.dtype)
     get = open or (lambda: values)
     names = sample_names(f"features {name!r}", samples, shape[0])
     titles = None if columns is None else tuple(map(str, columns))
-    return SourceMatrix(name, shape, dtype, titles, names, lambda rows: get()[rows, slice(None)])
+    return SourceMatrix(name, shape, dtype, titles, names, lambda rows: get()[rows, slice(None)], holds)
+
+
+def _itself(values: Any) -> Any:
+    return values
+
+
+def _condensed(get: Callable[[], Any], n: int) -> CondensedMatrix:
+    return CondensedMatrix(get(), n)
 
 
 def _shape(name: str, found: Sequence[Any]) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.errors import InputError
+from dmkl.inputs.annotated_objects import columns_of, is_annotated, parts_of
 from dmkl.inputs.feature_matrices import (
     LABEL_ROLES,
     SourceMatrix,
@@ -20,8 +22,9 @@ from dmkl.inputs.feature_matrices import (
     array_matrix,
     frame_matrix,
 )
+from dmkl.inputs.formats.annotated import role_of_column
 from dmkl.inputs.formats.file_arrays import FileArray, role_of, shape_text, vector
-from dmkl.inputs.kernel_sources import LabeledArray
+from dmkl.inputs.kernel_sources import LabeledArray, short_names
 from dmkl.inputs.labels import LabelTable, axis_names, sample_names
 from dmkl.inputs.side_data import SideData
 
@@ -29,7 +32,9 @@ __all__ = ["from_memory"]
 
 
 def from_memory(features: Any) -> UnalignedFeatures:
-    """Take an array, a data frame, an xarray Dataset, or a mapping from names to arrays and frames as features."""
+    """Take an array, a data frame, an xarray Dataset, AnnData, MuData, or a mapping from names to such as features."""
+    if is_annotated(features):
+        return _annotated(features)
     if isinstance(features, xr.Dataset):
         return _dataset(features)
     if isinstance(features, Mapping):
@@ -38,7 +43,7 @@ def from_memory(features: Any) -> UnalignedFeatures:
         return UnalignedFeatures([_as_matrix("X", features)])
     msg = (
         "features must be a mapping from names to arrays (samples, columns), one array, a data frame, an xarray "
-        f"Dataset, a path or a list of paths, got {type(features).__name__}"
+        f"Dataset, AnnData, MuData, a path or a list of paths, got {type(features).__name__}"
     )
     raise InputError(msg)
 
@@ -60,6 +65,27 @@ def _as_matrix(name: str, values: Any) -> SourceMatrix:
             msg = f"features {name!r} are no matrix, {error}; every row must be as long"
             raise InputError(msg) from error
     return array_matrix(name, values)
+
+
+def _annotated(data: Any) -> UnalignedFeatures:
+    unaligned = UnalignedFeatures()
+    for part in parts_of(data):
+        samples = sample_names("obs", part.samples)
+        for name, values in part.features():
+            columns = part.variables if np.shape(values)[1:] == (len(part.variables or ()),) else None
+            matrix = _as_matrix(name, values)
+            unaligned.matrices.append(replace(matrix, samples=samples, columns=columns or matrix.columns))
+        for name, values, holds in part.squares():
+            unaligned.matrices.append(array_matrix(name, values, samples=samples, columns=samples, holds=holds))
+    names = short_names([matrix.name for matrix in unaligned.matrices])
+    unaligned.matrices = [replace(own, name=name) for own, name in zip(unaligned.matrices, names, strict=True)]
+    for name, values, samples in columns_of(data):
+        role = role_of_column(name)
+        if role is not None:
+            where_from = f"column {name!r} of obs"
+            unaligned.notes.append(f"{where_from} was taken for {role}")
+            unaligned.found.append(SideData(role, where_from, partial(_table, values, where_from, samples, None)))
+    return unaligned
 
 
 def _dataset(dataset: xr.Dataset) -> UnalignedFeatures:

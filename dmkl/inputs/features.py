@@ -15,7 +15,7 @@ from dmkl.inputs.feature_files import from_files
 from dmkl.inputs.feature_matrices import FeatureMatrix, SourceMatrix, UnalignedFeatures, aligned
 from dmkl.inputs.feature_objects import from_memory
 from dmkl.inputs.formats.limits import check_memory
-from dmkl.inputs.joins import Join, Named, check_join, joined, places, warn_of_positions
+from dmkl.inputs.joins import Join, Named, check_join, joined, left_out, places, warn_of_positions
 from dmkl.inputs.labels import Labels, sample_names
 from dmkl.inputs.side_data import OF_SAMPLES, KernelShape, SideData, gather, names_beside
 
@@ -48,8 +48,9 @@ def as_features(
       throughout is missing), Dask, Zarr and xarray arrays, h5py data sets, pandas data frames;
     - one such matrix, called X;
     - an xarray Dataset, of which each variable of two dimensions is a matrix of features;
+    - AnnData and MuData: X, layers and obsm, with obs_names and var_names;
     - files: each matrix of numbers in .npy, .npz, .mat, .h5, .hdf5 files and Zarr folders is one, and so is each
-      .csv, .tsv and .parquet file; or a folder of them.
+      .csv, .tsv and .parquet file; .h5ad and .h5mu, and their Zarr form, as AnnData and MuData; or a folder of them.
 
     Arrays, columns and files called labels, y, samples, ids, splits or tasks are taken for what they say. In a
     table file the first column of words without repetition holds the names of the samples.
@@ -105,10 +106,14 @@ def as_features(
     # What has no names stands in the order of its source; what was given, in that of the samples asked for.
     found = [item.held(first) for item in unaligned.found if item.role not in _replaced(beside)]
     unnamed = [item.where for item in beside if item.role in OF_SAMPLES and item.read().row_names is None]
+    n_given = sources[0].shape[0] if wanted is None else len(wanted)
+    beside = [item.without_header(n_given, unaligned.notes) for item in beside]
     found += [item.held(first if wanted is None else wanted) for item in beside]
     named = [Named(f"features {matrix.name!r}", matrix.samples) for matrix in sources if matrix.samples is not None]
-    labeled = names_beside(found) if named else []
+    labeled = names_beside(found, join) if named else []
     order = joined(named, join, unaligned.samples if wanted is None else wanted, labeled)
+    if join == "inner" and wanted is None:
+        unaligned.notes += left_out([*named, *labeled], order)
     unnamed += [f"features {matrix.name!r}" for matrix in sources if matrix.samples is None]
     if wanted is None:
         warn_of_positions(unnamed, [*named, *labeled], order)

@@ -12,9 +12,10 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stamp, where
+from dmkl.inputs.condensed import n_condensed
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stamp, stem, where
 from dmkl.inputs.formats.text import TextMatrix
-from dmkl.inputs.kernel_sources import ArraySource, Axes, KernelSource, Matrix, StripBuffer, kernel_axis
+from dmkl.inputs.kernel_sources import ArraySource, Axes, KernelSource, Matrix, StripBuffer, kernel_axis, short_names
 
 __all__ = ["FileSource", "KernelArray", "check_shapes", "choose_arrays", "kernel_array", "kernel_names"]
 
@@ -147,6 +148,12 @@ def _find_kernels(path: Path, held: Sequence[FileArray]) -> list[FileArray]:
         for variable in held:
             if variable.problem == ELSEWHERE[0]:  # no shape tells whether it is a kernel
                 _refuse(variable)
+        if len(held) == 1 and len(held[0].shape) == 1 and n_condensed(held[0].shape[0]):
+            msg = (
+                f"{path} holds one number for each pair of {n_condensed(held[0].shape[0])} samples, as SciPy's pdist "
+                "gives distances, which are no kernel; dmkl build makes one, --function distance"
+            )
+            raise InputError(msg)
         msg = (
             f"there are no kernels in {path}: expected an array of kernels (n, m, m), or square matrices; "
             f"found {listed(held) or 'nothing'}. Rectangular kernels must be named "
@@ -166,6 +173,9 @@ _NAMED_PROBLEMS = {
 
 def _refuse(variable: FileArray) -> None:
     """Refuse what cannot be a kernel."""
+    if variable.holds == "distances":
+        msg = f"{where(variable)} holds distances, which are no kernel; dmkl build makes one, --function distance"
+        raise InputError(msg)
     if not variable.problem and variable.dtype.kind in "fiub":
         return
     problem = _NAMED_PROBLEMS.get(variable.problem, "is {what}, expected real numbers")
@@ -180,6 +190,12 @@ def kernel_array(variable: FileArray, asked: int | None, notes: list[str]) -> Ke
         raise InputError(msg)
     shape, mark = variable.shape, stamp(variable.path)
     if len(shape) == 2:
+        n = n_condensed(shape[1])
+        if shape[0] not in (-1, shape[1]) and n is not None:
+            notes.append(
+                f"{where(variable)} is {shape_text(shape)}: taken as a rectangular kernel. If its rows are distances "
+                f"of the pairs of {n} samples (SciPy's pdist), save each as an .npy for dmkl build --function distance"
+            )
         return KernelArray(variable, None, (shape[0], shape[1]), 1, mark)
     if variable.cell:
         axis = 0
@@ -225,9 +241,7 @@ def kernel_names(parts: Sequence[KernelArray], files: Sequence[Path]) -> list[st
     if len(parts) == 1 and parts[0].axis is not None:
         return None
     stems = _file_names(files)
-    inner = [part.variable.name for part in parts]
-    if len({name.rpartition("/")[0] for name in inner}) == 1:
-        inner = [name.rpartition("/")[2] for name in inner]
+    inner = short_names([part.variable.name for part in parts])
     names = []
     for part, name in zip(parts, inner, strict=True):
         stem = stems[part.variable.path]
@@ -241,7 +255,7 @@ def _file_names(files: Sequence[Path]) -> dict[Path, str]:
     """Short names that tell the files apart: their stems, or their paths below the common folder."""
     root = os.path.commonpath([path.absolute().parent for path in files])
     inside = {path: path.absolute().relative_to(root) for path in files}
-    for names in ({path: path.stem for path in files}, {p: str(inside[p].with_suffix("")) for p in files}):
+    for names in ({path: stem(path) for path in files}, {p: str(inside[p].with_name(stem(p))) for p in files}):
         if len(set(names.values())) == len(files):
             return names
     return {path: str(inside[path]) for path in files}

@@ -7,12 +7,18 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import ROLES
+from dmkl.files.urls import local_path
+from dmkl.inputs.formats.file_arrays import ROLES, stem
 from dmkl.inputs.formats.registry import Format, expected_files, format_of, natural_order
 
 __all__ = ["PathLike", "check_file", "find_files"]
 
 PathLike = str | os.PathLike[str]
+
+_OF_R = (
+    '. Files of R are not read, since what lies in them may be code; in R, with K <- readRDS("K.rds"): '
+    'write.csv(K, gzfile("K.csv.gz")) keeps the names of rows and columns'
+)
 
 
 def find_files(
@@ -24,7 +30,10 @@ def find_files(
     `takes` says which formats hold the data, `roles` (of `ROLES`) what is looked for beside them; `notes` get what was
     left out.
     """
-    given = [Path(path).expanduser() for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    given = [
+        local_path(path, "what is imported", "copy it to this machine first").expanduser()
+        for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)
+    ]
     if len(given) == 1 and not _is_plain_folder(given[0]):
         return [check_file(given[0], takes)], []
     files: list[Path] = []
@@ -35,7 +44,7 @@ def find_files(
         for entry in [path] if inside is None else inside:
             role, found = _role(entry), format_of(entry)
             if role is not None and role in roles and (found is not None or inside is None):
-                beside.append((role, check_file(entry, Format.holds_kernels)))
+                beside.append((role, check_file(entry, Format.holds_labels)))
             elif role in (None, "names") and (inside is None or (found is not None and takes(found))):
                 files.append(check_file(entry, takes))
             else:
@@ -53,7 +62,8 @@ def check_file(path: Path, takes: Callable[[Format], bool]) -> Path:
     found = format_of(path)
     if found is None or not takes(found):
         what = "is a folder without Zarr metadata" if path.is_dir() else f"has the extension {path.suffix!r}"
-        msg = f"{path} {what}, expected {expected_files(takes)}"
+        way_out = _OF_R if path.suffix.lower() in (".rds", ".rdata", ".rda") else ""
+        msg = f"{path} {what}, expected {expected_files(takes)}{way_out}"
         raise InputError(msg)
     return path
 
@@ -68,6 +78,6 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _role(path: Path) -> str | None:
-    stem = path.stem.casefold().replace("-", "_")
+    name = stem(path).casefold().replace("-", "_")
     # "kernel.npy" is a kernel; its name would be in "names.txt".
-    return None if stem in ("kernel", "kernels") else ROLES.get(stem)
+    return None if name in ("kernel", "kernels") else ROLES.get(name)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import InputError
-from dmkl.inputs.joins import Join, Named, joined, places
+from dmkl.inputs.joins import Join, Named, joined, places, same_order
 from dmkl.inputs.kernel_sources import KernelSource, Matrix
 
 __all__ = ["JoinedSource", "Reordered"]
@@ -152,7 +152,8 @@ class JoinedSource(KernelSource):
         return None if names is None else Named(self._title(j), names)
 
     def _is_moved(self, j: int) -> bool:
-        return any(at is not None for at in self._places(j))
+        both = [(self._names(j, axis), self._wanted(axis)) for axis in (0, 1)]
+        return any(names and wanted and names != wanted and not same_order(names, wanted) for names, wanted in both)
 
     def _places(self, j: int) -> tuple[Index | None, Index | None]:
         """Where the samples of the set stand in the rows and columns of kernel j; None where they stand in order."""

@@ -13,7 +13,18 @@ from dmkl.arrays import Index
 from dmkl.errors import InputError, SampleOrderWarning, warn
 from dmkl.inputs.labels import LabelTable, sample_names
 
-__all__ = ["Join", "Named", "check_join", "in_order", "joined", "named_by_position", "places", "warn_of_positions"]
+__all__ = [
+    "Join",
+    "Named",
+    "check_join",
+    "in_order",
+    "joined",
+    "left_out",
+    "named_by_position",
+    "places",
+    "same_order",
+    "warn_of_positions",
+]
 
 Join = Literal["exact", "inner", "outer"]
 """Whether sources must name the same samples, or those that all have are taken, or those that any has."""
@@ -94,6 +105,22 @@ def _few(wheres: Sequence[str]) -> str:
 def _listed(names: Iterable[str], most: int = 3) -> str:
     shown = list(names)
     return ", ".join(map(repr, shown[:most])) + (" …" if len(shown) > most else "")
+
+
+def left_out(sources: Sequence[Named], samples: Sequence[str] | None) -> list[str]:
+    """What is said of samples that some source lacks, and that join="inner" leaves out; nothing where all are kept."""
+    everyone, kept = dict.fromkeys(name for _, names in sources for name in names), set(samples or ())
+    lost = [name for name in everyone if name not in kept]
+    lacking = [f"{where} lacks {len(everyone) - len(names)}" for where, names in sources if len(names) < len(everyone)]
+    if samples is None or not lost or not lacking:
+        return []
+    return [f"{len(lost)} of {len(everyone)} samples left out ({_listed(lost)}), as asked for: {_few(lacking)}"]
+
+
+def same_order(names: Sequence[str], samples: Sequence[str]) -> bool:
+    """Whether the samples stand in `names` one after another, though there may be others between them."""
+    wanted = set(samples)
+    return [name for name in names if name in wanted] == list(samples)
 
 
 def places(names: Sequence[str], wanted: Sequence[str]) -> Index:

@@ -19,11 +19,20 @@ from dmkl.inputs.formats.limits import check_memory
 from dmkl.inputs.formats.registry import Format, arrays_in, expected_files
 from dmkl.inputs.formats.text import read_array
 from dmkl.inputs.joined_kernels import JoinedSource
-from dmkl.inputs.joins import Join, warn_of_positions
+from dmkl.inputs.joins import Join, left_out, warn_of_positions
 from dmkl.inputs.kernel_sources import Axes
 from dmkl.inputs.label_files import read_file
 from dmkl.inputs.labels import Labels
-from dmkl.inputs.side_data import OF_SAMPLES, KernelShape, SideData, gather, names_beside, of_rows, samples_in
+from dmkl.inputs.side_data import (
+    OF_SAMPLES,
+    KernelShape,
+    SideData,
+    gather,
+    names_beside,
+    of_rows,
+    samples_in,
+    taken_by_position,
+)
 
 __all__ = ["open_files"]
 
@@ -43,14 +52,15 @@ def open_files(
     train_samples: PathLike | None = None,
     splits: PathLike | None = None,
     diagonal: PathLike | None = None,
+    order: PathLike | None = None,
     join: Join = "exact",
     symmetric: bool | None = None,
 ) -> tuple[JoinedSource, Labels]:
     """Find the kernels in data files, and what the files say of the samples. No kernel is read yet.
 
     Understood are NumPy's .npy and .npz, MATLAB's .mat, HDF5 (.h5, .hdf5), text (.txt, .csv, .tsv, .dat),
-    Zarr folders, a folder with one kernel a file (in natural order, named as the files), and several such
-    files.
+    Zarr folders, AnnData and MuData (.h5ad, .h5mu and Zarr: what lies in ``obsp``), a folder with one kernel a file
+    (in natural order, named as the files), and several such files.
 
     Of a file with several arrays, one array of three dimensions holds all kernels; else each square matrix is
     one. Arrays called labels, y, samples, ids, train_samples, splits, names, tasks or diagonal are taken for
@@ -79,6 +89,9 @@ def open_files(
         Files to take these from (see `read_vector`), in place of what is found beside the kernels.
     samples, train_samples
         Files of names of the row and column samples. Of kernels that carry names, those that are wanted, in this order.
+    order
+        A file of the names of the rows of the kernels, as they stand, in place of any that the kernels carry: labels,
+        splits and `samples` are matched by these.
     join, symmetric
         As in `dmkl.create`.
 
@@ -110,23 +123,29 @@ def open_files(
     check_memory(f"the list of {n_kernels:,} kernels", n_kernels * _KERNEL_BYTES, way_out)
     if any(own.rows is None for own in axes):  # others may differ: names tell what belongs together
         check_shapes(parts)
+    if order is not None:
+        axes = _ordered(Path(order), parts, axes)
     told = kernel_names(parts, files) if names is None else [str(name) for name in names]
     given = {"labels": labels, "samples": samples, "train_samples": train_samples, "splits": splits}
     replaced = {role: Path(file) for role, file in {**given, "diagonal": diagonal}.items() if file is not None}
     ignored = {*replaced, *([] if names is None else ["names"])}
     beside = [*((role, path) for role, path in beside if role not in ignored), *replaced.items()]
     separate = [SideData(role, str(path), partial(read_file, path)) for role, path in beside]
-    (n_rows, n_cols), wanted = parts[0].shape, [_wanted(separate, axis, parts[0], axes, notes) for axis in (0, 1)]
+    n_rows, n_cols = parts[0].shape
+    separate = [item.without_header(n_rows, notes) for item in separate]
+    wanted = [_wanted(separate, axis, parts[0], axes, notes) for axis in (0, 1)]
     # What has no names stands in the order of its own file, or else of the first kernels that have names.
     first = wanted[0] or next((own.rows for own in axes if own.rows is not None), None)
     found = [item.held(file.axes[0].rows) for file in inside for item in file.found if item.role not in ignored]
     unnamed = [item.where for item in separate if item.role in OF_SAMPLES and item.read().row_names is None]
     found = of_rows([*found, *(item.held(first) for item in separate)], (n_rows, n_cols), notes)
-    named = names_beside(found)
+    named = names_beside(found, join)
     kernels = FileSource(parts, told, axes)
     source = JoinedSource(kernels, join, samples=wanted[0], train_samples=wanted[1], beside=named, symmetric=symmetric)
     if wanted[0] is None:
         warn_of_positions([*source.without, *unnamed], [*source.row_names, *named], source.samples)
+    if join == "inner" and wanted[0] is None:
+        notes += left_out([*source.row_names, *named], source.samples)
     if source.moved:
         notes.append(f"{', '.join(source.moved)}: put into the order of the samples, by name")
     n_rows = n_rows if source.samples is None else len(source.samples)
@@ -175,8 +194,9 @@ def _open(path: Path, variables: Sequence[str] | None, kernel_axis: int | None, 
         rows, cols = (
             _fitting(told, length, axis) for axis, (told, length) in enumerate(zip(names, part.shape, strict=True))
         )
+        own = part.variable
         parts.append(part)
-        axes.append(Axes(rows, cols, part.shape[0] == part.shape[1]))
+        axes.append(Axes(own.rows or rows, own.columns or cols, part.shape[0] == part.shape[1]))
     return _File(parts, axes, [item for item in found if item.role not in _OF_AXES])
 
 
@@ -195,10 +215,21 @@ def _fitting(told: tuple[str, tuple[str, ...]] | None, length: int, axis: int) -
     return told and told[1]
 
 
+def _ordered(path: Path, parts: Sequence[KernelArray], axes: Sequence[Axes]) -> list[Axes]:
+    """The names of a file for the rows of all kernels, one after another."""
+    told = samples_in([SideData("samples", str(path), partial(read_file, path))], "samples", [])
+    rows = [_fitting(told, part.shape[0], 0) for part in parts]
+    return [Axes(own, own if old.square else old.cols, old.square) for own, old in zip(rows, axes, strict=True)]
+
+
 def _wanted(
     separate: Sequence[SideData], axis: int, part: KernelArray, axes: Sequence[Axes], notes: list[str]
 ) -> tuple[str, ...] | None:
     """The samples that a file of their own names: of kernels without names, they are theirs one after another."""
     told = samples_in(separate, _OF_AXES[axis], notes)
     named = any(own[axis] or (own.square and own[1 - axis]) for own in axes)
-    return told and (told[1] if named else _fitting(told, part.shape[axis], axis))
+    if told is not None and not named:
+        _fitting(told, part.shape[axis], axis)
+        if axis == 0:
+            notes.append(taken_by_position(*told))
+    return told and told[1]

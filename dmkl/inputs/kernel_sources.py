@@ -15,7 +15,9 @@ import zarr
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.inputs.annotated_objects import is_annotated, parts_of
 from dmkl.inputs.labels import axis_names, index_names
+from dmkl.inputs.sparse import SparseMatrix, is_sparse
 
 __all__ = [
     "ArraySource",
@@ -28,6 +30,7 @@ __all__ = [
     "as_source",
     "fingerprint",
     "kernel_axis",
+    "short_names",
 ]
 
 
@@ -223,7 +226,7 @@ class IterableSource(KernelSource):
         if self._sequence is None:
             return None
         kernel = _plain(self._sequence[j])
-        if isinstance(kernel, np.ndarray | LabeledArray):
+        if isinstance(kernel, np.ndarray | LabeledArray | SparseMatrix):
             return {"array": fingerprint(kernel)}
         return {"dask": kernel.name} if isinstance(kernel, da.Array) else None
 
@@ -248,7 +251,7 @@ def _plain(kernel: Any) -> Any:
         return kernel.to_numpy()
     if isinstance(kernel, xr.DataArray):
         return kernel.data if kernel.chunks is not None else LabeledArray(kernel)
-    return kernel
+    return SparseMatrix(kernel) if is_sparse(kernel) else kernel
 
 
 def _matrix(j: int, kernel: Any) -> Matrix:
@@ -262,18 +265,40 @@ def _matrix(j: int, kernel: Any) -> Matrix:
     return matrix
 
 
+def _annotated(data: Any, names: Sequence[str] | None) -> KernelSource:
+    """The kernels of AnnData or MuData, each with the names of its samples."""
+    entries = [(part, *entry) for part in parts_of(data) for entry in part.squares()]
+    found = [(name, matrix, part.samples) for part, name, matrix, holds in entries if holds == "kernel"]
+    if not found:
+        msg = (
+            "there are no kernels in obsp of this annotated data; compute some of its features, dmkl.build(path, data, "
+            "specs), or give distances to the function distance of dmkl.build"
+        )
+        raise InputError(msg)
+    told, matrices, samples = zip(*found, strict=True)
+    source = IterableSource(list(matrices), names=short_names(told) if names is None else names)
+    source.axes = [Axes(own, own) for own in samples]
+    return source
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Names in a file or object without the folder that all of them lie in."""
+    return [name.rpartition("/")[2] for name in names] if len({n.rpartition("/")[0] for n in names}) == 1 else [*names]
+
+
 def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     """Turn what `dmkl.create` accepts into a source."""
     if isinstance(kernels, KernelSource):
         return kernels
-    if isinstance(kernels, pd.DataFrame):
-        msg = (
-            f"kernels must be three-dimensional, got a data frame of shape {kernels.shape}; give one kernel as [frame]"
-        )
+    if isinstance(kernels, pd.DataFrame) or is_sparse(kernels):
+        what = "a data frame" if isinstance(kernels, pd.DataFrame) else "a sparse matrix"
+        msg = f"kernels must be three-dimensional, got {what} of shape {kernels.shape}; give one kernel as [K]"
         raise InputError(msg)
     source: KernelSource
     if isinstance(kernels, xr.DataArray):
         source = ArraySource.labeled(kernels, names)
+    elif is_annotated(kernels):
+        source = _annotated(kernels, names)
     elif isinstance(kernels, Mapping):
         source = IterableSource(list(kernels.values()), names=list(kernels) if names is None else names)
     elif isinstance(kernels, np.ndarray | da.Array | zarr.Array) or (

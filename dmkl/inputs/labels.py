@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import xarray as xr
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.unknown import is_known
 
 __all__ = [
     "LabelTable",
@@ -21,14 +23,13 @@ __all__ = [
     "axis_names",
     "by_split",
     "index_names",
+    "labeled_names",
     "labels_in",
     "only_counts",
     "sample_names",
+    "single_samples",
     "unique_names",
 ]
-
-_UNKNOWN = ("", "NA")
-"""Texts that stand for an unknown label, as tables have them."""
 
 
 @dataclass
@@ -45,13 +46,14 @@ class Labels:
 
     def checked(self, rows: int, cols: int, *, rectangular: bool) -> dict[str, Array | None]:
         """Check the labels against the shape of the kernels; returns the arrays to write."""
-        labels = None if self.labels is None else _checked_labels(np.asarray(self.labels), rows)
+        samples = unique_names(self.samples, rows, "sample")
+        labels = None if self.labels is None else _checked_labels(np.asarray(self.labels), samples)
         tasks = None
         if labels is not None and labels.ndim == 2:
             tasks = unique_names(self.tasks, labels.shape[1], "task")
         real = labels is not None and labels.dtype.kind == "f"
         return {
-            "sample": unique_names(self.samples, rows, "sample"),
+            "sample": samples,
             "train_sample": unique_names(self.train_samples, cols, "train_sample") if rectangular else None,
             "label": None if real else labels,
             "target": labels if real else None,
@@ -67,6 +69,31 @@ class LabelTable:
     values: Array  # (rows,) or (rows, columns)
     row_names: tuple[str, ...] | None = None  # the names of the rows, where they have any
     columns: tuple[str, ...] | None = None  # the names of the columns, where they have any
+
+
+def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) -> str | None:
+    """What is told of classes that one sample alone has; None where there are none, or labels are no classes."""
+    if labels.ndim != 1 or labels.dtype.kind == "f":
+        return None
+    values = [as_text(value) for value in labels.tolist()]
+    times = Counter(values)
+    single = [name for name, n in times.items() if n == 1]
+    if not single:
+        return None
+    first = values.index(single[0])
+    sample = f"sample {str(samples[first])!r}" if samples is not None else f"number {first}"
+    told = f"the class {single[0]!r} has one sample ({sample})"
+    if len(single) > 1:
+        listed = ", ".join(map(repr, single[:3])) + (" …" if len(single) > 3 else "")
+        told = f"{len(single)} of the {len(times)} classes have one sample each ({listed})"
+    return f"{told}, too few to learn from and to test on"
+
+
+def labeled_names(table: LabelTable) -> tuple[str, ...] | None:
+    """The names of the samples whose label is known; all of them where labels have several columns."""
+    if table.row_names is None or np.shape(table.values) != (len(table.row_names),):
+        return table.row_names
+    return tuple(name for name, known in zip(table.row_names, is_known(table.values), strict=True) if known)
 
 
 def labels_in(nodes: Mapping[str, Array | None]) -> Array | None:
@@ -145,19 +172,20 @@ def by_split(splits: Array, rows: int) -> Array:
     return splits.T if splits.shape[1] != rows == splits.shape[0] else splits
 
 
-def _checked_labels(labels: Array, rows: int) -> Array:
+def _checked_labels(labels: Array, samples: Array) -> Array:
+    rows = len(samples)
     if labels.ndim not in (1, 2) or labels.shape[0] != rows:
         msg = f"labels have shape {labels.shape}, expected ({rows},) or ({rows}, tasks): one for each sample"
         raise InputError(msg)
     if labels.ndim == 2:
         return _checked_columns(labels)
+    _refuse_missing(labels, samples)
+    if labels.dtype.kind == "O" and all(isinstance(value, numbers.Real) for value in labels):
+        labels = labels.astype(np.float64)
     if labels.dtype.kind == "f":
         if not np.isfinite(labels).all():
             i = int(np.flatnonzero(~np.isfinite(labels))[0])
-            msg = (
-                f"label {i} is {labels[i]}; every sample needs a class or a number (give those without a class one of "
-                "their own; unknown labels are for the tasks or targets of labels with several columns)"
-            )
+            msg = f"the label of sample {str(samples[i])!r} is infinite; every sample needs a class or a number"
             raise InputError(msg)
         if not np.array_equal(labels, np.round(labels)):
             return labels.astype(np.float64)
@@ -167,10 +195,24 @@ def _checked_labels(labels: Array, rows: int) -> Array:
     return np.array([as_text(value) for value in labels.tolist()], dtype=object)
 
 
+def _refuse_missing(labels: Array, samples: Array) -> None:
+    missing = np.flatnonzero(~is_known(labels))
+    if not len(missing):
+        return
+    written, few = str(labels[missing[0]]), ", ".join(repr(str(name)) for name in samples[missing[:3]])
+    msg = (
+        f"the labels of {len(missing)} of the {len(samples)} samples are missing ({few}{' …' * (len(missing) > 3)}; "
+        f"written as {written!r}), and every sample needs a class or a number. Leave these samples out (where kernels "
+        "and labels carry names of samples, join='inner', --join inner does), or call them another name if they are a "
+        "class; unknown labels are for the tasks or targets of labels with several columns"
+    )
+    raise InputError(msg)
+
+
 def _checked_columns(labels: Array) -> Array:
     """Labels of several tasks or targets: int8 where all are 0 or 1, float64 otherwise, NaN where unknown."""
     cells = labels.astype(object)
-    cells[pd.isna(cells) | np.isin(labels.astype(str), _UNKNOWN)] = np.nan
+    cells[~is_known(labels)] = np.nan
     try:
         values = cells.astype(np.float64)
     except (TypeError, ValueError) as error:

@@ -9,10 +9,10 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.joins import Named, in_order, named_by_position
-from dmkl.inputs.labels import Labels, LabelTable, by_split
+from dmkl.inputs.joins import Join, Named, in_order, named_by_position, same_order
+from dmkl.inputs.labels import Labels, LabelTable, by_split, labeled_names, single_samples
 
-__all__ = ["KernelShape", "SideData", "gather", "names_beside", "of_rows", "samples_in"]
+__all__ = ["KernelShape", "SideData", "gather", "names_beside", "of_rows", "samples_in", "taken_by_position"]
 
 _PARTS = {
     **dict.fromkeys(("train", "training", "0"), 0),
@@ -36,6 +36,20 @@ class SideData:
         if self.role in (*OF_SAMPLES, "diagonal"):
             table = named_by_position(table, names)
         return replace(self, read=lambda: table)
+
+    def without_header(self, n_rows: int, notes: list[str]) -> SideData:
+        """The same without a first row of words that nothing but its being one too many tells to be a header."""
+        table = self.read() if self.role in OF_SAMPLES else LabelTable(np.empty(0))
+        values = table.values
+        if len(values) != n_rows + 1 or values.dtype.kind != "U" or np.isin(values[0], values[1:]).any():
+            return self
+        names = None if table.row_names is None else table.row_names[1:]
+        title = " ".join(map(str, np.ravel(values[0])))
+        notes.append(
+            f"{self.where}: its first line ({title!r}) was taken for a header, since {n_rows} values follow it"
+        )
+        shorter = LabelTable(values[1:], names)
+        return replace(self, read=lambda: shorter)
 
 
 OF_SAMPLES = ("labels", "splits")
@@ -67,10 +81,14 @@ def of_rows(found: Sequence[SideData], shape: tuple[int, int], notes: list[str])
     return kept
 
 
-def names_beside(found: Sequence[SideData]) -> list[Named]:
-    """The names that labels and splits carry."""
-    tables = [(item.where, item.read().row_names) for item in found if item.role in OF_SAMPLES]
-    return [Named(where, names) for where, names in tables if names is not None]
+def names_beside(found: Sequence[SideData], join: Join) -> list[Named]:
+    """The names that labels and splits carry; where samples may be left out, those whose label is missing are."""
+    tables = [(item, item.read()) for item in found if item.role in OF_SAMPLES]
+    names = [
+        (item.where, labeled_names(table) if item.role == "labels" and join == "inner" else table.row_names)
+        for item, table in tables
+    ]
+    return [Named(where, own) for where, own in names if own is not None]
 
 
 def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> tuple[Labels, list[str] | None]:
@@ -93,13 +111,19 @@ def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> t
             held[role] = only
     samples = frame.samples
     if samples is None:
-        named = [held[role][1].row_names for role in OF_SAMPLES if role in held]
-        samples = next((names for names in named if names is not None and len(names) == frame.n_rows), None)
+        named = [(held[role][0], held[role][1].row_names) for role in OF_SAMPLES if role in held]
+        fitting = [(where, names) for where, names in named if names is not None and len(names) == frame.n_rows]
+        if fitting:
+            where, samples = fitting[0]
+            notes.append(taken_by_position(where, samples))
     result = Labels(samples=samples, train_samples=frame.train_samples)
     if "labels" in held:
         where, table = held["labels"]
         result.labels, tasks = _labels(where, _in_order(where, table, samples, notes), frame)
         result.tasks = held["tasks"][1].values if "tasks" in held else tasks
+        single = single_samples(np.asarray(result.labels), samples)
+        if single is not None:
+            notes.append(f"{where}: {single}")
     if "splits" in held:
         where, table = held["splits"]
         result.splits = _splits(where, _in_order(where, table, samples, notes), frame)
@@ -115,6 +139,14 @@ def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> t
             msg = f"{where} has {len(names)} names, expected one for each of the {frame.n_kernels} kernels"
             raise InputError(msg)
     return result, names
+
+
+def taken_by_position(where: str, names: Sequence[str]) -> str:
+    """What is said where nothing but their order tells which names belong to which rows."""
+    return (
+        f"row i was taken for the i-th name in {where} ({names[0]} is row 0), since the rows have no names; if they "
+        "stand in another order, give their names in that order (order=, --order FILE)"
+    )
 
 
 def _only(role: str, tables: Sequence[tuple[str, LabelTable]], notes: list[str]) -> tuple[str, LabelTable] | None:
@@ -138,7 +170,7 @@ def samples_in(found: Sequence[SideData], role: str, notes: list[str]) -> tuple[
 def _in_order(where: str, table: LabelTable, samples: Sequence[str] | Array | None, notes: list[str]) -> LabelTable:
     names = None if samples is None else tuple(map(str, samples))
     ordered = in_order(where, table, names)
-    if ordered is not table:
+    if ordered is not table and not (names and same_order(table.row_names or (), names)):
         notes.append(f"{where} was put into the order of the samples, by name")
     return ordered
 

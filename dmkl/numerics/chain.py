@@ -55,6 +55,11 @@ class Step(ABC):
     weights: Array | None = None
     """(cols,), what each column sample counts in its statistics; all alike where None."""
 
+    @property
+    def vectors(self) -> Array | None:
+        """(cols, b): the block whose products it needs in place of the means; None where it needs the means."""
+        return None
+
     @abstractmethod
     def fit(self, state: ChainState) -> FittedStep:
         """The step with its statistics, for kernels as the steps before it have left them.
@@ -116,6 +121,20 @@ class FittedStep(Step):
 
     def fit(self, state: ChainState) -> FittedStep:
         """The same step for the rows of a view of new samples."""
+        return self
+
+    def of_samples(self, samples: Array, covariates: Any = None) -> Self:
+        """The step for rows that are new samples of these names; InputError if it lacks what it must know of them.
+
+        `covariates` are those of samples by name, where it takes some out, in place of those that it has kept.
+        """
+        return self
+
+    def mirrored(self, places: Index) -> FittedStep:
+        """The step between new samples, for single entries: fitted to rows of which `places` are the training samples.
+
+        It is the step of a square view over these rows, by the statistics of the training samples among them.
+        """
         return self
 
     def right(self, j: int, v: Array) -> Array:

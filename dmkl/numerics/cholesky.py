@@ -57,6 +57,13 @@ class Cholesky:
         _call("potrs", self.lower, b"L", m, solved.size // max(m, 1), self.lower, m, solved, m)
         return solved
 
+    def half_solve(self, b: Array) -> Array:
+        """L⁻¹B for B (m, c), so that (L⁻¹B)ᵀL⁻¹B = BᵀA⁻¹B: half the flops of A⁻¹B; a column-major B is overwritten."""
+        m = len(self.lower)
+        solved = np.asfortranarray(b, dtype=self.lower.dtype)
+        _call("trtrs", self.lower, b"L", b"N", b"N", m, solved.shape[1], self.lower, m, solved, m)
+        return solved
+
     def inverse_columns(self, start: int, stop: int) -> Array:
         """Columns of L⁻¹ from their diagonal on, (m − start, stop − start): above it L⁻¹ is zero."""
         m, width = len(self.lower), stop - start

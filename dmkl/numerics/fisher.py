@@ -20,18 +20,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
+from dmkl.unknown import is_known
 
 __all__ = [
     "Certificate",
     "Kind",
+    "Support",
     "Targets",
     "as_exponent",
     "certify",
@@ -39,7 +40,6 @@ __all__ = [
     "dual_norm",
     "encode_targets",
     "encode_values",
-    "is_known",
     "norm",
     "onto_sphere",
     "slopes",
@@ -188,8 +188,7 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
     Labels are (m,), whole numbers or strings that can be sorted, or (m, tasks) of 0 and 1, or of −1 and 1; `tasks`
     names the latter in messages. Binary: a_i = 1/m⁺ for the second of the two sorted classes, −1/m⁻ for the first (JMLR
     Eq. 4). Multiclass: h_ik = √(m/m_k) − √(m_k/m) where y_i = k, −√(m_k/m) elsewhere (JMLR Eq. 18). Multilabel: each
-    column of a 0/1 matrix is a binary problem over the samples whose label is known: NaN, None and empty strings are
-    unknown labels.
+    column of a 0/1 matrix is a binary problem over the samples whose label is known (see `dmkl.unknown.is_known`).
 
     InputError is raised if the length is not m = `n_samples`, a label is no class or infinite, one of (m,) labels is
     missing, or there is one class only.
@@ -239,8 +238,8 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
 def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) -> Targets:
     """Turn numbers into the targets of ridge regression: each less its mean, H = y − ȳ.
 
-    Numbers are (m,), or (m, targets) for independent problems, each over the samples whose value is known: NaN, None
-    and empty strings are unknown values. `names` names the targets in messages.
+    Numbers are (m,), or (m, targets) for independent problems, each over the samples whose value is known (see
+    `dmkl.unknown.is_known`). `names` names the targets in messages.
 
     InputError is raised if the length is not m = `n_samples`, a value is no number or infinite, one of (m,) values is
     missing, or all values of a target are the same.
@@ -263,13 +262,6 @@ def encode_values(y: npt.ArrayLike, n_samples: int, names: Array | None = None) 
         means[k] = value.mean()
         problems.append((value - means[k])[:, None])
     return Targets("regression", np.zeros(0), tuple(problems), labels, rows, means)
-
-
-def is_known(labels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Which labels are known: all but NaN, None and empty strings."""
-    found = np.asarray(labels)
-    known = ~pd.isna(found)
-    return np.asarray(known if found.dtype.kind in "biuf" else known & (found != ""))
 
 
 def with_unknown(labels: npt.ArrayLike, code: Any = None) -> Array:
@@ -378,7 +370,8 @@ def _class_of(h: Float) -> Index:
 class Certificate:
     """How far a pair (α, β) can be from the optimum, proven from the pair alone.
 
-    For any α, F(α) = ¼‖α‖² − tr(Hᵀα) + ‖q(α)‖_p* bounds the optimum from above. For any β in the ball,
+    For any α, F(α) = ¼‖α‖² − tr(Hᵀα) + h(q(α)) bounds the optimum from above, h(q) being the maximum of βᵀq over the
+    weights that may be: ‖q‖_p* for the ball of norm p (JMLR), others in `dmkl.solvers.weight_sets`. For any such β,
     S(α, β) − ‖R‖² bounds it from below, where R = H − ½α − (1/2λ)K(β)α is the residual of the α-step: S is quadratic in
     α with Hessian A = ½(I + K(β)/λ) and gradient −R, so its minimum over α lies ½ tr(RᵀA⁻¹R) below, and A ⪰ ½I because
     the kernels are positive semidefinite. Hence the optimum lies in [S − ‖R‖², F].
@@ -418,8 +411,17 @@ def slopes(alpha: Float, products: Array, lam: float) -> Float:
     return np.asarray(np.einsum("mc,nmc->n", alpha, products, dtype=np.float64) / (4.0 * lam))
 
 
-def certify(alpha: Float, products: Array, beta: Float, h: Float, lam: float, p: float) -> tuple[Certificate, Float]:
-    """Certify a pair α (m, c), β (n,) ≥ 0 with ‖β‖_p ≤ 1 for targets H (m, c); also the residual R, (m, c).
+class Support(Protocol):
+    """A set of weights as the certificate knows it."""
+
+    def support(self, q: Float) -> float:
+        """The maximum of βᵀq over the set, or a bound of it."""
+
+
+def certify(
+    alpha: Float, products: Array, beta: Float, h: Float, lam: float, weights: Support
+) -> tuple[Certificate, Float]:
+    """Certify a pair α (m, c) and β (n,) of the set of weights for targets H (m, c); also the residual R, (m, c).
 
     Everything is computed from α itself and the products K_jα (n, m, c), in float64: quantities that an iteration
     carries along can drift, and would certify values that the returned pair does not have.
@@ -430,7 +432,7 @@ def certify(alpha: Float, products: Array, beta: Float, h: Float, lam: float, p:
     residual = h - 0.5 * alpha - combined / (2.0 * lam)
     certificate = Certificate(
         objective=linear + float(beta @ q),
-        upper=linear + dual_norm(q, p),
+        upper=linear + weights.support(q),
         residual_sq=float(np.sum(residual * residual)),
         slopes=q,
     )

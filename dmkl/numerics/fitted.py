@@ -10,6 +10,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Index
 from dmkl.numerics.chain import ChainState, FittedStep, KernelSum
+from dmkl.numerics.residualizing import Residualizing
 
 __all__ = ["Centering", "CenteringOfColumns", "CosineScaling", "Scaling", "Take", "Weighing", "load_step", "mean_over"]
 
@@ -39,6 +40,13 @@ class Centering(FittedStep):
 
     def fit(self, state: ChainState) -> Centering:
         return replace(self, row_mean=state.row_mean, square=False)
+
+    def mirrored(self, places: Index) -> Centering:
+        # The mean of the means over the training samples is that of all, of which the others have no weight.
+        assert self.row_mean is not None
+        weights = np.zeros(self.row_mean.shape[1])
+        weights[places] = 1.0 / len(places) if self.weights is None else self.weights
+        return Centering(self.row_mean, weights=weights)
 
     def training(self) -> Centering:
         return replace(self, row_mean=self.col_mean, square=True)
@@ -175,6 +183,10 @@ class CosineScaling(FittedStep):
         state.check_diagonal(diagonal)
         return replace(self, row_scale=diagonal**-0.5)
 
+    def mirrored(self, places: Index) -> CosineScaling:
+        assert self.row_scale is not None
+        return CosineScaling(self.row_scale, self.row_scale)
+
     def training(self) -> CosineScaling:
         return replace(self, row_scale=self.col_scale)
 
@@ -309,7 +321,9 @@ class Take(FittedStep):
         total.take(self.rows)
 
 
-_FITTED: dict[str, type[FittedStep]] = {kind.name: kind for kind in (Centering, Scaling, CosineScaling, Weighing, Take)}
+_FITTED: dict[str, type[FittedStep]] = {
+    kind.name: kind for kind in (Centering, Residualizing, Scaling, CosineScaling, Weighing, Take)
+}
 
 
 def load_step(described: Mapping[str, Any], arrays: Mapping[str, Array]) -> FittedStep:

@@ -9,7 +9,7 @@ Every function is made in two steps, so that kernels that differ in a parameter 
        l1           Σ_k |x_k − y_k|
        chi2         Σ_k (x_k − y_k)²/(x_k + y_k), 0/0 = 0
        minimum      Σ_k w_k min(x_k, y_k)
-       given        the entries of a matrix of distances
+       given        the entries of a square matrix, of distances or of a kernel
        noise        a number in [0, 1) that two samples have in common
 
 2. the *entries*, an elementwise function of it.
@@ -56,6 +56,7 @@ STATISTIC = {
     "laplacian": "l1",
     "chi2": "chi2",
     "distance": "given",
+    "precomputed": "given",
     "intersection": "minimum",
     "pyramid": "minimum",
     "proximity": "minimum",
@@ -170,7 +171,7 @@ def entries(
 
 
 def diagonal(function: str, parameters: Mapping[str, Any], row_sizes: Float) -> Float:
-    """k(x, x) of samples with these sizes, (rows,); of `distance` and `random` it is not a function of them."""
+    """k(x, x) of samples with these sizes, (rows,); of a square matrix it tells that of `distance`."""
     if function in BANDED:
         return np.ones_like(row_sizes)
     if function == "polynomial":

@@ -1,6 +1,7 @@
 """The steps: centering, normalizing, taking samples.
 
     center          K ↦ (I − 11ᵀ/m) K (I − 11ᵀ/m)              mean over the training (column) samples
+    residualize     K ↦ PKP, P off the mean and covariates      `dmkl.numerics.residualizing`
     trace           K ↦ K / tr K                                unit trace
     multiplicative  K ↦ K / (tr K/m − 1ᵀK1/m²)                  unit variance in feature space
     cosine          K ↦ D K D,  D_ii = K_ii^(−1/2)              unit norm in feature space (spherical)
@@ -19,10 +20,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.numerics.chain import ChainState, Step
+from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fitted import Centering, CosineScaling, Scaling, mean_over
 
 __all__ = ["NORMALIZATIONS", "STEPS", "as_step", "as_steps"]
@@ -107,8 +110,8 @@ def as_step(name: str, weights: Array | None = None) -> Step:
     return step if weights is None or not step.needs_training else replace(step, weights=weights)  # type: ignore[type-var]
 
 
-def as_steps(steps: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The names of steps in the order in which they are applied.
+def as_steps(steps: str | Iterable[str | Covariates] | None) -> tuple[Any, ...]:
+    """The names of steps, and covariates, in the order in which they are applied.
 
     Parameters
     ----------
@@ -124,10 +127,10 @@ def as_steps(steps: str | Iterable[str] | None) -> tuple[str, ...]:
         steps = [] if steps.strip() in ("", "none") else [name.strip() for name in re.split("[,+]", steps)]
     found = () if steps is None else tuple(steps)
     for name in found:
-        if name not in STEPS:
+        if not isinstance(name, Covariates) and name not in STEPS:
             msg = (
                 f"steps takes names of steps in the order in which they are applied, of {', '.join(STEPS)}, such as "
-                f"('center', 'trace'); got {name!r}"
+                f"('center', 'trace'), or residualize(Z) among them; got {name!r}"
             )
             raise InputError(msg)
     return found

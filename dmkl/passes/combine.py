@@ -7,8 +7,8 @@ tiles together, centers the sum and factorizes A = ½(I + K(β)/λ).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,11 +47,18 @@ def direct_bytes(view: View, n_systems: int) -> int:
     return int(8 * n_systems * (tiles + base * base + taking))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class FactorHandle:
-    """A factor where it lies: in this process, or, as a future, on the worker that made it."""
+    """A factor where it lies: in this process, or, as a future, on the worker that made it.
+
+    A worker that leaves takes its factors along, and Dask has forgotten the pass that led to them: the handle keeps
+    what that pass needs, and `held` is then what it makes again.
+    """
 
     held: Any
+    lens: Lens
+    combination: Combination
+    lam: float
 
 
 def solve_by_factors(factors: Sequence[FactorHandle], blocks: Sequence[Float]) -> list[Float]:
@@ -71,12 +78,27 @@ def _by_factors(
     client = active_client()
     if client is None:
         return [_pinned(function, factor.held, *own) for factor, *own in zip(factors, *blocks, strict=True)]
-    sent = [send_all({f"{name}-{k}": b for k, b in enumerate(some)}, broadcast=False) for some in blocks]
-    found = [
-        client.submit(_pinned, function, factor.held, *own, pure=False, key=f"alpha-{name}-{uuid.uuid4().hex}")
-        for factor, *own in zip(factors, *sent, strict=True)
-    ]
-    return list(client.gather(found))
+
+    def run() -> list[Float]:
+        lost = [factor for factor in factors if factor.held.status != "finished"]
+        for factor, made in zip(lost, _made_again(lost), strict=True):
+            factor.held = made.held
+        sent = [send_all({f"{name}-{k}": b for k, b in enumerate(some)}, broadcast=False) for some in blocks]
+        found = [
+            client.submit(_pinned, function, factor.held, *own, pure=False, key=f"alpha-{name}-{uuid.uuid4().hex}")
+            for factor, *own in zip(factors, *sent, strict=True)
+        ]
+        return list(client.gather(found))
+
+    return again(run, f"alpha-{name}")
+
+
+def _made_again(lost: Sequence[FactorHandle]) -> list[FactorHandle]:
+    """Factors that went with their workers, by one more pass for all of them."""
+    if not lost:
+        return []
+    combinations = [replace(factor.combination, lens=number) for number, factor in enumerate(lost)]
+    return factor_pass([factor.lens for factor in lost], combinations, [factor.lam for factor in lost])
 
 
 def _pinned(function: Callable[..., Float], factor: Factor, *blocks: Float) -> Float:
@@ -92,6 +114,11 @@ def factor_pass(
     The lenses are square views of the same kernels. IndefiniteKernelError if one of them is not positive definite.
     """
 
+    def handles(made: Iterable[Any]) -> list[FactorHandle]:
+        return [
+            FactorHandle(held, lenses[c.lens], c, lam) for held, c, lam in zip(made, combinations, lams, strict=True)
+        ]
+
     def run() -> list[FactorHandle]:
         plan = SumPlan.of(lenses, combinations)
         tasks = plan.tasks(_sum_tiles)
@@ -100,13 +127,13 @@ def factor_pass(
         threads = max(factor_threads(plan.lenses[c.lens].view.shape[1]) for c in combinations)
         if active_client() is None and threads > 1:  # one after another, each on all cores
             found = execute(parts, tasks, plan.name)
-            return [FactorHandle(_factor(found, number, plan.lenses, c.lens, lam)) for number, (c, lam) in wanted]
+            return handles(_factor(found, number, plan.lenses, c.lens, lam) for number, (c, lam) in wanted)
         factor = delayed(_factor, pure=False)
         factors = [
             factor(parts, number, plan.sent[0], c.lens, lam, dask_key_name=f"cholesky-{number}-{plan.token}")
             for number, (c, lam) in wanted
         ]
-        return [FactorHandle(held) for held in execute(factors, tasks, plan.name, keep=True)]
+        return handles(execute(factors, tasks, plan.name, keep=True))
 
     return again(run, "combine")
 

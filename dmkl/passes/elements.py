@@ -8,12 +8,12 @@ import dask.array as da
 import numpy as np
 from dask.delayed import Delayed, delayed
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.chain import ChainState, Fitted
 from dmkl.passes.execute import graph_token, machine, send
-from dmkl.passes.view import View
+from dmkl.passes.view import Lens, View
 
-__all__ = ["entries", "view_blocks"]
+__all__ = ["entries", "view_blocks", "weighted_blocks"]
 
 
 def raw_block(view: View, k: int, rows: Index, cols: Index) -> Array:
@@ -79,3 +79,51 @@ def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> d
 
 def _block(view: View, state: ChainState, kernel: int, rows: Index, cols: Index) -> Array:
     return entries(view, state.fitted, kernel, rows, cols)[None]
+
+
+def weighted_blocks(lens: Lens, weights: Float, chunk: int | None = None) -> da.Array:
+    """Σ_j w_j K_j after all steps for each row of `weights`, (sets, rows, columns), as a lazy array, a block a task.
+
+    A block has all sets, whose tiles are read once for them. Of a square view the blocks below the diagonal are those
+    above it, turned.
+    """
+    view = lens.view
+    _, n_rows, n_cols = view.shape
+    side = view.source.tiling.tile if chunk is None else chunk
+    if 0 in (n_rows, n_cols):
+        nothing: da.Array = da.zeros((len(weights), n_rows, n_cols))
+        return nothing
+    token = graph_token(machine(), lens, weights, side)
+    shared = send((lens, weights), f"weighted-lens-{token}")
+    block, turned = delayed(_weighted, pure=False), delayed(_turned, pure=False)
+    starts = [range(0, n, side) for n in (n_rows, n_cols)]
+    made: dict[tuple[int, int], Delayed] = {}
+    layers: list[list[da.Array]] = []
+    for a, r in enumerate(starts[0]):
+        layers.append([])
+        for b, c in enumerate(starts[1]):
+            rows, cols = np.arange(r, min(r + side, n_rows)), np.arange(c, min(c + side, n_cols))
+            key = f"weighted-{a}-{b}-{token}"
+            if view.is_square and b < a:
+                made[a, b] = turned(made[b, a], dask_key_name=key)
+            else:
+                made[a, b] = block(shared, rows, cols, dask_key_name=key)
+            shape = (len(weights), len(rows), len(cols))
+            layers[-1].append(da.from_delayed(made[a, b], shape, dtype=np.dtype(np.float64)))
+    whole: da.Array = da.block(layers)
+    return whole
+
+
+def _weighted(shared: tuple[Lens, Float], rows: Index, cols: Index) -> Float:
+    lens, weights = shared
+    total = np.zeros((len(weights), len(rows), len(cols)))
+    for kernel in np.flatnonzero(weights.any(axis=0)):
+        part = entries(lens.view, lens.fitted, int(kernel), rows, cols)
+        for own, weight in zip(total, weights[:, kernel], strict=True):
+            if weight:
+                own += weight * part
+    return total
+
+
+def _turned(block: Float) -> Float:
+    return block.transpose(0, 2, 1)

@@ -34,13 +34,16 @@ __all__ = [
     "active_client",
     "again",
     "check_memory",
+    "check_scheduler",
     "check_shared",
     "computing_here",
     "execute",
     "graph_token",
+    "keeping",
     "machine",
     "send",
     "send_all",
+    "told_workers",
 ]
 
 Result = TypeVar("Result")
@@ -78,6 +81,19 @@ def computing_here(where: Machine) -> Iterator[None]:
         _HERE.reset(token)
 
 
+_KEPT: ContextVar[int] = ContextVar("dmkl-kept", default=0)
+
+
+@contextmanager
+def keeping(n_bytes: int) -> Iterator[None]:
+    """Leave so much of this machine's budget to what this process itself holds inside this context."""
+    token = _KEPT.set(_KEPT.get() + n_bytes)
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
 def active_client() -> Client | None:
     """The `distributed` client that a computation would go to now, if any."""
     # Whoever has a client has imported distributed, which takes long.
@@ -99,11 +115,11 @@ def machine() -> Machine:
         return here
     client = active_client()
     if client is None:
-        slots, budget = _local_slots(), settings.memory_budget_bytes()
+        slots, budget = _local_slots(), max(1, settings.memory_budget_bytes() - _KEPT.get())
         return Machine(slots, slots, budget // slots, budget)
     if client.status != "running":
         raise _scheduler_lost()
-    workers = look_at(client, _workers(client))
+    workers = look_at(client, _workers(client), _KEPT.get())
     chosen = common(workers)
     per_place: Counter[tuple[str, str]] = Counter()
     for worker in chosen:
@@ -122,12 +138,12 @@ def _local_slots() -> int:
     if scheduler in ("sync", "synchronous", "single-threaded"):
         return 1
     asked = dask.config.get("num_workers", None)
-    return settings.available_cores() if asked is None else int(asked)
+    return settings.tasks_at_once() if asked is None else int(asked)
 
 
 def _workers(client: Client) -> Mapping[str, Any]:
     deadline = time.monotonic() + float(settings.get("workers-timeout"))
-    while not (workers := _told_workers(client)):
+    while not (workers := told_workers(client)):
         if time.monotonic() > deadline:
             msg = (
                 f"the cluster at {client.scheduler_info(n_workers=0)['address']} has given no worker within "
@@ -139,7 +155,8 @@ def _workers(client: Client) -> Mapping[str, Any]:
     return workers
 
 
-def _told_workers(client: Client) -> Mapping[str, Any]:
+def told_workers(client: Client) -> Mapping[str, Any]:
+    """What the scheduler says of its workers now, by address; SchedulerLostError if it is gone."""
     if client.scheduler is None:
         raise _scheduler_lost()
     # `client.scheduler_info` returns what the client keeps, which its own periodic question, without the workers, may
@@ -170,15 +187,13 @@ def check_shared(folder: Path, what: str, way_out: str) -> None:
         raise InputError(msg)
 
 
-def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str) -> None:
-    """Refuse work whose parts, `needed` in bytes, add up to more than is allowed: MemoryBudgetError."""
+def check_memory(what: str, needed: dict[str, int], allowed: int, way_out: str, place: str = "in one task") -> None:
+    """Refuse work whose parts, `needed` in bytes, add up to more than is allowed at one place: MemoryBudgetError."""
     total = sum(needed.values())
     if total <= allowed:
         return
     parts = ", ".join(f"{name} {_size(n)}" for name, n in needed.items())
-    msg = (
-        f"{what} would take {_size(total)} of memory in one task ({parts}), and {_size(allowed)} are allowed. {way_out}"
-    )
+    msg = f"{what} would take {_size(total)} of memory {place} ({parts}), and {_size(allowed)} are allowed. {way_out}"
     raise MemoryBudgetError(msg)
 
 
@@ -272,8 +287,7 @@ def again(run: Callable[[], Result], what: str) -> Result:
         try:
             return run()
         except (CancelledError, OSError) as error:  # CommClosedError is an OSError
-            if client.status != "running":
-                raise _scheduler_lost(what) from error
+            check_scheduler(client, what, error)
             if not isinstance(error, CancelledError | CommClosedError):
                 raise
             lost = error
@@ -282,6 +296,12 @@ def again(run: Callable[[], Result], what: str) -> Result:
         "want of memory. Give the workers more memory, or set dmkl.memory or dmkl.block-width lower"
     )
     raise WorkerLostError(msg) from lost
+
+
+def check_scheduler(client: Client, what: str, error: BaseException) -> None:
+    """Raise SchedulerLostError where an error comes of a scheduler that is gone."""
+    if client.status != "running":
+        raise _scheduler_lost(what) from error
 
 
 def _scheduler_lost(what: str = "the computation") -> SchedulerLostError:
@@ -318,7 +338,9 @@ def _executed(
         return _on_cluster(client, results, units, sizes, watch, keep)
     with Callback(posttask=lambda key, *_: watch.advance(sizes.get(key, 0))):
         schedule = get_scheduler(collections=results) if _HERE.get() is None else get_sync
-        return list(schedule(_tasks_of(results), [result.key for result in results]))
+        # Dask's own number of threads may be more than memory, or what a batch system grants, allows.
+        slots = _local_slots()
+        return list(schedule(_tasks_of(results), [result.key for result in results], num_workers=slots))
 
 
 def _tasks_of(results: Sequence[Delayed]) -> dict[Any, Any]:
@@ -344,13 +366,11 @@ def _on_cluster(
     wanted, watched = futures[: len(results)], futures[len(results) :]
     kept = {future.key for future in wanted}
     del futures
-    ended = as_completed(watched)
-    if allowed is not None:
-        watching = {future.key for future in watched}
-        ended.update([future for future in wanted if future.key not in watching])
+    watching = {future.key for future in watched}
+    ended = as_completed([*watched, *(future for future in wanted if future.key not in watching)])
     del watched
     try:
-        for future in ended if allowed is None else _while_any_is_left(client, allowed, ended):
+        for future in _as_they_end(client, allowed, ended):
             watch.advance(sizes.get(str(future.key), 0))
             if future.status == "error":
                 break
@@ -376,19 +396,22 @@ def _on_cluster(
 _LOOK_SECONDS = 2.0
 
 
-def _while_any_is_left(client: Client, allowed: Sequence[str], ended: as_completed) -> Iterator[Any]:
-    """The futures of tasks that may run on some of the workers alone, as they end.
+def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_completed) -> Iterator[Any]:
+    """The futures of tasks as they end, while there are workers for them: Dask would wait for one without end.
 
-    CancelledError once none of these is left: Dask would wait for one without end, though there may be others.
+    NoWorkersError once there has been none for as long as workers are waited for; CancelledError where there are some,
+    but none of those that tasks may run on.
     """
     looked = time.monotonic()
     while not ended.is_empty():
         if ended.has_ready():
             yield next(ended)
             continue
-        time.sleep(0.02)
+        with ended.thread_condition:
+            ended.thread_condition.wait(0.1)
         if time.monotonic() - looked > _LOOK_SECONDS:
+            there = told_workers(client) or _workers(client)
             looked = time.monotonic()
-            if not set(allowed) & set(_told_workers(client)):
+            if allowed is not None and not set(allowed) & set(there):
                 msg = "the workers with enough memory are gone"
                 raise CancelledError(msg)

@@ -6,6 +6,7 @@ receive the result; otherwise each task does it for each of its kernels.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from dmkl.passes.lanes import Lane
 from dmkl.passes.riders import Columns
 from dmkl.passes.view import Lens
 
-__all__ = ["Loaded", "is_whole", "loaded"]
+__all__ = ["Loaded", "is_whole", "loaded", "offsets_of"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class Loaded:
     begin."""
     offsets: list[list[Array | None]]
     """For each of the columns what the offsets of its steps need (see `Fitted.left`)."""
+
+    def __sizeof__(self) -> int:
+        vectors = [v for lane in self.blocks for v, _ in lane]
+        return sum(array.nbytes for array in [*vectors, *itertools.chain(*self.offsets)] if array is not None)
 
     def aligned(self) -> Loaded:
         """The same, aligned in memory.
@@ -45,6 +50,11 @@ def loaded(lenses: Sequence[Lens], columns: Sequence[Columns], lanes: Sequence[L
         [_cut(lane, [carried[position][0] for position in lane.columns]) for lane in lanes],
         [offsets for _, offsets in carried],
     )
+
+
+def offsets_of(lens: Lens, kernel: int, c: Columns) -> list[Array | None]:
+    """What the offsets of the steps need of the vectors, for the kernel at this position."""
+    return lens.fitted.right(kernel, _aligned(c.block))[1]
 
 
 def _carried(lens: Lens, kernel: int, c: Columns) -> tuple[Array, list[Array | None]]:

@@ -67,21 +67,14 @@ class HeldTiles:
             cut = [(tuple(task for task in tasks if (task.i, task.j) in pairs), held) for pairs, held in parts]
             wanted = [(chosen, held) for chosen, held in [*cut, (missing, None)] if chosen] or [((), None)]
             found += [
-                (Unit(np.array([place]), chosen, first=position == 0), held)
+                (Unit(np.array([place]), chosen, first=position == 0, whole=len(wanted) == 1), held)
                 for position, (chosen, held) in enumerate(wanted)
             ]
         return found
 
 
-def _load(source: TileSource | bytes, keys: list[TileKey]) -> dict[TileKey, Array]:
-    opened: TileSource
-    if isinstance(source, bytes):
-        from distributed.protocol.pickle import loads
-
-        opened = loads(source)
-    else:
-        opened = source
-    return {key: np.array(tile) for key, tile in opened.stream(keys)}
+def _load(source: TileSource, keys: list[TileKey]) -> dict[TileKey, Array]:
+    return {key: np.array(tile) for key, tile in source.stream(keys)}
 
 
 def _usable(held: Any) -> bool:
@@ -100,15 +93,9 @@ def persisted(view: View) -> View:
         "Leave out persist(), select fewer kernels or add workers",
     )
     client = active_client()
-    # A node of the graph, and not sent ahead: what a worker takes along when it dies can then be loaded again. As
-    # bytes, so that the scheduler, which may not see the store, does not open it.
+    # A node of the graph, and not sent ahead: what a worker takes along when it dies can then be loaded again.
     token = uuid.uuid4().hex
-    source: TileSource | bytes = view.source
-    if client is not None:
-        from distributed.protocol.pickle import dumps
-
-        source = dumps(source)
-    shared = delayed(source, name=f"load-source-{token}", traverse=False)
+    shared = delayed(view.source, name=f"load-source-{token}", traverse=False)
     parts: dict[int, list[tuple[frozenset[tuple[int, int]], Any]]] = {int(k): [] for k in view.kernels}
     tasks: list[tuple[Delayed, int]] = []
     owners: list[tuple[int, frozenset[tuple[int, int]]]] = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,57 +23,49 @@ from dmkl.passes.lanes import Lane, lanes_of
 from dmkl.passes.loading import Loaded, loaded
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.riders import Columns
-from dmkl.passes.sweep import Partial, Workbench, merge, sweep
+from dmkl.passes.sweep import Partial, Workbench, finish, merge, merge_partials, sweep
 from dmkl.passes.units import Unit, units_of
 from dmkl.passes.view import Lens, TileKey, covering
 
-__all__ = ["PassGraph", "add_in_tree", "pass_bytes", "pass_graph", "run_pass"]
+__all__ = ["PassGraph", "Then", "add_in_tree", "alone", "part_bytes", "pass_bytes", "pass_graph", "run_pass"]
 
 _FAN_IN = 8
 """Results added by one task: few enough to bound its memory, many enough to keep the tree flat."""
+
+
+Then = Callable[[int, tuple[int, ...]], Callable[[Partial], Any]]
+"""For a group of kernels, its number and their positions: what becomes of their results where they are made."""
 
 
 @dataclass(frozen=True)
 class PassGraph:
     """The tasks of one pass, none of them run."""
 
-    units: list[tuple[Unit, Delayed, int]]
-    """Each with the kernels it covers and the bytes it reads."""
-    parts: list[list[Delayed]]
-    """For each unit and each of the columns, that unit's part of the result."""
-    columns: list[Columns]
-    name: str
+    units: list[tuple[Delayed, int]]
+    """Those that read tiles, each with the bytes it reads."""
+    groups: list[tuple[tuple[int, ...], Delayed]]
+    """Kernels, by position, and their results for the columns that are no sums over all kernels; or what `then` makes
+    of them."""
+    sums: Delayed | None
+    """The results for those that are."""
     token: str
-    """Prefix and end of every key."""
-
-    def total(self, position: int) -> list[Delayed]:
-        """The results for the columns at `position`: one Delayed for a sum, one for each group of kernels otherwise."""
-        name = f"{self.name}-add-{position}"
-        if self.columns[position].want == "sum":
-            return [add_in_tree([parts[position] for parts in self.parts], name)]
-        groups: dict[int, list[Delayed]] = {}
-        for (unit, _, _), parts in zip(self.units, self.parts, strict=True):
-            groups.setdefault(int(unit.kernels[0]), []).append(parts[position])
-        return [add_in_tree(group, name) for group in groups.values()]
-
-    def group_sizes(self) -> list[int]:
-        """Kernels in each group of `total`."""
-        return [len(unit.kernels) for unit, _, _ in self.units if unit.first]
+    """The end of every key."""
 
 
-def add_in_tree(parts: list[Delayed], name: str) -> Delayed:
-    """The sum of some results, by tasks that add a few each; `name` is the prefix of their keys."""
+def add_in_tree(parts: list[Delayed], name: str, add: Callable[[list[Any]], Any] = merge) -> Delayed:
+    """The sum of some results, by tasks that `add` a few each; `name` is the prefix of their keys."""
     for level in itertools.count():
         if len(parts) == 1:
             break
-        chunks = [parts[start : start + _FAN_IN] for start in range(0, len(parts), _FAN_IN)]
-        parts = [
-            chunk[0]
-            if len(chunk) == 1
-            else delayed(merge, pure=False)(chunk, dask_key_name=f"{name}.{level}-{chunk[0].key}")
-            for chunk in chunks
-        ]
+        parts = _added(parts, f"{name}.{level}", add)
     return parts[0]
+
+
+def _added(parts: list[Delayed], name: str, add: Callable[[list[Any]], Any]) -> list[Delayed]:
+    """Fewer results of the same sum."""
+    chunks = [parts[start : start + _FAN_IN] for start in range(0, len(parts), _FAN_IN)]
+    call = delayed(add, pure=False)
+    return [chunk[0] if len(chunk) == 1 else call(chunk, dask_key_name=f"{name}-{chunk[0].key}") for chunk in chunks]
 
 
 def pass_graph(
@@ -81,12 +74,17 @@ def pass_graph(
     name: str,
     token: str | None = None,
     fitted: Delayed | None = None,
+    then: Then | None = None,
+    vectors: Callable[[], Sequence[Array]] | None = None,
 ) -> PassGraph:
     """Build the tasks of one pass; nothing is computed.
 
     The lenses are views of the same kernels of one source; each of the columns goes through one of them. `name` is the
     prefix of every key, such as ``apply-pass-3``, and `token` identifies the work for its end, a new one each time
     where it is missing. `fitted` stands in for the statistics of a single lens where they are still to be computed.
+    With `then`, what it gives for a group of kernels is called with their results by the task that has made them, so
+    that these move nowhere; there are no sums among the columns then. `vectors` gives the blocks of the columns, whose
+    own have only their shape then: a task calls it, so that this process need not hold them.
     """
     where = machine()
     view = covering([lens.view for lens in lenses])
@@ -97,20 +95,61 @@ def pass_graph(
     cut = _units(lenses, columns, where)
     # One node for what every task takes: the graph holds it once, a worker receives it once.
     parts_of = [unit for unit, _ in cut]
-    (shared,) = send_all({f"{name}-shared-{token}": _shared(lenses, columns, parts_of, fitted, bench)})
-    units, parts = [], []
-    for number, (unit, held) in enumerate(cut):
-        task = delayed(_sweep_part, pure=False)(
-            shared, fitted, number, where.slots_per_host, held, dask_key_name=f"{name}-{number}-{token}"
+    riding = columns if vectors is None else [c.without_vectors() for c in columns]
+    load_here = fitted is None and vectors is None
+    (shared,) = send_all({f"{name}-shared-{token}": _shared(lenses, riding, parts_of, bench, load=load_here)})
+    if vectors is not None:
+        shared = delayed(_with_vectors, pure=False)(shared, vectors, dask_key_name=f"{name}-vectors-{token}")
+    sweeping = delayed(_sweep_part, pure=False)
+    members: dict[int, list[int]] = {}
+    for number, unit in enumerate(parts_of):
+        members.setdefault(int(unit.kernels[0]), []).append(number)
+    kernels = [tuple(parts_of[numbers[0]].kernels.tolist()) for numbers in members.values()]
+    units: list[tuple[Delayed, int]] = []
+    for group, numbers in enumerate(members.values()):
+        for number in numbers:
+            unit, held = cut[number]
+            last = then(group, kernels[group]) if then is not None and unit.whole else None
+            key = f"{name}-{number}-{token}"
+            task = sweeping(shared, fitted, number, where.slots_per_host, held, last, dask_key_name=key)
+            units.append((task, len(unit.kernels) * len(unit.tiles) * view.bytes_per_tile))
+    sums = [k for k, c in enumerate(columns) if c.want == "sum"]
+    others = [k for k, c in enumerate(columns) if c.want != "sum"]
+    groups: list[tuple[tuple[int, ...], Delayed]] = []
+    for group, numbers in enumerate(members.values() if others else ()):
+        parts = [_some(units[number][0], others, columns, f"{name}-part-{number}") for number in numbers]
+        if parts_of[numbers[0]].whole:
+            groups.append((kernels[group], parts[0]))
+            continue
+        while len(parts) > _FAN_IN:
+            parts = _added(parts, f"{name}-add", merge_partials)
+        last = None if then is None else then(group, kernels[group])
+        key = f"{name}-finish-{group}-{token}"
+        finished = delayed(_finish, pure=False)(
+            shared, fitted, kernels[group][0], others, parts, last, dask_key_name=key
         )
-        units.append((unit, task, len(unit.kernels) * len(unit.tiles) * view.bytes_per_tile))
-        parts.append(
-            [
-                delayed(operator.getitem, pure=False)(task, k, dask_key_name=f"{name}-part-{number}.{k}-{token}")
-                for k in range(len(columns))
-            ]
-        )
-    return PassGraph(units, parts, list(columns), name, token)
+        groups.append((kernels[group], finished))
+    total = None
+    if sums:
+        parts = [_some(task, sums, columns, f"{name}-sums-{number}") for number, (task, _) in enumerate(units)]
+        total = add_in_tree(parts, f"{name}-add", merge_partials)
+    return PassGraph(units, groups, total, token)
+
+
+def alone(group: int, kernels: tuple[int, ...]) -> Callable[[Partial], Any]:
+    """For `then`, of a pass with one block of columns: the result itself, and no list of one."""
+    return operator.itemgetter(0)
+
+
+def _some(task: Delayed, positions: list[int], columns: Sequence[Columns], name: str) -> Delayed:
+    """The results of some of the columns: those of a task itself where it has no others, which would move along."""
+    if len(positions) < len(columns):
+        task = delayed(_pick, pure=False)(task, positions, dask_key_name=f"{name}-{task.key}")
+    return task
+
+
+def _pick(partial: Partial, positions: list[int]) -> Partial:
+    return [partial[position] for position in positions]
 
 
 @dataclass(frozen=True)
@@ -125,27 +164,48 @@ class _Shared:
     """The vectors, where all kernels see them alike; the columns are without them then."""
     bench: Workbench | None
 
+    def __sizeof__(self) -> int:
+        # By its size sending it to a cluster is given its time.
+        vectors = sum(c.block.nbytes for c in self.columns) + (0 if self.ready is None else sys.getsizeof(self.ready))
+        return vectors + sum(lens.fitted.n_bytes for lens in self.lenses)
+
 
 def _shared(
     lenses: Sequence[Lens],
     columns: Sequence[Columns],
     units: list[Unit],
-    fitted: Delayed | None,
     bench: Workbench | None,
+    *,
+    load: bool,
 ) -> _Shared:
     through = [replace(lens, fitted=lens.fitted.for_products()) for lens in lenses]
-    lanes, ready, riding = lanes_of(lenses, columns), None, list(columns)
-    if fitted is None and all(lens.fitted.same_for_all for lens in lenses):
-        ready, riding = loaded(through, columns, lanes, 0), [c.without_vectors() for c in columns]
-    return _Shared(through, riding, units, lanes, ready, bench)
+    shared = _Shared(through, list(columns), units, lanes_of(lenses, columns), None, bench)
+    return _loaded_once(shared) if load else shared
+
+
+def _loaded_once(shared: _Shared) -> _Shared:
+    """The same with the vectors as products take them, where all kernels see them alike."""
+    if not all(lens.fitted.same_for_all for lens in shared.lenses):
+        return shared
+    ready = loaded(shared.lenses, shared.columns, shared.lanes, 0)
+    return replace(shared, ready=ready, columns=[c.without_vectors() for c in shared.columns])
+
+
+def _with_vectors(shared: _Shared, vectors: Callable[[], Sequence[Array]]) -> _Shared:
+    columns = [replace(c, block=block) for c, block in zip(shared.columns, vectors(), strict=True)]
+    return _loaded_once(replace(shared, columns=columns))
 
 
 def _sweep_part(
-    shared: _Shared, fitted: Fitted | None, number: int, tasks_per_machine: int, held: dict[TileKey, Array] | None
-) -> Partial:
-    lenses = shared.lenses if fitted is None else [replace(shared.lenses[0], fitted=fitted)]
-    return sweep(
-        lenses,
+    shared: _Shared,
+    fitted: Fitted | None,
+    number: int,
+    tasks_per_machine: int,
+    held: dict[TileKey, Array] | None,
+    last: Callable[[Partial], Any] | None,
+) -> Any:
+    found = sweep(
+        _lenses(shared, fitted),
         shared.units[number],
         shared.columns,
         tasks_per_machine,
@@ -154,6 +214,28 @@ def _sweep_part(
         ready=shared.ready,
         bench=shared.bench,
     )
+    return found if last is None else last(found)
+
+
+def _finish(
+    shared: _Shared,
+    fitted: Fitted | None,
+    kernel: int,
+    positions: list[int],
+    parts: list[Partial],
+    last: Callable[[Partial], Any] | None,
+) -> Any:
+    """The results of a kernel of which several tasks have gone through some tiles each."""
+    columns = [shared.columns[position] for position in positions]
+    ready = (
+        None if shared.ready is None else replace(shared.ready, offsets=[shared.ready.offsets[p] for p in positions])
+    )
+    found = finish(_lenses(shared, fitted), columns, kernel, ready, parts)
+    return found if last is None else last(found)
+
+
+def _lenses(shared: _Shared, fitted: Fitted | None) -> list[Lens]:
+    return shared.lenses if fitted is None else [replace(shared.lenses[0], fitted=fitted)]
 
 
 def _units(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> list[tuple[Unit, Any]]:
@@ -168,6 +250,16 @@ def _units(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -
 
 def _bytes_per_kernel(lenses: Sequence[Lens], columns: Sequence[Columns]) -> int:
     return sum(c.width * c.dtype.itemsize * lenses[c.lens].view.shape[1] for c in columns if c.want == "each")
+
+
+def part_bytes(unit: Unit, lens: Lens, c: Columns) -> int:
+    """Bytes of what the task of a unit returns of one of the columns."""
+    if c.want == "project":
+        return len(unit.kernels) * c.width**2 * 8
+    if c.want == "sum":
+        return lens.view.shape[1] * c.width * 8
+    n_rows = len(unit.kernels) * lens.view.shape[1] if unit.whole else len(unit.rows(lens.view))
+    return n_rows * c.width * c.dtype.itemsize
 
 
 def _check_pass(lenses: Sequence[Lens], columns: Sequence[Columns], where: Machine) -> None:
@@ -233,11 +325,11 @@ def run_pass(lenses: Sequence[Lens], columns: Sequence[Columns], verb: str = "ap
 
 def _run(lenses: Sequence[Lens], columns: Sequence[Columns], name: str) -> list[Array]:
     graph = pass_graph(lenses, columns, name)
-    totals = [graph.total(position) for position in range(len(columns))]
-    flat = execute([d for total in totals for d in total], [(task, size) for _, task, size in graph.units], name)
-    found = iter(flat)
-    pieces = [[next(found) for _ in total] for total in totals]
-    return [p[0] if c.want == "sum" else np.concatenate(p) for c, p in zip(columns, pieces, strict=True)]
+    wanted = [found for _, found in graph.groups] + ([] if graph.sums is None else [graph.sums])
+    found = execute(wanted, graph.units, name)
+    sums = iter(() if graph.sums is None else found.pop())
+    others = iter([np.concatenate(pieces) for pieces in zip(*found, strict=True)])
+    return [next(sums) if c.want == "sum" else next(others) for c in columns]
 
 
 def _joined(columns: Sequence[Columns]) -> tuple[list[Columns], list[tuple[int, slice | None]]]:

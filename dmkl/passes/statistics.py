@@ -18,7 +18,7 @@ from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.numerics.chain import ChainState, Fitted, FittedStep
 from dmkl.passes.riders import Columns
-from dmkl.passes.run import pass_graph, run_pass
+from dmkl.passes.run import alone, pass_graph, run_pass
 from dmkl.passes.view import Lens, View
 
 __all__ = ["chain_statistics", "measure", "measure_new"]
@@ -26,7 +26,7 @@ __all__ = ["chain_statistics", "measure", "measure_new"]
 
 @dataclass(frozen=True)
 class _Means:
-    """Row means over the columns, K 1/m, that a step needs of what the steps before it have made of the kernels."""
+    """Row means over the columns, or products with a step's own block, of kernels after the steps before it."""
 
     view: View
     fitted: Any
@@ -35,11 +35,19 @@ class _Means:
     """Name of the pass that finds them."""
     weights: Array | None = None
     """What each column counts; all alike where None."""
+    vectors: Array | None = None
+    """The block that is multiplied in place of what the columns count, (cols, b)."""
 
     def columns(self, lens: int = 0) -> Columns:
-        """The vector of the pass."""
+        """The vectors of the pass."""
+        if self.vectors is not None:
+            return Columns(self.vectors, "each", None, np.dtype(np.float64), lens)
         weights = np.ones(self.view.shape[2]) if self.weights is None else self.weights
         return Columns((weights / weights.sum())[:, None], "each", None, np.dtype(np.float64), lens)
+
+    def shaped(self, found: Array) -> Array:
+        """What the pass found, (kernel, rows) of means and (kernel, rows, b) of a block."""
+        return found[:, :, 0] if self.vectors is None else found
 
 
 _Fitting = Generator[list[_Means], list[Any], Any]
@@ -64,15 +72,17 @@ def _fitting(view: View, trained: Sequence[FittedStep] = (), *, elements: bool =
         if position == len(view.steps):
             state, square = _call(_as_new_samples, state), False
         prefix = replace(view, steps=view.steps[:position])
-        if (step.needs_means or step.needs_row_means) and step.weights is not weights:
+        vectors = step.vectors
+        own = vectors is not None or step.weights is not weights
+        if (step.needs_means or step.needs_row_means) and own:
             state, known, known_rows, weights = _call(ChainState.without_means, state), False, False, step.weights
         wanted = {}
         if step.needs_means and not known:
             chain = _call(_training_chain, state)
-            wanted["col_mean"] = _Means(prefix.training(), chain, "center-pass", step.weights)
+            wanted["col_mean"] = _Means(prefix.training(), chain, "center-pass", step.weights, vectors)
         later = elements or any(following.needs_row_diagonal for following in steps[position + 1 :])
         if step.needs_row_means and later and not known_rows and not square:
-            wanted["row_mean"] = _Means(prefix, _call(_chain, state), "center-rows-pass", step.weights)
+            wanted["row_mean"] = _Means(prefix, _call(_chain, state), "center-rows-pass", step.weights, vectors)
         found = dict(zip(wanted, (yield list(wanted.values())), strict=True)) if wanted else {}
         state = _call(ChainState.step, state, step, found.get("col_mean"), found.get("row_mean"))
         square = square and step.keeps_square
@@ -172,14 +182,15 @@ def chain_statistics(view: View, *, elements: bool = False) -> ChainState | Dela
 
 def _means_later(wanted: _Means) -> Delayed:
     fitted, later = (Fitted(), wanted.fitted) if isinstance(wanted.fitted, Delayed) else (wanted.fitted, None)
-    token = tokenize(wanted.view, wanted.name)
-    graph = pass_graph([Lens(wanted.view, fitted)], [wanted.columns()], wanted.name, token, later)
-    stacked: Delayed = delayed(_stack, pure=True)(graph.total(0))
+    token = tokenize(wanted.view, wanted.name, wanted.vectors)
+    graph = pass_graph([Lens(wanted.view, fitted)], [wanted.columns()], wanted.name, token, later, alone)
+    stacked: Delayed = delayed(_stack, pure=True)([part for _, part in graph.groups], wanted.vectors is None)
     return stacked
 
 
-def _stack(parts: list[Array]) -> Array:
-    return np.concatenate(parts)[:, :, 0].astype(np.float64, copy=False)
+def _stack(parts: list[Array], single: bool) -> Array:
+    found = np.concatenate(parts).astype(np.float64, copy=False)
+    return found[:, :, 0] if single else found
 
 
 def measure(views: Sequence[View]) -> tuple[list[Lens], float]:
@@ -192,13 +203,14 @@ def measure(views: Sequence[View]) -> tuple[list[Lens], float]:
     return [Lens(view, state.fitted) for view, state in zip(views, states, strict=True)], n_passes
 
 
-def measure_new(view: View, trained: Sequence[FittedStep]) -> tuple[Lens, float]:
+def measure_new(view: View, trained: Sequence[FittedStep], *, elements: bool = False) -> tuple[Lens, float]:
     """Fit the steps of a view, then apply `trained` steps to its rows as new samples; run now.
 
     The view is of new samples against the training samples, in the order of training; `trained` are a model's own
-    steps. Returns the view with the statistics of all steps, and the number of passes that took.
+    steps. Returns the view with the statistics of all steps, and the number of passes that took. With `elements` single
+    entries will be transformed (they need means that products do without).
     """
-    (state,), n_passes = _run([_fitting(view, trained)])
+    (state,), n_passes = _run([_fitting(view, trained, elements=elements)])
     return Lens(view, state.fitted), n_passes
 
 
@@ -210,6 +222,6 @@ def _run(fittings: Sequence[_Fitting]) -> tuple[list[ChainState], float]:
         lenses = [Lens(means.view, means.fitted) for means in wanted]
         found, passes = run_pass(lenses, [means.columns(k) for k, means in enumerate(wanted)], "center")
         n_passes += passes
-        return [means[:, :, 0] for means in found]
+        return [means.shaped(block) for means, block in zip(wanted, found, strict=True)]
 
     return _drive(fittings, answer), n_passes

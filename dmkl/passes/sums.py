@@ -18,6 +18,7 @@ from dmkl.numerics.triangle import LowerTriangle
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import machine, send_all
 from dmkl.passes.ordering import StoreOrder
+from dmkl.passes.units import bytes_of_task
 from dmkl.passes.view import Lens, TileTask, covering
 
 __all__ = ["Combination", "Share", "SumPlan", "SumTile", "add_tiles", "for_sums", "put_together", "sum_order"]
@@ -235,7 +236,7 @@ class SumPlan:
 
     @classmethod
     def of(cls, lenses: Sequence[Lens], combinations: Sequence[Combination]) -> SumPlan:
-        """Cut into some four tasks for each slot."""
+        """Cut into tasks by the data alone, as other passes are: workers may come and go."""
         where = machine()
         name, token = f"combine-pass-{next(_COUNTER)}", uuid.uuid4().hex
         through = [for_sums(lens) for lens in lenses]
@@ -243,7 +244,9 @@ class SumPlan:
         view = covering([lens.view for lens in lenses])
         tiles = view.tile_tasks()
         used = int(np.count_nonzero(np.any([c.weights for c in combinations], axis=0)))
-        cuts = [cut for cut in np.array_split(np.arange(len(tiles)), 4 * where.slots) if len(cut)]
+        n_bytes = len(tiles) * used * view.bytes_per_tile
+        parts = max(1, min(len(tiles), round(n_bytes / bytes_of_task(n_bytes))))
+        cuts = np.array_split(np.arange(len(tiles)), parts)
         tasks = [
             (f"{name}-{number}-{token}", tuple(tiles[t] for t in cut), len(cut) * used * view.bytes_per_tile)
             for number, cut in enumerate(cuts)

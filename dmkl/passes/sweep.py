@@ -15,25 +15,36 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Index
 from dmkl.numerics.gather_loops import add, gather, take_rows
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.lanes import Block, Lane, lanes_of
-from dmkl.passes.loading import Loaded, is_whole, loaded
+from dmkl.passes.loading import Loaded, is_whole, loaded, offsets_of
 from dmkl.passes.riders import Columns
 from dmkl.passes.units import Unit
 from dmkl.passes.view import Lens, TileKey, TileTask
 
-__all__ = ["Partial", "Workbench", "merge", "sweep"]
+__all__ = ["Partial", "Rows", "Workbench", "finish", "merge", "merge_partials", "sweep"]
 
 Stream = Iterator[tuple[TileKey, Array]]
 
-Partial = list[Array]
-"""For each Columns: (kernels of the unit, rows, b), (rows, b) or (kernels of the unit, b, b)."""
+
+class Rows(NamedTuple):
+    """Some rows of the raw product of one kernel: those that a part of its tiles reaches."""
+
+    where: Index
+    """Their positions among the rows of the view before its steps."""
+    products: Array
+    """(rows, b)"""
+
+
+Partial = list[Any]
+"""For each Columns: (kernels of the unit, rows, b), (rows, b) or (kernels of the unit, b, b), as arrays; `Rows` in
+place of the first where the unit has a part of the tiles."""
 
 
 def merge(partials: list[Array]) -> Array:
@@ -42,6 +53,42 @@ def merge(partials: list[Array]) -> Array:
     for part in partials[1:]:
         total += part
     return total
+
+
+def merge_partials(partials: list[Partial]) -> Partial:
+    """Add up the parts of all results, of the same kernels or of sums over all kernels."""
+    return [
+        _merged_rows(same) if isinstance(same[0], Rows) else merge(list(same)) for same in zip(*partials, strict=True)
+    ]
+
+
+def _merged_rows(parts: Sequence[Rows]) -> Rows:
+    where = np.unique(np.concatenate([part.where for part in parts]))
+    return Rows(where, _added(parts, int(where.max(initial=-1)) + 1)[where].astype(parts[0].products.dtype, copy=False))
+
+
+def _added(parts: Sequence[Rows], n_rows: int) -> Array:
+    """The sum of parts over all rows, in float64."""
+    total = np.zeros((n_rows, parts[0].products.shape[1]))
+    for part in parts:
+        total[part.where] += part.products
+    return total
+
+
+def finish(
+    lenses: Sequence[Lens], columns: Sequence[Columns], kernel: int, ready: Loaded | None, partials: list[Partial]
+) -> Partial:
+    """The results of one kernel from those of all parts of its tiles, the steps applied where that has been left."""
+    results: Partial = []
+    for position, (c, same) in enumerate(zip(columns, zip(*partials, strict=True), strict=True)):
+        if c.want != "each":
+            results.append(merge(list(same)))
+            continue
+        lens = lenses[c.lens]
+        offsets = offsets_of(lens, kernel, c) if ready is None else ready.offsets[position]
+        product = lens.fitted.left(kernel, _added(same, len(lens.view.rows)), offsets)
+        results.append(product.astype(c.dtype, copy=False)[None])
+    return results
 
 
 class _Buffers:
@@ -118,7 +165,9 @@ def _sweep(
     results: list[Any] = [
         np.zeros((lens.view.shape[1], c.width))
         if c.want == "sum"
-        else np.empty((len(unit.kernels), *_shape(c, lens.view.shape[1])), _out(c))
+        else np.empty(
+            (len(unit.kernels) if unit.whole or c.want == "project" else 0, *_shape(c, lens.view.shape[1])), _out(c)
+        )
         for c, lens in zip(columns, seen, strict=True)
     ]
     vectors = None if ready is None else ready.aligned()
@@ -138,6 +187,11 @@ def _sweep(
                 c, lens = columns[position], seen[position]
                 if c.want == "project":
                     results[position][place] = total * lens.fitted.factor(int(k))
+                    continue
+                if c.want == "each" and not unit.whole:
+                    # The steps, of which centering reaches all rows, wait for the sum of all parts.
+                    where = unit.rows(lens.view)
+                    results[position] = Rows(where, total[where].astype(c.dtype))
                     continue
                 product = lens.fitted.left(int(k), total, vectors.offsets[position], offsets=unit.first)
                 if c.want == "sum":

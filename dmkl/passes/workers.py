@@ -46,19 +46,21 @@ def _look() -> tuple[str, int]:
     return limits.machine_name(), settings.memory_budget_bytes()
 
 
-def look_at(client: Client, told: Mapping[str, Any]) -> list[Worker]:
+def look_at(client: Client, told: Mapping[str, Any], kept: int = 0) -> list[Worker]:
     """The workers that the scheduler tells of, each with what it may take.
 
-    Where the setting ``dmkl.memory`` is a number, it is that of every host. Otherwise each worker is asked once, when
-    it is first seen; one that gives no answer is taken by the limit that Dask gives it.
+    Where the setting ``dmkl.memory`` is a number, it is that of every host, less the bytes that the client has `kept`,
+    which may be on one of them. Otherwise each worker is asked once, when it is first seen; one that gives no answer is
+    taken by the limit that Dask gives it.
     """
-    budget = settings.memory_budget_bytes()
     known: dict[str, tuple[str, int]] = {}
     if settings.get("memory") == "auto":
         known = _LOOKED.setdefault(client, {})
         if new := [address for address in told if address not in known]:
             answers = client.run(_look, workers=new, on_error="return")
             known |= {address: found for address, found in answers.items() if isinstance(found, tuple)}
+    # A look at the limits of this machine takes milliseconds, which are saved where every worker has told its own.
+    budget = 0 if known.keys() >= told.keys() else max(1, settings.memory_budget_bytes() - kept)
     places = {address: (worker["host"], known.get(address, ("", 0))[0]) for address, worker in told.items()}
     slots: Counter[tuple[str, str]] = Counter()
     budgets: dict[tuple[str, str], int] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,12 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.confusion import class_scores, confusion
 from dmkl.searching.scoring import as_metrics, evaluate
 from dmkl.stores import Kernels
+from dmkl.variables import describe
 
-__all__ = ["assess", "measures_of"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["assess", "measures_of", "plot_confusion"]
 
 
 @one_blas_thread
@@ -71,9 +75,36 @@ def assess(
     coords: dict[str, Any] = {"measure": list(scores)} | ({} if tasks is None else {dim: tasks})
     found = xr.Dataset({"score": xr.DataArray(np.array(list(scores.values())), coords)})
     if regression:
-        return found
+        return describe(found)
     counts = confusion(truth, model.labels_of(decision), model.classes_, tasks)
-    return found.assign(confusion=counts).merge(class_scores(counts))
+    return describe(found.assign(confusion=counts).merge(class_scores(counts)))
+
+
+def plot_confusion(found: xr.Dataset | xr.DataArray) -> Figure:
+    """Draw which classes are taken for which, and beside it recall and precision of each class.
+
+    Of several tasks, which have no common matrix, recall and precision of each are drawn.
+
+    Parameters
+    ----------
+    found
+        What `assess` returns for a model of classes, or counts (true, predicted) or (task, true, predicted), as
+        `EvaluationResult.confusion` has them.
+
+    Returns
+    -------
+    Figure
+        A matplotlib figure. A class without samples has no recall, one that is never predicted no precision. Of more
+        than 20 classes the matrix has colors alone.
+
+    Raises
+    ------
+    InputError
+        If there are no such counts, as of a regression.
+    """
+    from dmkl.searching.confusion_plot import plot_confusion
+
+    return plot_confusion(found)
 
 
 def measures_of(model: Any, decision: Float, truth: Array, scoring: Any) -> dict[str, Any]:

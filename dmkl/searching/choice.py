@@ -1,17 +1,19 @@
-"""Which point of a grid a search chooses: rules on arrays of mean scores."""
+"""Which point of a grid a search chooses, and who chooses: rules on arrays of mean scores."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Float
+from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice
+from dmkl.searching.folds import Fold, check_joint
 
-__all__ = ["Choice", "Rule", "choose", "within_one_standard_error"]
+__all__ = ["Choice", "Rule", "as_choice", "choose", "within_one_standard_error"]
 
 Bool = npt.NDArray[np.bool_]
 Rule = Literal["best", "one_standard_error"]
@@ -20,6 +22,22 @@ Choice = Literal["fold", "joint"]
 
 _ROUNDING = 1e-12
 """Means that differ by less, relative to the best, tie: the same fold scores in another order sum to as much."""
+
+
+def as_choice(choice: Choice | None, folds: Sequence[Fold], samples: Array) -> Choice:
+    """Who chooses: as asked, or each fold for itself where several have test rows, and all together otherwise.
+
+    Raises
+    ------
+    InputError
+        If it is none of these, or one choice for all folds would be tested on samples that it has seen.
+    """
+    if choice is None:
+        choice = "fold" if len(folds) > 1 and any(len(fold.test) for fold in folds) else "joint"
+    check_choice("choice", choice, get_args(Choice))
+    if choice == "joint":
+        check_joint(folds, samples)
+    return choice
 
 
 def choose(

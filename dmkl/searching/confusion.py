@@ -8,7 +8,7 @@ import xarray as xr
 from sklearn.metrics import confusion_matrix
 
 from dmkl.arrays import Array
-from dmkl.numerics.fisher import is_known
+from dmkl.unknown import is_known
 
 __all__ = ["class_scores", "confusion"]
 

@@ -8,10 +8,12 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import sklearn
 import xarray as xr
 
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float
+from dmkl.estimators.saving import encode
 from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question, decided
@@ -70,7 +72,7 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
     if "class_score" in variables:
         labels = question.targets.classes
         coords["class"] = labels.astype(str) if labels.dtype.kind in "OTU" else labels
-    parameters = {name: repr(value) for name, value in question.estimator.get_params(deep=False).items()}
+    parameters = {name: encode(value) for name, value in question.estimator.get_params(deep=False).items()}
     return xr.Dataset(
         variables,
         coords=coords,
@@ -95,14 +97,16 @@ def _scored(question: Question, found: GridFits) -> dict[str, tuple[Float, Float
     """Validation and test scores of every measure, (point, fold, task)."""
     sizes = (len(points(question.grid)), len(question.folds), question.n_tasks)
     scores = {name: (np.full(sizes, np.nan), np.full(sizes, np.nan)) for name in question.metrics}
-    for (g, f), decision in decided(question, found).items():
-        fold, targets = question.folds[f], found.targets[f]
-        middle = len(fold.validation)
-        for part, rows, mine in ((0, fold.validation, decision[:middle]), (1, fold.test, decision[middle:])):
-            if len(rows):
-                values = evaluate(question.metrics, targets.kind, targets.classes, question.labels[rows], mine)
-                for name, value in zip(question.metrics, values, strict=True):
-                    scores[name][part][g, f] = value
+    # What scikit-learn checks of its arguments takes longer than most measures, and they are always of one kind here.
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        for (g, f), decision in decided(question, found).items():
+            fold, targets = question.folds[f], found.targets[f]
+            middle = len(fold.validation)
+            for part, rows, mine in ((0, fold.validation, decision[:middle]), (1, fold.test, decision[middle:])):
+                if len(rows):
+                    values = evaluate(question.metrics, targets.kind, targets.classes, question.labels[rows], mine)
+                    for name, value in zip(question.metrics, values, strict=True):
+                        scores[name][part][g, f] = value
     return scores
 
 

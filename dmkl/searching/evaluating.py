@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.passes.blas import one_blas_thread
+from dmkl.searching.baselines import SUM, fit_beside_sum, named
 from dmkl.searching.choice import Rule
 from dmkl.searching.confusion import confusion
 from dmkl.searching.dataset import as_dataset
@@ -50,6 +51,7 @@ def evaluate(
     groups: npt.ArrayLike | None = None,
     unknown: Any = None,
     rule: Rule = "best",
+    baselines: Literal["sum", "none"] = "sum",
     state: str | Path | None = None,
 ) -> EvaluationResult:
     """Estimate by nested cross-validation how good an estimator is whose parameters are chosen by cross-validation.
@@ -75,6 +77,11 @@ def evaluate(
         (m,) what no fold may split, neither an outer nor an inner one. Integers then make folds of whole groups.
     unknown, rule
         As in `dmkl.search`.
+    baselines
+        What is evaluated beside the estimator, to compare with (`EvaluationResult.baselines`), in the passes of the
+        inner folds and few more:
+        "sum", the plain sum of the kernels, whose λ (or C, and whatever else does not concern weights) the inner folds
+        choose as well; "none".
     state
         A folder that all workers see, where the inner fits are kept after every pass; the same call goes on from there.
 
@@ -102,6 +109,7 @@ def evaluate(
     """
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
+    check_choice("baselines", baselines, ("sum", "none"))
     question, folds = ask(
         "evaluate",
         estimator,
@@ -114,11 +122,23 @@ def evaluate(
         unknown=unknown,
         refit=True,
     )
-    found = fit_grid(question, state)
+    found, plain = (fit_grid(question, state), None) if baselines == "none" else fit_beside_sum(question, state)
     searches = _searches(question, found, folds, rule, time.monotonic() - started)
-    fits = [_at_choice(question, search, one) for search, one in zip(searches.values(), folds, strict=True)]
+    fits = _at_choices(question, searches, folds)
+    sums: dict[str, SearchResult] = {}
+    if plain is not None:
+        sums = _searches(plain.question, plain.found, folds, rule, 0.0)
+        searches = {name: _beside(search, sums[name]) for name, search in searches.items()}
     answers = run(Plan(question.K, fits))
+    if plain is not None:
+        # Apart: beside other points another solver is chosen, which may have no scores of rows left out, so that rules
+        # of decision would be learnt from other rows than without baselines.
+        of_sum = run(Plan(question.K, _at_choices(plain.question, sums, folds)))
+        answers.tally.n_passes += of_sum.tally.n_passes
     scores = _as_dataset(question, searches, answers)
+    if plain is not None:
+        values = _tested(plain.question, sums, of_sum.fits)
+        scores = scores.assign({f"{SUM}_{name}": value for name, value in values.items()})
     scores.attrs["seconds"] = time.monotonic() - started
     return EvaluationResult(scores, searches)
 
@@ -136,8 +156,20 @@ def _searches(
     return searches
 
 
+def _beside(search: SearchResult, of_sum: SearchResult) -> SearchResult:
+    """What inner folds found, with the scores of the plain sum beside it."""
+    scores = named(SUM, of_sum.scores)
+    scores = scores.isel(dict.fromkeys(set(scores.dims) - set(search.scores.dims), 0))  # what is not searched
+    told = {name: values.variable for name, values in scores.data_vars.items()}
+    return SearchResult(search.scores.assign(told), rule=search.rule)
+
+
+def _at_choices(question: Question, searches: Mapping[str, SearchResult], folds: Sequence[OuterFold]) -> list[Fit]:
+    """The fits on the training rows of each outer fold at the point that its inner folds have chosen."""
+    return [_at_choice(question, search, one) for search, one in zip(searches.values(), folds, strict=True)]
+
+
 def _at_choice(question: Question, search: SearchResult, one: OuterFold) -> Fit:
-    """The fit on the training rows of an outer fold at the point that its inner folds have chosen."""
     try:
         return chosen_fit(question, search, one.fold.train, one.fold.test, title=f"{one.fold.title}: ")
     except InputError as error:
@@ -148,25 +180,12 @@ def _at_choice(question: Question, search: SearchResult, one: OuterFold) -> Fit:
 def _as_dataset(question: Question, searches: Mapping[str, SearchResult], answers: Answers) -> xr.Dataset:
     """What was chosen in each outer fold, and what the models fitted there make of its test rows."""
     dim = question.targets.dim
-    several = dim is not None
-    dims = ("fold",) if dim is None else ("fold", dim)
     found = answers.fits
-    variables: dict[str, Any] = {f"test_score{end}": (dims, values) for end, values in scored(question, found).items()}
-    chosen = [search.chosen for search in searches.values()]
-    variables["inner_score"] = (dims, np.stack([one["mean_score"].values for one in chosen]))
-    shape = variables["inner_score"][1].shape
-    for name, grid in question.grid.items():
-        if name in question.by_class:  # as a command line takes it
-            values = [",".join(f"{k}={v}" for k, v in one.best_params_[name].items()) for one in searches.values()]
-        else:
-            places = np.stack([search.best_index_[name].values for search in searches.values()])
-            values = [grid[place] for place in places.ravel()]
-        variables[name] = as_variable(dims, values, shape)
-    parts = [per_task(one, len(question.K), question.n_tasks) for one in found]
-    weight, gap, objective, status = (np.stack(values) for values in zip(*parts, strict=True))
-    variables["weight"] = (("fold", "kernel", *dims[1:]), weight.swapaxes(1, 2) if several else weight[:, 0])
-    for name, array in (("gap", gap), ("objective", objective), ("status", status.astype(np.int8))):
-        variables[name] = (dims, array if several else array[:, 0])
+    variables = _tested(question, searches, found)
+    weight, *_, status = _by_task(question, found)
+    dims = ("fold", "kernel") if dim is None else ("fold", "kernel", dim)
+    variables["weight"] = (dims, weight[:, 0] if dim is None else weight.swapaxes(1, 2))
+    variables["status"] = (dims[:1] + dims[2:], (status[:, 0] if dim is None else status).astype(np.int8))
     for name, rows in (("n_train", "train"), ("n_test", "held_out")):
         variables[name] = ("fold", np.array([len(getattr(one.data.fit, rows)) for one in found]))
     first = next(iter(searches.values())).scores
@@ -186,6 +205,33 @@ def _as_dataset(question: Question, searches: Mapping[str, SearchResult], answer
         "created_by": f"dmkl {__version__}",
     }
     return dataset
+
+
+def _tested(question: Question, searches: Mapping[str, SearchResult], found: Sequence[FitOutcome]) -> dict[str, Any]:
+    """What was chosen in each outer fold, its scores on the test rows, and what is proven of it, as variables."""
+    dim = question.targets.dim
+    dims = ("fold",) if dim is None else ("fold", dim)
+    variables: dict[str, Any] = {f"test_score{end}": (dims, values) for end, values in scored(question, found).items()}
+    chosen = [search.chosen for search in searches.values()]
+    variables["inner_score"] = (dims, np.stack([one["mean_score"].values for one in chosen]))
+    shape = variables["inner_score"][1].shape
+    for name, grid in question.grid.items():
+        if name in question.by_class:  # as a command line takes it
+            values = [",".join(f"{k}={v}" for k, v in one.best_params_[name].items()) for one in searches.values()]
+        else:
+            places = np.stack([search.best_index_[name].values for search in searches.values()])
+            values = [grid[place] for place in places.ravel()]
+        variables[name] = as_variable(dims, values, shape)
+    _, gap, objective, _ = _by_task(question, found)
+    for name, array in (("gap", gap), ("objective", objective)):
+        variables[name] = (dims, array[:, 0] if dim is None else array)
+    return variables
+
+
+def _by_task(question: Question, found: Sequence[FitOutcome]) -> list[Array]:
+    """Weights (fold, task, kernel), gap, objective and status (fold, task) of the fits of the outer folds."""
+    parts = [per_task(one, len(question.K), question.n_tasks) for one in found]
+    return [np.stack(values) for values in zip(*parts, strict=True)]
 
 
 def _confusion(question: Question, one: FitOutcome) -> xr.DataArray:

@@ -6,7 +6,7 @@ import html
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ import xarray as xr
 
 from dmkl.errors import InputError, StoreError
 from dmkl.estimators.saving import READERS, read
+from dmkl.searching.beside import TITLES, baselines_told
 from dmkl.searching.confusion import class_scores
 from dmkl.searching.labeled import described, read_dataset, values_of
 from dmkl.searching.means import mean_and_error, task_dim, tasks_of
@@ -22,6 +23,10 @@ from dmkl.searching.texts import count, value_told, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.metadata import seal
 from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
+from dmkl.variables import describe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["EvaluationResult"]
 
@@ -49,6 +54,9 @@ class EvaluationResult:
         weight                 fold, kernel[, task]             β of the model that was tested
         gap, objective, status fold[, task]                     of that model, as in `SearchResult.scores`
         n_train, n_test        fold                             rows
+        sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, evaluated beside it, at
+        sum_inner_score,                                        what the inner folds chose for it; see `baselines`
+        sum_gap, sum_lam …
         ====================== ================================ ========================================================
 
         Attributes: those of `SearchResult.scores`, measures (JSON list), n_refit_passes (those among n_passes that the
@@ -136,6 +144,28 @@ class EvaluationResult:
         return chosen.value_counts(dropna=False).rename("folds").reset_index()
 
     @property
+    def baselines(self) -> xr.Dataset | None:
+        """What is to be beaten: the plain sum of the kernels, chosen and tested on the same rows.
+
+        Returns
+        -------
+        Dataset
+            test_score, inner_score, gap, objective and the chosen parameters over baseline, fold and task, as
+            in `scores`. None where the evaluation ran without, or the learner has no plain sum.
+        """
+        own = {name: str(name).removeprefix("sum_") for name in self._scores.data_vars if str(name).startswith("sum_")}
+        if not own:
+            return None
+        return describe(
+            self._scores[list(own)].rename(own).drop_attrs(deep=False).expand_dims(baseline=[TITLES["sum"]])
+        )
+
+    def beside(self) -> list[str]:
+        """A sentence for each of the `baselines`: how good it is in test, and whether the estimator is better."""
+        baselines = self.baselines
+        return [] if baselines is None else baselines_told(self._scores, baselines, self.parameters)
+
+    @property
     def confusion(self) -> xr.DataArray:
         """Test rows of each true class by the class that was predicted, of all outer folds together.
 
@@ -153,6 +183,12 @@ class EvaluationResult:
     def classes(self) -> xr.Dataset:
         """Recall, precision and support of each class on the test rows of all outer folds together."""
         return class_scores(self.confusion)
+
+    def plot_confusion(self) -> Figure:
+        """Draw which classes are taken for which, all outer folds together; see `dmkl.plot_confusion`."""
+        from dmkl.searching.confusion_plot import plot_confusion
+
+        return plot_confusion(self.confusion)
 
     # --- as text and tables ------------------------------------------------------------------------------------------
 
@@ -189,6 +225,7 @@ class EvaluationResult:
             over_tasks = score.mean([dim for dim in score.dims if dim != "fold"])
             told = "in test, on rows that no choice has seen" if k == 0 else "in test"
             lines.append(f"{name} {with_error(*mean_and_error(over_tasks))} {told}")
+        lines += self.beside()
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
         lines.append(f"Chosen: {self._choices_told()}")
         gap = float(max(search.scores["gap"].max() for search in self._searches.values()))

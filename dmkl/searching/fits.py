@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from dmkl.estimators.decisions import HeldOut, class_index
 from dmkl.estimators.engine import run
 from dmkl.estimators.given import labeled_targets
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.plan import Fit, FitOutcome, Plan
+from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.files.locks import claim
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
@@ -30,10 +30,25 @@ from dmkl.searching.folds import Fold, OuterFold
 from dmkl.searching.grid import as_grid, points
 from dmkl.searching.scoring import Metric, as_metrics
 from dmkl.solvers.outcome import Round, worst
-from dmkl.solvers.workspace import Workspace
+from dmkl.solvers.workspace import Workspace, state_folder
 from dmkl.stores import Kernels, as_kernel_set
 
-__all__ = ["OF_TASKS", "GridFits", "Question", "ask", "decided", "fit_grid", "per_task"]
+__all__ = [
+    "OF_TASKS",
+    "GridFits",
+    "Question",
+    "as_grid_fits",
+    "ask",
+    "ask_once",
+    "decided",
+    "digest",
+    "fit_grid",
+    "fit_grids",
+    "grid_fits",
+    "models_of",
+    "per_task",
+    "working",
+]
 
 
 Made = TypeVar("Made", bound=Fold | OuterFold)
@@ -68,8 +83,7 @@ class Question:
     @property
     def by_class(self) -> list[str]:
         """Parameters of the grid that each class chooses for itself, by its own validation scores."""
-        models = (clone(self.estimator).set_params(**point) for point in points(self.grid))
-        allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in models))
+        allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in models_of(self)))
         return [
             name
             for name, values in self.grid.items()
@@ -101,18 +115,57 @@ def ask(
     unknown: Any,
     refit: bool,
 ) -> tuple[Question, list[Made]]:
-    """What is asked, checked, and its folds.
+    """What is asked of a grid, checked, and its folds.
+
+    Parameters
+    ----------
+    what, estimator, K, y, fold, scoring, groups, unknown
+        As in `ask_once`.
+    grid
+        As in `dmkl.search`.
+    refit
+        Whether one model is to be fitted for all tasks at the points that they have chosen.
+
+    Raises
+    ------
+    InputError
+        If an argument breaks a rule.
+    """
+
+    def grid_of(targets: Targets) -> dict[str, tuple[Any, ...]]:
+        return as_grid(grid, estimator, several=targets.dim is not None)
+
+    question, folds = ask_once(
+        what, estimator, K, y, fold, scoring=scoring, groups=groups, unknown=unknown, grid_of=grid_of
+    )
+    _check_tasks(question, what, refit=refit)
+    return question, folds
+
+
+def ask_once(
+    what: str,
+    estimator: KernelLearner,
+    K: Kernels,
+    y: Any,
+    fold: Callable[..., list[Made]],
+    *,
+    scoring: Any,
+    groups: Any,
+    unknown: Any,
+    grid_of: Callable[[Targets], dict[str, tuple[Any, ...]]] | None = None,
+) -> tuple[Question, list[Made]]:
+    """What is asked of an estimator as it is, without a grid, checked, and its folds.
 
     Parameters
     ----------
     what
         Who asks, as messages say it.
-    estimator, K, y, grid, scoring, groups, unknown
+    estimator, K, y, scoring, groups, unknown
         As in `dmkl.search`.
     fold
         Makes folds of labels and of what is known of the rows: `make_folds` or `nest_folds` with their first arguments.
-    refit
-        Whether one model is to be fitted for all tasks at the points that they have chosen.
+    grid_of
+        The grid for targets; none where None.
 
     Raises
     ------
@@ -125,14 +178,12 @@ def ask(
         msg = f"{what} needs the kernels of all samples among themselves, got {rows} rows and {cols} columns"
         raise InputError(msg)
     targets, tasks = labeled_targets(estimator, K, y, what, unknown)
-    values = as_grid(grid, estimator, several=targets.dim is not None)
+    values = {} if grid_of is None else grid_of(targets)
     metrics = as_metrics(scoring, targets.kind)
     known = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     folds = fold(targets.labels, splits=K.splits, groups=known, samples=K.samples, classes=targets.kind != "regression")
     choosing = [one for each in folds for one in (each.inner if isinstance(each, OuterFold) else [each])]
-    question = Question(clone(estimator), K, targets.labels, tasks, targets, values, choosing, metrics)
-    _check_tasks(question, what, refit=refit)
-    return question, folds
+    return Question(clone(estimator), K, targets.labels, tasks, targets, values, choosing, metrics), folds
 
 
 def _check_tasks(question: Question, what: str, *, refit: bool) -> None:
@@ -204,36 +255,92 @@ def fit_grid(question: Question, state: str | Path | None) -> GridFits:
     state
         Where the state is kept; temporary where None.
     """
-    grid = points(question.grid)
-    models = [clone(question.estimator).set_params(**point) for point in grid]
-    targets = [question.targets_of(fold.train) for fold in question.folds]
-    places = [(g, f) for f in range(len(targets)) for g in range(len(grid))]
-    fits = []
-    for g, f in places:
-        fold = question.folds[f]
-        held_out = np.concatenate([fold.validation, fold.test])
-        title = f"{fold.title}: "
-        fits.append(Fit(models[g], fold.train, targets[f], question.tasks, held_out, title=title))
-    with nullcontext() if state is None else claim(state):
-        workspace = Workspace(state, {} if state is None else _identity(question))
+    with working(question, state) as workspace:
+        (found,) = fit_grids([question], workspace)
+    return found
+
+
+def fit_grids(questions: Sequence[Question], workspace: Workspace) -> list[GridFits]:
+    """Fit every point of several grids on every fold, of questions on the same kernels that differ in their labels.
+
+    All of them share passes: those of each are those of all.
+    """
+    rows = [grid_fits(question) for question in questions]
+    answers = run(Plan(questions[0].K, [fit for some in rows for fit in some], duals=False), workspace)
+    found = iter(answers.fits)
+    return [
+        as_grid_fits(question, replace(answers, fits=[next(found) for _ in some]))
+        for question, some in zip(questions, rows, strict=True)
+    ]
+
+
+@contextmanager
+def working(
+    question: Question, state: str | Path | None, asked: Mapping[str, str] | None = None
+) -> Iterator[Workspace]:
+    """The workspace of what is asked, kept to this process while it is open.
+
+    Parameters
+    ----------
+    state
+        Its folder; temporary where None.
+    asked
+        What is asked beside the search, in words: with other answers to it, the work is another.
+    """
+    folder = None if state is None else state_folder(state)
+    with nullcontext() if folder is None else claim(folder):
+        known = {} if folder is None else identity(question) | dict(asked or {})
+        defaults = type(question.estimator)()._parameter_texts(question.K.names)
+        unsaid = {f"parameter {name}": text for name, text in defaults.items()}
+        workspace = Workspace(folder, known, unsaid=unsaid)
         try:
-            answers = run(Plan(question.K, fits, duals=False), workspace)
+            yield workspace
         finally:
             workspace.close()
-    sizes = (len(grid), len(targets), question.n_tasks)
-    solvers = dict.fromkeys(found.solver or "own" for found in answers.fits)
+
+
+def models_of(question: Question) -> list[KernelLearner]:
+    """The estimator at each point of the grid."""
+    return [clone(question.estimator).set_params(**point) for point in points(question.grid)]
+
+
+def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kernels: Index | None = None) -> list[Fit]:
+    """The rows of a plan: every point of the grid on every fold, fold by fold.
+
+    Parameters
+    ----------
+    targets
+        What each fold learns, where other rows learn the same: rows that share the object share spaces and solutions.
+    kernels
+        Positions of the kernels that may have weight; all where None.
+    """
+    models = models_of(question)
+    targets = [question.targets_of(fold.train) for fold in question.folds] if targets is None else targets
+    fits = []
+    for fold, learnt in zip(question.folds, targets, strict=True):
+        held_out = np.concatenate([fold.validation, fold.test])
+        some = Fit(models[0], fold.train, learnt, question.tasks, held_out, kernels, title=f"{fold.title}: ")
+        fits += [replace(some, learner=model) for model in models]
+    return fits
+
+
+def as_grid_fits(question: Question, answers: Answers) -> GridFits:
+    """The answers to the rows of `grid_fits`, as arrays."""
+    n_points, n_folds = len(points(question.grid)), len(question.folds)
+    sizes = (n_points, n_folds, question.n_tasks)
     result = GridFits(
         np.full((*sizes, len(question.K)), np.nan),
         np.full(sizes, np.nan),
         np.full(sizes, np.nan),
         np.zeros(sizes, dtype=np.int8),
         {},
-        targets,
+        [found.data.fit.targets for found in answers.fits[::n_points]],
         answers.tally.n_passes,
         answers.tally.rounds,
         answers.tally.phases,
-        ", ".join(solvers),
+        ", ".join(dict.fromkeys(found.solver or "own" for found in answers.fits)),
     )
+    places = [(g, f) for f in range(n_folds) for g in range(n_points)]
     for place, found in zip(places, answers.fits, strict=True):
         _put(result, place, found)
     return result
@@ -288,29 +395,27 @@ _POLICY = ("finish", "basis", "max_iter")
 """Parameters that decide where a search ends, not what it computes: they may change when it goes on."""
 
 
-def _identity(question: Question) -> dict[str, str]:
+def identity(question: Question) -> dict[str, str]:
     """What makes a search another one, in words where people can tell the difference."""
     model, K, view = question.estimator, question.K, question.K.view
     asked = [array for step in view.steps for array in step.arrays().values()]
-    folds = [part for fold in question.folds for part in (fold.train, fold.validation, fold.test)]
+    folds: list[Array] = [part for fold in question.folds for part in (fold.train, fold.validation, fold.test)]
+    folds += [fold.counts for fold in question.folds if fold.counts is not None]
     return {
         "dmkl": __version__,
         "the kernels' content": K.content_id,
         "the kernels chosen": ", ".join(K.names),
-        "the samples": _digest(*view.final_positions(), view.rows, view.cols, *asked),
+        "the samples": digest(*view.final_positions(), view.rows, view.cols, *asked),
         "the steps before": repr([step.name for step in view.steps]),
-        "the labels": _digest(np.array(json.dumps(question.labels.astype(str).tolist()).encode())),
-        "the folds": _digest(*folds),
+        "the labels": digest(np.array(json.dumps(question.labels.astype(str).tolist()).encode())),
+        "the folds": digest(*folds),
         "the grid": json.dumps({name: [repr(value) for value in values] for name, values in question.grid.items()}),
         "the estimator": type(model).__name__,
-    } | {f"parameter {name}": repr(value) for name, value in _parameters(model).items() if name not in _POLICY}
+    } | {f"parameter {name}": text for name, text in model._parameter_texts(K.names).items() if name not in _POLICY}
 
 
-def _parameters(model: KernelLearner) -> Mapping[str, Any]:
-    return dict(sorted(model.get_params(deep=False).items()))
-
-
-def _digest(*arrays: Array) -> str:
+def digest(*arrays: Array) -> str:
+    """What tells arrays from others, in few letters."""
     total = hashlib.sha256()
     for array in arrays:
         total.update(repr(array.shape).encode())

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
-from dmkl.numerics.fisher import is_known
 from dmkl.numerics.positions import positions
+from dmkl.unknown import is_known
 
 __all__ = ["Fold", "OuterFold", "check_joint", "make_folds", "nest_folds"]
 
@@ -43,6 +43,8 @@ class Fold:
     """Empty in the outer folds of an evaluation, which choose by folds of their own."""
     test: Index
     """Empty where the fold has no test rows."""
+    counts: Float | None = None
+    """How often each training row was drawn; None where each was once."""
 
     @property
     def seen(self) -> Index:
@@ -337,7 +339,7 @@ def _as_fold(name: str, title: str, parts: Any, m: int, called: Sequence[str]) -
     if not len(found[called[1]]):
         msg = f"{title} has no {called[1]} rows; each needs rows to learn from and rows to {_USES[called[1]]}"
         raise InputError(msg)
-    return Fold(name, title, **found)
+    return Fold(name, title, found["train"], found["validation"], found["test"])
 
 
 _USES = {"validation": "validate on", "test": "test on"}

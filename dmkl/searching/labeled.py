@@ -16,33 +16,10 @@ from dmkl.searching.means import mean_and_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.metadata import SEAL
 from dmkl.store.saved import Saved
+from dmkl.variables import describe
 
 __all__ = ["as_coordinate", "as_variable", "by_fold", "completed", "described", "nested", "read_dataset", "values_of"]
 
-_MEANINGS = {
-    "score": "validation score",
-    "mean_score": "mean validation score",
-    "standard_error": "standard error of the mean validation score",
-    "test_score": "test score",
-    "refit_test_score": "test score after refitting on training and validation rows",
-    "inner_score": "mean score of the inner folds at the chosen point",
-    "confusion": "test rows of a true class that were predicted as another",
-    "n_train": "training rows",
-    "n_test": "test rows",
-    "class_score": "validation average precision of a class against the rest",
-    "weight": "kernel weight",
-    "gap": "proven relative gap, NaN where nothing is proven",
-    "objective": "objective",
-    "status": "how the solver ended",
-    "round_kind": "kind of pass",
-    "round_seconds": "time of the pass",
-    "phase_seconds": "time of the phase of the search",
-    "round_bytes": "size of what the pass read",
-    "round_basis": "size of the largest basis",
-    "round_certified": "fits certified so far",
-    "round_worst_gap": "largest proven relative gap so far",
-}
-_UNITS = {"round_seconds": "s", "phase_seconds": "s", "round_bytes": "byte"}
 _NEEDED = ("score", "weight", "gap", "objective", "status")
 
 
@@ -111,16 +88,11 @@ def completed(scores: xr.Dataset) -> xr.Dataset:
 
 def described(scores: xr.Dataset) -> xr.Dataset:
     """With names, units and flags that describe the variables, set in place; statuses of older files by their words."""
-    for name, variable in scores.data_vars.items():
-        if name in _MEANINGS:
-            variable.attrs.setdefault("long_name", _MEANINGS[str(name)])
-        if name in _UNITS:
-            variable.attrs.setdefault("units", _UNITS[str(name)])
     flags = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
     meant = str(scores["status"].attrs.get("flag_meanings", flags["flag_meanings"])).split()
     codes = np.array([WORDS.index(word) if word in WORDS else len(WORDS) - 1 for word in meant], dtype=np.int8)
     scores["status"] = scores["status"].copy(data=codes[scores["status"].values.astype(np.int64)]).assign_attrs(flags)
-    return scores
+    return describe(scores)
 
 
 def nested(values: xr.Dataset, by: Sequence[str], tell: Callable[[xr.Dataset], Any]) -> Any:

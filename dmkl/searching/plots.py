@@ -1,10 +1,11 @@
-"""Pictures of a search: mean scores over the grid, kernel weights of a point."""
+"""Pictures of a search: mean scores over the grid, kernel weights of a point, and along a parameter."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,17 +17,26 @@ from matplotlib.patheffects import Normal, Stroke
 
 from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.pictures import picture, shortened
+from dmkl.pictures import (
+    BLUE,
+    GRAY,
+    LONGEST_NAME,
+    RED,
+    ROOM_FOR_LABELS,
+    bars,
+    heat_map,
+    longest_shown,
+    picture,
+    shortened,
+)
 from dmkl.searching.choice import choose, within_one_standard_error
-from dmkl.searching.means import grid_points, mean_and_error, of_task, task_dim
+from dmkl.searching.means import best_index, grid_points, mean_and_error, of_task, task_dim
 
-__all__ = ["plot_scores", "plot_weights"]
+__all__ = ["plot_scores", "plot_weights", "plot_weights_over"]
 
 
-# Wong: Points of view: color blindness, Nature Methods 8 (2011); the map's colors are viridis.
-BLUE, SKY, RED, GRAY = "#0072b2", "#56b4e9", "#d55e00", "#8a8a8a"
-MOST_BARS = 40
-LONGEST_NAME = 48
+_LINE = 70
+"""Characters above a panel."""
 
 
 class Searched(Protocol):
@@ -83,6 +93,8 @@ class _Surface:
     """Within one standard error of the best."""
     threshold: float
     """One standard error below the best."""
+    test: tuple[Float, Float] | None
+    """Mean and standard error on the test rows, where folds have any."""
     chosen: Counter[tuple[int, ...]]
     """How often each place was."""
     fixed: tuple[str, ...]
@@ -97,8 +109,10 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
     Left the map over two parameters: a ring around the chosen point, dots in the points whose mean is within one
     standard error of the best. Right the curve over the first of them, for each of its values the best of the other,
     with bars of one standard error; the chosen value has a ring at its own score, and the dotted line lies one standard
-    error below the best. A grid of one parameter has the curve alone. Of three parameters or more, the two with the
-    most values are drawn (p and lam if several have as many), the others being at their chosen values.
+    error below the best. Where folds have test rows, squares are the means over these of the same points, which
+    validation has chosen, with bars of their own. A grid of one parameter has the curve alone. Of three parameters or
+    more, the two with the most values are drawn (p and lam if several have as many), the others being at their chosen
+    values.
 
     Parameters
     ----------
@@ -150,6 +164,10 @@ def plot_scores(result: Searched, ax: Axes | Sequence[Axes] | None = None, *, ta
 def _surface(result: Searched, task: str | None) -> _Surface:
     _check_task(result, task)
     scores = of_task(result.scores, task)
+    tested = None
+    if "test_score" in scores and bool(scores["test_score"].notnull().any()):
+        one_each = [dim for dim in scores["test_score"].dims if dim not in (*result.parameters, "fold")]
+        tested = mean_and_error(scores["test_score"].mean(one_each))
     index, by = _choices(result, task)
     positions = [dict(zip(index, places, strict=True)) for places in zip(*map(_flat, index.values()), strict=True)]
     if by:
@@ -172,11 +190,16 @@ def _surface(result: Searched, task: str | None) -> _Surface:
         mean=drawn(points["mean"]),
         error=drawn(points["standard_error"]),
         near=drawn(within_one_standard_error(**points)),
+        test=None if tested is None else _both(drawn(each.transpose(*result.parameters).values) for each in tested),
         threshold=float(points["mean"][best] - np.nan_to_num(points["standard_error"][best])),
         chosen=Counter((*(axis.place(pick[axis.name]) for axis in axes), 0)[:2] for pick in positions),
         fixed=tuple(_setting(name, result.grid[name][place]) for name, place in common.items()),
         choosers=" and ".join(by),
     )
+
+
+def _both(parts: Iterator[Float]) -> tuple[Float, Float]:
+    return next(parts), next(parts)
 
 
 def _flat(at: xr.DataArray) -> list[int]:
@@ -252,8 +275,14 @@ def _draw_curve(ax: Axes, surface: _Surface, measure: str) -> None:
     where = np.arange(len(surface.mean))
     best = np.argmax(np.where(np.isfinite(surface.mean), surface.mean, -np.inf), axis=1)
     mean, error = surface.mean[where, best], surface.error[where, best]
-    ax.errorbar(where, mean, np.nan_to_num(error), color=BLUE, marker="o", markersize=4, linewidth=1.4, elinewidth=1)
+    look: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 1}
+    ax.errorbar(where, mean, np.nan_to_num(error), color=BLUE, marker="o", label="validation", **look)
+    if surface.test is not None:
+        test, spread = (np.where(np.isfinite(mean), part[where, best], np.nan) for part in surface.test)
+        look |= {"color": "#333333", "marker": "s", "linestyle": "--"}
+        ax.errorbar(where, test, np.nan_to_num(spread), label="test", **look)
     legend = [] if surface.y is not None else list(surface.fixed)
+    legend += [] if surface.test is None else ["blue: validation", "squares: test, at the same points"]
     if np.any(error > 0):
         ax.axhline(surface.threshold, color=GRAY, linestyle=":", linewidth=1.2, zorder=0)
         legend += ["bars: one standard error", "dotted: one below the best"]
@@ -281,10 +310,9 @@ def _ring(ax: Axes, x: float, y: float, times: int, zorder: float = 5) -> None:
 def _dress(ax: Axes, x: _Axis, upwards: str, *legend: str) -> None:
     ax.set_xlabel(x.name, fontsize=9)
     ax.set_ylabel(upwards, fontsize=9)
-    ax.set_title("; ".join(legend), fontsize=8, color="#555555", loc="left")
+    ax.set_title(fill("; ".join(legend), _LINE), fontsize=8, color="#555555", loc="left")
     ax.tick_params(labelsize=8)
-    longest = max(len(label.strip("$}").replace("$^{", "")) for label in x.labels)
-    if len(x.labels) * longest > 50:
+    if (longest := longest_shown(x.labels)) * len(x.labels) > ROOM_FOR_LABELS:
         ax.tick_params(axis="x", rotation=90 if longest > 8 else 45)
 
 
@@ -316,35 +344,12 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
     _check_task(result, task)
     tasks = [task] if task is not None or result.tasks is None else list(result.tasks)
     by_fold = np.mean([_weights(result, each, at or {}) for each in tasks], axis=0)
-    names = [shortened(str(name), LONGEST_NAME) for name in result.scores["kernel"].values]
+    names = result.scores["kernel"].values.astype(str).tolist()
     mean = xr.DataArray(by_fold, dims=("fold", "kernel")).mean("fold").values
-    shown = np.sort(np.argsort(-mean, kind="stable")[:MOST_BARS])
-    n_folds, n_shown, longest = len(by_fold), len(shown), max(len(names[j]) for j in shown)
-    figure = picture(5.0 + 0.075 * longest, 1.3 + 0.24 * n_shown)
-    ax = figure.subplots()
-    rows = np.arange(n_shown)
-    ax.barh(rows, mean[shown], height=0.72, color=SKY)
-    if n_folds > 1:
-        ax.plot(
-            by_fold[:, shown].T,
-            rows,
-            "o",
-            color=RED,
-            markersize=3.5,
-            markeredgecolor="white",
-            markeredgewidth=0.4,
-            clip_on=False,
-        )
-    ax.set_yticks(rows, [names[j] for j in shown])
-    ax.set_ylim(n_shown - 0.4, -0.6)
-    ax.set_xlim(left=0)
-    ax.set_xlabel(
-        "kernel weight" if n_folds == 1 else f"kernel weight: mean of {n_folds} folds, a dot each", fontsize=9
-    )
-    ax.tick_params(axis="both", length=0, labelsize=8)
-    ax.spines[["top", "right", "bottom"]].set_visible(False)
-    ax.grid(axis="x", color="#e4e4e4", linewidth=0.7)
-    ax.set_axisbelow(True)
+    n_folds = len(by_fold)
+    label = "kernel weight" if n_folds == 1 else f"kernel weight: mean of {n_folds} folds, a dot each"
+    figure = bars(names, mean, by_fold.T if n_folds > 1 else None, label)
+    (ax,) = figure.axes
     index, by = _choices(result, task)
     if by:
         many = (
@@ -360,9 +365,8 @@ def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any
     title = ", ".join([*([title] if title else []), *told])
     if task is not None:
         title = f"{shortened(task, LONGEST_NAME)}: {title}"
-    if n_shown < len(mean):
-        rest = 100 * (1 - mean[shown].sum() / mean.sum())
-        title += f"\nthe {n_shown} largest of {len(mean)} kernels; the others have {rest:.0f} % of the weight"
+    if few := ax.get_title(loc="left"):
+        title += f"\n{few}"
     ax.set_title(title, fontsize=10, loc="left")
     return figure
 
@@ -380,3 +384,57 @@ def _weights(result: Searched, task: str | None, at: Mapping[str, Any]) -> Float
             raise InputError(msg)
         index[name] = result.grid[name].index(value)
     return np.asarray(scores["weight"].isel(index).transpose("fold", "kernel").values, dtype=np.float64)
+
+
+def plot_weights_over(result: Searched, name: str = "p", task: str | None = None) -> Figure:
+    """Draw the kernel weights along a parameter, by default the norm: from few kernels at p = 1 to all alike at p = ∞.
+
+    Each column is a value of the parameter, with the others at the values of the best mean validation score there;
+    weights are means over folds (and tasks, each at its own best), divided by the largest of the column.
+
+    Parameters
+    ----------
+    name
+        The parameter.
+    task
+        Of a multilabel problem; means over all tasks by default.
+
+    Returns
+    -------
+    Figure
+        A matplotlib figure with kernels from top to bottom as they are stored; the largest 40 if there are more, which
+        its title says.
+
+    Raises
+    ------
+    InputError
+        If there is no such task, or the search has not at least two values of the parameter.
+    """
+    _check_task(result, task)
+    n_values = len(result.grid.get(name, []))
+    if n_values < 2:
+        searched = ", ".join(f"{key} ({len(values)})" for key, values in result.grid.items())
+        msg = f"weights are drawn over two values of {name} or more, and this search has {n_values}; it has {searched}"
+        raise InputError(msg)
+    axis = _axis(result.scores[name])
+    weights = np.stack([_weights_of(result, task, name, int(place)) for place in axis.order], axis=1)
+    largest = np.abs(weights).max(axis=0)
+    relative = weights / np.where(largest > 0, largest, 1.0)
+    others = " and ".join(other for other in result.parameters if other != name and len(result.grid[other]) > 1)
+    across = f"{name}, each at its best {others}" if others else name
+    kernels = result.scores["kernel"].values.astype(str).tolist()
+    figure = heat_map(kernels, axis.labels, relative, across, "weight / largest of the column")
+    if task is not None:
+        figure.axes[0].set_title(shortened(task, LONGEST_NAME), fontsize=9, loc="left")
+    return figure
+
+
+def _weights_of(result: Searched, task: str | None, name: str, place: int) -> Float:
+    """Mean weights (kernel,) at a value of a parameter, the others at their best; NaN where no point has a score."""
+    by = _choices(result, task)[1]
+    part = of_task(result.scores[["mean_score", "standard_error", "weight", "gap"]], task).isel({name: [place]})
+    try:
+        found = part["weight"].isel(best_index(part, result.parameters, by, "best"))
+    except InputError:
+        return np.full(part.sizes["kernel"], np.nan)
+    return np.asarray(found.mean([dim for dim in found.dims if dim != "kernel"]).values, dtype=np.float64)

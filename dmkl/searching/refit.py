@@ -19,7 +19,7 @@ from dmkl.searching.grid import shape
 from dmkl.searching.result import SearchResult
 from dmkl.searching.scoring import evaluate
 
-__all__ = ["chosen_fit", "refitted", "scored"]
+__all__ = ["chosen_fit", "of_all_tasks", "refitted", "scored"]
 
 
 def refitted(question: Question, grid: GridFits, result: SearchResult) -> SearchResult:
@@ -97,7 +97,7 @@ def chosen_fit(
         params = params[fold]
     if result.tasks is not None:
         points = list(params.values())
-        params = {name: _of_all_tasks(name, [point[name] for point in points]) for name in question.grid}
+        params = {name: of_all_tasks(name, [point[name] for point in points]) for name in question.grid}
         starts = list(weight.transpose(question.targets.dim, "kernel").values)
     else:
         starts = [weight.values]
@@ -121,7 +121,7 @@ def scored(question: Question, found: Sequence[FitOutcome]) -> dict[str, Array]:
     return dict(zip(question.name_ends, values, strict=True))
 
 
-def _of_all_tasks(name: str, values: list[Any]) -> Any:
+def of_all_tasks(name: str, values: list[Any]) -> Any:
     """The value of all tasks where they agree, or each task's own where the model takes that."""
     if all(value == values[0] for value in values):
         return values[0]

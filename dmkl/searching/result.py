@@ -16,6 +16,7 @@ from dmkl.errors import InputError, StoreError
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import READERS, read, write_model
+from dmkl.searching.beside import baselines_of, baselines_told
 from dmkl.searching.choice import Rule
 from dmkl.searching.labeled import by_fold, completed, nested, read_dataset, values_of
 from dmkl.searching.means import best_index, class_values, mean_and_error, task_dim, tasks_of
@@ -52,26 +53,30 @@ class SearchResult:
         One dimension for each parameter of the grid by its name, "fold", "kernel", "task" ("target" of a regression)
         and "round" (one for each pass of the search). With P for the parameters' dimensions:
 
-        ============================ ==================== =============================================================
-        score, score_NAME            P, fold[, task]       on the validation rows, by the deciding measure and by others
-        test_score, test_score_NAME  P, fold[, task]       on the test rows, where folds have any
-        mean_score, standard_error   P[, fold][, task]     of `score` over the folds that choose together, where it is
-                                                           defined; added if not there
-        class_score                  P, fold, class       average precision of each class against the rest, validation
-                                                           rows, where classes choose a parameter
+        ============================ ======================= =========================================================
+        score, score_NAME            P, fold[, task]         on the validation rows, by the deciding measure and by
+                                                             others
+        test_score, test_score_NAME  P, fold[, task]         on the test rows, where folds have any
+        mean_score, standard_error   P[, fold][, task]       of `score` over the folds that choose together, where it
+                                                             is defined; added if not there
+        class_score                  P, fold, class          average precision of each class against the rest,
+                                                             validation rows, where classes choose a parameter
         weight                       P, fold, kernel[, task] β
-        gap, objective               P, fold[, task]       proven relative gap (NaN where nothing is proven), and
-                                                           objective
-        status                       P, fold[, task]       0 certified, 1 finished, 2 converged, 3 open
-        refit_test_score[_NAME]      fold[, task]          of the point that the fold has chosen, or that all have,
-                                                           fitted anew on training and validation rows
-        round_…                      round                 kind, seconds, bytes, basis, certified, worst_gap of a pass
-        phase_seconds                phase                 where the time went (`dmkl.progress.PHASES`)
-        ============================ ==================== =============================================================
+        gap, objective               P, fold[, task]         proven relative gap (NaN where nothing is proven), and
+                                                             objective
+        status                       P, fold[, task]         0 certified, 1 finished, 2 converged, 3 open
+        refit_test_score[_NAME]      fold[, task]            of the point that the fold has chosen, or that all have,
+                                                             fitted anew on training and validation rows
+        sum_score, alone_score,      [kernel,] lam …, fold   of the plain sum of the kernels and of each kernel alone,
+        sum_test_score, sum_gap …                            which are fitted beside the search; see `baselines`
+        ``round_…``                  round                   kind, seconds, bytes, basis, certified, worst_gap of a
+                                                             pass
+        phase_seconds                phase                   where the time went (`dmkl.progress.PHASES`)
+        ============================ ======================= =========================================================
 
         Attributes: estimator, parameters (JSON), scoring, kind, choice ("fold" or "joint"; joint where it lacks),
         parameters_searched (JSON list of P in order), parameters_by_class (of those that each class chooses), n_passes,
-        seconds, n_points, solver, created_by.
+        seconds, n_points, solver, created_by; n_baseline_passes, those that baselines took after the search.
     best
         The model fitted with the chosen parameters; None where there is none.
     rule
@@ -183,6 +188,25 @@ class SearchResult:
         mean = self._scores["mean_score"].isel(self.best_index_)
         return nested(mean.to_dataset(name="mean"), self.choosers, lambda one: float(one["mean"]))
 
+    @property
+    def baselines(self) -> xr.Dataset | None:
+        """What is to be beaten: the plain sum of the kernels, and, where it was asked for, the best single kernel.
+
+        Each takes the parameters that do not concern weights (λ, C, the steps …), and the kernel, by its own validation
+        scores, under the same rule and by the same choosers as the search: no row that is tested on chooses. Of more
+        than ten kernels the five to which the search gives most weight, at its smallest p, are tried alone. The plain
+        sum has weight one for each kernel, the same loss and the same solver: it is the Fisher discriminant, kernel
+        ridge regression or the support vector machine on the sum.
+
+        Returns
+        -------
+        Dataset
+            score, test_score (where folds have test rows), gap, objective over baseline, fold and task, as in `scores`;
+            the chosen parameters, and best_kernel (empty for the sum), over baseline and the `choosers`. None where
+            the search ran without.
+        """
+        return baselines_of(self._scores, self._rule, self.choosers)
+
     def choose(self, rule: Rule) -> dict[str, Any]:
         """`best_params_` under another rule.
 
@@ -251,6 +275,7 @@ class SearchResult:
         lines = [f"Search of {attrs['estimator']}: {grid}, {count(scores.sizes['fold'], 'fold')}{tasks}"]
         try:
             lines += self._chosen_lines()
+            lines += self.beside()
         except InputError as error:
             lines.append(str(error))
         counts = np.bincount(scores["status"].values.ravel(), minlength=len(WORDS))
@@ -264,6 +289,19 @@ class SearchResult:
             most = [f"{phase} {seconds:.3g} s" for phase, seconds in phases.items() if seconds >= 0.01 * phases.sum()]
             lines.append(f"Time: {', '.join(most)}")
         return "\n".join(lines)
+
+    def beside(self) -> list[str]:
+        """A sentence for each of the `baselines`: how good it is, and whether the choice does better.
+
+        By test rows where there are any, and validation rows otherwise.
+
+        Raises
+        ------
+        InputError
+            If no point can be chosen.
+        """
+        baselines = self.baselines
+        return [] if baselines is None else baselines_told(self.chosen, baselines, self.parameters)
 
     def _chosen_lines(self) -> list[str]:
         scoring, by = self._scores.attrs["scoring"], "" if self.rule == "best" else " (one-standard-error rule)"
@@ -322,6 +360,12 @@ class SearchResult:
         from dmkl.searching.plots import plot_weights
 
         return plot_weights(self, task, at)
+
+    def plot_weights_over(self, name: str = "p", task: str | None = None) -> Figure:
+        """Draw the kernel weights as p (or another parameter) grows; see `dmkl.searching.plots.plot_weights_over`."""
+        from dmkl.searching.plots import plot_weights_over
+
+        return plot_weights_over(self, name, task)
 
     # --- saving --------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.learner import KernelLearner
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.choice import Choice, Rule
+from dmkl.searching.baselines import Baselines, search_beside_baselines
+from dmkl.searching.choice import Choice, Rule, as_choice
 from dmkl.searching.dataset import as_dataset
 from dmkl.searching.fits import ask, fit_grid
-from dmkl.searching.folds import check_joint, make_folds
+from dmkl.searching.folds import make_folds
 from dmkl.searching.refit import refitted
 from dmkl.searching.result import SearchResult
 from dmkl.stores import Kernels
@@ -38,6 +39,7 @@ def search(
     refit: bool = True,
     rule: Rule = "best",
     choice: Choice | None = None,
+    baselines: Baselines = "sum",
     state: str | Path | None = None,
 ) -> SearchResult:
     """Fit an estimator for every point of a grid and every fold, score the rows held out, and choose.
@@ -82,6 +84,10 @@ def search(
         "fold": each fold chooses by its own validation rows, as the papers do with predefined splits. "joint": all
         choose one point, by the mean over the folds, which is refused where a training or validation row of one fold
         is a test row of another. By default "fold" where several folds have test rows.
+    baselines
+        What is fitted beside the grid, with the best of its λ (or C, and whatever else does not concern weights), to
+        compare with (`SearchResult.baselines`): "sum", the plain sum of the kernels, which costs next to nothing;
+        "all", the best single kernel too, which takes a few passes more, and several times the seconds; "none".
     state
         A folder that all workers see, where the search is kept after every pass; the same call goes on from there
         after a kill, and a folder that holds another search is refused. Temporary where None.
@@ -102,8 +108,7 @@ def search(
     """
     started = time.monotonic()
     check_choice("rule", rule, get_args(Rule))
-    if choice is not None:
-        check_choice("choice", choice, get_args(Choice))
+    check_choice("baselines", baselines, get_args(Baselines))
     question, folds = ask(
         "search",
         estimator,
@@ -116,10 +121,14 @@ def search(
         unknown=unknown,
         refit=refit,
     )
-    if choice is None:
-        choice = "fold" if len(folds) > 1 and any(len(fold.test) for fold in folds) else "joint"
-    if choice == "joint":
-        check_joint(folds, question.K.samples)
-    found = fit_grid(question, state)
-    result = SearchResult(as_dataset(question, found, choice, time.monotonic() - started), rule=rule)
+    choice = as_choice(choice, folds, question.K.samples)
+    if baselines == "none":
+        found, beside = fit_grid(question, state), None
+    else:
+        found, beside = search_beside_baselines(question, choice, state, baselines)
+    scores = as_dataset(question, found, choice, time.monotonic() - started)
+    if beside is not None:
+        fitted_beside = {name: values.variable for name, values in beside.data_vars.items()}
+        scores = scores.assign(fitted_beside).assign_attrs(beside.attrs)
+    result = SearchResult(scores, rule=rule)
     return refitted(question, found, result) if refit else result

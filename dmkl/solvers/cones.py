@@ -33,6 +33,8 @@ class ConicProgram:
         self._b: list[Float] = []
         self._cones: list[Any] = []
         self._height = 0
+        self._rows: Any = None
+        """The matrix of all rows, once it has been asked for."""
 
     def add(self, rows: Float | Entries, b: npt.ArrayLike, *cones: Any) -> None:
         """Demand that b − rows x lie in the product of these cones of Clarabel's."""
@@ -41,6 +43,7 @@ class ConicProgram:
         self._b.append(np.atleast_1d(np.asarray(b, dtype=np.float64)))
         self._cones.extend(cones)
         self._height += len(self._b[-1])
+        self._rows = None
 
     def at_most(self, rows: Float | Entries, b: npt.ArrayLike) -> None:
         """Demand rows x ≤ b; there may be no rows."""
@@ -65,13 +68,19 @@ class ConicProgram:
         options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-10
         square = (self.width, self.width)
         upper = sp.csc_matrix(square) if quadratic is None else _sparse([_entries(np.triu(quadratic))], square)
-        rows = _sparse(self._entries, (self._height, self.width))
+        if self._rows is None:
+            self._rows = _sparse(self._entries, (self._height, self.width))
+        rows = self._rows
         solution = clarabel.DefaultSolver(upper, linear, rows, np.concatenate(self._b), self._cones, options).solve()
         x, status = np.asarray(solution.x, dtype=np.float64), str(solution.status)
         if not np.isfinite(x).all() or "Infeasible" in status or status == "Unsolved":
             msg = f"the conic program ended without a solution (Clarabel: {status})"
             raise ConicError(msg)
         return x, np.asarray(solution.z, dtype=np.float64)
+
+    def dual(self, linear: Float, multipliers: Float) -> tuple[float, Float]:
+        """bᵀz and q + rowsᵀz for multipliers z: where the latter is zero, the former bounds the maximum of −qᵀx."""
+        return float(np.concatenate(self._b) @ multipliers), np.asarray(linear + self._rows.T @ multipliers)
 
 
 def _entries(rows: Float) -> Entries:

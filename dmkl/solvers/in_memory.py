@@ -34,6 +34,8 @@ __all__ = ["InMemory", "answer", "solve_on"]
 
 _SMALL_BYTES = 2**28
 """Going through so much memory takes what a pass takes beside its reading, some 0.1 s."""
+_MANY = 8
+"""Problems that keep the slots of a machine busy; on machines of other numbers of slots the same way is taken."""
 _ROUNDS = 8
 """Problems given to a slot at a time. Outcomes are kept after each round, whose last problem all slots wait for."""
 
@@ -42,7 +44,7 @@ _ROUNDS = 8
 class InMemory(SideBySide):
     """Each problem is solved by a task that has all kernels in its memory; side by side where they do not fit.
 
-    So they are where there are fewer problems than slots and the kernels are not small: passes use all slots.
+    So they are where there are few problems and the kernels are not small: passes use all slots.
     """
 
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
@@ -80,7 +82,7 @@ def _suits(jobs: Sequence[Job], where: Machine) -> bool:
     stack = _stack_bytes(jobs[0])
     of_rows = stack if any(job.rows is not None for job in jobs) else 0
     fits = stack + of_rows + 4 * stack // jobs[0].training.n_kernels <= where.task_bytes
-    return fits and (stack <= _SMALL_BYTES or len(jobs) >= where.slots)
+    return fits and (stack <= _SMALL_BYTES or len(jobs) >= _MANY)
 
 
 def _stack_bytes(job: Job) -> int:

@@ -7,9 +7,9 @@ taylor
     program for p = 1, one quadratic constraint otherwise. The form breaks down as β_j → 0 for p < 2, where
     β_j^(p−2) grows without bound.
 exact
-    The same cutting planes under ‖β‖_p ≤ 1 itself, by power cones.
+    The same cutting planes over the set of weights itself, by cones.
 newton
-    The quadratic model of the concave J(β) = min_α S(α, β) over the ball. Its gradient is q, its Hessian
+    The quadratic model of the concave J(β) = min_α S(α, β) over the set. Its gradient is q, its Hessian
     −(1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) with A = ½(I + K(β)/λ).
 """
 
@@ -22,8 +22,9 @@ import clarabel
 import numpy as np
 
 from dmkl.arrays import Float
-from dmkl.numerics.fisher import onto_sphere, steepest
-from dmkl.solvers.cones import ConicProgram, Entries
+from dmkl.numerics.fisher import onto_sphere
+from dmkl.solvers.cones import ConicProgram
+from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = ["CuttingPlane", "ascent_direction", "exact_master", "newton_master", "taylor_form", "taylor_master"]
 
@@ -36,78 +37,44 @@ class CuttingPlane:
     slopes: Float
 
 
-def _selector(n: int, sign: float = -1.0) -> Entries:
-    return np.arange(n), np.arange(n), np.full(n, sign)
-
-
-def _add_ball(program: ConicProgram, n: int, p: float) -> None:
-    """β ≥ 0 and ‖β‖_p ≤ 1 for x = (β, …); with `_spares` of p further variables after β."""
-    program.at_most(_selector(n), np.zeros(n))
-    if np.isinf(p):
-        program.at_most(_selector(n, 1.0), np.ones(n))
-    elif p == 1:
-        program.at_most(_total(0, n), 1.0)
-    elif p == 2:
-        i, j, signs = _selector(n)
-        program.add((1 + i, j, signs), np.concatenate([[1.0], np.zeros(n)]), clarabel.SecondOrderConeT(n + 1))
-    else:
-        # Σ t_j ≤ 1 with (t_j, 1, β_j) in the power cone of exponent 1/p: t_j^(1/p) ≥ β_j.
-        program.at_most(_total(n, n), 1.0)
-        first = 3 * np.arange(n)
-        rows = np.append(first, first + 2), np.append(n + np.arange(n), np.arange(n)), np.full(2 * n, -1.0)
-        program.add(rows, np.tile([0.0, 1.0, 0.0], n), *[clarabel.PowerConeT(1.0 / p)] * n)
-
-
-def _total(first: int, n: int) -> Entries:
-    return np.zeros(n, dtype=np.int64), first + np.arange(n), np.ones(n)
-
-
-def _weights(x: Float, p: float) -> Float:
-    """The solution on the sphere; at p = 1 what an interior point leaves of weights that are zero is made zero."""
-    if p == 1:
-        x = np.where(x > 1e-9 * float(x.max()), x, 0.0)
-    return onto_sphere(x, p)
-
-
-def _spares(n: int, p: float) -> int:
-    return 0 if p in (1, 2) or np.isinf(p) else n
-
-
-def newton_master(q: Float, curvature: Float, beta: Float, p: float) -> Float:
-    """The b that maximizes qᵀ(b − β) − ½ (b − β)ᵀ C (b − β) over the ball, on the sphere ‖b‖_p = 1.
+def newton_master(q: Float, curvature: Float, beta: Float, weights: WeightSet) -> Float:
+    """The b of the set that maximizes qᵀ(b − β) − ½ (b − β)ᵀ C (b − β).
 
     q (n,) is the gradient of J at β, where the model was taken, and C (n, n), positive semidefinite, minus its Hessian.
     """
     n = len(q)
+    units = weights.units(n)
+    q, curvature, x = q * units, curvature * np.outer(units, units), beta / units
     scale = float(np.abs(q).max()) or 1.0
     q, curvature = q / scale, curvature / scale
-    width = n + _spares(n, p)
-    program = ConicProgram(width)
-    _add_ball(program, n, p)
-    quadratic = np.zeros((width, width))
+    program = weights.program(n)
+    quadratic = np.zeros((program.width, program.width))
     quadratic[:n, :n] = 0.5 * (curvature + curvature.T)
-    linear = np.zeros(width)
-    linear[:n] = -(q + curvature @ beta)
-    return _weights(program.minimize(linear, quadratic)[0][:n], p)
+    linear = np.zeros(program.width)
+    linear[:n] = -(q + curvature @ x)
+    aim = weights.settled(program.minimize(linear, quadratic)[0][:n])
+    return units * weights.polished(aim, q, curvature, x)
 
 
-def ascent_direction(aim: Float, q: Float, beta: Float, p: float) -> Float:
-    """From β to a master's solution; to the steepest corner of the ball where J does not rise on that way.
+def ascent_direction(aim: Float, q: Float, beta: Float, weights: WeightSet) -> Float:
+    """From β to a master's solution; to the steepest corner of the set where J does not rise on that way.
 
     A master's own tolerance can hide the way up while the gap is open. q is the gradient of J at β.
     """
     direction = aim - beta
-    return direction if q @ direction > 0 else steepest(q, p) - beta
+    return direction if q @ direction > 0 else weights.steepest(q) - beta
 
 
-def _cutting_planes(planes: Sequence[CuttingPlane], n: int, spares: int) -> tuple[ConicProgram, Float]:
-    """Variables (β, spare …, θ): maximize θ under S(α^(r), β) ≥ θ."""
+def _cutting_planes(planes: Sequence[CuttingPlane], units: Float, spares: int) -> tuple[ConicProgram, Float]:
+    """Variables (β/units, spare …, θ): maximize θ under S(α^(r), β) ≥ θ."""
+    n = len(units)
     width = n + spares + 1
     program = ConicProgram(width)
-    scale = max(max(float(np.abs(plane.slopes).max()), abs(plane.constant)) for plane in planes) or 1.0
+    slopes = [plane.slopes * units for plane in planes]
+    scale = max(*(float(np.abs(slope).max()) for slope in slopes), *(abs(plane.constant) for plane in planes)) or 1.0
     rows = np.zeros((len(planes), width))
-    for r, plane in enumerate(planes):
-        rows[r, :n] = -plane.slopes / scale
+    for r, slope in enumerate(slopes):
+        rows[r, :n] = -slope / scale
         rows[r, -1] = 1.0
     program.at_most(rows, np.array([plane.constant / scale for plane in planes]))
     linear = np.zeros(width)
@@ -115,12 +82,13 @@ def _cutting_planes(planes: Sequence[CuttingPlane], n: int, spares: int) -> tupl
     return program, linear
 
 
-def exact_master(planes: Sequence[CuttingPlane], p: float) -> Float:
-    """Maximize the lowest of the planes over β ≥ 0, ‖β‖_p ≤ 1; returns β on the sphere, (n,)."""
+def exact_master(planes: Sequence[CuttingPlane], weights: WeightSet) -> Float:
+    """Maximize the lowest of the planes over the set; returns β, (n,)."""
     n = len(planes[0].slopes)
-    program, linear = _cutting_planes(planes, n, _spares(n, p))
-    _add_ball(program, n, p)
-    return _weights(program.minimize(linear)[0][:n], p)
+    units = weights.units(n)
+    program, linear = _cutting_planes(planes, units, weights.spares(n))
+    weights.add_to(program, n)
+    return units * weights.settled(program.minimize(linear)[0][:n])
 
 
 def taylor_form(beta: Float, p: float) -> tuple[Float, Float, float]:
@@ -135,17 +103,20 @@ def taylor_form(beta: Float, p: float) -> tuple[Float, Float, float]:
     return quadratic, linear, 0.5 * p * (p - 3.0) + 1.0
 
 
-def taylor_master(planes: Sequence[CuttingPlane], beta: Float, p: float) -> Float:
+def taylor_master(planes: Sequence[CuttingPlane], beta: Float, weights: WeightSet) -> Float:
     """Maximize the lowest of the planes over b ≥ 0, ν(b) ≤ 1, the form taken at β; returns b on the sphere, (n,).
+
+    The set is a ball of norm p, with or without prices.
 
     As in the papers: a linear program for p = 1, a quadratically constrained one for 1 < p < ∞.
     """
-    n = len(beta)
+    n, p = len(beta), weights.p
     if p == 1 or np.isinf(p):
-        return exact_master(planes, p)
-    program, linear = _cutting_planes(planes, n, 0)
-    program.at_most(_selector(n), np.zeros(n))
-    a, slope, constant = taylor_form(beta, p)
+        return exact_master(planes, weights)
+    units = weights.units(n)
+    program, linear = _cutting_planes(planes, units, 0)
+    program.at_most(np.eye(n, program.width) * -1.0, np.zeros(n))
+    a, slope, constant = taylor_form(beta / units, p)
     # bᵀDb + lᵀb + c ≤ 1 as a second-order cone: with r = 1 − c − lᵀb, ‖(2 D^½ b, r − 1)‖ ≤ r + 1.
     rows = np.zeros((n + 2, program.width))
     rows[0, :n] = slope
@@ -153,4 +124,4 @@ def taylor_master(planes: Sequence[CuttingPlane], beta: Float, p: float) -> Floa
     rows[-1, :n] = slope
     b = np.concatenate([[2.0 - constant], np.zeros(n), [-constant]])
     program.add(rows, b, clarabel.SecondOrderConeT(n + 2))
-    return _weights(program.minimize(linear)[0][:n], p)
+    return units * onto_sphere(program.minimize(linear)[0][:n], p)

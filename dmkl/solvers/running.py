@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dask.delayed import delayed
+from dask.sizeof import sizeof
 
 from dmkl.passes.execute import again, execute, send_all
 
 __all__ = ["run_tasks"]
 
 _COUNTER = itertools.count(1)
+_SMALL_BYTES = 2**20
 
 
 def run_tasks(
@@ -39,10 +41,10 @@ def run_tasks(
 
     def run() -> list[Any]:
         token = uuid.uuid4().hex
-        held = send_all({f"{name}-shared-{k}-{token}": value for k, value in enumerate(shared)}) if shared else []
+        held = _sent({f"{name}-shared-{k}-{token}": value for k, value in enumerate(shared)}, broadcast=True)
         mine: list[tuple[Any, ...]] = [()] * len(work)
         if own is not None:
-            sent = send_all({f"{name}-own-{k}-{token}": value for k, value in enumerate(own)}, broadcast=False)
+            sent = _sent({f"{name}-own-{k}-{token}": value for k, value in enumerate(own)}, broadcast=False)
             mine = [(value,) for value in sent]
         tasks = [
             delayed(function, pure=False)(*held, *more, dask_key_name=f"{name}-{k}-{token}")
@@ -51,3 +53,13 @@ def run_tasks(
         return execute(tasks, [(task, 0) for task in tasks], name)
 
     return again(run, name)
+
+
+def _sent(values: dict[str, Any], *, broadcast: bool) -> list[Any]:
+    """Values that tasks take, by name: in the graph itself where they are small.
+
+    Sending them ahead takes the client several messages to the scheduler and to each worker.
+    """
+    if sizeof(list(values.values())) > _SMALL_BYTES:
+        return send_all(values, broadcast=broadcast)
+    return [delayed(value, name=name, traverse=False) for name, value in values.items()]

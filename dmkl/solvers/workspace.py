@@ -4,9 +4,12 @@
     statistics.npz                   the statistics of each fold's steps
     points-<n>.npz                   weights, gap, objective … of every point of the subspace solver
     scores-<point>.npy               decision scores of the held-out rows of a point that is settled
+    alpha-<point>.npy                its dual variables, where they were asked for
     outcome-<n>.npz                  the outcome of a problem that another solver has ended
     part-<name>/                     the same for a part of the plan that has a solver of its own
     fold-<f>/basis-<n>.npy           V, (m, r)
+    fold-<f>/inner-<n>.npy           VᵀV, (r, r)
+    fold-<f>/projected-<n>.npy       VᵀH of all targets, (r, columns)
     fold-<f>/gram-<n>.npy            G, (n, r, r)
     fold-<f>/products-<round>-<c>-<k>.npy  K_jV of a block of columns, from column c on, for a group of kernels,
                                      (kernels, rows, b)
@@ -14,6 +17,7 @@
     fold-<f>/probed-<round>-<k>.npy  K_jZ for a group of kernels, (kernels, m, s)
     fold-<f>/errors-<n>.npy          ZᵀE, (n, s, r)
     fold-<f>/anchor-<a>-<i>-<j>.npy  tiles of combined kernels
+    fold-<f>/round-<k>-<i>.npy       what tasks of other processes keep for one another, until the next round
 
 Whatever state.json does not name is left over from work that was cut off, and is written anew. Workers write the
 products and the anchors themselves: the folder must be one that all of them see. Each file carries checksums: those of
@@ -23,8 +27,11 @@ arrays follow them (see `dmkl.files.arrays`), that of state.json is one of its k
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +41,14 @@ from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, InputError, StoreError
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.files.checksums import json_crc32c, parse_json
+from dmkl.files.urls import local_path
 from dmkl.files.writing import write_whole
 from dmkl.numerics.chain import Fitted
 from dmkl.numerics.fitted import load_step
 from dmkl.passes.execute import check_shared
 from dmkl.solvers.outcome import Outcome, Status, Step
 
-__all__ = ["FORMAT", "Workspace", "read_state_file"]
+__all__ = ["FORMAT", "Workspace", "read_state_file", "state_folder"]
 
 
 FORMAT, FORMAT_VERSION = "dmkl-search-state", 4
@@ -76,6 +84,11 @@ def read_state_file(file: Path) -> dict[str, Any]:
     return content
 
 
+def state_folder(folder: str | Path) -> Path:
+    """The folder of a state as an absolute path; InputError for a URL."""
+    return local_path(folder, "the state of a search", "give one that all workers see").expanduser().absolute()
+
+
 class Workspace:
     """The folder where a plan of fits keeps its state.
 
@@ -85,6 +98,8 @@ class Workspace:
         Where; a temporary folder, removed by `close`, where None.
     identity
         What is being computed, by name: data, grid, folds … A folder that holds something else is refused.
+    unsaid
+        What a name means that an earlier dmkl did not have: the default of a parameter.
     keep
         Whether `close` leaves the folder.
 
@@ -94,11 +109,18 @@ class Workspace:
         If the folder holds the state of other work, or something else.
     """
 
-    def __init__(self, folder: str | Path | None, identity: dict[str, str], *, keep: bool = True) -> None:
+    def __init__(
+        self,
+        folder: str | Path | None,
+        identity: dict[str, str],
+        *,
+        unsaid: Mapping[str, str] | None = None,
+        keep: bool = True,
+    ) -> None:
         self.temporary = folder is None
         self.keep = keep and not self.temporary
-        self.path = Path(tempfile.mkdtemp(prefix="dmkl-")) if folder is None else Path(folder).expanduser().absolute()
-        self.identity = identity
+        self.path = Path(tempfile.mkdtemp(prefix="dmkl-")) if folder is None else state_folder(folder)
+        self.identity, self._unsaid = identity, dict(unsaid or {})
         self.state: dict[str, Any] = {}
         found = self._read()
         if found is not None:
@@ -125,13 +147,13 @@ class Workspace:
 
     def _check(self, found: dict[str, Any]) -> None:
         before = found["identity"]
-        changed = [name for name in {**before, **self.identity} if before.get(name) != self.identity.get(name)]
+        were = self._unsaid | before
+        changed = [name for name in {**before, **self.identity} if were.get(name) != self.identity.get(name)]
         if changed:
-            name = changed[0]
+            told = "; ".join(_change(name, were.get(name), self.identity.get(name)) for name in changed[:_MOST_CHANGES])
             msg = (
-                f"{self.path} holds the state of a search that differs in: {', '.join(changed)}. {name} was "
-                f"{_short(before.get(name))} and is {_short(self.identity.get(name))} now. To go on with it, give what "
-                "it was started with; to start anew, move the folder away or give another"
+                f"{self.path} holds the state of a search that differs in: {', '.join(changed)}. {told}. To go on with "
+                "it, give what it was started with; to start anew, move the folder away or give another"
             )
             raise InputError(msg)
 
@@ -144,7 +166,7 @@ class Workspace:
 
     def part(self, name: str) -> Workspace:
         """The workspace of a part of the work, in a folder of its own."""
-        part = Workspace(self.path / f"part-{name}", self.identity)
+        part = Workspace(self.path / f"part-{name}", self.identity, unsaid=self._unsaid)
         part.temporary = self.temporary
         return part
 
@@ -254,7 +276,33 @@ def _is_ours(entry: Path) -> bool:
     return entry.name.startswith(_OURS)
 
 
-_OURS = ("state.json.", "fold-", "points-", "scores-", "outcome-", "part-", "statistics.npz", "seen-")
+_OURS = ("state.json.", "fold-", "points-", "scores-", "alpha-", "outcome-", "part-", "statistics.npz", "seen-")
+
+
+_MOST_CHANGES = 4
+"""Of what differs: so much is told in full."""
+
+
+def _change(name: str, before: str | None, now: str | None) -> str:
+    """What was, and what is now: of a grid the parameters that differ, and of content no checksums."""
+    if before is not None and now is not None:
+        if re.fullmatch(r"[0-9a-f]{16,}", before) and re.fullmatch(r"[0-9a-f]{16,}", now):
+            return f"{name} had other content"
+        if before.startswith("{") and now.startswith("{"):
+            with suppress(json.JSONDecodeError):
+                old, new = json.loads(before), json.loads(now)
+                differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+                if differing:
+                    return "; ".join(f"{key} {_was(_values(old.get(key)), _values(new.get(key)))}" for key in differing)
+    return f"{name} {_was(before, now)}"
+
+
+def _was(before: Any, now: Any) -> str:
+    return f"was {_short(before)} and is {_short(now)} now"
+
+
+def _values(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list) else "not there" if value is None else value
 
 
 def _short(value: Any) -> str:

@@ -60,6 +60,11 @@ class FeatureTable:
     center: Float  # the column means, (columns,), that distances are taken relative to
     n_missing: int  # samples without this source; of some rows of a table an upper bound
 
+    @property
+    def holds(self) -> str:
+        """See `FeatureMatrix`: square matrices are forgotten once their kernels are computed."""
+        return ""
+
     def read(self, rows: slice | Index, columns: slice | Index | None = None) -> Array:
         """Some rows and columns; rows of NaN for samples without this source."""
         raise NotImplementedError
@@ -248,19 +253,27 @@ def write_table(root: Any, number: int, table: FeatureMatrix, found: Scan, chunk
     group = root.require_group(FEATURES).create_group(str(number))
     rows, columns = table.shape
     chunks = (min(rows, chunk_rows), min(columns, _CHUNK_COLUMNS))
-    values = _array(group, "values", ("sample", "feature"), table.shape, chunks, table.dtype.name)
+    values = _array(
+        group, "values", ("sample", "feature"), table.shape, chunks, table.dtype.name, "values of the features"
+    )
     for strip in _strips(table, chunks[0]):
         values[strip] = table.read(strip)
-    center = _array(group, "center", ("feature",), (columns,), (columns,), "float64")
+    center = _array(group, "center", ("feature",), (columns,), (columns,), "float64", "mean of the feature in training")
     center[:] = found.center
     if table.columns is not None:
-        create_strings(group, "column", np.array(table.columns, dtype=object), ("feature",))
+        create_strings(group, "column", np.array(table.columns, dtype=object), ("feature",), "names of the features")
     # The digest last: it says that the table is whole.
     group.update_attributes({"name": table.name, "n_missing": int(found.absent.sum()), "content": found.content})
 
 
 def _array(
-    group: Any, name: str, dims: tuple[str, ...], shape: tuple[int, ...], chunks: tuple[int, ...], dtype: str
+    group: Any,
+    name: str,
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: str,
+    meaning: str,
 ) -> Any:
     return group.create_array(
         name,
@@ -273,6 +286,7 @@ def _array(
         dimension_names=dims,
         filters=None,
         compressors=[ZstdCodec(level=1), Crc32cCodec()],
+        attributes={"long_name": meaning, "units": "1"},
     )
 
 

@@ -17,7 +17,7 @@ from dmkl.inputs.kernel_sources import KernelSource, Matrix, fingerprint
 from dmkl.inputs.labels import Labels, as_text, unique_names
 from dmkl.numerics.psd import Repair, repair_psd, worst_minor
 from dmkl.store.layout import Header, check_names
-from dmkl.store.reader import Location
+from dmkl.store.opening import Location
 from dmkl.store.writer import StoreWriter, claim_place
 
 __all__ = ["ingest"]
@@ -35,6 +35,7 @@ def ingest(
     diagonal: Array | None = None,
     repair: Repair | None = None,
     symmetry_tol: float | None = None,
+    symmetrize: bool = False,
     overwrite: bool = False,
 ) -> str | Store:
     """Write a kernel set, or go on with an interrupted one. See `dmkl.create` for the parameters."""
@@ -48,6 +49,9 @@ def ingest(
     if symmetric is None:
         symmetric = rows == cols if source.symmetric is None else source.symmetric
     full = full and symmetric
+    if symmetrize and not symmetric:
+        msg = "symmetrize=True (--symmetrize) is for symmetric kernels; these are rectangular"
+        raise InputError(msg)
     if symmetric and rows != cols:
         msg = f"a symmetric set needs square kernels, the first is {rows} × {cols}"
         raise InputError(msg)
@@ -70,7 +74,8 @@ def ingest(
         diagonal = _checked_diagonal(diagonal, source.n_kernels, rows)
     with claim_place(location):
         writer = StoreWriter(location, header, source.n_kernels, overwrite=overwrite)
-        intake = _Intake(writer, repair, symmetry_tol, asked_dtype=dtype is not None)
+        tol = np.inf if symmetrize else symmetry_tol
+        intake = _Intake(writer, repair, tol, symmetrize=symmetrize, asked_dtype=dtype is not None)
         watch = progress.current()
         kernel_bytes = sum(1 for _ in writer.tiling.pairs()) * header.tile**2 * np.dtype(header.dtype).itemsize
         watch.begin("import", kernel_bytes * (source.n_kernels or 0))
@@ -85,6 +90,8 @@ def ingest(
                 identity = source.identity(j)
                 if identity is not None and repair is not None:
                     identity = {**identity, "repair": repair}
+                if identity is not None and symmetrize:
+                    identity = {**identity, "symmetrized": True}
                 if identity is not None and own_diagonal is not None:
                     identity = {**identity, "diagonal": fingerprint(own_diagonal[None, :])}
                 if writer.is_done(j, identity):
@@ -160,8 +167,15 @@ class _Intake:
     """Checks and writes one matrix after another."""
 
     def __init__(
-        self, writer: StoreWriter, repair: Repair | None, symmetry_tol: float | None, *, asked_dtype: bool
+        self,
+        writer: StoreWriter,
+        repair: Repair | None,
+        symmetry_tol: float | None,
+        *,
+        symmetrize: bool,
+        asked_dtype: bool,
     ) -> None:
+        self.symmetrize = symmetrize
         self.writer, self.header, self.repair, self.asked_dtype = writer, writer.header, repair, asked_dtype
         # Relative to the largest entry: what different orders of summation leave in two halves of one kernel.
         rounding = 1e-5 if self.header.dtype == "float32" else 1e-8
@@ -192,8 +206,8 @@ class _Intake:
             if not header.symmetric:
                 msg = f"repair={self.repair!r} is for symmetric kernels; these are rectangular"
                 raise InputError(msg)
-            matrix, lowest = self._repaired(name, matrix)
-            provenance = {**provenance, "repair": {"method": self.repair, "lowest_eigenvalue": lowest}}
+            matrix, found = self._repaired(name, matrix)
+            provenance |= found
         self.writer.begin_kernels({j: provenance})
         if header.symmetric:
             row_sum, diagonal = self._symmetric(j, name, matrix)
@@ -245,15 +259,23 @@ class _Intake:
                 block = self._block(name, matrix, rows, cols)
                 largest = max(largest, float(np.abs(block).max()))
                 if col < row:
-                    above = self.writer.tiles.read(j, col, row)
-                    apart = max(apart, _furthest_apart(block, above.T, rows, cols))
+                    above = self.writer.tiles.read(j, col, row).T
+                    apart = max(apart, _furthest_apart(block, above, rows, cols))
+                    if self.symmetrize:
+                        mean = _mean(block, above)
+                        self.writer.write_tile(j, col, row, mean.T)
+                        row_sum[rows] += mean.sum(axis=1, dtype=np.float64) - above.sum(axis=1, dtype=np.float64)
+                        row_sum[cols] += mean.sum(axis=0, dtype=np.float64) - above.sum(axis=0, dtype=np.float64)
+                        above = mean
+                    block = above
                     if self.header.full:
-                        self.writer.write_tile(j, row, col, above.T)
+                        self.writer.write_tile(j, row, col, block)
                 else:
                     if row == col:
                         apart = max(apart, _furthest_apart(block, block.T, rows, cols))
                         # The half above is the one that counts, in the diagonal tile too.
-                        block = np.triu(block) + np.triu(block, 1).T
+                        upper = np.triu(block) + np.triu(block, 1).T
+                        block = _mean(block, block.T) if self.symmetrize else upper
                         diagonal[rows] = block.diagonal()
                     else:
                         row_sum[cols] += block.sum(axis=0, dtype=np.float64)
@@ -269,6 +291,8 @@ class _Intake:
                         proof = min(proof, (diagonal[a] if a == b else minor[0], a, b))
         # Only now is the largest entry known, which the tolerance is relative to.
         self._check_symmetric(name, apart, largest)
+        if self.symmetrize and self.repair is None:
+            self.writer.note(j, {"symmetrized": {"largest_asymmetry": apart[0]}})
         if proof[0] < 0:
             bound, a, b = proof
             witness = f"sample {a} alone proves" if a == b else f"samples {a} and {b} alone prove"
@@ -289,24 +313,30 @@ class _Intake:
         msg = (
             f"kernel {name!r} is not symmetric: entry ({a}, {b}) is {value:.8g} and entry ({b}, {a}) is "
             f"{mirrored:.8g}, further apart than {self.symmetry_tol:g} of the largest entry ({largest:.3g}). "
-            "Symmetrize it ((K + K.T)/2), or say symmetric=False if its rows and columns are different "
-            "samples"
+            "Symmetrize it ((K + Kᵀ)/2: symmetrize=True, --symmetrize), or say symmetric=False (--rectangular) if its "
+            "rows and columns are different samples"
         )
         raise InputError(msg)
 
-    def _repaired(self, name: str, matrix: Matrix) -> tuple[Array, float]:
+    def _repaired(self, name: str, matrix: Matrix) -> tuple[Array, dict[str, Any]]:
         assert self.repair is not None
         whole = self._block(name, matrix, slice(0, self.header.rows), slice(0, self.header.cols))
         everything = slice(0, self.header.rows)
         apart = _furthest_apart(whole, whole.T, everything, everything)
         self._check_symmetric(name, apart, float(np.abs(whole).max()))
-        return repair_psd(whole, self.repair)
+        repaired, lowest = repair_psd(whole, self.repair)  # which takes (K + Kᵀ)/2
+        found = {"repair": {"method": self.repair, "lowest_eigenvalue": lowest}}
+        return repaired, found | ({"symmetrized": {"largest_asymmetry": apart[0]}} if self.symmetrize else {})
 
 
 _Apart = tuple[float, int, int, float, float]
 """How far apart two mirrored entries are, their row and column, and their values."""
 
 _NONE_APART: _Apart = (-1.0, 0, 0, 0.0, 0.0)
+
+
+def _mean(block: Array, mirrored: Array) -> Array:
+    return 0.5 * block + 0.5 * mirrored  # their sum may overflow
 
 
 def _furthest_apart(block: Array, mirrored: Array, rows: slice, cols: slice) -> _Apart:

@@ -130,7 +130,7 @@ def create_array(
     *,
     overwrite: bool = False,
 ) -> Any:
-    """Create an array of numbers; dimensions and comment are those of `NODES`."""
+    """Create an array of numbers; dimensions and meaning are those of `NODES`."""
     return group.create_array(
         name,
         shape=shape,
@@ -144,12 +144,12 @@ def create_array(
         compressors=[Crc32cCodec()],
         # A tile of zeros is written like any other: a tile that is absent was never written.
         config={"write_empty_chunks": True},
-        attributes={"comment": NODES[name].doc},
+        attributes={"long_name": NODES[name].doc, "units": "1"},
         overwrite=overwrite,
     )
 
 
-def create_strings(group: Any, name: str, values: Array, dims: tuple[str, ...], comment: str | None = None) -> None:
+def create_strings(group: Any, name: str, values: Array, dims: tuple[str, ...], meaning: str) -> None:
     """Write an array of strings, in one chunk."""
     array = group.create_array(
         name,
@@ -159,7 +159,7 @@ def create_strings(group: Any, name: str, values: Array, dims: tuple[str, ...], 
         dimension_names=dims,
         filters=None,
         compressors=[Crc32cCodec()],
-        attributes=None if comment is None else {"comment": comment},
+        attributes={"long_name": meaning},
         overwrite=True,
     )
     array[...] = np.array([str(value) for value in values.ravel()], dtype=object).reshape(values.shape)

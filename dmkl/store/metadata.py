@@ -22,14 +22,16 @@ from zarr.storage import StorePath
 
 from dmkl.errors import DamagedFileError
 from dmkl.files.checksums import json_crc32c, parse_json
+from dmkl.files.urls import Url, as_place
+from dmkl.store.objects import ROOT as _FILE
+from dmkl.store.objects import zarr_store
 
 __all__ = ["SEAL", "differing_metadata", "is_sealed", "open_group", "open_part", "seal"]
 
 SEAL = "metadata_crc32c"
-_FILE = "zarr.json"
 
 
-def seal(location: str | Store | Path, attrs: Mapping[str, Any] | None = None) -> None:
+def seal(location: str | Store | Path | Url, attrs: Mapping[str, Any] | None = None) -> None:
     """Gather the metadata of all that is in a group at its root, and write them with their checksum in one write.
 
     Parameters
@@ -40,7 +42,7 @@ def seal(location: str | Store | Path, attrs: Mapping[str, Any] | None = None) -
     with warnings.catch_warnings():
         # Without consolidated metadata xarray.open_zarr warns; Zarr warns that its place in v3 is not settled.
         warnings.simplefilter("ignore", ZarrUserWarning)
-        group: Any = zarr.consolidate_metadata(location, zarr_format=3)
+        group: Any = zarr.consolidate_metadata(zarr_store(location), zarr_format=3)
     own = {key: value for key, value in (group.attrs if attrs is None else attrs).items() if key != SEAL}
     written = replace(group.metadata, attributes=own).to_buffer_dict(default_buffer_prototype())[_FILE]
     group.attrs.put({**own, SEAL: json_crc32c(parse_json(written.to_bytes()))})
@@ -51,27 +53,30 @@ def is_sealed(group: Any) -> bool:
     return SEAL in group.attrs
 
 
-def open_group(location: str | Store | Path) -> Any:
+def open_group(location: str | Store | Path | Url) -> Any:
     """Open a Zarr group for reading, its metadata checked where they are sealed.
 
     Raises
     ------
     DamagedFileError
         If they are not what was written.
+    StoreError
+        If an object store does not answer.
     FileNotFoundError, ValueError, TypeError, KeyError
         If it is no Zarr group, as Zarr raises them.
     """
-    if isinstance(location, Store) or "://" in str(location):
+    if isinstance(location, Store):
         group = zarr.open_group(location, mode="r", zarr_format=3)
         if not is_sealed(group):
             return group
         _check(_parsed(_read(group.store_path), location), location)
     else:
         # Zarr takes the name of a relative folder out of the names of what is in it too.
-        location = str(Path(location).expanduser().absolute())
+        place = location if isinstance(location, Url) else as_place(location)
         # Before Zarr believes them.
-        root = Path(location) / _FILE
-        sealed = root.is_file() and _check(_parsed(root.read_bytes(), location), location)
+        root = place / _FILE
+        sealed = root.is_file() and _check(_parsed(root.read_bytes(), place), place)
+        location = zarr_store(place)
         if not sealed:
             return zarr.open_group(location, mode="r", zarr_format=3)
     return zarr.open_group(location, mode="r", zarr_format=3, use_consolidated=True)
@@ -83,7 +88,7 @@ def open_part(location: str | Store, path: str) -> Any:
     if is_sealed(group):
         return group[path]
     # What was written before there were seals has no metadata of all its parts at its root.
-    return zarr.open_group(location, mode="r", path=path, zarr_format=3)
+    return zarr.open_group(zarr_store(location), mode="r", path=path, zarr_format=3)
 
 
 def _read(place: StorePath) -> bytes:

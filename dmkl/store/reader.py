@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
-import os
+import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
@@ -22,41 +21,29 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import (
     CorruptTileError,
     DmklError,
-    FormatVersionError,
-    IncompleteStoreError,
     StoreError,
     StoreNotFoundError,
     one_line,
 )
 from dmkl.files.checksums import crc32c
+from dmkl.files.urls import is_url
 from dmkl.numerics.tiling import Tiling
+from dmkl.store.chunks import plain_chunks
 from dmkl.store.consistency import check_metadata, check_unique
-from dmkl.store.metadata import is_sealed, open_group
-from dmkl.store.schema import FORMAT, FORMAT_VERSION
-from dmkl.store.tiles import plain_folder
+from dmkl.store.metadata import is_sealed
+from dmkl.store.opening import FileMark, Location, Root, as_location, other_set
 
-__all__ = ["Location", "StoreReader", "partial_path"]
+__all__ = ["Location", "StoreReader"]
 
-Location = str | os.PathLike[str] | Store
 TileKey = tuple[int, int, int]
 """(kernel, tile row, tile column)"""
 
 
-def partial_path(path: Path) -> Path:
-    """Where a local set is written until it is complete: beside its place, under a name of its own."""
-    return path.with_name(path.name + ".partial")
-
-
-def as_location(location: Location) -> str | Store:
-    """A local folder as an absolute path, anything else (a URL, a Zarr store) as it is."""
-    if isinstance(location, Store):
-        return location
-    text = os.fspath(location)
-    return text if "://" in text else str(Path(text).expanduser().absolute())
-
-
 class StoreReader:
-    """A stored kernel set, opened for reading. Cheap to pickle: a copy opens the set again where it arrives.
+    """A stored kernel set, opened for reading.
+
+    Cheap to pickle: what travels is its place and its content id. A copy opens the set when it is first asked for
+    anything, in the task that reads it: where the set cannot be opened, that task fails, and not what unpickles.
 
     Parameters
     ----------
@@ -80,13 +67,12 @@ class StoreReader:
 
     def __init__(self, location: Location) -> None:
         self.location = as_location(location)
-        self._group = _open_group(self.location)
-        attrs = dict(self._group.attrs)
-        _check_root(attrs, str(self.location))
-        self.attrs: dict[str, Any] = attrs
+        self._root = Root(self.location)
+        self._group = self._root.open()
+        self.attrs: dict[str, Any] = dict(self._group.attrs)
         self.sealed = is_sealed(self._group)  # whether its metadata carry a checksum
         try:
-            check_metadata(self._group, attrs, str(self.location))
+            check_metadata(self._group, self.attrs, str(self.location))
             self._open()
         except DmklError:
             raise
@@ -122,14 +108,26 @@ class StoreReader:
             self.labels = self._optional("target")
         self.tasks: Array | None = self._optional("task")
         self.splits: Array | None = self._optional("split")
-        self._files = plain_folder(self._gram)
-        self._verified: set[TileKey] = set()
+        self._chunks = plain_chunks(self._gram)
+        self._verified: dict[TileKey, FileMark | None] = {}
         self._known: dict[str, dict[int, Array]] = {}
         self._table: npt.NDArray[np.uint32] | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.location, self.content_id)
+        return _arrived, (self.location, self.content_id)
+
+    if not TYPE_CHECKING:  # which would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("__"):  # pickle and copy look for such names
+                with _OPENING:
+                    if "_root" not in self.__dict__:  # a copy that nobody has asked before
+                        self.__dict__.update(vars(_reopened(self.location, self.content_id)))
+                if name in self.__dict__:
+                    return self.__dict__[name]
+            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(msg)
 
     def __dask_tokenize__(self) -> tuple[str, str, str]:
         return type(self).__name__, str(self.location), self.content_id
@@ -194,7 +192,7 @@ class StoreReader:
 
     def forget(self) -> None:
         """Read everything from the store again that has been read before."""
-        self._verified, self._known, self._table = set(), {}, None
+        self._verified, self._known, self._table = {}, {}, None
 
     # --- tiles ----------------------------------------------------------------------------------------------
 
@@ -202,10 +200,11 @@ class StoreReader:
         """Yield each tile, without padding; the next one is fetched while the caller works on this one.
 
         An uncompressed local tile is memory-mapped and never copied; the kernel is asked to read the next one
-        ahead. Any other is read and decoded by Zarr in a second thread.
+        ahead. One in an object store is fetched in ranges. Any other is read and decoded by Zarr in a second thread.
         """
         if not keys:
             return
+        self._root.check(self.content_id)
         upcoming = self._begin(keys[0])
         for position, key in enumerate(keys):
             current = upcoming
@@ -217,35 +216,44 @@ class StoreReader:
         """One tile, without padding."""
         return self._finish(key, self._begin(key))
 
-    def verify(self, kernel: int) -> CorruptTileError | None:
+    def verify(self, kernel: int) -> StoreError | None:
         """Read every tile of a kernel from the store and check it, whatever was checked before; what is wrong first."""
         self.forget()
         try:
             for key, tile in self.stream([(kernel, row, col) for row, col in self.tiling.pairs()]):
                 self._compare(key, crc32c(tile))
-        except CorruptTileError as error:
+        except StoreError as error:
             return error
         return None
 
     def _begin(self, key: TileKey) -> Any:
-        if self._files is not None:
-            return self._map(key)
+        if self._chunks is not None:
+            with self._naming(key):
+                return self._chunks.begin(key, self._chunk_bytes)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="dmkl-read-ahead")
         return self._pool.submit(self._decode, key)
 
     def _finish(self, key: TileKey, begun: Any) -> Array:
-        if self._files is None:
+        if self._chunks is None:
             tile: Array = begun.result()
-            if self._must_verify(key):
+            if self._must_verify(key, None):
                 self._compare(key, crc32c(tile))
-                self._verified.add(key)
+                self._verified[key] = None
             return tile
+        with self._naming(key):
+            begun = self._chunks.finish(begun)
+        if isinstance(begun, int):
+            msg = (
+                f"{self._name(key)} has {begun} bytes, expected {self._chunk_bytes}; import or build this kernel again"
+            )
+            raise CorruptTileError(msg)
+        mapped, mark = begun
         side = self.tiling.tile
         rows, cols = self.tiling.tile_shape(key[1], key[2])
-        tile = np.frombuffer(begun, dtype=self.dtype, count=side * side).reshape(side, side)[:rows, :cols]
-        if self._must_verify(key):
-            view = memoryview(begun)
+        tile = np.frombuffer(mapped, dtype=self.dtype, count=side * side).reshape(side, side)[:rows, :cols]
+        if self._must_verify(key, mark):
+            view = memoryview(mapped)
             stored = int.from_bytes(view[-4:], "little")
             found = google_crc32c.value(np.frombuffer(view[:-4], dtype=np.uint8))
             if stored != found:
@@ -257,7 +265,7 @@ class StoreReader:
             # The chunk's own checksum goes with the file: only the table knows a tile that was exchanged for
             # another.
             self._compare(key, found if (rows, cols) == (side, side) else crc32c(tile))
-            self._verified.add(key)
+            self._verified[key] = mark
         return tile
 
     def _compare(self, key: TileKey, found: int) -> None:
@@ -270,30 +278,30 @@ class StoreReader:
             )
             raise CorruptTileError(msg)
 
-    def _must_verify(self, key: TileKey) -> bool:
+    def _must_verify(self, key: TileKey, mark: FileMark | None) -> bool:
         rule = settings.get("verify")
-        return bool(rule == "always" or (rule == "first" and key not in self._verified))
+        known = key in self._verified and self._verified[key] == mark  # a file that was written since is another
+        return bool(rule == "always" or (rule == "first" and not known))
 
-    def _map(self, key: TileKey) -> mmap.mmap:
-        assert self._files is not None
-        path = f"{self._files}/{key[0]}/{key[1]}/{key[2]}"
-        expected = self.tiling.tile**2 * self.dtype.itemsize + 4
+    @property
+    def _chunk_bytes(self) -> int:
+        """Bytes of a stored tile with its padding and its checksum."""
+        return int(self.tiling.tile**2 * self.dtype.itemsize) + 4
+
+    @contextmanager
+    def _naming(self, key: TileKey) -> Iterator[None]:
+        """Say of which tile it is that its bytes are not there, or do not come."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            try:
-                size = os.fstat(descriptor).st_size
-                if size != expected:
-                    msg = f"{self._name(key)} has {size} bytes, expected {expected}; import or build this kernel again"
-                    raise CorruptTileError(msg)
-                mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-            finally:
-                os.close(descriptor)
+            yield
         except FileNotFoundError as error:
-            msg = f"{self._name(key)} is missing ({path}); import or build this kernel again"
+            path = f" ({error.filename})" if error.filename else ""
+            msg = f"{self._name(key)} is missing{path}; import or build this kernel again"
             raise CorruptTileError(msg) from error
-        if hasattr(mmap, "MADV_WILLNEED"):
-            mapped.madvise(mmap.MADV_WILLNEED)
-        return mapped
+        except Exception as error:
+            if not is_url(self.location):
+                raise
+            msg = f"{self._name(key)} cannot be fetched: {one_line(error)}; run it again when the object store answers"
+            raise StoreError(msg) from error
 
     def _decode(self, key: TileKey) -> Array:
         j, row, col = key
@@ -313,70 +321,39 @@ class StoreReader:
 
 
 _SMALL_BYTES = 4 * 2**20
-_OPENED: OrderedDict[tuple[str, str], StoreReader] = OrderedDict()
-_OPENED_LOCK = threading.Lock()
+_ARRIVED: OrderedDict[tuple[str, str], StoreReader] = OrderedDict()
+_ARRIVING = threading.Lock()
+_OPENING = threading.RLock()
 
 
-def _reopen(location: str | Store, content_id: str) -> StoreReader:
-    """Open a set in a worker, once for all the tasks that read it there."""
+def _arrived(location: str | Store, content_id: str) -> StoreReader:
+    """A set in a worker, to be opened, once for all the tasks that read it there."""
+    reader = StoreReader.__new__(StoreReader)
+    reader.location, reader.content_id = location, content_id
     if not isinstance(location, str):
-        return StoreReader(location)
-    key = (location, content_id)
-    with _OPENED_LOCK:
-        if key not in _OPENED:
-            reader = StoreReader(location)
-            if reader.content_id != content_id:
-                msg = (
-                    f"{location} holds another set now ({reader.content_id}) than when this computation "
-                    f"began ({content_id}); open it again with dmkl.open"
-                )
-                raise StoreError(msg)
-            _OPENED[key] = reader
-            while len(_OPENED) > 8:
-                _OPENED.popitem(last=False)
-        return _OPENED[key]
+        return reader
+    with _ARRIVING:
+        reader = _ARRIVED.setdefault((location, content_id), reader)
+        while len(_ARRIVED) > 8:
+            _ARRIVED.popitem(last=False)
+    return reader
+
+
+def _reopened(location: str | Store, content_id: str) -> StoreReader:
+    """Open a set in a process to which it was sent."""
+    try:
+        reader = StoreReader(location)
+    except StoreNotFoundError as error:
+        msg = (
+            f"there is no kernel set at {location} on {socket.gethostname()}, where a task is to read it. The path "
+            "must mean the same folder on every machine: put the set on a file system that all share, or compute with "
+            "--cluster threads"
+        )
+        raise StoreNotFoundError(msg) from error
+    if reader.content_id != content_id:
+        raise StoreError(other_set(location, content_id, reader.content_id))
+    return reader
 
 
 def _strings(values: Any) -> Array:
     return np.array([str(value) for value in values], dtype=object) if len(values) else np.array([], dtype=object)
-
-
-def _open_group(location: str | Store) -> Any:
-    try:
-        return open_group(location)
-    except FileNotFoundError as error:
-        if isinstance(location, str) and "://" not in location and partial_path(Path(location)).exists():
-            msg = (
-                f"{location} is not finished: an interrupted import or build of it stands at "
-                f"{partial_path(Path(location))}. Run the same command again and it goes on from there"
-            )
-            raise IncompleteStoreError(msg) from error
-        msg = f"there is no kernel set at {location}; make one with dmkl.create or `dmkl import`"
-        raise StoreNotFoundError(msg) from error
-    except DmklError:
-        raise
-    except Exception as error:  # a Zarr array, or metadata that cannot be read
-        msg = f"{location} is no Zarr group, so no kernel set: {one_line(error)}"
-        raise StoreError(msg) from error
-
-
-def _check_root(attrs: dict[str, Any], where: str) -> None:
-    if attrs.get("format") != FORMAT:
-        msg = (
-            f"{where} is a Zarr group but not a kernel set: its attribute 'format' is "
-            f"{attrs.get('format')!r:.80}, expected {FORMAT!r}"
-        )
-        raise StoreError(msg)
-    version = attrs.get("format_version")
-    if not isinstance(version, int) or version < 1:
-        msg = f"{where} has format_version {version!r}, expected an integer from 1 to {FORMAT_VERSION}"
-        raise StoreError(msg)
-    if version > FORMAT_VERSION:
-        msg = (
-            f"{where} has format version {version}, and this dmkl reads up to {FORMAT_VERSION}; install a "
-            "newer dmkl (pip install --upgrade dmkl)"
-        )
-        raise FormatVersionError(msg)
-    if attrs.get("complete") is not True:
-        msg = f"{where} is not finished: its import or build was interrupted. Run the same command again and it goes on"
-        raise IncompleteStoreError(msg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +13,20 @@ import xarray as xr
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from dmkl.errors import FormatVersionError, StoreError, StoreExistsError, StoreNotFoundError
+from dmkl.errors import (
+    DmklError,
+    FormatVersionError,
+    IncompleteStoreError,
+    StoreError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
 from dmkl.files.locks import claim
+from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import beside, full_disk
 from dmkl.store.metadata import is_sealed, open_group
+from dmkl.store.objects import root_attributes, upload, zarr_store
+from dmkl.variables import describe
 
 __all__ = ["Saved", "check_version", "has_format", "put_in_place", "write_dataset"]
 
@@ -25,6 +36,9 @@ __all__ = ["Saved", "check_version", "has_format", "put_in_place", "write_datase
 
 def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
     """Write beside `path` and rename, so that what is there is whole, the old or the new.
+
+    What goes to a URL is written to a temporary folder first; there is no renaming in an object store, where the old is
+    removed before the new is put there (see `dmkl.store.objects`).
 
     Parameters
     ----------
@@ -44,12 +58,20 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
     DiskFullError
         If the disk ran full.
     """
-    final = Path(path).expanduser().absolute()
+    final = as_place(path)
     with claim(final):
-        _put_in_place(final, write, form, what, overwrite=overwrite)
+        _refuse_in_the_way(final, form, what, overwrite=overwrite)
+        if isinstance(final, Url):
+            with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
+                written = Path(folder) / "written"
+                with full_disk(folder, "Free some space, or choose another TMPDIR, and save it again"):
+                    write(written)
+                upload(written, final, {"format": form})
+        else:
+            _put_in_place(final, write)
 
 
-def _put_in_place(final: Path, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
+def _refuse_in_the_way(final: Place, form: str, what: str, *, overwrite: bool) -> None:
     if final.exists():
         if not overwrite:
             msg = (
@@ -60,6 +82,9 @@ def _put_in_place(final: Path, write: Callable[[Path], None], form: str, what: s
         if not has_format(final, form):
             msg = f"{final} is not a {what}, and nothing else is replaced; choose another path, or move it away"
             raise StoreExistsError(msg)
+
+
+def _put_in_place(final: Path, write: Callable[[Path], None]) -> None:
     written, replaced = beside(final), beside(final, "replaced")
     try:
         with full_disk(final, "Free some space, or choose another place, and save it again"):
@@ -73,8 +98,10 @@ def _put_in_place(final: Path, write: Callable[[Path], None], form: str, what: s
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def has_format(path: Path, form: str) -> bool:
+def has_format(path: Place, form: str) -> bool:
     """Whether there is a Zarr group at `path` whose attribute "format" is this."""
+    if isinstance(path, Url):
+        return root_attributes(path).get("format") == form
     try:
         return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == form
     except (OSError, ValueError, KeyError, TypeError):
@@ -82,7 +109,11 @@ def has_format(path: Path, form: str) -> bool:
 
 
 def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None) -> None:
-    """Write labeled arrays as a Zarr group whose chunks carry checksums; `seal` does the same for its metadata."""
+    """Write labeled arrays as a Zarr group whose chunks carry checksums; `seal` does the same for its metadata.
+
+    What the registry of `dmkl.variables` knows of each is written with it.
+    """
+    dataset = describe(dataset.copy())
     # Names as variable-length strings: Zarr warns of fixed-length ones that their v3 encoding is not settled.
     plain = dataset.assign(
         {
@@ -111,7 +142,7 @@ def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None)
 class Saved:
     """A model or a result on disk, or a part of one: a Zarr group, its metadata checked."""
 
-    path: Path
+    path: Place
     """The folder of the whole."""
     group: Any = field(repr=False)
     within: str = ""
@@ -125,25 +156,36 @@ class Saved:
         ------
         StoreNotFoundError
             If there is nothing.
+        IncompleteStoreError
+            If it was not written whole, at a URL.
         DamagedFileError, StoreError
             If it is damaged, or no Zarr group.
         """
-        final = Path(path).expanduser().absolute()
+        final = as_place(path)
         try:
             group = open_group(final)
-            # What was saved before there were seals has no metadata of all its parts at its root.
-            return cls(final, group if is_sealed(group) else zarr.open_group(final, mode="r", use_consolidated=False))
+            if not is_sealed(group):
+                # What was saved before there were seals has no metadata of all its parts at its root.
+                group = zarr.open_group(zarr_store(final), mode="r", use_consolidated=False)
+        except DmklError:
+            raise
         except FileNotFoundError as error:
             msg = f"there is no model at {final}"
             raise StoreNotFoundError(msg) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             msg = f"{final} is not a model: {error}"
             raise StoreError(msg) from error
+        if isinstance(final, Url) and group.attrs.get("complete") is False:
+            msg = (
+                f"{final} is not finished: what wrote it was interrupted; write it again (overwrite=True, --overwrite)"
+            )
+            raise IncompleteStoreError(msg)
+        return cls(final, group)
 
     @property
-    def place(self) -> Path:
+    def place(self) -> Place:
         """The folder of the part, as messages name it."""
-        return self.path / self.within
+        return self.path / self.within if self.within else self.path
 
     @property
     def attrs(self) -> dict[str, Any]:

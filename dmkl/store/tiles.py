@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import uuid
 from pathlib import Path
@@ -12,29 +11,14 @@ from typing import Any
 import numpy as np
 import zarr
 from zarr.abc.store import Store
-from zarr.codecs import BytesCodec, Crc32cCodec
-from zarr.storage import LocalStore
 
 from dmkl.arrays import Array
 from dmkl.files.checksums import crc32c
 from dmkl.numerics.tiling import Tiling
+from dmkl.store.chunks import plain_folder
+from dmkl.store.objects import zarr_store
 
-__all__ = ["TileWriter", "plain_folder"]
-
-
-def plain_folder(gram: Any) -> str | None:
-    """The folder of the chunks, where a chunk's file is the tile's bytes and its checksum; else None."""
-    store, codecs = gram.store, gram.metadata.codecs
-    plain = (
-        sys.byteorder == "little"
-        and gram.metadata.encode_chunk_key((0, 0, 0)) == "c/0/0/0"
-        and len(codecs) == 2
-        and isinstance(codecs[0], BytesCodec)
-        and codecs[0].endian is not None
-        and codecs[0].endian.value == "little"
-        and isinstance(codecs[1], Crc32cCodec)
-    )
-    return str(Path(store.root) / gram.path / "c") if plain and isinstance(store, LocalStore) else None
+__all__ = ["TileWriter"]
 
 
 class TileWriter:
@@ -42,7 +26,7 @@ class TileWriter:
 
     def __init__(self, target: str | Store, node: str, tiling: Tiling) -> None:
         self.target, self.node, self.tiling = target, node, tiling
-        self._gram: Any = zarr.open_group(target, mode="r+", zarr_format=3, use_consolidated=False)[node]
+        self._gram: Any = zarr.open_group(zarr_store(target), mode="r+", zarr_format=3, use_consolidated=False)[node]
         self._files = plain_folder(self._gram)
         self._local = threading.local()
 

@@ -1,7 +1,9 @@
 """Writing a kernel set so that it can be killed at any moment: tiles, each kernel's record, `complete` last.
 
 A local set is written beside its place, in `<name>.partial`, and renamed when it is complete: at its own name
-there is either a whole set or what was there before. A kernel counts as done when its row sums stand; they
+there is either a whole set or what was there before. A set at a URL is written at its own name, where it says
+that it is not complete; one that replaces another is written beside it as well, and moved (see
+`dmkl.store.objects`). A kernel counts as done when its row sums stand; they
 are written after all its tiles, so that an interrupted import goes on with the first kernel that has none.
 The root attributes come before the arrays, and are what tells an unfinished set from anything else that may
 stand there.
@@ -29,8 +31,10 @@ from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.files.locks import claim
+from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import full_disk
 from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.store.chunks import plain_folder
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
 from dmkl.store.layout import (
     Header,
@@ -42,9 +46,10 @@ from dmkl.store.layout import (
     provenance_of,
 )
 from dmkl.store.metadata import SEAL, seal
-from dmkl.store.reader import Location, as_location, partial_path
+from dmkl.store.objects import clear, move, remove, root_attributes, zarr_store
+from dmkl.store.opening import Location, as_location, partial_path
 from dmkl.store.schema import FORMAT, FORMAT_VERSION, NODES, attributes, content_id, gram_node
-from dmkl.store.tiles import TileWriter, plain_folder
+from dmkl.store.tiles import TileWriter
 
 __all__ = ["StoreWriter", "claim_place"]
 
@@ -54,9 +59,9 @@ _PER_KERNEL = ("row_sum", "tile_crc32c", "diagonal", "gram_upper", "gram")
 
 
 def claim_place(location: Location) -> AbstractContextManager[None]:
-    """Keep the place of a set to this process while it is written; see `dmkl.files.locks`. Of folders alone."""
+    """Keep the place of a set to this process while it is written; see `dmkl.files.locks`. Not of Zarr stores."""
     place = as_location(location)
-    return claim(place) if isinstance(place, str) and "://" not in place else nullcontext()
+    return claim(place) if isinstance(place, str) else nullcontext()
 
 
 class StoreWriter:
@@ -86,21 +91,20 @@ class StoreWriter:
         self.location = as_location(location)
         self.header = header
         self.tiling = header.tiling
-        self._local = isinstance(self.location, str) and "://" not in self.location
+        place = as_place(self.location) if isinstance(self.location, str) else None
+        self._url = place if isinstance(place, Url) else None
+        self._local = isinstance(place, Path)
         self._target: str | Store = self.location
-        if self._local:
-            final = Path(str(self.location))
-            if final.exists() and not overwrite:
-                msg = (
-                    f"{final} exists already; choose another path, or ask for it to be replaced "
-                    "(overwrite=True, --overwrite)"
-                )
-                raise StoreExistsError(msg)
-            check_room(final, header, n_kernels)
-            final.parent.mkdir(parents=True, exist_ok=True)
-            self._target = str(partial_path(final))
+        if self._url is not None:
+            self._target = str(self._beside(self._url, overwrite=overwrite))
+        if isinstance(place, Path):
+            if place.exists() and not overwrite:
+                raise _in_the_way(place)
+            check_room(place, header, n_kernels)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._target = str(partial_path(place))
         # Leave to replace a set is no leave to replace what else stands where it is written.
-        self._replace = overwrite and not self._local
+        self._replace = overwrite and place is None
         self._group = self._resume(overwrite)
         self._resumed = self._group is not None
         if self._group is None:
@@ -136,10 +140,22 @@ class StoreWriter:
 
     # --- begin or go on -------------------------------------------------------------------------------------
 
+    @staticmethod
+    def _beside(final: Url, *, overwrite: bool) -> Url:
+        """Where the set of a URL is written: beside it where one is to be replaced, or this was begun before."""
+        there, beside = root_attributes(final), as_place(str(partial_path(final)))
+        assert isinstance(beside, Url)
+        is_set = there.get("format") == FORMAT
+        if is_set and there.get("complete") is True:
+            if not overwrite:
+                raise _in_the_way(final)
+            return beside
+        return beside if is_set and root_attributes(beside).get("format") == FORMAT else final
+
     def _resume(self, overwrite: bool) -> Any:
         """The unfinished set that stands there, if it can be continued."""
         try:
-            group: Any = zarr.open_group(self._target, mode="r+", zarr_format=3, use_consolidated=False)
+            group: Any = zarr.open_group(zarr_store(self._target), mode="r+", zarr_format=3, use_consolidated=False)
             attrs = dict(group.attrs)
         except (OSError, ValueError, KeyError):
             attrs = {}
@@ -149,7 +165,7 @@ class StoreWriter:
                 shutil.rmtree(str(self._target))
             return None
         complete = attrs.get("complete") is True
-        if complete and not self._local:
+        if complete and not self._local and self._url is None:
             return None
         found = header_of(group)
         if found != self.header:
@@ -177,7 +193,9 @@ class StoreWriter:
     def _clear(self) -> None:
         """Give up an unfinished set of ours."""
         self._replace = True
-        if self._local:
+        if self._url is not None:
+            clear(Url(str(self._target)), {"format": FORMAT, "format_version": FORMAT_VERSION})
+        elif self._local:
             # The root last: it tells that the rest is ours, should this be killed.
             for entry in Path(str(self._target)).iterdir():
                 if entry.is_dir():
@@ -191,10 +209,14 @@ class StoreWriter:
         with full_disk(self.location):
             try:
                 group = zarr.open_group(
-                    self._target, mode="w" if self._replace else "w-", zarr_format=3, attributes=first
+                    zarr_store(self._target), mode="w" if self._replace else "w-", zarr_format=3, attributes=first
                 )
             except (FileExistsError, NotADirectoryError) as error:
-                way_out = "move it away" if self._local else "ask for it to be replaced (overwrite=True, --overwrite)"
+                way_out = (
+                    "move it away"
+                    if isinstance(self._target, str)
+                    else "ask for it to be replaced (overwrite=True, --overwrite)"
+                )
                 msg = f"{self._target} holds something already; choose another path, or {way_out}"
                 raise StoreExistsError(msg) from error
             node = gram_node(symmetric=header.symmetric, full=header.full)
@@ -215,7 +237,11 @@ class StoreWriter:
 
     def abandon(self) -> None:
         """Give up after bad input: remove what was begun here, unless a later run can go on from it."""
-        if self._local and not self._resumed and not is_recoverable(self._group):
+        if self._resumed or is_recoverable(self._group):
+            return
+        if self._url is not None:
+            remove(Url(str(self._target)))
+        elif self._local:
             # Under another name no task finds it that has not heard yet, and would write to it while it is removed.
             aside = Path(f"{self._target}.{uuid.uuid4().hex}")
             with suppress(FileNotFoundError):  # removed by somebody else: what went wrong before is to be told
@@ -253,7 +279,10 @@ class StoreWriter:
 
     def _remove_tiles(self, j: int) -> None:
         folder = plain_folder(self._gram)
-        if folder is not None:
+        if self._url is not None:
+            tiles = Url(f"{self._target}/{self._node}/c/{j}")
+            tiles.remove(list(tiles.files()))
+        elif folder is not None:
             shutil.rmtree(f"{folder}/{j}", ignore_errors=True)
 
     def write_tile(self, j: int, row: int, col: int, block: Array) -> None:
@@ -279,6 +308,12 @@ class StoreWriter:
                 del self._group["diagonal"]
             self._group["tile_crc32c"][j] = self._crc if checksums is None else checksums
             self._group["row_sum"][j, :] = row_sum
+
+    def note(self, j: int, found: Mapping[str, Any]) -> None:
+        """Add to where kernel j comes from what shows only once it has been read."""
+        with full_disk(self.location):
+            self._provenance[j] = {**(self._provenance[j] or {}), **found}
+            self._group.update_attributes({"kernels": self._provenance})
 
     def full_disk(self) -> AbstractContextManager[None]:
         """Say what to do where work inside this context finds the disk full."""
@@ -330,7 +365,9 @@ class StoreWriter:
             self._remove_strays()
             # One write of the root makes the set complete, where there is no renaming too.
             seal(self._target, attrs)
-        if self._local:
+        if self._url is not None and str(self._target) != str(self._url):
+            move(Url(str(self._target)), self._url, {"format": FORMAT, "format_version": FORMAT_VERSION})
+        elif self._local:
             self._move_into_place(Path(str(self._target)), Path(str(self.location)))
         return self.location
 
@@ -370,6 +407,11 @@ class StoreWriter:
                 self._group, name, values.shape, values.shape, values.dtype.name, fill, dims, overwrite=True
             )
             array[...] = values
+
+
+def _in_the_way(place: Place) -> StoreExistsError:
+    msg = f"{place} exists already; choose another path, or ask for it to be replaced (overwrite=True, --overwrite)"
+    return StoreExistsError(msg)
 
 
 def _holds_only_strays(folder: Path) -> bool:

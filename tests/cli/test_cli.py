@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 import dmkl
+import dmkl.progress
 from dmkl.cli import demo as demo_module
 from dmkl.cli.demo import Digits
 from dmkl.cli.output import bar, size
@@ -277,3 +279,67 @@ def test_bars(part, expected):
 @pytest.mark.parametrize(("n", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**40 * 5000, "5000 TiB")])
 def test_sizes(n, text):
     assert size(n) == text
+
+
+# --- logs and completion ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_log_has_the_command_its_passes_and_phases_and_how_it_ended(run, store, tmp_path, before):
+    log, command = ["--log", tmp_path / "run.log"], ["fit", store, tmp_path / "model", "--split", "0"]
+    status, _, err = run(*(log + command if before else command + log))
+    assert status == 0
+    assert err == ""
+    lines = (tmp_path / "run.log").read_text(encoding="utf-8").splitlines()
+    told = [line.split(" ", 3)[3] for line in lines]
+    assert told[0].startswith(f"dmkl {dmkl.__version__}: dmkl fit ")
+    assert "--log" not in told[0]
+    assert any(re.match(r"combine-pass-\d+ begins, through ", line) for line in told)
+    assert any(re.fullmatch(r"combine-pass-\d+ took \S+ s \(passes\)", line) for line in told)
+    assert any("gap " in line for line, whole in zip(told, lines, strict=True) if " INFO " in whole)
+    assert told[-1] == "ended with status 0"
+
+
+def test_a_log_is_appended_to_and_has_the_error(run, tmp_path):
+    (tmp_path / "run.log").write_text("before\n")
+    status, _, err = run("info", tmp_path / "nothing", f"--log={tmp_path / 'run.log'}")
+    assert status == 1
+    first, *_, error, last = (tmp_path / "run.log").read_text(encoding="utf-8").splitlines()
+    assert first == "before"
+    assert " ERROR " in error
+    assert error.split(" ERROR ")[1] in err.replace("dmkl: error: ", "")
+    assert last.endswith("ended with status 1")
+    assert not dmkl.progress.LOGGER.isEnabledFor(10)  # the logger is as it was before
+
+
+@pytest.mark.parametrize(("log", "told"), [([], "got 'nothing'"), (["--all"], "got '--all'")])
+def test_a_log_without_a_file_is_refused(run, store, log, told):
+    status, _, err = run("info", store, "--log", *log)
+    assert status == 1
+    assert f"--log takes a file to append to, as --log run.log, {told}" in err
+
+
+def test_a_log_that_cannot_be_written_is_refused_before_anything_is_done(run, store, tmp_path):
+    (tmp_path / "file").touch()
+    status, _, err = run("fit", store, tmp_path / "model", "--log", tmp_path / "file" / "run.log")
+    assert status == 1
+    assert "no log can be written to" in err
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("dmkl sea", {"search"}),
+        ("dmkl search --scor", {"--scoring"}),
+        ("dmkl fit --model gs", {"gsmkl"}),
+        ("dmkl fit --model gsmkl --n-gr", {"--n-groups"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_those_of_a_learner(run, monkeypatch, line, found):
+    monkeypatch.setenv("_DMKL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+    status, out, _ = run()
+    assert status == 0
+    assert set(out.split()) == found

@@ -426,6 +426,30 @@ def test_an_interrupt_before_anything_was_done_says_nothing(run, tmp_path, folde
     assert (status, err) == (130, "")
 
 
+UNAWAITED = """
+import sys
+from dmkl.cli import building, main
+
+kept = []
+
+async def reading(): ...
+
+def interrupted(*_, **__):
+    kept.append(reading())
+    raise KeyboardInterrupt
+
+building.dmkl.build = interrupted
+sys.exit(main.main())
+"""
+"""An interrupt while a store's reads have begun on the event loop of another thread."""
+
+
+def test_an_interrupt_says_nothing_of_what_it_cut_short(tmp_path, folder):
+    arguments = ["build", str(tmp_path / "set.zarr"), str(folder / "new.npz"), *RBF]
+    ended = subprocess.run([sys.executable, "-c", UNAWAITED, *arguments], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ import dmkl
 from dmkl.cli.declared import declared_in_source
 from dmkl.cli.learners import learners
 from dmkl.cli.parsing import parse_counts, parse_grid
-from dmkl.cli.priors import read_constraints, read_prices
+from dmkl.cli.priors import read_constraints, read_kernel_groups, read_prices
 from dmkl.cli.tables import summary_table, weights_table
 from dmkl.errors import InputError
+from dmkl.estimators.norms import WeightRules
 
 pytest_plugins = ["helpers.command_line"]
 
@@ -155,7 +157,7 @@ def test_options_of_other_models_are_refused(run, tmp_path, store, prices, rules
         ("gmkl", ["--groups", 2], "--groups is for --model gsmkl, and gmkl has no"),
         ("mksvm", ["--master", "newton"], "--master is for --model mkfda or mkridge, and mksvm has no"),
         ("mksvm", ["--solver", "cg"], "--solver is for --model mkfda or mkridge or product"),
-        ("mksvm", ["--sigma", 1], "--sigma is for --model gmkl, and mksvm"),
+        ("mksvm", ["--sigma", 1], "--sigma is for --model gmkl or mkfda or mkridge, and mksvm"),
         ("mksvm", ["--constraints", rules], "--constraints is for --model gmkl, and mksvm"),
         ("mkfda", ["--C", 1], "--C is for --model gmkl or gsmkl or mksvm or ncuts, and mkfda"),
         ("mkfda", ["--multiclass", "ovo"], "--multiclass is for --model gmkl or mksvm or ncuts, and mkfda"),
@@ -385,3 +387,19 @@ def test_numbers_of_groups(text, value):
 def test_numbers_of_groups_that_are_none(text):
     with pytest.raises(InputError, match="--groups"):
         parse_counts(text)
+
+
+@pytest.mark.parametrize("text", ["image=rbf_*,rest=text", "groups.csv"])
+def test_groups_of_kernels_are_patterns_or_a_file(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    Path("groups.csv").write_text("kernel,group\nrbf_1,image\nrbf_2,image\ntext,rest\n")
+    names = ["rbf_1", "rbf_2", "text"]
+    assert WeightRules(read_kernel_groups(text, names)).weights(2.0, names).groups == ((0, 1), (2,))
+
+
+@pytest.mark.parametrize(("text", "told"), [("image=", "neither"), ("odd.csv", "expected the name of a kernel")])
+def test_other_groups_are_refused(tmp_path, monkeypatch, text, told):
+    monkeypatch.chdir(tmp_path)
+    Path("odd.csv").write_text("rbf_1\n")
+    with pytest.raises(InputError, match=told):
+        read_kernel_groups(text, ["rbf_1"])

@@ -6,6 +6,7 @@ import csv
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dmkl
@@ -273,3 +274,24 @@ def test_what_fit_and_predict_refuse(run, tmp_path, store, model, kernels):
         assert told in err, arguments
         assert "Traceback" not in err
     assert not new.exists()
+
+
+def test_covariates_of_a_file_are_taken_out(run, store, tmp_path):
+    rng = np.random.default_rng(0)
+    names = [f"s{i:02}" for i in range(45)]
+    table = pd.DataFrame({"age": rng.normal(50, 9, 45), "site": rng.choice(["n", "s"], 45)}, names).sample(frac=1)
+    table.to_csv(tmp_path / "about.csv", index_label="sample")
+    steps = f"residualize={tmp_path / 'about.csv'},trace"
+    command = ["fit", store, tmp_path / "model", "--cluster", "threads", "--p", "1", "--split", "0", "--steps", steps]
+    assert run(*command)[0] == 0
+    model = dmkl.load(tmp_path / "model")
+    assert model.steps == (dmkl.residualize(table), "trace")
+    K = dmkl.open(store)
+    train = np.flatnonzero(K.splits[0] == 0)
+    expected = dmkl.MKFDA(p=1, steps=(dmkl.residualize(table), "trace")).fit(K[train, train])
+    np.testing.assert_allclose(model.weights_, expected.weights_, atol=1e-12)
+    assert run("predict", tmp_path / "model", store, "--split", "0", "--out", tmp_path / "p.csv")[0] == 0
+    assert run("analyze", store, "--steps", steps, "--cluster", "threads")[0] == 0
+    status, _, err = run(*command[:-1], "residualize=nowhere.csv", "--overwrite")
+    assert status == 1
+    assert "the covariates of residualize=nowhere.csv cannot be read" in err

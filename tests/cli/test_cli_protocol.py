@@ -85,6 +85,8 @@ def test_evaluate(run, tmp_path, plain):
     assert found.table()[["p", "lam"]].equals(expected.table()[["p", "lam"]])
     assert "3 outer folds × 2 inner, on 45 samples (all)" in text
     assert f"accuracy {found.mean_score_:.4g}" in text
+    assert f"{float(found.baselines['test_score'].mean()):.4g} ± " in found.beside()[0]
+    assert found.beside()[0] in " ".join(text.split())
     for label, recall in zip(("apple", "pear", "plum"), found.classes["recall"].values, strict=True):
         assert f"{recall:.3g}" in next(line for line in text.splitlines() if line.startswith(label))
     assert not (tmp_path / "estimate.partial").exists()
@@ -93,6 +95,7 @@ def test_evaluate(run, tmp_path, plain):
     assert told["mean_score"] == found.mean_score_
     assert [list(counts) for counts in told["confusion"].values()] == found.confusion.values.tolist()
     assert len(told["folds"]) == told["outer_folds"] == 3
+    assert [row["test_score"] for row in told["baselines"]] == found.baselines["test_score"].values.ravel().tolist()
     status, _, err = run("evaluate", plain, out, *SMALL)
     assert status == 1
     assert "exists already" in err
@@ -107,6 +110,47 @@ def test_evaluate_keeps_groups_whole(run, tmp_path, plain):
     assert status == 0, err
     expected = dmkl.evaluate(dmkl.MKFDA(), dmkl.open(plain), grid=GRID, outer=2, inner=2, groups=np.arange(M) // 5)
     np.testing.assert_allclose(dmkl.load(tmp_path / "estimate").scores["test_score"], expected.scores["test_score"])
+
+
+# --- stability -----------------------------------------------------------------------------------------------
+
+
+def test_stability(run, tmp_path, plain):
+    out, picture = tmp_path / "trust", tmp_path / "trust.png"
+    (tmp_path / "groups.txt").write_text("\n".join(map(str, np.arange(M) // 3)))
+    arguments = [
+        "-p",
+        1,
+        "--resamples",
+        4,
+        "--selected",
+        1,
+        "--groups",
+        tmp_path / "groups.txt",
+        "--cluster",
+        "threads",
+    ]
+    status, text, err = run("stability", plain, out, *arguments, "--plot", picture)
+    assert status == 0, err
+    groups = np.arange(M) // 3
+    expected = dmkl.stability(dmkl.MKFDA(p=1), dmkl.open(plain), None, 4, n_selected=1, groups=groups)
+    found = dmkl.load(out)
+    np.testing.assert_allclose(found.data["weight"], expected.data["weight"])
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert "Stability of MKFDA: 4 half-samples, 4 kernels, of 45 samples (all)" in text
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if " % " in line}
+    for kernel, share in zip(found.table()["kernel"], found.table()["selection_frequency"], strict=True):
+        assert rows[kernel][6] == f"{100 * share:.0f}"
+    assert not (tmp_path / "trust.partial").exists()
+    status, text, _ = run("stability", plain, out, *arguments, "--overwrite", "--json")
+    told = json.loads(text)
+    assert told["error_bound"] == found.error_bound()
+    assert [one["selection_frequency"] for one in told["kernels"]] == found.table()["selection_frequency"].tolist()
+    assert run("check", out, "--strict")[0] == 0
+    assert "Stability of MKFDA" in run("info", out)[1]
+    status, _, err = run("stability", plain, tmp_path / "other", "--resamples", 3)
+    assert status == 1
+    assert "n_resamples must be even" in err
 
 
 # --- predict and fit -----------------------------------------------------------------------------------------

@@ -286,13 +286,18 @@ def test_pictures(run, tmp_path, plain):
     pictures = tmp_path / "new" / "pictures"
     status, text, _ = run("search", plain, tmp_path / "found", *SMALL, "--plot", pictures)
     assert status == 0
-    for name in ("scores.png", "weights.png"):
+    for name in ("scores.png", "weights.png", "weights_over_p.png"):
         assert (pictures / name).read_bytes().startswith(b"\x89PNG")
         assert name in text
     status, _, err = run("search", plain, tmp_path / "other", *SMALL, "--plot", pictures)
     assert status == 1
     assert "scores.png exists already" in err
     assert not (tmp_path / "other").exists()
+    again = ["-p", 2, "--lam", 0.1, "--tol", 1e-2, "--plot", pictures, "--overwrite"]
+    status, text, _ = run("search", plain, tmp_path / "found", *again)
+    assert status == 0
+    assert "scores.png, weights.png." in text
+    assert not (pictures / "weights_over_p.png").exists()  # it was of a search that this one replaces
 
 
 def test_no_point_with_a_score(run, tmp_path, kernels):
@@ -603,7 +608,9 @@ def test_on_a_cluster(run, tmp_path, plain, cluster):
 
 # --- progress --------------------------------------------------------------------------------------------------------
 
-NOTE = "pass 7, 1,215 basis vectors, 12,584 of 16,000 points certified, worst gap 1.4e-04, about 1,500 s left"
+NOTE = (
+    "12,584 of 16,000 settings solved; largest remaining error 0.014 %; about 1500 s left; pass 7, 1,215 basis vectors"
+)
 
 
 def screens(text):
@@ -625,7 +632,7 @@ def test_progress_on_a_terminal_is_a_note_above_a_stage():
         watch.end()
     lines = screens(file.getvalue())
     assert max(map(len, lines)) <= 80
-    assert any(line.startswith("pass 7, 1,215 basis vectors, 12,584 of 16,000 points certified") for line in lines)
+    assert any(line.startswith("12,584 of 16,000 settings solved; largest remaining error 0.014 %") for line in lines)
     stages = [line for line in lines if "extend-pass-7" in line]
     assert any("0.5/1.0 GiB" in line for line in stages)
     idle = [line for line in lines if "solve-reduced-8" in line]

@@ -108,6 +108,7 @@ def test_a_file_describes_jobs_and_options_come_before_it(tmp_path, kind):
         ),
         ("a.toml", "cores = 2\n", r"class must be one of slurm, .*got nothing"),
         ("a.toml", "cores = \n", r"is not valid TOML"),
+        ("a.toml", "class = " + "[" * 20_000 + "]" * 20_000, r"nested deeper than 32 levels"),
         ("a.yaml", "class: [\n", r"is not valid YAML"),
         ("a.yaml", "- slurm\n", r"must map options of a cluster to values, got \['slurm'\]"),
         ("a.yaml", "class: !!python/object:os.system x\n", r"is not valid YAML"),

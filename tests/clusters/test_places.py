@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -118,5 +119,5 @@ def test_processes_are_started_for_large_sets_alone(monkeypatch, n_bytes, place)
         yield "client"
 
     monkeypatch.setattr("dmkl.clusters.here.processes", started)
-    with computing_on(n_bytes=n_bytes) as client:
+    with computing_on(reading=SimpleNamespace(bytes_per_pass=n_bytes, view=SimpleNamespace(source=None))) as client:
         assert client == (None if place == "threads" else "client")

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
+import stat
+import sys
 
 import dask
 import pytest
 from distributed import Scheduler, Worker
 
 import dmkl
+from dmkl.cli.main import main
+from dmkl.clusters.certificates import make_certificates
 from dmkl.clusters.schedulers import security_of
-from dmkl.errors import InputError, NoWorkersError
+from dmkl.errors import InputError, NoWorkersError, StoreExistsError
 
 NAMES = ("tls_ca", "tls_cert", "tls_key")
 
 
-def make_certificates(folder):
-    """A certificate authority, a certificate of it and its key, by name of the option that takes each."""
-    folder.mkdir()
-    new = ["openssl", "req", "-x509", "-nodes", "-days", "1", "-newkey", "rsa:2048"]
-    named = ["-subj", "/CN=dmkl", "-out", str(folder / "cert.pem"), "-keyout", str(folder / "key.pem")]
-    subprocess.run([*new, *named], check=True, capture_output=True)
-    return dict(zip(NAMES, (str(folder / f"{name}.pem") for name in ("cert", "cert", "key")), strict=True))
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificates, and is not installed")
     folder = tmp_path_factory.mktemp("certificates")
     return make_certificates(folder / "ours"), make_certificates(folder / "others")
 
@@ -81,3 +72,25 @@ def test_a_wrong_certificate_is_refused(secure, certificates, monkeypatch):
 def test_certificates_that_are_missing_or_none(given, told):
     with pytest.raises(InputError, match=told):
         dmkl.cluster("tls://127.0.0.1:1", **given).__enter__()
+
+
+def test_the_command_makes_certificates_that_are_private_and_tells_what_to_copy(tmp_path, capsys):
+    folder = tmp_path / "tls"
+    assert main(["certificates", str(folder)]) == 0
+    told = capsys.readouterr().out
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    given = {name: folder / f"{name.removeprefix('tls_')}.pem" for name in NAMES}
+    assert sorted(folder.iterdir()) == sorted(given.values())
+    for name, path in given.items():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert f'{name} = "{path}"\n' in told
+    assert security_of(**{name: str(path) for name, path in given.items()}) is not None
+    with pytest.raises(StoreExistsError, match="exists already"):
+        make_certificates(folder)
+
+
+def test_without_its_package_no_certificates_are_made(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(InputError, match=r"pip install 'dmkl\[tls\]'"):
+        make_certificates(tmp_path / "tls")
+    assert not (tmp_path / "tls").exists()

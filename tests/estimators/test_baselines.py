@@ -136,12 +136,12 @@ def test_bad_input_of_single_best(options, y, words):
 
 
 def test_single_best_keeps_the_budget():
-    kernels = psd(2, 400)
-    K, y = in_memory(kernels, 100), np.arange(400) % 2
-    with dask.config.set({"dmkl.memory": "1MB"}):
+    kernels = psd(2, 1200)
+    K, y = in_memory(kernels, 256), np.arange(1200) % 2
+    with dask.config.set({"dmkl.memory": "14MB"}):
         with pytest.raises(MemoryBudgetError, match="solver='cg'"):
-            dmkl.SingleBest(1.0, solver="direct").fit(K, y)
-        assert dmkl.SingleBest(1.0).fit(K, y).solver_ == "subspace"
+            dmkl.SingleBest(1e-5, solver="direct").fit(K, y)
+        assert dmkl.SingleBest(1e-5).fit(K, y).solver_ == "subspace"
 
 
 def test_an_end_before_the_gap_names_the_line_that_fitted():

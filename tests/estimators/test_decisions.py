@@ -43,6 +43,27 @@ def thinned(kind, seed=0):
     return in_memory(kernels, 50), digit[chosen], np.flatnonzero(train), np.flatnonzero(~train)
 
 
+class Reference:
+    """Fisher's discriminant by scikit-learn, the covariance inside classes divided by the number of rows.
+
+    Releases of scikit-learn divide it by that number, or by that number less the classes'. The rows that it was learnt
+    from tell which: what their coordinates have as sum of squares inside classes.
+    """
+
+    def __init__(self, x, y, priors):
+        self.fitted = LinearDiscriminantAnalysis(priors=priors).fit(x, y)
+        coordinates = self.fitted.transform(x)
+        inside = [coordinates[y == k] - coordinates[y == k].mean(axis=0) for k in self.fitted.classes_]
+        self.variance = np.mean(np.concatenate(inside) ** 2)
+
+    def transform(self, x):
+        return self.fitted.transform(x) / np.sqrt(self.variance)
+
+    def log_densities(self, x):
+        """But for a constant of each row, where the priors are equal."""
+        return self.fitted.predict_log_proba(x) / self.variance
+
+
 @pytest.mark.parametrize("priors", [None, "empirical", "uniform", "given"])
 @pytest.mark.parametrize("kind", SIZES)
 def test_labels_are_those_of_left_out_scores(kind, priors):
@@ -69,25 +90,23 @@ def test_labels_are_those_of_left_out_scores(kind, priors):
 
     left_out = np.concatenate([regression([row], np.delete(train, i)) for i, row in enumerate(train)])
     new = regression(test, train)
-    theirs = LinearDiscriminantAnalysis(priors=q).fit(left_out, y[train])
+    theirs = Reference(left_out, y[train], q)
     coordinates = model.transform(K[test, train])
     assert coordinates.dims == ("sample", "discriminant")
     np.testing.assert_allclose(np.abs(coordinates), np.abs(theirs.transform(new)), rtol=1e-4, atol=1e-4)
     # Log densities of their discriminant without priors, and the scores that the machine gives, whatever their scale.
-    even = LinearDiscriminantAnalysis(priors=np.full(len(sizes), 1 / len(sizes)))
+    equal = np.full(len(sizes), 1 / len(sizes))
     index = np.searchsorted(model.classes_, y[train])
     densities = np.concatenate(
         [
-            even.fit(np.delete(left_out, i, 0), np.delete(y[train], i)).predict_log_proba([row])
+            Reference(np.delete(left_out, i, 0), np.delete(y[train], i), equal).log_densities([row])
             for i, row in enumerate(left_out)
         ]
     )
-    # Its covariance is divided by the number of rows less that of classes.
-    densities *= (len(train) - 1) / (len(train) - 1 - len(sizes))
     of_targets = np.sqrt(sizes / sizes.sum()) if kind == "multiclass" else np.ones(1)
     a, b = weigh(densities, directions(left_out / of_targets), index)
-    plain = even.fit(left_out, y[train]).predict_log_proba(new) * len(train) / (len(train) - len(sizes))
-    logits = a * plain + b * directions(new / of_targets) + np.log(theirs.priors_)
+    plain = Reference(left_out, y[train], equal).log_densities(new)
+    logits = a * plain + b * directions(new / of_targets) + np.log(theirs.fitted.priors_)
     np.testing.assert_allclose(model.predict_proba(K[test, train]), softmax(logits, axis=1), atol=1e-3)
     best = np.sort(logits, axis=1)
     sure = best[:, -1] - best[:, -2] > 0.02

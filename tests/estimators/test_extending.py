@@ -27,11 +27,11 @@ TRAIN, TEST = np.arange(60), np.arange(60, 90)
 
 def at_uniform_weights(problem, n_kernels, names):
     """The exact α for uniform weights, with its gap: no search for weights at all."""
-    beta = uniform_weights(n_kernels, problem.p)
+    beta = problem.weights.start(n_kernels)
     factor = yield CombinedFactor(beta, problem.lam)
     alpha = yield FactorSolve(factor, problem.h)
     products = yield EachProduct(alpha)
-    certificate, _ = certify(alpha, products, beta, problem.h, problem.lam, problem.p)
+    certificate, _ = certify(alpha, products, beta, problem.h, problem.lam, problem.weights)
     return certified_outcome(alpha, beta, certificate, Status.STALLED, [certificate_step(certificate, beta)])
 
 
@@ -112,7 +112,7 @@ def test_a_solver_works_everywhere(lazy, tmp_path):
     assert found.scores.attrs["solver"] == "lazy"
     # Four points on three folds in one pass for the factors, one for the products, one for scores, one for statistics.
     assert found.n_passes_ == 4
-    with pytest.raises(InputError, match="'interleaved', 'dual' or 'lazy', got 'laziest'"):
+    with pytest.raises(InputError, match="'dual', 'stacked' or 'lazy', got 'laziest'"):
         dmkl.MKFDA(solver="laziest").fit(K[TRAIN, TRAIN], y[TRAIN])
 
 

@@ -414,16 +414,16 @@ def test_a_cluster_is_left_alone(data, function, where):
 
 def test_a_worker_process_of_joblib_takes_its_share(monkeypatch):
     monkeypatch.setattr(front.settings, "available_cores", lambda: 8)
-    with dask.config.set({"dmkl.memory": 8000}):
+    with dask.config.set({"dmkl.memory": "2GiB"}):
         with front.in_this_process():
-            assert machine().total_bytes == 8000
+            assert machine().total_bytes == 2**31
             assert machine().slots == 8
         monkeypatch.setattr(front.multiprocessing, "parent_process", lambda: "parent")
         for told, cores in [("2", 2), ("8", 8), ("64", 8), ("", 8), ("4,2", 8), ("0", 8)]:
             monkeypatch.setenv("OMP_NUM_THREADS", told)
             with front.in_this_process():
                 assert machine().slots == cores
-                assert machine().total_bytes == cores * 1000
+                assert machine().total_bytes == cores * 2**28
 
 
 def test_cross_validation_of_the_default(data):
@@ -482,6 +482,7 @@ def test_copies_of_estimators_predict_the_same_from_features(data, tmp_path, aga
     np.testing.assert_array_equal(loaded.decision_function(features={"X": new}).values, scores)
 
 
+@pytest.mark.slow
 def test_a_model_of_kernels_on_demand_predicts_the_same_in_a_fresh_process(data, tmp_path):
     X, y, new = data
     X = X.copy()

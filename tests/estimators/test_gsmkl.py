@@ -48,6 +48,10 @@ def test_scores_are_those_of_the_composite_kernel(built, grouping, weighting, cl
     model.fit(K[TRAIN, TRAIN], labels[TRAIN])
     dense = np.asarray(K[TRAIN, TRAIN].center().normalize("multiplicative"))
     groups = model.groups_.values
+    shares = model.contributions(K[TRAIN, TRAIN])
+    np.testing.assert_allclose(
+        (shares.sum("kernel") + shares.intercept).values, model.decision_function(K[TRAIN, TRAIN]).values, atol=1e-12
+    )
     scores = model.decision_function(K[TRAIN, TRAIN]).values.reshape(len(TRAIN), -1)
     again = model.groups_of(K[TRAIN, TRAIN])  # as new samples: each of them has its share in a center
     assert 0.8 < np.mean(again == groups) <= 1.0

@@ -194,11 +194,11 @@ def test_a_plan_goes_on_where_it_stopped(tmp_path):
     kernels, y = digits()
     K, source = over(in_memory(kernels, 25), Counting)
     grid, state = {"p": [1.5, 2.0], "lam": [1e-2, 1.0]}, tmp_path / "state"
-    first = dmkl.search(dmkl.MKFDA(solver="direct"), K, y % 3, grid, cv=2, refit=False, state=state)
+    first = dmkl.search(dmkl.MKFDA(solver="direct"), K, y % 3, grid, cv=2, refit=False, baselines="none", state=state)
     assert len(list(state.glob("outcome-*.npz"))) == 8
     (state / "outcome-3.npz").unlink()
     source.reads.clear()
-    again = dmkl.search(dmkl.MKFDA(solver="direct"), K, y % 3, grid, cv=2, refit=False, state=state)
+    again = dmkl.search(dmkl.MKFDA(solver="direct"), K, y % 3, grid, cv=2, refit=False, baselines="none", state=state)
     assert again.n_passes_ < first.n_passes_
     np.testing.assert_allclose(again.scores["score"], first.scores["score"])
     np.testing.assert_allclose(again.scores["gap"], first.scores["gap"], atol=1e-6)

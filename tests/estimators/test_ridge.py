@@ -48,7 +48,7 @@ def least(kernels, h, lam, p):
     scale = np.linalg.norm(h)
     a = cp.Variable(len(h))
     factors = [np.linalg.cholesky(K + 1e-12 * np.trace(K) * np.eye(len(K))) for K in kernels]
-    q = cp.hstack([cp.sum_squares(F.T @ a) / (4 * lam) for F in factors])
+    q = cp.hstack([cp.sum_squares(F.T @ a / np.sqrt(4 * lam)) for F in factors])
     dual = {1.0: np.inf, np.inf: 1.0}.get(p) or p / (p - 1)
     upper = cp.Variable(len(kernels))
     value = a @ (h / scale) - 0.25 * cp.sum_squares(a) - cp.norm(upper, "inf" if np.isinf(dual) else dual)

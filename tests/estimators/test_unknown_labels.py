@@ -10,7 +10,8 @@ from sklearn.model_selection import KFold
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.numerics.fisher import encode_targets, encode_values, is_known, with_unknown
+from dmkl.numerics.fisher import encode_targets, encode_values, with_unknown
+from dmkl.unknown import is_known
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 TRAIN, TEST = np.arange(60), np.arange(60, 90)

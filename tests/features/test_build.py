@@ -75,7 +75,8 @@ def of_present(X):
 
 def test_every_function_is_built():
     named = (spec["function"] for spec in SPECS)
-    assert {f for name in named for f in ([name] if isinstance(name, str) else name)} == set(FUNCTIONS)
+    built = {f for name in named for f in ([name] if isinstance(name, str) else name)}
+    assert built == set(FUNCTIONS) - {"precomputed"}
 
 
 @pytest.mark.usefixtures("synchronous")

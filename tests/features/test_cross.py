@@ -397,6 +397,7 @@ def test_prediction_from_features_is_that_from_kernels(built, tmp_path, name):
     xr.testing.assert_equal(dmkl.load(tmp_path / "again").decision_function(features=of(TEST), samples=TEST), found)
 
 
+@pytest.mark.slow
 def test_a_saved_model_predicts_alone(tmp_path):
     """In another process, with neither the kernels nor the training features at hand."""
     features, y = digits()

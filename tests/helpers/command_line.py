@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 import dmkl
 from dmkl.cli.main import main
+from dmkl.progress import ConsoleWatch
 
 M = 45
 
 
 @pytest.fixture
-def run(capsys):
+def run(capsys, monkeypatch):
     """Run a command; its exit status, standard output and standard error."""
+    # However slow the machine is: lines of progress come with the time that work takes.
+    monkeypatch.setattr(ConsoleWatch.__init__, "__defaults__", (None, math.inf))
 
     def call(*arguments):
         capsys.readouterr()

@@ -13,7 +13,7 @@ import scipy.linalg
 
 from dmkl.errors import InputError
 from dmkl.solvers.cones import ConicError, ConicProgram
-from helpers.optima import conjugate
+from helpers.optima import conjugate, power_norm
 
 __all__ = ["ConicOptimum", "composite_kernel", "conic_optimum", "made", "optimum", "reference"]
 
@@ -42,7 +42,7 @@ def optimum(kernels, y, C, p):
         keep = values > 1e-10 * values[-1]
         forms.append(cp.sum_squares((vectors[:, keep] * np.sqrt(values[keep])).T @ share))
     forms = cp.hstack(forms)
-    size = {1: cp.max, np.inf: cp.sum}.get(p, lambda v: cp.pnorm(v, conjugate(p), approx=False))(forms)
+    size = {1: cp.max, np.inf: cp.sum}.get(p, lambda v: power_norm(v, conjugate(p)))(forms)
     signed = cp.multiply(y, share)
     unit = C * len(y) / (1 + C)
     cost = (C / unit) * (y @ share) - (C * C / unit / 2) * size

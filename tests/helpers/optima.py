@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from contextlib import suppress
 from functools import cache
@@ -22,6 +23,12 @@ def norm(x, p):
 def conjugate(p):
     """p* with 1/p + 1/p* = 1."""
     return np.inf if p == 1 else 1.0 if np.isinf(p) else p / (p - 1)
+
+
+def power_norm(x, p):
+    """The ℓp-norm of an expression of cvxpy; an older cvxpy takes p as a fraction, which those of the tests are."""
+    exact = {"approx": False} if "approx" in inspect.signature(cp.pnorm).parameters else {}
+    return cp.pnorm(x, p, **exact)
 
 
 def value(kernels, alpha, beta, h, lam):
@@ -65,7 +72,7 @@ def optimum(kernels, h, lam, p):
         root = vectors[:, keep] * np.sqrt(values[keep] / (4 * lam))
         forms.append(cp.sum_squares(root.T @ alpha))
     forms = cp.hstack(forms)
-    bound = {1: cp.max, np.inf: cp.sum}.get(p, lambda q: cp.pnorm(q, conjugate(p), approx=False))(forms)
+    bound = {1: cp.max, np.inf: cp.sum}.get(p, lambda q: power_norm(q, conjugate(p)))(forms)
     problem = cp.Problem(cp.Minimize(0.25 * cp.sum_squares(alpha) - cp.sum(cp.multiply(h / unit, alpha)) + bound))
     for tolerance in (1e-8, 1e-7, 1e-6):
         with warnings.catch_warnings():
@@ -92,9 +99,9 @@ def pairwise_covered(ps, lams, kinds=tuple(LABELS)):
 
 
 def few_digits():
-    """Few enough for cvxpy to be quick."""
+    """Few enough for cvxpy to be quick; the one that is an 8 goes with the 3s."""
     kernels, y = digits()
-    return kernels[:, :45, :45], y[:45]
+    return kernels[:, :45, :45], np.where(y[:45] == 8, 3, y[:45])
 
 
 @cache

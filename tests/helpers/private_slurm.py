@@ -15,7 +15,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PrivateSlurm", "find_programs", "private_slurm"]
+__all__ = ["SLOW", "PrivateSlurm", "find_programs", "private_slurm"]
+
+SLOW = """\
+import time
+from dmkl.store.reader import StoreReader
+
+def stream(self, keys, whole=StoreReader.stream):
+    for pair in whole(self, keys):
+        time.sleep(0.02)
+        yield pair
+
+StoreReader.stream = stream
+"""
+"""What workers preload to take their time for each tile, so that jobs end in the middle of a pass."""
 
 _CLIENTS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 

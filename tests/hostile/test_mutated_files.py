@@ -6,7 +6,17 @@ import pytest
 from helpers.fuzzing.corpora import FORMATS
 from helpers.fuzzing.trial import Lab
 
-INPUTS = {"HDF5": 50, "Zarr": 50, "kernel sets": 50, "npz": 80, "text": 80, "splits": 80, "labels": 300, "prices": 300}
+INPUTS = {
+    "annotated": 8,
+    "HDF5": 50,
+    "Zarr": 50,
+    "kernel sets": 50,
+    "npz": 80,
+    "text": 80,
+    "splits": 80,
+    "labels": 300,
+    "prices": 300,
+}
 
 
 @pytest.fixture(params=FORMATS)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.inputs import open_files, read_vector
+from dmkl.inputs import as_features, open_files, read_vector
 from dmkl.store.ingest import ingest
 
 K = psd(3, 7).round(3)
@@ -268,6 +268,30 @@ def test_matlab_cells_of_kernels(tmp_path, write, kernels):
     same(made, kernels)
     assert made.names == ("a", "", "c")
     np.testing.assert_array_equal(made.labels, Y[: kernels.shape[1]])
+
+
+@MATLAB
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("label", ["Y", "gt", "label", None])
+def test_matlab_cells_of_views_are_features(tmp_path, write, transposed, label):
+    views = [np.random.default_rng(d).random((7, d)) for d in (3, 5, 4)]
+    given = [view.T for view in views] if transposed else views
+    write(tmp_path / "x.mat", X=given, **({} if label is None else {label: Y[:, None] + 1.0}))
+    found = as_features(tmp_path / "x.mat")
+    assert list(found.blocks) == ["X_0", "X_1", "X_2"]
+    for block, view in zip(found.blocks.values(), views, strict=True):
+        same(block.read(slice(2, 6)), view[2:6])
+    assert label is None or found.labels.labels.tolist() == (Y + 1).tolist()
+    why = "equally many in all" if label is None else "as many as labels"
+    axis = "columns" if transposed else "rows"
+    assert found.notes[0].endswith(f"3 feature matrices, of which the {axis} were taken for samples (7, {why})")
+
+
+@MATLAB
+def test_matlab_cells_of_views_that_do_not_fit(tmp_path, write):
+    write(tmp_path / "x.mat", X=[np.ones((7, 3)), np.ones((6, 3))], gt=np.arange(9.0))
+    with pytest.raises(InputError, match=r"X_0 \(7 × 3 .*expected views of 9 rows, or 9 columns, as there are labels"):
+        as_features(tmp_path / "x.mat")
 
 
 @MATLAB
@@ -557,7 +581,8 @@ def test_a_folder_in_natural_order_with_its_labels(tmp_path):
     assert made.samples[3] == "cell line 3"
     np.testing.assert_array_equal(made.splits, SPLITS)
     assert source.notes[0] == f"{folder}: left out notes.md; expected {source.notes[0].split('expected ')[1]}"
-    assert len(source.notes) == 1
+    assert len(source.notes) == 2
+    assert "row i was taken for the i-th name in " in source.notes[1]
 
 
 def test_names_of_a_folder_apply_in_order_and_it_is_said(tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import dmkl
 from dmkl.errors import InputError, SampleOrderWarning
-from dmkl.inputs import open_files
+from dmkl.inputs import as_features, open_files
 from dmkl.inputs.joined_kernels import Reordered
 from dmkl.inputs.joins import Named, joined
 from dmkl.store.ingest import ingest
@@ -329,3 +329,12 @@ def test_joins_are_those_of_sets_in_the_order_of_the_first(orders, join):
     found = joined(named, join)
     assert set(found) == expected
     assert [name for name in orders[0] if name in expected] == list(found)[: len(expected & sets[0])]
+
+
+def test_features_say_whom_an_inner_join_leaves_out():
+    names = [f"s{i}" for i in range(6)]
+    tables = {"a": pd.DataFrame(np.eye(6), names), "b": pd.DataFrame(np.eye(4), names[:4])}
+    found = as_features(tables, join="inner")
+    assert found.samples == names[:4]
+    assert found.notes[0] == "2 of 6 samples left out ('s4', 's5'), as asked for: features 'b' lacks 2"
+    assert as_features({"a": tables["a"]}, join="inner").notes == []

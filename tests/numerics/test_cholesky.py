@@ -31,6 +31,8 @@ def test_factors_and_solutions_are_scipys(seed, m, dtype, layout):
     for right in (b, b[:, 0], b[:, :0]):
         expected = scipy.linalg.cho_solve(reference, right.astype(dtype))
         np.testing.assert_allclose(factor.solve(right), expected, rtol=1e-4 if dtype == np.float32 else 1e-12)
+    half = factor.half_solve(b.copy())
+    np.testing.assert_allclose(np.tril(factor.lower) @ half, b, atol=1e-5 if dtype == np.float32 else 1e-12)
     start = int(rng.integers(m))
     inverse = np.linalg.inv(np.tril(factor.lower).astype(np.float64))[start:, start : start + 2]
     found = factor.inverse_columns(start, min(start + 2, m))

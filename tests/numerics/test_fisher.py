@@ -17,6 +17,7 @@ from dmkl.numerics.triangle import Factor
 from dmkl.solvers.fisher.direct import DirectStep
 from dmkl.solvers.fisher.problem import FisherProblem
 from dmkl.solvers.requests import FactorSolve
+from dmkl.solvers.weight_sets.balls import Ball
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.25, 1.5, 2.0, 3.0, 8.0, np.inf]
 
@@ -173,7 +174,7 @@ def test_bounds_of_any_pairs(seed, p, log_lam, classes):
     exact, j = solve(kernels, beta, h, lam)
     rounding = 1e-10 * abs(j)
     for alpha in (exact, rng.uniform(-2, 2) * exact + rng.uniform(0, 1) * rng.standard_normal(h.shape)):
-        certificate, residual = fisher.certify(alpha, kernels @ alpha, beta, h, lam, p)
+        certificate, residual = fisher.certify(alpha, kernels @ alpha, beta, h, lam, Ball(p))
         assert certificate.objective - certificate.residual_sq <= j + rounding
         assert certificate.upper >= max(j, solve(kernels, other, h, lam)[1]) - rounding
         expected = h - system(kernels, beta, lam) @ alpha
@@ -190,7 +191,7 @@ def test_any_pair_encloses_the_optimum(p, lam):
             beta = fisher.onto_sphere(rng.standard_normal(3), p) * rng.uniform(0.5, 1)
             exact, _ = solve(kernels, beta, h, lam)
             alpha = exact + closeness * np.abs(exact).max() * rng.standard_normal(h.shape)
-            certificate, _ = fisher.certify(alpha, kernels @ alpha, beta, h, lam, p)
+            certificate, _ = fisher.certify(alpha, kernels @ alpha, beta, h, lam, Ball(p))
             rounding = 1e-6 * abs(best)
             assert certificate.objective - certificate.residual_sq <= best + rounding
             assert best <= certificate.upper + rounding
@@ -202,7 +203,7 @@ def test_certificate_by_the_definitions(dtype):
     rng, kernels, h = problem(3, m=30, n=5, classes=3)
     alpha, beta = rng.standard_normal(h.shape), fisher.onto_sphere(rng.standard_normal(5), 1.5)
     products = (kernels @ alpha).astype(dtype)
-    certificate, residual = fisher.certify(alpha, products, beta, h, 0.1, 1.5)
+    certificate, residual = fisher.certify(alpha, products, beta, h, 0.1, Ball(1.5))
     rtol = {np.float32: 1e-6, np.float64: 1e-13}[dtype]
     lower, upper = bounds(kernels, alpha, beta, h, 0.1, 1.5)
     objective = value(kernels, alpha, beta, h, 0.1)
@@ -221,7 +222,7 @@ def test_at_the_optimum_the_gap_is_rounding():
     """One kernel: its solution is the optimum."""
     _, kernels, h = problem(0, m=20, classes=3)
     alpha, objective = solve(kernels[:1], np.ones(1), h, 1e-3)
-    certificate, _ = fisher.certify(alpha, kernels[:1] @ alpha, np.ones(1), h, 1e-3, 2.0)
+    certificate, _ = fisher.certify(alpha, kernels[:1] @ alpha, np.ones(1), h, 1e-3, Ball(2.0))
     assert certificate.objective == pytest.approx(objective, rel=1e-12)
     assert 0 <= certificate.gap < 1e-12
 
@@ -239,7 +240,7 @@ def test_derivatives_of_j(lam, classes):
     def j(offset):
         return solve(kernels, beta + offset, h, lam)[1]
 
-    step = DirectStep(FisherProblem(h, lam, 2.0))
+    step = DirectStep(FisherProblem(h, lam, Ball(2.0)))
     factor = Factor(np.tensordot(beta, kernels, axes=1), lam)
 
     def answer(request):
@@ -247,7 +248,7 @@ def test_derivatives_of_j(lam, classes):
 
     alpha = finish(step.begin(beta), answer)
     np.testing.assert_allclose(alpha, solve(kernels, beta, h, lam)[0], rtol=1e-9, atol=1e-12 * np.abs(alpha).max())
-    certificate, _ = fisher.certify(alpha, kernels @ alpha, beta, h, lam, 2.0)
+    certificate, _ = fisher.certify(alpha, kernels @ alpha, beta, h, lam, Ball(2.0))
     hessian = -finish(step.curvature(beta, kernels @ alpha), answer) / (4 * lam**2)
 
     t, unit = 1e-3, np.eye(4)

@@ -93,7 +93,7 @@ def close(found, expected, dtype="f8", atol=1e-13):
 
 
 def test_every_function_is_compared():
-    assert {case.split()[0] for case in EVERY} | set(CHANGES_SIGN) == set(FUNCTIONS)
+    assert {case.split()[0] for case in EVERY} | set(CHANGES_SIGN) == set(FUNCTIONS) - {"precomputed"}
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

@@ -80,6 +80,50 @@ def test_each_outer_fold_is_a_search_of_its_own(estimator, kind, grid):
         assert (one["n_train"], one["n_test"]) == (len(train), len(test))
 
 
+@pytest.mark.parametrize(("kind", "scoring"), [("multiclass", ["accuracy", "matthews"]), ("multilabel", None)])
+def test_the_plain_sum_beside_it_is_an_evaluation_of_its_own(kind, scoring, found, tmp_path):
+    """Against the evaluation of the discriminant on the sum, solved directly."""
+    folds = {"outer": OUTER, "inner": INNER} if kind == "multiclass" else {"outer": KFold(3), "inner": KFold(2)}
+    more = {**folds, "scoring": scoring}
+    beside = found if kind == "multiclass" else dmkl.evaluate(dmkl.MKFDA(), kernels(), labels(kind), GRID, **more)
+    grid = {"lam": GRID["lam"]}
+    alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), kernels(), labels(kind), grid, **more)
+    assert alone.baselines is None
+    assert alone.beside() == []
+    one = beside.baselines.sel(baseline="plain sum of the kernels")
+    for name in ("test_score", *([] if scoring is None else ["test_score_matthews"]), "inner_score", "lam"):
+        np.testing.assert_allclose(one[name], alone.scores[name], atol=1e-12)
+    np.testing.assert_allclose(one["objective"], alone.scores["objective"], rtol=1e-3)
+    for name, search in beside.searches.items():
+        np.testing.assert_allclose(search.baselines["score"][0], alone.searches[name].chosen["score"], atol=1e-12)
+    (line,) = beside.beside()
+    assert line in beside.summary()
+    difference = float((beside.scores["test_score"] - alone.scores["test_score"]).mean())
+    verdicts = {-1: "it does better than the choice", 0: "as well as the choice", 1: "the choice has"}
+    assert verdicts[int(np.sign(np.round(difference, 12)))] in line
+    beside.save(tmp_path / "found")
+    xr.testing.assert_identical(dmkl.load(tmp_path / "found").baselines, beside.baselines)
+
+
+def test_a_grid_of_weights_alone_leaves_the_sum_its_ridge():
+    K, y, more = kernels(), labels("binary"), {"outer": 2, "inner": 2}
+    beside = dmkl.evaluate(dmkl.MKFDA(lam=0.3), K, y, {"p": [1.5, 2.0]}, **more)
+    alone = dmkl.evaluate(dmkl.Uniform(solver="direct"), K, y, {"lam": [0.3]}, **more)
+    np.testing.assert_allclose(beside.baselines["test_score"][0], alone.scores["test_score"])
+    assert beside.baselines["lam"].values.tolist() == [[0.3, 0.3]]
+    assert beside.searches["0"].baselines["score"].dims == ("baseline", "fold")
+
+
+def test_an_evaluation_without_baselines(found):
+    more = {"outer": OUTER, "inner": INNER, "baselines": "none"}
+    without = dmkl.evaluate(dmkl.MKFDA(tol=TIGHT), kernels(), labels("multiclass"), GRID, **more)
+    assert without.baselines is None
+    np.testing.assert_array_equal(without.scores["test_score"], found.scores["test_score"])
+    assert not any(str(name).startswith("sum_") for name in without.scores)
+    with pytest.raises(InputError, match="baselines must be"):
+        dmkl.evaluate(dmkl.MKFDA(), kernels(), labels("multiclass"), GRID, baselines="all")
+
+
 def test_all_folds_share_the_passes():
     K, source = over(kernels(), Counting)
     y = labels("binary")

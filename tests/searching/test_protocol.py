@@ -39,6 +39,7 @@ def is_chance(accuracy):
     return abs(values.mean() - 0.5) <= 3 * values.std(ddof=1) / np.sqrt(SEEDS)
 
 
+@pytest.mark.slow
 def test_noise_is_worth_a_guess_through_every_test_score_of_a_search(kernels, noise):
     found = dmkl.search(dmkl.MKFDA(), kernels, noise, GRID, MIRRORED, scoring="accuracy")
     assert found.choosers == ("fold", "task")
@@ -52,6 +53,7 @@ def test_noise_is_worth_a_guess_through_every_test_score_of_a_search(kernels, no
     assert not is_chance(found.chosen["score"].mean("fold"))
 
 
+@pytest.mark.slow
 def test_noise_is_worth_a_guess_in_an_evaluation(kernels, noise):
     found = dmkl.evaluate(dmkl.MKFDA(), kernels, noise, GRID, outer=3, inner=2, scoring="accuracy")
     assert is_chance(found.mean_score_)

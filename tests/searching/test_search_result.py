@@ -672,10 +672,16 @@ def test_map_and_curve():
     assert (surface.get_xlabel(), surface.get_ylabel(), curve.get_xlabel()) == ("p", "lam", "p")
     assert bar.get_ylabel() == "mean class accuracy"
     assert curve.get_ylabel() == "mean class accuracy, best lam"
-    (errorbar,) = curve.containers
-    np.testing.assert_allclose(errorbar[0].get_ydata(), means.max(axis=1))
-    for k, segment in enumerate(errorbar[2][0].get_segments()):
+    validation, test = curve.containers
+    np.testing.assert_allclose(validation[0].get_ydata(), means.max(axis=1))
+    for k, segment in enumerate(validation[2][0].get_segments()):
         np.testing.assert_allclose(segment, [[k, means[k].max() - s] for s in (0.01 / 3**0.5, -0.01 / 3**0.5)])
+    tested = scores["test_score"].values[np.arange(5), means.argmax(axis=1)]  # where validation is best
+    np.testing.assert_allclose(test[0].get_ydata(), tested.mean(axis=1))
+    spread = tested.std(axis=1, ddof=1) / 3**0.5
+    ends = [segment[:, 1] for segment in test[2][0].get_segments()]
+    np.testing.assert_allclose(ends, np.stack([tested.mean(axis=1) - spread, tested.mean(axis=1) + spread], axis=1))
+    assert "squares: test" in curve.get_title(loc="left")
     (dots,) = (line for line in surface.lines if line.get_label() != "chosen")
     np.testing.assert_array_equal(dots.get_xydata(), [[2.5, 1.5], [4.5, 2.5]])
     simple = SearchResult(scores, rule="one_standard_error").plot_scores()
@@ -689,6 +695,13 @@ def test_no_pyplot_and_no_display(monkeypatch):
     for figure in (SearchResult(make()).plot_scores(), SearchResult(make()).plot_weights()):
         assert isinstance(figure, Figure)
         assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_curve_without_test_rows():
+    for scores in (make().drop_vars("test_score"), make().assign(test_score=lambda made: made["test_score"] * np.nan)):
+        curve = drawn(SearchResult(scores).plot_scores()).axes[1]
+        assert len(curve.containers) == 1
+        assert "test" not in curve.get_title(loc="left")
 
 
 def test_values_are_drawn_from_small_to_large():
@@ -716,7 +729,7 @@ def test_the_curve_of_one_parameter():
 
 
 def test_a_curve_of_one_fold_has_no_bars():
-    (curve,) = drawn(SearchResult(make({"lam": LAM}, folds=1)).plot_scores()).axes
+    (curve,) = drawn(SearchResult(make({"lam": LAM}, folds=1).drop_vars("test_score")).plot_scores()).axes
     assert curve.get_title(loc="left") == ""
     assert len(rings(curve)) == 1
 
@@ -812,6 +825,45 @@ def test_weights_of_tasks():
             plot("cat")
     with pytest.raises(InputError, match="there is no task 'cat': this search has no tasks; leave task out"):
         SearchResult(make()).plot_weights("cat")
+
+
+def test_weights_over_p_are_those_at_the_best_of_the_others():
+    means = planted((0, 1), (1, 3), (2, 0), (3, 2), (4, 2), value=0.8)
+    result = SearchResult(make(means=means))
+    ax, bar = drawn(result.plot_weights_over()).axes
+    at = result.scores["weight"].values[np.arange(5), [1, 3, 0, 2, 2]].mean(axis=1)  # (p, kernel)
+    np.testing.assert_allclose(ax.collections[0].get_array(), (at / at.max(axis=1, keepdims=True)).T)
+    assert labels(ax.xaxis) == ["1", "1+2$^{-6}$", "1.5", "2", "∞"]
+    assert labels(ax.yaxis) == [f"kernel_{j}" for j in range(4)]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # from top to bottom
+    assert ax.get_xlabel() == "p, each at its best lam"
+    assert bar.get_ylabel() == "weight / largest of the column"
+    ax = result.plot_weights_over("lam").axes[0]
+    assert labels(ax.xaxis) == ["1e-8", "1e-3", "0.1", "10"]
+    at = result.scores["weight"].values[0, 1].mean(axis=0)
+    np.testing.assert_allclose(ax.collections[0].get_array()[:, 1], at / at.max())
+    one = SearchResult(make({"p": (2.0,), "lam": LAM}))
+    for name, n in (("C", 0), ("p", 1)):
+        message = rf"over two values of {name} or more, and this search has {n}; it has p \(1\), lam \(4\)"
+        with pytest.raises(InputError, match=message):
+            one.plot_weights_over(name)
+
+
+def test_weights_over_p_of_tasks_and_of_values_without_a_score():
+    means = np.stack([planted((0, 1), (3, 0)), planted((0, 2), (3, 3)), planted((0, 0), (3, 1))], axis=-1)
+    result = SearchResult(make(tasks=TASKS, means=means))
+    weight = result.scores["weight"].values  # (p, lam, fold, kernel, task)
+    at = np.mean([weight[3, lam, :, :, t].mean(axis=0) for t, lam in enumerate((0, 3, 1))], axis=0)
+    drawn_at = drawn(result.plot_weights_over()).axes[0].collections[0].get_array()
+    np.testing.assert_allclose(drawn_at[:, 3], at / at.max())
+    ax = result.plot_weights_over(task="boat").axes[0]
+    at = weight[0, 2, :, :, 1].mean(axis=0)
+    np.testing.assert_allclose(ax.collections[0].get_array()[:, 0], at / at.max())
+    assert ax.get_title(loc="left") == "boat"
+    scores = make()
+    scores["score"][2] = np.nan
+    part = drawn(SearchResult(scores).plot_weights_over()).axes[0].collections[0].get_array()
+    assert part.mask.all(axis=0).tolist() == [False, False, True, False, False]
 
 
 def test_many_kernels():

@@ -54,3 +54,17 @@ def test_a_state_is_removed_with_all_its_files(tmp_path):
     (workspace.fold(0) / "basis-0.npy").write_bytes(b"")
     remove_state(tmp_path / "state")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_refusal_names_the_parameters_that_changed(tmp_path):
+    before = {"the grid": '{"p": ["1.0"], "lam": ["0.1", "1.0"]}', "the labels": "a" * 16, "the estimator": "MKFDA"}
+    now = {"the grid": '{"p": ["1.0"], "lam": ["0.1"], "mu": ["2"]}', "the labels": "b" * 16, "the estimator": "MKSVM"}
+    Workspace(tmp_path / "state", before).commit({})
+    with pytest.raises(InputError) as caught:
+        Workspace(tmp_path / "state", now)
+    text = str(caught.value)
+    assert "lam was 0.1, 1.0 and is 0.1 now; mu was not there and is 2 now" in text
+    assert "the labels had other content" in text
+    assert "the estimator was MKFDA and is MKSVM now" in text
+    assert "a" * 16 not in text
+    assert "p was" not in text

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from helpers.private_slurm import SLOW
 
 import dmkl
 from dmkl.errors import NoWorkersError
@@ -23,19 +24,6 @@ pytestmark = pytest.mark.slurm
 
 JOB = {"cores": 1, "processes": 1, "memory": "1GiB", "interface": "lo"}
 PLACE = "slurm cores=1 processes=1 memory=1GiB interface=lo jobs=2"
-
-SLOW = """
-import time
-from dmkl.store.reader import StoreReader
-
-def stream(self, keys, whole=StoreReader.stream):
-    for pair in whole(self, keys):
-        time.sleep(0.02)
-        yield pair
-
-StoreReader.stream = stream
-"""
-"""Workers take time for each tile, so that jobs end in the middle of a pass."""
 
 
 @pytest.fixture

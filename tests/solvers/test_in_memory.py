@@ -101,7 +101,7 @@ def test_searches_find_the_same_whatever_the_memory(kernels, monkeypatch):
 @pytest.mark.usefixtures("synchronous")
 def test_a_search_goes_on_from_its_state(kernels, tmp_path, monkeypatch):
     search = lambda: dmkl.search(  # noqa: E731
-        dmkl.MKSVM(1.5), kernels, LABELS, {"C": [0.5, 4.0]}, 3, refit=False, state=tmp_path / "state"
+        dmkl.MKSVM(1.5), kernels, LABELS, {"C": [0.5, 4.0]}, 3, refit=False, baselines="none", state=tmp_path / "state"
     )
     whole = in_memory._solve
     left = 10

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from helpers.optima import norm
 
-from dmkl.numerics.fisher import onto_sphere
+from dmkl.numerics.fisher import onto_sphere, uniform_weights
 from dmkl.solvers.masters import CuttingPlane, exact_master, newton_master, taylor_form, taylor_master
+from dmkl.solvers.weight_sets.balls import Ball
 
 EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 3.0, 8.0, np.inf]
 N = 6
@@ -49,7 +50,7 @@ def best_under(cuts, constraints, beta):
 def test_exact_master(p, rounds):
     for seed in range(3):
         cuts, beta = cuts_at(seed, rounds), cp.Variable(N)
-        found = exact_master(cuts, p)
+        found = exact_master(cuts, Ball(p))
         assert (found >= 0).all()
         assert norm(found, p) == pytest.approx(1, rel=1e-12)
         assert lowest(cuts, found) == pytest.approx(best_under(cuts, ball(beta, p), beta), rel=1e-7, abs=1e-8)
@@ -62,7 +63,7 @@ def test_taylor_master(p, rounds):
     for seed in range(3):
         cuts, beta = cuts_at(seed, rounds), cp.Variable(N)
         at = onto_sphere(np.random.default_rng(seed + 99).uniform(0.1, 1, N), p)
-        found = taylor_master(cuts, at, p)
+        found = taylor_master(cuts, at, Ball(p))
         assert (found >= 0).all()
         assert norm(found, p) == pytest.approx(1, rel=1e-12)
         constraints = ball(beta, p)
@@ -86,7 +87,7 @@ def test_newton_master(p, scale):
         beta = cp.Variable(N)
         model = q @ (beta - at) - 0.5 * cp.quad_form(beta - at, cp.psd_wrap(curvature))
         highest = solved(model, ball(beta, p))
-        found = newton_master(scale * q, scale * curvature, at, p)
+        found = newton_master(scale * q, scale * curvature, at, Ball(p))
         assert norm(found, p) == pytest.approx(1, rel=1e-12)
         np.testing.assert_allclose(found, onto_sphere(beta.value, p), atol=1e-4)
         assert q @ (found - at) - 0.5 * (found - at) @ curvature @ (found - at) == pytest.approx(highest, abs=1e-7)
@@ -96,9 +97,9 @@ def test_newton_master(p, scale):
 def test_one_kernel_has_weight_one(p):
     cut, one = CuttingPlane(-1.0, np.array([2.0])), np.ones(1)
     for found in (
-        exact_master([cut], p),
-        taylor_master([cut], one, p),
-        newton_master(one, np.eye(1), one, p),
+        exact_master([cut], Ball(p)),
+        taylor_master([cut], one, Ball(p)),
+        newton_master(one, np.eye(1), one, Ball(p)),
     ):
         np.testing.assert_array_equal(found, one)
 
@@ -128,6 +129,20 @@ def test_a_weight_of_zero_comes_back(p):
     """For p < 2 the form grows without bound at zero; its floor keeps the master finite and the weight alive."""
     at = onto_sphere(np.array([1.0, 0.0, 0.5]), p)
     assert all(np.isfinite(part).all() for part in taylor_form(at, p))
-    found = taylor_master([CuttingPlane(0.0, np.array([0.1, 5.0, 0.1]))], at, p)
+    found = taylor_master([CuttingPlane(0.0, np.array([0.1, 5.0, 0.1]))], at, Ball(p))
     assert norm(found, p) == pytest.approx(1, rel=1e-12)
     assert found[1] > 0
+
+
+@pytest.mark.parametrize("p", [1.02, 1.5, 2.0, 8.0])
+@pytest.mark.parametrize("n", [1, 4, 30])
+def test_rounding_does_not_show_in_the_newton_master(p, n):
+    rng = np.random.default_rng(n)
+    A, q, beta = rng.standard_normal((n, n)), rng.standard_normal(n) + 0.5, uniform_weights(n, p)
+    q[0] = abs(q[0])
+    found = newton_master(q, A @ A.T, beta, Ball(p))
+    np.testing.assert_allclose(newton_master(q * (1 + 1e-15 * rng.random(n)), A @ A.T, beta, Ball(p)), found, atol=1e-8)
+    slopes = q - A @ A.T @ (found - beta)
+    present = found > 1e-3
+    multiplier = slopes[present] / found[present] ** (p - 1)
+    np.testing.assert_allclose(multiplier, multiplier[0], rtol=1e-5)

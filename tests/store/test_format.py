@@ -304,7 +304,7 @@ def test_xarray_opens_a_set_with_named_dimensions(sound):
         np.testing.assert_array_equal(tile_of_b, psd(2, 9)[1, :4, 4:8])
         assert np.isnan(dataset["gram_upper"][0, 4:, :4]).all()  # below the diagonal nothing is stored
         assert dataset.attrs["format_version"] == 1
-        assert "k(x, x)" in dataset["diagonal"].attrs["comment"]
+        assert "k(x, x)" in dataset["diagonal"].attrs["long_name"]
     with xr.open_zarr(sound / "rectangular.zarr") as dataset:
         assert dataset["gram"].dims == ("kernel", "sample", "train_sample")
         assert dataset["label"].dims == ("sample", "task")
@@ -361,9 +361,13 @@ def test_a_state_of_before_is_gone_on_with(tmp_path):
     shutil.copytree(SEALED / "state", tmp_path / "state")
     K = dmkl.open(SEALED / "symmetric.zarr")[:8, :8]
     grid = {"p": [2.0], "lam": [0.1, 1.0]}
-    found = dmkl.search(dmkl.MKFDA(solver="subspace"), K, None, grid, cv=2, state=tmp_path / "state", refit=False)
+    more = {"cv": 2, "refit": False, "baselines": "none"}  # which searches did not have then
+    found = dmkl.search(dmkl.MKFDA(solver="subspace"), K, None, grid, state=tmp_path / "state", **more)
     saved = dmkl.load(SEALED / "search")
-    np.testing.assert_array_equal(found.scores["weight"], saved.scores["weight"])
+    # What the state has solved is read as it is; the rest is solved anew, by a later version, to its own proven gap.
+    weights, before = found.scores["weight"].values, saved.scores["weight"].values
+    assert (weights == before).all(axis=-1).sum() >= 3
+    np.testing.assert_allclose(weights, before, rtol=1e-4)
     assert found.scores.attrs["n_passes"] <= saved.scores.attrs["n_passes"]
 
 

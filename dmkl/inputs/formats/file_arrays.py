@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import reprlib
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, Literal
 
 import numpy as np
 
@@ -23,10 +25,12 @@ __all__ = [
     "ROLES",
     "FileArray",
     "damaged_as",
+    "decompressed",
     "listed",
     "role_of",
     "shape_text",
     "stamp",
+    "stem",
     "vector",
     "where",
 ]
@@ -34,7 +38,7 @@ __all__ = [
 ROLES: Final = {
     name: role
     for role, names in {
-        "labels": ("label", "labels", "y", "target", "targets"),
+        "labels": ("label", "labels", "y", "gt", "target", "targets"),
         "samples": ("sample", "samples", "sample_name", "sample_names", "sample_id", "sample_ids", "id", "ids"),
         "train_samples": ("train_sample", "train_samples", "train_sample_names"),
         "splits": ("split", "splits"),
@@ -69,7 +73,13 @@ class FileArray:
     read: Callable[[], Any]  # gives the whole array, for vectors
     problem: str = ""  # why it cannot be a kernel, whatever its shape
     matlab: bool = False  # whether its axes are in MATLAB's order, the kernels along the last one
+    views: tuple[FileArray, ...] = ()
+    """The matrices of a cell array, which may be feature matrices (samples, columns), or all (columns, samples)."""
     cell: bool = False  # whether it is a cell array of matrices, which `open` shows with the kernels along axis 0
+    rows: tuple[str, ...] | None = None  # names of its rows, where the file has them of this array
+    columns: tuple[str, ...] | None = None  # names of its columns, likewise
+    holds: Literal["", "kernel", "distances", "features"] = ""
+    """What its place in the file says it is; "" where its name and shape tell."""
 
     @property
     def is_text(self) -> bool:
@@ -78,7 +88,9 @@ class FileArray:
 
     @property
     def looks_like_kernels(self) -> bool:
-        """Whether its shape is that of a kernel, or of several."""
+        """Whether its place, or else its shape, is that of a kernel, or of several."""
+        if self.holds:
+            return self.holds == "kernel"
         if len(self.shape) == 3:
             return min(self.shape) > 0
         return len(self.shape) == 2 and self.shape[0] == self.shape[1] > 1
@@ -103,6 +115,23 @@ def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
         raise InputError(msg) from error
 
 
+@contextmanager
+def decompressed(path: Path) -> Iterator[IO[bytes]]:
+    """A file of text opened for reading as bytes, whether it is compressed (.gz) or not."""
+    if path.suffix.lower() != ".gz":
+        with path.open("rb") as file:
+            yield file
+        return
+    with damaged_as(f"{path} is not a whole gzip file", gzip.BadGzipFile, EOFError, zlib.error):
+        with gzip.open(path, "rb") as unpacked:
+            yield unpacked  # type: ignore[misc]  # GzipFile is no IO to typeshed
+
+
+def stem(path: Path) -> str:
+    """The name of a file without its extension, both of them where it has two, as .csv.gz and .grm.bin."""
+    return Path(path.stem).stem if path.suffix.lower() in (".gz", ".bin") else path.stem
+
+
 def listed(arrays: Sequence[FileArray | str], most: int = 12) -> str:
     """Arrays as they are listed in messages: the first of many, and how many there are."""
     more = f" … ({len(arrays)} in all)" if len(arrays) > most else ""
@@ -121,6 +150,8 @@ def shape_text(shape: Sequence[int]) -> str:
 
 def role_of(variable: FileArray) -> str | None:
     """Role of an array by its name: labels, samples …; None for anything else."""
+    if variable.holds:
+        return None
     role = ROLES.get(variable.name.rsplit("/", 1)[-1].casefold().replace("-", "_").replace(" ", "_"))
     # Kernels are often called "kernels"; only strings of that name are names.
     return None if role == "names" and not variable.is_text else role

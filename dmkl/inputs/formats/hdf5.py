@@ -17,7 +17,7 @@ from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, damaged_as
 from dmkl.inputs.formats.limits import asked_bytes, check_memory, n_bytes
 
-__all__ = ["H5Array", "elsewhere", "hdf5_arrays", "nodes_of", "opened"]
+__all__ = ["H5Array", "check_stored", "elsewhere", "hdf5_array", "hdf5_arrays", "nodes_of", "opened"]
 
 _CACHE_BYTES = 32 * 2**20
 """Decoded chunks that HDF5 keeps: neighboring tiles share those on their border."""
@@ -39,10 +39,11 @@ def opened(path: Path) -> Iterator[h5py.File]:
 def hdf5_arrays(path: Path) -> list[FileArray]:
     """The data sets of an HDF5 file, those in groups included."""
     with opened(path) as file:
-        return [_variable(path, name, node) for name, node in nodes_of(file) if not isinstance(node, h5py.Group)]
+        return [hdf5_array(path, name, node) for name, node in nodes_of(file) if not isinstance(node, h5py.Group)]
 
 
-def _variable(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
+def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
+    """A data set as an array; None is one that other files hold."""
     if node is None:
         return elsewhere(path, name)
     array = H5Array(path, name)
@@ -149,7 +150,7 @@ class H5Array:
             if self._node is None:
                 self._file = h5py.File(self._path, "r", locking="best-effort", rdcc_nbytes=_CACHE_BYTES)
                 self._node = self._file[self._name]
-                _check_stored(what, self._node)
+                check_stored(what, self._node)
             found = np.asarray(self._node[key if not self._reverse or key is Ellipsis else key[::-1]])
         # Reversing what is left of the axes puts them in their order, whichever an integer has taken away.
         return found.T if self._reverse else found
@@ -159,11 +160,11 @@ class H5Array:
         what = f"variable {self._name!r} of {self._path}"
         check_memory(what, n_bytes(self.shape, self.dtype.itemsize + 64), "allow more")
         with opened(self._path) as file, damaged_as(f"{what} is damaged", Exception):
-            _check_stored(what, file[self._name])
+            check_stored(what, file[self._name])
             return np.asarray(file[self._name].asstr()[...])
 
 
-def _check_stored(what: str, node: h5py.Dataset) -> None:
+def check_stored(what: str, node: h5py.Dataset) -> None:
     """Refuse data sets of which nothing was written, and chunks larger than the file or than they should hold."""
     if node.size and not node.is_virtual and not node.external and not node.id.get_storage_size():
         msg = f"{what} has the shape {node.shape}, but none of its values was ever written"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ _NUMBERS = {
     "logical": "u1",
     **{f"{kind}int{bits}": f"{code}{bits // 8}" for kind, code in (("", "i"), ("u", "u")) for bits in (8, 16, 32, 64)},
 }
+_UNLIKE = "a cell array of unlike parts"
 _TEXT, _OBJECT = np.dtype("U1"), np.dtype(object)
 
 
@@ -68,14 +70,15 @@ def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> FileArray:
         return FileArray(path, name, (len(parts),), _TEXT, lazy.fresh, lazy.strings)
     if all(part.dtype.kind in "fiub" and part.size == 1 for part in parts):
         return FileArray(path, name, (len(parts),), np.dtype(np.float64), lazy.fresh, lambda: _scalars(parts))
+    views = _views(path, name, parts, lambda k: lazy.fresh().parts()[k])
     stack = _stack(parts)
     if stack is None:
-        return FileArray(path, name, shape, _OBJECT, lazy.fresh, lazy.values, "a cell array of unlike parts")
+        return FileArray(path, name, shape, _OBJECT, lazy.fresh, lazy.values, _UNLIKE, views=views)
 
     def again() -> Matrix:
         return _Stack(lazy.fresh().parts())
 
-    return FileArray(path, name, stack.shape, stack.dtype, again, lazy.values, cell=True)
+    return FileArray(path, name, stack.shape, stack.dtype, again, lazy.values, cell=True, views=views)
 
 
 class _V5Array:
@@ -194,14 +197,15 @@ def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> FileArray:
         read = partial(_scalars, arrays)
         return FileArray(path, name, (len(arrays),), number, lambda: arrays[0], read)
     stack = _stack(arrays) if whole else None
+    views = _views(path, name, arrays, lambda k: arrays[k].fresh()) if whole else ()
     if stack is None:
         cell = H5Array(path, name, reverse=True)
-        return FileArray(path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, "a cell array of unlike parts")
+        return FileArray(path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, _UNLIKE, views=views)
 
     def again() -> Matrix:
         return _Stack([array.fresh() for array in arrays])
 
-    return FileArray(path, name, stack.shape, stack.dtype, again, strings, cell=True)
+    return FileArray(path, name, stack.shape, stack.dtype, again, strings, cell=True, views=views)
 
 
 def _characters(codes: Array) -> Array:
@@ -227,6 +231,16 @@ class _Stack:
 
 def _scalars(parts: list[Any]) -> Array:
     return np.array([np.asarray(part[...]).item() for part in parts])
+
+
+def _views(path: Path, name: str, parts: list[Any], part: Callable[[int], Any]) -> tuple[FileArray, ...]:
+    """The parts of a cell array as arrays of their own, where all are matrices of real numbers."""
+    if not all(len(each.shape) == 2 and min(each.shape) > 0 and each.dtype.kind in "fiub" for each in parts):
+        return ()
+    return tuple(
+        FileArray(path, f"{name}_{k}", tuple(each.shape), each.dtype, partial(part, k), partial(part, k))
+        for k, each in enumerate(parts)
+    )
 
 
 def _stack(parts: list[Any]) -> _Stack | None:

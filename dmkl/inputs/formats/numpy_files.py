@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import scipy.sparse
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.limits import check_held, check_memory, n_bytes
+from dmkl.inputs.sparse import SparseMatrix
 
 __all__ = ["npy_arrays", "npz_arrays"]
 
 _HEADER_BYTES = 2**16
+_SPARSE_PARTS = {"data", "indices", "indptr", "shape", "format"}
 _IN_PARTS = "save it as .npy, which is read in parts, or allow more"
 
 
@@ -53,7 +57,30 @@ def npz_arrays(path: Path) -> list[FileArray]:
                         check_held(what, shape, dtype.itemsize, inside.file_size - file.tell())
                 array = _Member(path, member, shape, dtype, fortran=fortran)
                 found.append(FileArray(path, member[:-4], shape, dtype, array.fresh, array.whole, _problem(dtype)))
-    return found
+    parts = {array.name: array for array in found}
+    return [_sparse(path, parts)] if set(parts) == _SPARSE_PARTS else found
+
+
+def _sparse(path: Path, parts: Mapping[str, FileArray]) -> FileArray:
+    """The matrix that scipy.sparse.save_npz has written, in compressed rows or columns."""
+    with damaged_as(f"{path} is no sparse matrix of SciPy", Exception):
+        form = bytes(parts["format"].read().item()).decode()
+        n_rows, n_cols = (int(length) for length in parts["shape"].read())
+        kinds = {"csr": scipy.sparse.csr_matrix, "csc": scipy.sparse.csc_matrix}
+        if form not in kinds or min(n_rows, n_cols) < 0:
+            msg = f"{path} holds a sparse matrix of the kind {form!r:.20}; save K.tocsr()"
+            raise InputError(msg)
+        check_memory(f"the rows of {path}", 8 * (n_rows if form == "csr" else n_cols), "allow more")
+
+    def opened() -> SparseMatrix:
+        with damaged_as(f"{path} is no whole sparse matrix of SciPy", Exception):
+            held = tuple(parts[name].read() for name in ("data", "indices", "indptr"))
+            matrix = kinds[form](held, shape=(n_rows, n_cols))
+            matrix.check_format(full_check=True)
+            return SparseMatrix(matrix)
+
+    dtype = parts["data"].dtype
+    return FileArray(path, "", (n_rows, n_cols), dtype, opened, lambda: opened()[:, :], _problem(dtype))
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,16 +26,30 @@ from dmkl.inputs.feature_matrices import (
     is_number,
     refuse_columns,
 )
-from dmkl.inputs.formats.file_arrays import ROLES, FileArray, damaged_as, role_of, where
+from dmkl.inputs.formats.file_arrays import (
+    ROLES,
+    FileArray,
+    damaged_as,
+    decompressed,
+    listed,
+    role_of,
+    stem,
+    vector,
+    where,
+)
 from dmkl.inputs.formats.limits import lines_of
 from dmkl.inputs.formats.text import read_array
-from dmkl.inputs.labels import only_counts, sample_names
+from dmkl.inputs.label_objects import label_table
+from dmkl.inputs.labels import LabelTable, only_counts, sample_names
 from dmkl.inputs.side_data import SideData
 
-__all__ = ["LastOpened", "csv_table", "parquet_table"]
+__all__ = ["EXACT", "LastOpened", "csv_table", "parquet_arrays", "parquet_labels", "parquet_table"]
 
+EXACT: dict[str, Any] = (
+    {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
+)
+"""What has pandas take the number that is nearest to the decimals; from 3.1 on it does, and deprecates being asked."""
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
-
 _CHUNK_CELLS = 2**21
 """Cells of a text file that are in memory at a time while the types of its columns are found out."""
 
@@ -86,6 +101,45 @@ def parquet_table(path: Path, last: LastOpened, notes: list[str]) -> tuple[Sourc
     return _matrix(_parquet(path), last, notes)
 
 
+def parquet_arrays(path: Path) -> list[FileArray]:
+    """The matrix in a Parquet file, with the names of its rows and columns; needs pyarrow."""
+    file = _parquet(path)
+    numeric, _, names = _sorted_columns(file)
+    titles = tuple(str(file.columns.index[at]) for at in numeric)
+    dtype = dtype_of(path.stem, file.columns.iloc[numeric])
+
+    def opened() -> Numbers:
+        with _reading(path):
+            return Numbers(file.load().iloc[:, numeric], dtype)
+
+    return [
+        FileArray(
+            path,
+            "",
+            (file.n_rows, len(numeric)),
+            dtype,
+            opened,
+            lambda: opened()[:, :],
+            rows=sample_names(str(path), names),
+            columns=None if titles == tuple(map(str, range(len(titles)))) else titles,
+        )
+    ]
+
+
+def parquet_labels(path: Path, column: str | None) -> LabelTable:
+    """Labels, names or splits in a Parquet file, or a column of it, with the names of samples beside them."""
+    _pyarrow(path)
+    with _reading(path):
+        frame = pd.read_parquet(path)
+    table = label_table(frame)
+    if column is None:
+        return LabelTable(vector(table.values, str(path)), table.row_names, table.columns)
+    if column not in frame.columns:
+        msg = f"{path} has no column {column!r}; it has {listed([repr(str(name)) for name in frame.columns])}"
+        raise InputError(msg)
+    return LabelTable(vector(frame[column].to_numpy(), f"column {column!r} of {path}"), table.row_names)
+
+
 def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[SourceMatrix, list[SideData]]:
     path = file.path
     if not file.n_rows:
@@ -102,7 +156,7 @@ def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[SourceMatr
             "between the values of a .csv, tabs of a .tsv"
         )
         raise InputError(msg)
-    dtype = dtype_of(path.stem, file.columns.iloc[features])
+    dtype = dtype_of(stem(path), file.columns.iloc[features])
 
     def opened() -> Numbers:
         with _reading(path):
@@ -114,7 +168,7 @@ def _matrix(file: _File, last: LastOpened, notes: list[str]) -> tuple[SourceMatr
         notes.append(f"{where(variable)} was taken for {role}, not for a feature")
         beside.append(SideData(role, where(variable), partial(read_array, variable, samples)))
     matrix = array_matrix(
-        path.stem,
+        stem(path),
         SimpleNamespace(shape=(file.n_rows, len(features)), dtype=dtype),
         samples=samples,
         columns=[titles[at] for at in features] if file.titled else None,
@@ -156,11 +210,12 @@ def _reading(path: Path) -> AbstractContextManager[None]:
 
 
 def _text(path: Path, notes: list[str]) -> _File:
-    separator = _SEPARATORS[path.suffix.lower()]
-    with path.open("rb") as raw:
+    separator = _SEPARATORS[Path(path.name.lower().removesuffix(".gz")).suffix]
+    with decompressed(path) as raw:
         for _ in lines_of(path, raw):  # pandas takes a line of any length
             pass
-    with _reading(path), path.open(newline="", encoding="utf-8-sig") as lines:
+    with _reading(path), decompressed(path) as raw:
+        lines = TextIOWrapper(raw, encoding="utf-8-sig", newline="")
         rows = list(islice(filter(None, csv.reader(lines, delimiter=separator)), 2))
     if not rows:
         msg = f"{path} holds no lines, expected a table"
@@ -178,6 +233,7 @@ def _text(path: Path, notes: list[str]) -> _File:
         header=0 if titled else None,
         names=["", *first] if untitled_names else None,
         low_memory=False,
+        **EXACT,
     )
 
     def column(at: int, as_written: bool) -> Any:
@@ -231,12 +287,16 @@ def _is_numeral(cell: str) -> bool:
 # --- Parquet ------------------------------------------------------------------------------------------------
 
 
-def _parquet(path: Path) -> _File:
+def _pyarrow(path: Path) -> Any:
     try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
+        return importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         msg = f"{path}: Parquet files are read with pyarrow, which is not installed; pip install pyarrow"
         raise InputError(msg) from error
+
+
+def _parquet(path: Path) -> _File:
+    parquet = _pyarrow(path)
 
     def read(**more: Any) -> pd.DataFrame:
         with _reading(path):
@@ -246,10 +306,14 @@ def _parquet(path: Path) -> _File:
     with _reading(path):
         schema = parquet.read_schema(path)
         n_rows = parquet.read_metadata(path).num_rows
-        inside = (schema.pandas_metadata or {}).get("index_columns", [])
-        inside = {name for name in inside if isinstance(name, str)}
+        described = (schema.pandas_metadata or {}).get("index_columns", [])
+        inside = {name for name in described if isinstance(name, str)}
         columns = schema.empty_table().to_pandas(ignore_metadata=True).dtypes.drop(list(inside))
         index = pd.read_parquet(path, columns=[]).index if schema.pandas_metadata else None
+        if index is not None and len(index) != n_rows:  # an older pyarrow loses it where no column is read
+            ranges = [item for item in described if isinstance(item, dict) and item.get("kind") == "range"]
+            found = [range(item["start"], item["stop"], item["step"]) for item in ranges]
+            index = pd.RangeIndex(found[0]) if found and len(found[0]) == n_rows else None
 
     def column(at: int, _: bool) -> pd.Series[Any]:
         return read(columns=[columns.index[at]]).iloc[:, 0]

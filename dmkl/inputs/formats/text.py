@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,10 +13,12 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import ROLES, FileArray, vector, where
+from dmkl.inputs.formats.file_arrays import ROLES, FileArray, decompressed, vector, where
 from dmkl.inputs.formats.limits import lines_of
+from dmkl.inputs.formats.phenotypes import phenotypes
 from dmkl.inputs.kernel_sources import Axes
 from dmkl.inputs.labels import LabelTable
+from dmkl.unknown import UNKNOWN_TEXTS
 
 __all__ = ["TextMatrix", "read_array", "read_table", "text_arrays"]
 
@@ -30,6 +32,12 @@ _HEADERS = {*(name for name, role in ROLES.items() if role != "names"), "class",
 def text_arrays(path: Path) -> list[FileArray]:
     """The matrix in a text file."""
     layout = _layout(path)
+    if not layout.n_cols:
+        msg = (
+            f"{path} holds {sum(1 for _ in _lines(path))} lines of words and no numbers, expected a matrix; labels and "
+            "names of samples are given as such (labels=, samples=, --labels, --samples)"
+        )
+        raise InputError(msg)
 
     def matrix() -> TextMatrix:
         return TextMatrix(path, layout)
@@ -96,7 +104,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
     """(line number from 1, position in bytes, text) of every line that is neither blank nor a comment."""
     position = 0
     try:
-        with path.open("rb") as file:
+        with decompressed(path) as file:
             for number, raw in enumerate(lines_of(path, file), start=1):
                 if b"\0" in raw:
                     msg = f"{path} is no text: line {number} holds a zero byte"
@@ -219,7 +227,7 @@ class TextMatrix:
 
     def _raw(self, start: int, stop: int) -> Iterator[str]:
         wanted = set(self._numbers[start:stop])
-        with self.path.open("rb") as file:  # its lines are known by now
+        with decompressed(self.path) as file:  # its lines are known by now
             file.seek(self._starts[start])
             number = self._numbers[start]
             while wanted:
@@ -277,20 +285,24 @@ def _after_first_cell(line: str, delimiter: str | None) -> str:
 
 
 def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
-    """The values of an array of a file; `samples` are the names of its rows."""
-    return LabelTable(vector(variable.read(), where(variable)), samples)
+    """The values of an array of a file; `samples` are the names of its rows, where it has none of its own."""
+    return LabelTable(vector(variable.read(), where(variable)), samples if variable.rows is None else variable.rows)
 
 
-def read_table(path: Path) -> LabelTable:
-    """A text file of labels, names or splits: one value a line, or a line of values, or a table.
+def read_table(path: Path, column: str | None = None) -> LabelTable:
+    """A text file of labels, names or splits: one value a line, or a line of values, or a table or a column of one.
 
-    The first column of a table holds the samples' names where it holds words, or where the header says so.
+    The first column of a table holds the samples' names where it holds words, or where the header says so. Lines of
+    FID, IID and values are geneticists' (see `dmkl.inputs.formats.phenotypes`).
     """
     lines = list(_lines(path))
     if not lines:
         msg = f"{path} holds no lines, expected values"
         raise InputError(msg)
     texts = [text for _, _, text in lines]
+    found = phenotypes(path, texts)
+    if found is not None:
+        return found if column is None else _column(path, found, column)
     delimiter = _table_delimiter(texts)
     # Names may hold blanks; blanks part the cells where all that they part are numbers.
     rows = (
@@ -298,16 +310,20 @@ def read_table(path: Path) -> LabelTable:
         if delimiter == ""
         else [_cells(text, delimiter) for text in texts]
     )
-    for (number, _, _), row in zip(lines, rows, strict=True):
-        if len(row) != len(rows[-1]):
-            msg = f"{path}, line {number}: found {len(row)} cells, expected {len(rows[-1])} as in the last line"
+    width = max(map(len, rows))
+    for (number, _, text), row in zip(lines, rows, strict=True):
+        if delimiter and len(row) == width - 1 and text.rstrip(" ").endswith(delimiter):
+            row.append("")  # a value that is missing at the end of its line
+        if len(row) != width:
+            msg = f"{path}, line {number}: found {len(row)} cells, expected {width} as in other lines"
             raise InputError(msg)
     columns: tuple[str, ...] | None = None
-    if _has_header(rows):
+    if column is not None or _has_header(rows):
         columns = tuple(rows.pop(0))
     row_names: tuple[str, ...] | None = None
-    words = any(not _is_number(row[0], False) for row in rows)
     unique = len({row[0] for row in rows}) == len(rows)
+    # Labels of several columns are numbers, so words beside numbers are classes beside names.
+    words = not all(_are_numbers(column) for column in zip(*rows, strict=True))
     if (
         len(rows[0]) > 1
         and len(rows) > 1
@@ -317,10 +333,26 @@ def read_table(path: Path) -> LabelTable:
         row_names = tuple(row[0] for row in rows)
         rows = [row[1:] for row in rows]
         columns = None if columns is None else columns[1:]
+    if column is not None:
+        at = _place(path, columns or (), column)
+        rows = [[row[at]] for row in rows]
+        columns = None
     cells = np.array(rows, dtype=str)
-    if all(_is_number(cell, False) for row in rows for cell in row):
-        cells = cells.astype(np.float64)
+    if all(_are_numbers(column) for column in zip(*rows, strict=True)):
+        cells = np.where(np.isin(cells, list(UNKNOWN_TEXTS)), "nan", cells).astype(np.float64)
     return LabelTable(vector(cells, str(path)), row_names, columns)
+
+
+def _place(path: Path, columns: Sequence[str], column: str) -> int:
+    if column not in columns:
+        msg = f"{path} has no column {column!r}; it has {', '.join(map(repr, columns[:12])) or 'none'}"
+        raise InputError(msg)
+    return columns.index(column)
+
+
+def _column(path: Path, table: LabelTable, column: str) -> LabelTable:
+    at = _place(path, table.columns or (), column)
+    return LabelTable(table.values[:, at], table.row_names)
 
 
 def _table_delimiter(texts: Sequence[str]) -> str | None:
@@ -343,6 +375,11 @@ def _has_header(rows: Sequence[Sequence[str]]) -> bool:
         return True
     # Words above a column of numbers.
     return any(
-        not _is_number(cell, False) and all(_is_number(row[column], False) for row in rows[1:])
+        not _is_number(cell, False) and cell not in UNKNOWN_TEXTS and _are_numbers(row[column] for row in rows[1:])
         for column, cell in enumerate(first)
     )
+
+
+def _are_numbers(cells: Iterable[str]) -> bool:
+    """Whether cells are numbers, as far as they are known."""
+    return all(cell in UNKNOWN_TEXTS or _is_number(cell, False) for cell in cells)

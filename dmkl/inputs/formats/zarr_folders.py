@@ -16,11 +16,10 @@ from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.limits import asked_bytes, check_memory, n_bytes
 from dmkl.inputs.formats.zarr_chunks import check_chunks
 
-__all__ = ["KERNEL_SET", "is_zarr", "zarr_arrays"]
+__all__ = ["KERNEL_SET", "is_zarr", "nodes_in", "zarr_array", "zarr_arrays"]
 
 KERNEL_SET = "dmkl-kernel-set"
 """The attribute `format` of kernel sets (`dmkl.store.schema.FORMAT`), which are opened and not read."""
-
 
 _MOST_CHUNKS = 100_000
 """Files that are opened for one strip of a matrix, or for a vector."""
@@ -37,13 +36,18 @@ def zarr_arrays(path: Path) -> list[FileArray]:
     with damaged_as(f"{path} cannot be read as Zarr", Exception):
         root: Any = zarr.open(str(path), mode="r")
         if isinstance(root, zarr.Array):
-            return [_variable(path, "", root)]
+            return [zarr_array(path, "", root)]
         if root.attrs.get("format") == KERNEL_SET:
             msg = f"{path} is a kernel set already; open it with dmkl.open"
             raise InputError(msg)
-        with _silent(logging.getLogger("zarr.core.group")):
-            arrays = [(name, node) for name, node in root.members(max_depth=None) if isinstance(node, zarr.Array)]
-    return [_variable(path, name, array) for name, array in arrays]
+        nodes = nodes_in(root)
+    return [zarr_array(path, name, node) for name, node in nodes.items() if isinstance(node, zarr.Array)]
+
+
+def nodes_in(group: zarr.Group) -> dict[str, Any]:
+    """All groups and arrays in a group, by their names."""
+    with _silent(logging.getLogger("zarr.core.group")):
+        return dict(group.members(max_depth=None))
 
 
 @contextmanager
@@ -60,7 +64,8 @@ def _silent(logger: logging.Logger) -> Iterator[None]:
         logger.removeFilter(nothing)
 
 
-def _variable(path: Path, name: str, array: Any) -> FileArray:
+def zarr_array(path: Path, name: str, array: Any) -> FileArray:
+    """A Zarr array as one of a folder."""
     lazy = _ZarrArray(path, name, array)
     dtype = lazy.dtype
     problem = ""

@@ -20,7 +20,6 @@ import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.errors import MemoryBudgetError
-from dmkl.numerics.fisher import uniform_weights
 from dmkl.passes.combine import FactorHandle, direct_bytes
 from dmkl.passes.execute import machine
 from dmkl.solvers.driver import drive
@@ -59,11 +58,11 @@ class AnchorSource:
 
 
 def anchor_of(job: Job) -> Anchor:
-    """The anchor of a job: K(β̄) is n^(−1/p) times the sum of its kernels, which goes into the ridge.
+    """The anchor of a job: K(β̄) is a mean weight, n^(−1/p), times the sum of its kernels, which goes into the ridge.
 
     Ridges are rounded to powers of √10: the points of a grid share few anchors, and M is as good.
     """
-    scale = float(uniform_weights(job.n_kernels, job.problem.p)[0])
+    scale = float(job.problem.weights.start(job.n_kernels).mean())
     ridge = 10.0 ** (round(2.0 * math.log10(job.problem.lam / scale)) / 2.0)
     return id(job.training), b"" if job.kernels is None else job.kernels.tobytes(), ridge
 

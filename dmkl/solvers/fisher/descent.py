@@ -36,7 +36,7 @@ import numpy as np
 
 from dmkl import progress
 from dmkl.arrays import Float
-from dmkl.numerics.fisher import Certificate, certify, uniform_weights
+from dmkl.numerics.fisher import Certificate, certify
 from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import check_memory, machine
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificate_step, certified_outcome
@@ -88,7 +88,7 @@ def descend(
     Parameters
     ----------
     problem
-        Targets, ridge and norm.
+        Targets, ridge and the weights that may be.
     n_kernels
         n
     source
@@ -106,7 +106,7 @@ def descend(
         If a quadratic form αᵀK_jα comes out negative, or I + K(β)/λ is not positive definite.
     """
     watch, tol = progress.current(), options.tol
-    beta = uniform_weights(n_kernels, problem.p) if problem.start is None else problem.start
+    beta = problem.weights.start(n_kernels) if problem.start is None else problem.start
     rho = 1.0
     span = Span(problem.h, n_kernels, capacity)
     coefficients = np.zeros((0, problem.h.shape[1]))
@@ -126,7 +126,7 @@ def descend(
         coefficients, beta = found.coefficients, found.beta
         alpha, products = span.combine(coefficients)
         # The bound ρ and λ are the bound one and λ/ρ.
-        certificate, residual = certify(alpha, products, beta, problem.h, problem.lam / rho, problem.p)
+        certificate, residual = certify(alpha, products, beta, problem.h, problem.lam / rho, problem.weights)
         check_forms(certificate.slopes, facts, float(np.sum(alpha * alpha)) / (4.0 * problem.lam / rho))
         at = Place(rho * beta, residual, products)
         steps.append(certificate_step(certificate, at.beta, products=len(steps) + 1, passes=read))
@@ -152,9 +152,9 @@ def _saddle(
     ρ⁻² (for one kernel, αᵀKα = Σ_i κ_i h_i²/(½ + ρκ_i/2λ)²), so that half a step in log ρ at least halves the error.
     """
     if mu is None:
-        return solve_reduced(span.problem(problem.lam, problem.p), beta, tol, facts), 1.0
+        return solve_reduced(span.problem(problem.lam, problem.weights), beta, tol, facts), 1.0
     for _ in range(_ROUNDS):
-        found = solve_reduced(span.problem(problem.lam / rho, problem.p), beta, tol, facts)
+        found = solve_reduced(span.problem(problem.lam / rho, problem.weights), beta, tol, facts)
         beta = found.beta
         scaled = found.upper - found.objective + found.kernel_part  # ρ‖q‖_p*
         ratio = scaled / (2.0 * problem.lam * mu * rho**2)

@@ -8,6 +8,7 @@ from typing import Literal
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import Certificate
 from dmkl.solvers.outcome import Outcome, Status, Step
+from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = ["Finish", "FisherOptions", "FisherProblem", "Master", "certificate_step", "certified_outcome"]
 
@@ -17,7 +18,7 @@ Finish = Literal["auto", "direct", "cg", "report"]
 
 @dataclass(frozen=True, eq=False)
 class FisherProblem:
-    """One problem: minimize S(α, β) over α, maximize it over β ≥ 0, ‖β‖_p ≤ 1 (see `dmkl.numerics.fisher`).
+    """One problem: minimize S(α, β) over α, maximize it over a set of weights β (see `dmkl.numerics.fisher`).
 
     Parameters
     ----------
@@ -25,12 +26,12 @@ class FisherProblem:
         Targets H, (m, c).
     lam
         Ridge λ.
-    p
-        Norm of the weights.
+    weights
+        The weights that may be.
     name
         What it is called in messages.
     start
-        β to begin with, (n,), of norm one; uniform weights where None.
+        β of the set to begin with, (n,); weights that are alike where None.
     constant
         What a function that is one everywhere is to the samples, (m,): D^{1/2}1 where they have weights d; 1 where
         None.
@@ -38,7 +39,7 @@ class FisherProblem:
 
     h: Float
     lam: float
-    p: float
+    weights: WeightSet
     name: str = ""
     start: Float | None = None
     constant: Float | None = None

@@ -15,7 +15,7 @@ import numpy as np
 from dmkl.errors import InputError
 from dmkl.passes.execute import machine
 from dmkl.passes.view import Lens
-from dmkl.solvers.fisher import anchored, cg, direct, dual, interleaved
+from dmkl.solvers.fisher import anchored, cg, direct, dual, interleaved, stacked
 from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.fisher.solver import AUTO, FisherSolver
 from dmkl.solvers.fisher.subspace import solve as subspace
@@ -25,12 +25,17 @@ from dmkl.solvers.outcome import Outcome
 __all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose"]
 
 SOLVERS: dict[str, FisherSolver] = {
-    module.SOLVER.name: module.SOLVER for module in (direct, cg, anchored, subspace, interleaved, dual)
+    module.SOLVER.name: module.SOLVER for module in (direct, cg, anchored, subspace, interleaved, dual, stacked)
 }
 
 
-def check_solver(name: str, options: FisherOptions, exponents: Sequence[float]) -> None:
+def check_solver(name: str, options: FisherOptions, exponents: Sequence[float], beyond: str = "") -> None:
     """Refuse a name that is no solver's, or parameters that the solver cannot take.
+
+    Parameters
+    ----------
+    beyond
+        The parameter that makes the set of weights more than a ball of some norm; empty where it is none.
 
     Raises
     ------
@@ -43,6 +48,15 @@ def check_solver(name: str, options: FisherOptions, exponents: Sequence[float]) 
         raise InputError(msg)
     if name != AUTO:
         SOLVERS[name].check_parameters(options, exponents)
+    if beyond and name == dual.SOLVER.name:
+        msg = (
+            f"solver='dual' follows the gradient of the dual, which {beyond} leave without one; take "
+            "solver='interleaved', 'subspace', 'anchored', 'cg' or 'direct'"
+        )
+        raise InputError(msg)
+    if beyond and options.master == "taylor":
+        msg = f"master='taylor' is a form of the norm ‖β‖_p alone, and there are {beyond}; take 'newton' or 'exact'"
+        raise InputError(msg)
     if options.mu is not None and name != dual.SOLVER.name:
         msg = (
             f"mu, a penalty on the weights instead of their norm, needs solver='dual', got {name!r}; take "
@@ -90,13 +104,16 @@ _MANY, _DIRECTIONS = 32, 5
 def choose(jobs: Sequence[Job]) -> str:
     """The solver for some jobs, as `pipelines/compare_solvers.py` has measured them.
 
-    Where factors fit in memory, the anchored solver for many targets, unless they have several points (p, λ) and all
-    of them a subspace smaller than the kernels are. The subspace solver where a target has several points with weights
-    to learn, whose subspace is one; the direct one where combined kernels fit in memory; otherwise descent for a single
+    For many targets with several points (p, λ) each the stacked solver, where all kernels of a training set fit the
+    memory of a task; the anchored one for many targets where factors fit, unless they have several points and all of
+    them a subspace smaller than the kernels are. The subspace solver where a target has several points with weights to
+    learn, whose subspace is one; the direct one where combined kernels fit in memory; otherwise descent for a single
     problem of ample λ, and the subspace solver.
     """
     points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
     several = max(points.values(), default=0) > 1
+    if several and _are_many(jobs, several=False) and stacked.fits(jobs):
+        return stacked.SOLVER.name
     if _are_many(jobs, several=several) and anchored.fits(jobs):
         return anchored.SOLVER.name
     if several:
@@ -112,10 +129,9 @@ def choose(jobs: Sequence[Job]) -> str:
     if diagonal is None or 8 * (n + 1) * m * _ROOM > machine().total_bytes // 2:
         return subspace.SOLVER.name
     trace = float(np.median(diagonal.sum(axis=1)))
-    # Uniform weights of norm one are n^(−1/p).
-    if problem.lam < _AMPLE * trace * n ** (1.0 - 1.0 / problem.p):
+    if problem.lam < _AMPLE * trace * float(problem.weights.start(n).sum()):
         return subspace.SOLVER.name
-    return dual.SOLVER.name if problem.p > 1 else interleaved.SOLVER.name
+    return dual.SOLVER.name if problem.weights.smooth else interleaved.SOLVER.name
 
 
 def _are_many(jobs: Sequence[Job], *, several: bool) -> bool:

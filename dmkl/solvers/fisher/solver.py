@@ -12,7 +12,7 @@ from dmkl.solvers.outcome import Outcome
 
 __all__ = ["AUTO", "FisherSolver", "SolverName"]
 
-SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleaved", "dual"]
+SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleaved", "dual", "stacked"]
 """What the parameter ``solver`` takes: `AUTO`, and the names of `dmkl.solvers.fisher.registry.SOLVERS`."""
 AUTO = "auto"
 """The name that leaves the choice to `dmkl.solvers.fisher.registry.choose`."""

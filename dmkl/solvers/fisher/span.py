@@ -18,6 +18,7 @@ import scipy.linalg
 
 from dmkl.arrays import Array, Float
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem
+from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = ["Span"]
 
@@ -83,10 +84,10 @@ class Span:
         self._gram = gram
         return True
 
-    def problem(self, lam: float, p: float) -> ReducedProblem:
+    def problem(self, lam: float, weights: WeightSet) -> ReducedProblem:
         """The problem on the span."""
         d = self._d[: self.size]
-        return ReducedProblem(self._gram, d @ d.T, d @ self._h, lam, p)
+        return ReducedProblem(self._gram, d @ d.T, d @ self._h, lam, weights)
 
     def combine(self, coefficients: Float) -> tuple[Float, Float]:
         """α = D a, (m, c), and K_jα, (n, m, c)."""

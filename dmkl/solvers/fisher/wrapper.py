@@ -15,7 +15,7 @@ import numpy as np
 
 from dmkl import progress
 from dmkl.arrays import Array, Float
-from dmkl.numerics.fisher import Certificate, certify, uniform_weights
+from dmkl.numerics.fisher import Certificate, certify
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificate_step, certified_outcome
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.masters import CuttingPlane, ascent_direction, exact_master, newton_master, taylor_master
@@ -58,7 +58,7 @@ def wrapper(
     Parameters
     ----------
     problem
-        Targets, ridge and norm.
+        Targets, ridge and the weights that may be.
     n_kernels
         n
     alpha_step
@@ -74,8 +74,8 @@ def wrapper(
         If a quadratic form αᵀK_jα comes out negative.
     """
     watch, tol = progress.current(), options.tol
-    beta = uniform_weights(n_kernels, problem.p) if problem.start is None else problem.start
-    fixed = n_kernels == 1 or np.isinf(problem.p)
+    beta = problem.weights.start(n_kernels) if problem.start is None else problem.start
+    fixed = problem.weights.decided(n_kernels)
     best: tuple[Float, Float, Certificate] | None = None
     steps: list[Step] = []
     cuts: list[CuttingPlane] = []
@@ -107,8 +107,8 @@ def wrapper(
             # J rises as a concave function should, up to the error that the α-steps leave.
             if ascent is None or ascent.accepts(certificate.objective, slack):
                 curvature = yield from alpha_step.curvature(candidate, products)
-                aim = newton_master(q, curvature / (4.0 * problem.lam**2), candidate, problem.p)
-                direction = ascent_direction(aim, q, candidate, problem.p)
+                aim = newton_master(q, curvature / (4.0 * problem.lam**2), candidate, problem.weights)
+                direction = ascent_direction(aim, q, candidate, problem.weights)
                 ascent = LineSearch(candidate, direction, q, certificate.objective, slack=slack)
             else:
                 ascent.shorten()
@@ -118,8 +118,8 @@ def wrapper(
             candidate = ascent.point
         else:
             cuts.append(CuttingPlane(certificate.objective - float(candidate @ certificate.slopes), certificate.slopes))
-            exact = options.master == "exact"
-            candidate = exact_master(cuts, problem.p) if exact else taylor_master(cuts, candidate, problem.p)
+            exact, weights = options.master == "exact", problem.weights
+            candidate = exact_master(cuts, weights) if exact else taylor_master(cuts, candidate, weights)
     assert best is not None
     assert last is not None
     tell_indefinite(lowest_on_span(*last), facts)
@@ -133,7 +133,7 @@ def _evaluate(
     """α for these weights, accurate enough that its error does not hide what the weights still lack."""
     alpha = yield from alpha_step.begin(beta)
     products = yield EachProduct(alpha)
-    certificate, residual = certify(alpha, products, beta, problem.h, problem.lam, problem.p)
+    certificate, residual = certify(alpha, products, beta, problem.h, problem.lam, problem.weights)
     for _ in range(5):
         check_forms(certificate.slopes, facts, float(np.sum(alpha * alpha)) / (4.0 * problem.lam))
         if certificate.alpha_gap <= _tolerable(tol, certificate.weights_gap, careful=careful):
@@ -141,7 +141,7 @@ def _evaluate(
         target = 0.1 * _tolerable(tol, 0.0, careful=careful) * abs(certificate.objective)
         better = yield from alpha_step.refine(beta, alpha, residual, target)
         better_products = yield EachProduct(better)
-        refined, better_residual = certify(better, better_products, beta, problem.h, problem.lam, problem.p)
+        refined, better_residual = certify(better, better_products, beta, problem.h, problem.lam, problem.weights)
         if not refined.residual_sq < 0.5 * certificate.residual_sq:
             break  # as accurate as the arithmetic allows
         alpha, products, certificate, residual = better, better_products, refined, better_residual

@@ -1,4 +1,4 @@
-"""Generalized MKL: a C-SVM on K(d) = Σ_j d_j K_j, with prices and linear constraints on the weights.
+"""Generalized MKL: a C-SVM on K(d) = Σ_j d_j K_j, with prices and constraints on the weights.
 
 Varma and Ray, ICCV 2007, method page. With σ (n,) the price of each kernel, and k rows A d ≥ b of what is known before,
 
@@ -23,9 +23,9 @@ import numpy as np
 from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.errors import InputError
-from dmkl.solvers.cones import ConicError, ConicProgram
+from dmkl.solvers.cones import ConicError
 from dmkl.solvers.line_search import rises_enough
-from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, row_lengths
+from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, region, row_lengths
 from dmkl.solvers.margin.hull import Hull
 from dmkl.solvers.margin.machine import hinge
 from dmkl.solvers.outcome import Outcome, Status, Step, relative_gap
@@ -224,19 +224,18 @@ def _master(problem: GeneralizedProblem, at: _Trial, curvature: Float, planes: l
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
     root = root[values > 1e-14 * max(float(values.max()), 1e-300)]
     # Variables (d/unit, θ/size), in units of d and T.
-    program = ConicProgram(n + 1)
-    wide = np.zeros(n + 1)
+    program = region(problem.A, problem.b, problem.cones, unit, n_more=1)
+    wide = np.zeros(program.width)
     wide[:n], wide[n] = -at.gradient * unit / size, 1.0
-    program.at_most(np.hstack([-np.eye(n), np.zeros((n, 1))]), np.zeros(n))
-    height = row_lengths(problem.A)
-    rows = np.hstack([-problem.A / height[:, None], np.zeros((len(height), 1))])
-    program.at_most(rows, -problem.b / height / unit)
-    root = np.hstack([root, np.zeros((len(root), 1))])
+    root = np.hstack([root, np.zeros((len(root), program.width - n))])
     constant = float(at.gradient @ at.d) / size - at.objective / size
     program.bounded_square(root, root[:, :n] @ at.d / unit, wide, constant)
     for constants, slopes in planes:
-        program.at_most(np.hstack([slopes * unit / size, -np.ones((len(slopes), 1))]), -constants / size)
-    d = program.minimize(np.eye(n + 1)[n])[0][:n]
+        rows = np.hstack(
+            [slopes * unit / size, -np.ones((len(slopes), 1)), np.zeros((len(slopes), program.width - n - 1))]
+        )
+        program.at_most(rows, -constants / size)
+    d = program.minimize(np.eye(program.width)[n])[0][:n]
     # What an interior point leaves of weights that are zero is made zero.
     return np.where(d > 1e-9 * float(d.max(initial=0.0)), d, 0.0) * unit
 

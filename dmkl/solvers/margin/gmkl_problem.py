@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import clarabel
 import numpy as np
 from scipy.optimize import linprog
 
 from dmkl.arrays import Float
 from dmkl.errors import InputError
+from dmkl.solvers.cones import ConicError, ConicProgram
 from dmkl.solvers.margin.machine import Bounds
+from dmkl.solvers.weight_sets.conic import Cones
 
-__all__ = ["GeneralizedProblem", "largest_sum", "row_lengths"]
+__all__ = ["GeneralizedProblem", "largest_sum", "least_cost", "region", "row_lengths"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class GeneralizedProblem:
     """Names of the rows, for messages."""
     name: str = ""
     """What this problem is called in reports."""
+    cones: Cones | None = None
+    """A convex set that d has to be in too, of what is known before and not linear."""
 
     def __post_init__(self) -> None:
         y, sigma = np.asarray(self.y, dtype=np.float64), np.asarray(self.sigma, dtype=np.float64)
@@ -75,7 +80,10 @@ class GeneralizedProblem:
                 "with these factors they ask d ≥ 0 for what it cannot do. Drop or loosen one, and the others agree"
             )
             raise InputError(msg)
-        if (free := _free_direction(sigma, A)) is not None:
+        if self.cones is not None and not _agree(A, b, self.cones):
+            msg = "no weights d ≥ 0 satisfy A d ≥ b and the constraints together; loosen one of either"
+            raise InputError(msg)
+        if (free := _free_direction(sigma, A, self.cones)) is not None:
             named = ", ".join(str(j) for j in np.flatnonzero(free > 1e-9)[:10])
             msg = (
                 f"the weights of kernels {named} may grow together without end and without a price (sigma times that "
@@ -125,9 +133,46 @@ def _contradiction(A: Float, b: Float) -> Float | None:
     return np.asarray(found.x) / size if found.status == 0 else None
 
 
-def _free_direction(sigma: Float, A: Float) -> Float | None:
-    """A direction r ≥ 0 with Ar ≥ 0, Σr = 1 and σᵀr ≤ 0, if there is one."""
+def region(
+    A: Float, b: Float, cones: Cones | None, unit: float = 1.0, *, n_more: int = 0, recession: bool = False
+) -> ConicProgram:
+    """A program over (d/unit, n_more more variables, those of the cones) that demands d ≥ 0, A d ≥ b and the cones.
+
+    With `recession` that d be a direction in which this set goes on without end.
+    """
+    n, height = A.shape[1], row_lengths(A)
+    width = n + n_more
+    program = ConicProgram(width if cones is None else width + cones.width - cones.n)
+    program.at_most((np.arange(n), np.arange(n), np.full(n, -1.0)), np.zeros(n))
+    rows = np.hstack([-A / height[:, None], np.zeros((len(A), program.width - n))])
+    program.at_most(rows, np.zeros(len(b)) if recession else -b / height / unit)
+    if cones is not None:
+        cones.demand(program, unit, width, recession=recession)
+    return program
+
+
+def _agree(A: Float, b: Float, cones: Cones) -> bool:
+    program = region(A, b, cones)
+    try:
+        program.minimize(np.append(np.ones(A.shape[1]), np.zeros(program.width - A.shape[1])))
+    except ConicError:
+        return False
+    return True
+
+
+def _free_direction(sigma: Float, A: Float, cones: Cones | None) -> Float | None:
+    """A direction r ≥ 0 of the set with Σr = 1 and σᵀr ≤ 0, if there is one."""
     n = len(sigma)
+    if cones is not None:
+        program = region(A, np.zeros(len(A)), cones, recession=True)
+        size = float(np.abs(sigma).max()) or 1.0
+        rest = np.zeros(program.width - n)
+        program.add(np.append(np.ones(n), rest)[None], 1.0, clarabel.ZeroConeT(1))
+        try:
+            r = program.minimize(np.append(sigma / size, rest))[0][:n]
+        except ConicError:
+            return None
+        return r if sigma @ r <= 1e-8 * size else None
     found = linprog(sigma, A_ub=-A, b_ub=np.zeros(len(A)), A_eq=np.ones((1, n)), b_eq=[1.0], method="highs")
     if found.status != 0 or found.fun > 1e-12 * np.abs(sigma).max():
         return None
@@ -135,7 +180,44 @@ def _free_direction(sigma: Float, A: Float) -> Float | None:
 
 
 def largest_sum(problem: GeneralizedProblem, objective: float) -> float:
-    """A bound of Σd for all d of the polyhedron with σᵀd ≤ T, among them the optimum, since W ≥ 0."""
+    """A bound of Σd for all d of the set with σᵀd ≤ T, among them the optimum, since W ≥ 0."""
+    if problem.cones is not None:
+        return _widest(problem, objective)
     rows = np.vstack([-problem.A, problem.sigma[None]])
     found = linprog(-np.ones(len(problem.sigma)), A_ub=rows, b_ub=np.append(-problem.b, objective), method="highs")
     return float(np.asarray(found.x).sum()) if found.status == 0 else np.inf
+
+
+def _widest(problem: GeneralizedProblem, objective: float) -> float:
+    n, unit = len(problem.sigma), abs(objective) / (float(np.abs(problem.sigma).max()) or 1.0) or 1.0
+    program = region(problem.A, problem.b, problem.cones, unit)
+    rest = np.zeros(program.width - n)
+    size = abs(objective) or 1.0
+    program.at_most(np.append(problem.sigma * unit / size, rest)[None], objective / size)
+    linear = np.append(-np.ones(n), rest)
+    try:
+        x, z = program.minimize(linear)
+    except ConicError:
+        return np.inf
+    return 1.01 * unit * max(float(x[:n].sum()), program.dual(linear, z)[0])
+
+
+def least_cost(problem: GeneralizedProblem, costs: Float, widest: float) -> float:
+    """A lower bound of costsᵀd over all d of the set with Σd ≤ widest; −∞ where it cannot be had.
+
+    By the multipliers z of the conic program: with r = costs + Gᵀz, costsᵀd ≥ rᵀx − bᵀz for any d of the set. Of r the
+    solver's tolerance leaves little, which is taken off by Σd ≤ `widest` for what belongs to d ≥ 0, and as twice what
+    it is at the solution for the other variables, which only the cones bound (as in `ConicSet.support`).
+    """
+    n, size = len(costs), float(np.abs(costs).max()) or 1.0
+    program = region(problem.A, problem.b, problem.cones, widest)
+    rest = np.zeros(program.width - n)
+    program.at_most(np.append(np.ones(n), rest)[None], 1.0)
+    linear = np.append(costs / size, rest)
+    try:
+        x, z = program.minimize(linear)
+    except ConicError:
+        return -np.inf
+    value, residual = program.dual(linear, z)
+    loss = float(np.maximum(-residual[:n], 0.0).max()) + 2.0 * float(np.abs(residual[n:]) @ np.abs(x[n:]))
+    return size * widest * (-value - loss)

@@ -9,17 +9,23 @@ This is the dual of Varma and Ray over a part of its feasible set, a small conic
 bound of weak duality; several reach the optimum also where no single one does, as around d = 0: there many α have the
 same Σα, and the proof that no kernel is worth its price takes a mixture of them with ½uᵀK_ju ≤ σ_j for all j.
 
+Where d has to be in a convex set {d : b' − Gx ∈ K, x = (d, …)} too, its multipliers z ∈ K* join: −b'ᵀz in the
+objective, (Aᵀp)_j − (Gᵀz)_j in the constraints, and Gᵀz = 0 in the columns of the further variables. From the mixture
+that this gives, the bound is found anew as aᵀλ + min over d of (σ − ½(λᵀV_jλ)_j)ᵀd, whose proof needs the
+multipliers of that program alone.
+
 The multipliers of the last constraints are weights d: they minimize over the polyhedron what the hull knows of T,
 σᵀd + max over λ of aᵀλ − ½ Σ_j d_j λᵀV_jλ. A machine trained there cuts off what the hull lacks.
 """
 
 from __future__ import annotations
 
+import clarabel
 import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.solvers.cones import ConicError, ConicProgram
-from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, row_lengths
+from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, least_cost, row_lengths
 
 __all__ = ["Hull"]
 
@@ -70,29 +76,48 @@ class Hull:
         rows, demands = A / height[:, None], b / height
         units = np.maximum(np.einsum("nrr->nr", V).max(axis=1), np.abs(sigma))
         units = np.where(units > 0, units, 1.0)
-        program = ConicProgram(r + k)
-        program.at_most(-np.eye(r + k), np.zeros(r + k))
-        program.at_most(np.append(self._share, np.zeros(k))[None], 1.0)
+        # Of cones b − Gx ∈ K, x = (d, …), the multipliers z ∈ K* stand behind: Gᵀz is to σ what Aᵀp is, and its other
+        # columns are zero.
+        cones = problem.cones
+        extra = 0 if cones is None else len(cones.b)
+        more = np.zeros(extra)
+        program = ConicProgram(r + k + extra)
+        program.at_most(np.hstack([-np.eye(r + k), np.zeros((r + k, extra))]), np.zeros(r + k))
+        program.at_most(np.append(self._share, np.zeros(k + extra))[None], 1.0)
         values, vectors = np.linalg.eigh(V / units[:, None, None])
         first, heads = r + k + 1, []
+        G = np.zeros((0, n)) if cones is None else cones.matrix()
         for j in range(n):
             chosen = values[j] > 1e-14 * max(float(values[j, -1]), 1e-300)
             root = np.sqrt(values[j, chosen])[:, None] * vectors[j][:, chosen].T
-            root = np.hstack([root, np.zeros((len(root), k))])
-            row = np.append(np.zeros(r), -rows[:, j] * scale / units[j])
+            root = np.hstack([root, np.zeros((len(root), k + extra))])
+            own = more if cones is None else G[:, j] * scale / units[j]
+            row = np.concatenate([np.zeros(r), -rows[:, j] * scale / units[j], own])
             program.bounded_square(root, np.zeros(len(root)), row, float(sigma[j] / units[j]))
             heads.append(first)
             first += len(root) + 2
+        if cones is not None:
+            other = G[:, n:].T
+            if height_of_other := len(other):
+                none = np.zeros((height_of_other, r + k))
+                program.add(np.hstack([none, other]), np.zeros(height_of_other), clarabel.ZeroConeT(height_of_other))
+            cones.demand_dual(program, r + k)
+            more = -cones.b * scale
         try:
-            x, multipliers = program.minimize(-np.concatenate([totals, demands * scale]) / size)
+            x, multipliers = program.minimize(-np.concatenate([totals, demands * scale, more]) / size)
         except ConicError:
             return -np.inf, None
-        mixture, p = np.maximum(x[:r], 0.0), np.maximum(x[r:], 0.0) * scale
+        mixture, p = np.maximum(x[:r], 0.0), np.maximum(x[r : r + k], 0.0) * scale
         mixture = mixture / max(1.0, float(self._share @ mixture))
         self._mixture = mixture
         forms = np.einsum("r,nrs,s->n", mixture, V, mixture)
-        excess = max(float(np.max(0.5 * forms + rows.T @ p - sigma)), 0.0)
-        lower = float(totals @ mixture + demands @ p) - (excess * widest if excess else 0.0)
+        if cones is None:
+            excess = max(float(np.max(0.5 * forms + rows.T @ p - sigma)), 0.0)
+            lower = float(totals @ mixture + demands @ p) - (excess * widest if excess else 0.0)
+        elif np.isfinite(widest):
+            lower = float(totals @ mixture) + least_cost(problem, sigma - 0.5 * forms, widest)
+        else:
+            lower = -np.inf
         # σ_j stands in the first two rows of its cone, so a unit of it is worth the sum of their multipliers.
         d = (multipliers[heads] + multipliers[np.add(heads, 1)]) * size / units
         return lower, np.where(d > 1e-9 * float(d.max(initial=0.0)), d, 0.0)

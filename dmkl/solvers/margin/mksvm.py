@@ -29,6 +29,7 @@ from dmkl.solvers.masters import ascent_direction, newton_master
 from dmkl.solvers.outcome import Outcome, Status, Step, relative_gap
 from dmkl.solvers.requests import SVM, EachProduct
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.solvers.weight_sets.balls import Ball
 
 __all__ = [
     "MarginCertificate",
@@ -261,5 +262,5 @@ def _search(p: float, beta: Float, certificate: MarginCertificate, curvature: Fl
     aim = closed_form_weights(beta, certificate.slopes, p)
     if curvature is not None:
         with suppress(ConicError):
-            aim = newton_master(q, curvature, beta, p)
-    return LineSearch(beta, ascent_direction(aim, q, beta, p), q, -certificate.upper)
+            aim = newton_master(q, curvature, beta, Ball(p))
+    return LineSearch(beta, ascent_direction(aim, q, beta, Ball(p)), q, -certificate.upper)

@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import scipy.io
+import scipy.sparse
 import zarr
 from zarr.storage import MemoryStore
 
@@ -24,6 +25,7 @@ from dmkl.inputs import as_features, open_files, read_file
 from dmkl.inputs.labels import Labels
 from dmkl.store.features import read_tables
 from dmkl.store.ingest import ingest
+from helpers.annotated import cells, write
 from helpers.fuzzing.containers import mutated_hdf5, mutated_mat5
 from helpers.fuzzing.mutations import mutated_bytes, mutated_json, mutated_npy, mutated_npz, mutated_numbers
 
@@ -315,6 +317,34 @@ def _price_files() -> list[Files]:
     return [{"prices.csv": b"kernel,price\nk0,0.5\nk1,2\n"}]
 
 
+def _sparse_files() -> list[Files]:
+    sparse = scipy.sparse.csr_matrix(np.where(np.abs(_K[0]) > 0.3, _K[0], 0))
+    return [
+        _written(lambda path: scipy.sparse.save_npz(path, sparse), "K.npz"),
+        _written(lambda path: scipy.sparse.save_npz(path, sparse.tocsc(), compressed=False), "K.npz"),
+        _written(lambda path: scipy.io.mmwrite(path, sparse), "K.mtx"),
+        _written(lambda path: scipy.io.mmwrite(path, _K[0]), "K.mtx"),
+    ]
+
+
+def _relationships() -> list[Files]:
+    names = "".join(f"f{i // 2} {name}\n" for i, name in enumerate(_NAMES)).encode()
+    lower = _K[0][np.tril_indices(M)]
+    text = "".join("\t".join(map(str, row[: i + 1])) + "\n" for i, row in enumerate(_K[0])).encode()
+    return [
+        {"a.grm.bin": lower.astype("<f4").tobytes(), "a.grm.id": names},
+        {"a.rel.bin": _K[0].astype("<f8").tobytes(), "a.rel.id": names},
+        {"a.rel": text, "a.rel.id": names},
+    ]
+
+
+def _phenotype_files() -> list[Files]:
+    names = [f"f{i // 2} {name}" for i, name in enumerate(_NAMES)]
+    one = "".join(f"{name} {1 + i % 2}\n" for i, name in enumerate(names))
+    two = "".join(f"{name} {i % 2} {(-9, 1)[i % 2]}\n" for i, name in enumerate(names))
+    return [{"y.txt": one.encode()}, {"y.pheno": f"FID IID ill old\n{two}".encode()}]
+
+
 def _sets() -> list[Files]:
     known = dict(names=["k0", "k1"], samples=_NAMES, labels=_Y, splits=np.arange(M)[None] % 3)
 
@@ -329,6 +359,18 @@ def _sets() -> list[Files]:
     ]
 
 
+def _annotated_files() -> list[Files]:
+    data = cells(_NAMES)
+    return [_written(lambda path: write(data, path), "x.h5ad"), _written(lambda path: write(data, path), "x.zarr")]
+
+
+def _annotated(path: Path) -> None:
+    _kernels(path)
+    _features(path)
+    for file in path.iterdir():
+        read_file(path / f"{file.name}:cell_type")
+
+
 FORMATS = {
     "npy": Format(_npy, _kernels, (mutated_npy,)),
     "npz": Format(_npz, _kernels, (mutated_npz,)),
@@ -336,10 +378,14 @@ FORMATS = {
     "MATLAB 7.3": Format(_mat73, _kernels, (mutated_hdf5,)),
     "HDF5": Format(_hdf5, _kernels, (mutated_hdf5,)),
     "Zarr": Format(_zarr, _kernels, (mutated_json,), ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")),
+    "annotated": Format(_annotated_files, _annotated, (mutated_hdf5,), ".h5ad"),
     "text": Format(_csv, _kernels, (mutated_numbers,)),
     "tables": Format(_tables, _features, (mutated_numbers,)),
     "Parquet": Format(_parquet, _features),
     "features": Format(_feature_arrays, _features),
+    "sparse": Format(_sparse_files, _kernels, (mutated_npz,), ".npz"),
+    "relationships": Format(_relationships, _kernels, (mutated_numbers,), (".rel", ".id")),
+    "phenotypes": Format(_phenotype_files, _labels, (mutated_numbers,)),
     "labels": Format(_values, _labels, (mutated_numbers,)),
     "groups": Format(_values, _groups, (mutated_numbers,)),
     "splits": Format(_split_files, _splits, (mutated_numbers,), ("splits.csv", "splits.txt")),

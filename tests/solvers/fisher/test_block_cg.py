@@ -14,6 +14,7 @@ from dmkl.numerics.fisher import encode_targets
 from dmkl.solvers.fisher.block_cg import InverseModel, block_cg, side_by_side
 from dmkl.solvers.fisher.cg import CGStep
 from dmkl.solvers.fisher.problem import FisherProblem
+from dmkl.solvers.weight_sets.balls import Ball
 
 
 def operator(m, seed=0, spread=4.0):
@@ -276,7 +277,7 @@ def test_alpha_step_counts_its_products_and_refines():
     root = rng.standard_normal((m, m)) / m
     kernel = root @ root.T
     h = rng.standard_normal((m, 2))
-    step = CGStep(FisherProblem(h, lam, 2.0), tol=1e-2)
+    step = CGStep(FisherProblem(h, lam, Ball(2.0)), tol=1e-2)
     exact = np.linalg.solve(0.5 * (np.eye(m) + kernel / lam), h)
 
     def answer(request):

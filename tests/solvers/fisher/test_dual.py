@@ -24,6 +24,7 @@ from dmkl.solvers.fisher.span import Span
 from dmkl.solvers.fisher.subspace.reduced import solve_reduced
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import EachProduct
+from dmkl.solvers.weight_sets.balls import Ball
 
 NEAR_ONE = 1 + 2**-6
 EXPONENTS = [1.0625, 1.5, 2.0, 8.0, np.inf]
@@ -111,7 +112,7 @@ def test_the_direction_is_minus_the_gradient_of_the_dual(p):
 
     products = kernels @ alpha
     beta = steepest(slopes(kernels, alpha, lam), p)
-    certificate, residual = certify(alpha, products, beta, h, lam, p)
+    certificate, residual = certify(alpha, products, beta, h, lam, Ball(p))
     assert certificate.upper == pytest.approx(dual(alpha.ravel()))
     asked = next(GradientSource(h.shape[1])(Place(beta, residual, products)))
     assert isinstance(asked, EachProduct)
@@ -235,7 +236,7 @@ def test_a_span_keeps_what_it_says(seed, width, capacity):
         np.testing.assert_allclose(basis.T @ basis, np.eye(span.size), atol=1e-10)
         np.testing.assert_allclose(products, kernels @ basis, atol=1e-6 * np.abs(kernels).max())
         np.testing.assert_allclose(basis @ (basis.T @ alpha), alpha, atol=1e-7 * (1 + np.abs(alpha).max()))
-        problem = span.problem(0.1, 2.0)
+        problem = span.problem(0.1, Ball(2.0))
         np.testing.assert_allclose(problem.gram, basis.T @ kernels @ basis, atol=1e-6 * np.abs(kernels).max())
         found = solve_reduced(problem, beta, 1e-10)
         coefficients, beta = found.coefficients, found.beta
@@ -245,7 +246,7 @@ def test_a_span_keeps_what_it_says(seed, width, capacity):
 
 def test_certifies_with_the_least_memory():
     kernels, _, (h,) = case("multiclass")
-    problem, steps = FisherProblem(h, 1e-3, 1.5), GradientSource(3)
+    problem, steps = FisherProblem(h, 1e-3, Ball(1.5)), GradientSource(3)
     found = {}
     for capacity in (least_columns(3, steps.width), len(h)):
         solver = descend(problem, len(kernels), steps, FisherOptions(), capacity=capacity)
@@ -343,7 +344,7 @@ def twelve_hundred():
 )
 def test_auto_descends_on_the_dual_where_lambda_is_ample(p, lam, solver):
     kernels, y = twelve_hundred()
-    with dask.config.set({"dmkl.memory": "10MB"}):
+    with dask.config.set({"dmkl.memory": "14MB"}):
         model = dmkl.MKFDA(p, lam).fit(in_memory(kernels, 256), y)
     assert model.solver_ == solver
     assert model.gap_ <= 1e-4
@@ -351,6 +352,6 @@ def test_auto_descends_on_the_dual_where_lambda_is_ample(p, lam, solver):
 
 def test_auto_shares_a_subspace_among_tasks():
     kernels, y = twelve_hundred()
-    with dask.config.set({"dmkl.memory": "10MB"}):
+    with dask.config.set({"dmkl.memory": "14MB"}):
         model = dmkl.MKFDA(2.0, 1.0).fit(in_memory(kernels, 256), np.stack([y, 1 - y], axis=1))
     assert model.solver_ == "subspace"

@@ -20,6 +20,7 @@ from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.working_sets import working_sets
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import CombinedEntries, EachProduct
+from dmkl.solvers.weight_sets.balls import Ball
 
 EXPONENTS = [1.0, 1.0625, 1.5, 2.0, 8.0, np.inf]
 LAMBDAS = [1.0, 1e-2, 1e-3]
@@ -105,7 +106,7 @@ def test_a_step_reads_its_tile_columns_and_no_more():
     kernels = dense_view(few_digits()[0], shuffled, shuffled, STEPS)
     sets = working_sets(lens, 10**6)
     solver = descend(
-        FisherProblem(h, 1e-3, 1.5), len(K), WorkingSetSource(sets, 1e-3, 3, 9), FisherOptions(1e-6), capacity=45
+        FisherProblem(h, 1e-3, Ball(1.5)), len(K), WorkingSetSource(sets, 1e-3, 3, 9), FisherOptions(1e-6), capacity=45
     )
     seen, answer = Counter(), None
     while True:
@@ -145,7 +146,11 @@ def test_the_most_violating_set_goes_first():
     kernels, _, (h,) = case("multiclass")
     sets = working_sets(lens_of(in_memory(kernels, 8)), 10**6)
     solver = descend(
-        FisherProblem(h, 1e-2, 2.0), len(kernels), WorkingSetSource(sets, 1e-2, 3, 9), FisherOptions(), capacity=45
+        FisherProblem(h, 1e-2, Ball(2.0)),
+        len(kernels),
+        WorkingSetSource(sets, 1e-2, 3, 9),
+        FisherOptions(),
+        capacity=45,
     )
     beta, residual, alpha, directions, request = uniform_weights(5, 2.0), h, None, [], next(solver)
     for _ in range(8):
@@ -270,7 +275,9 @@ def test_certifies_with_the_least_memory():
     sets = working_sets(lens, 10**6)
     steps = WorkingSetSource(sets, 1e-2, 3, 1)
     capacity = least_columns(3, steps.width)
-    (solution,), _ = drive([(lens, descend(FisherProblem(h, 1e-2, 1.5), 5, steps, FisherOptions(), capacity=capacity))])
+    (solution,), _ = drive(
+        [(lens, descend(FisherProblem(h, 1e-2, Ball(1.5)), 5, steps, FisherOptions(), capacity=capacity))]
+    )
     assert solution.status is Status.CERTIFIED
     lower, upper = bounds(kernels, solution.dual, solution.weights, h, 1e-2, 1.5)
     assert (upper - lower) / abs(solution.objective) <= 1.001e-4

@@ -16,9 +16,12 @@ from dmkl.passes.statistics import measure
 from dmkl.solvers.fisher.problem import FisherProblem
 from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
 from dmkl.solvers.fisher.subspace.problem import SubspaceOptions
-from dmkl.solvers.fisher.subspace.rounding import PROBES, rounding
+from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
+from dmkl.solvers.fisher.subspace.residuals import OpenPoint
+from dmkl.solvers.fisher.subspace.rounding import PROBES, Rounding, rounding
 from dmkl.solvers.fisher.subspace.solve import points_of
 from dmkl.solvers.jobs import Job, Training
+from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.workspace import Workspace
 
 pytestmark = pytest.mark.usefixtures("synchronous")
@@ -56,7 +59,7 @@ def test_errors_are_bounded(seed, n_blocks, p, exponent):
         G[:, first:last, :last] = cross[:, :last].transpose(0, 2, 1)
         G[:, first:last, first:last] = 0.5 * (cross[:, first:last] + cross[:, first:last].transpose(0, 2, 1))
     beta, a = rng.random(n), rng.standard_normal((r, c)) * 10.0 ** rng.uniform(-3, 0, (r, 1))
-    (found,) = rounding(errors, blocks[1:], [(beta, a)], [lam], [p])
+    (found,) = rounding(errors, blocks[1:], [(beta, a)], [lam], [Ball(p)])
     hidden = np.tensordot(beta, E, axes=1) @ a / (2 * lam)
     assert np.linalg.norm(hidden) <= found.residual
     exact, computed = (np.einsum("rc,nrs,sc->n", a, g, a) / (4 * lam) for g in (V.T @ K @ V, G))
@@ -71,14 +74,14 @@ def test_the_bound_is_of_the_size_of_the_error():
     ratios = []
     for _ in range(50):
         Z, a = rng.standard_normal((200, PROBES)), rng.standard_normal((10, 2))
-        (found,) = rounding(Z.T @ E, [(0, 10)], [(np.ones(1), a)], [0.5], [1.0])
+        (found,) = rounding(Z.T @ E, [(0, 10)], [(np.ones(1), a)], [0.5], [Ball(1.0)])
         ratios.append(found.residual / np.linalg.norm(E[0] @ a))
     assert min(ratios) >= 1
     assert np.mean(ratios) <= 4
 
 
 def test_nothing_is_hidden_where_all_is_in_double_precision():
-    (found,) = rounding(np.zeros((2, PROBES, 5)), [], [(np.ones(2), np.ones((5, 1)))], [1e-8], [1.0])
+    (found,) = rounding(np.zeros((2, PROBES, 5)), [], [(np.ones(2), np.ones((5, 1)))], [1e-8], [Ball(1.0)])
     assert (found.residual, found.weights) == (0.0, 0.0)
 
 
@@ -118,7 +121,7 @@ def problem(kind, n_classes=2, seed=0):
     training = Training(whole.training(), whole)
     (h,) = encode_targets(y[train], TRAIN).problems
     lams = [lam for lam in LAMBDAS if lam >= 1e-4 or kind is not offset]
-    jobs = [Job(training, FisherProblem(h, lam, p, "")) for p in NORMS for lam in lams]
+    jobs = [Job(training, FisherProblem(h, lam, Ball(p), "")) for p in NORMS for lam in lams]
     return jobs, dense_view(kernels, train, train, STEPS), h
 
 
@@ -139,12 +142,19 @@ def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
     jobs, kernels, h = problem(kind, n_classes)
     _, outcomes = run(jobs, **options)
     for job, outcome in zip(jobs, outcomes, strict=True):
-        lam, p = job.problem.lam, job.problem.p
+        lam, p = job.problem.lam, job.problem.weights.p
         _, upper = bounds(kernels, outcome.dual, outcome.weights, h, lam, p)
         _, lower = solve(kernels, outcome.weights, h, lam)
         # The dense formulas resolve S to some ε/λ of it.
         assert (upper - lower) / abs(outcome.objective) <= outcome.gap + 1e-9 + 1e-15 / lam
         assert outcome.gap <= 1e-4
+
+
+def test_a_kernel_part_below_zero_certifies_nothing():
+    """βᵀq ≥ 0 of the exact products; rounding may give a negative one, and what is left is no less for it."""
+    solution = ReducedSolution(np.ones((2, 1)), np.ones(3), -1.0, -0.9, -0.5, 1)
+    assert solution.share > 0
+    assert OpenPoint(solution, np.ones((4, 1)), 1.0, Rounding(0.0, 0.0)).left > 1e-4
 
 
 def test_a_coarse_product_is_made_again_in_double_precision():

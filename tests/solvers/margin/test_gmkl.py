@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from helpers.generators import finish
@@ -18,6 +19,7 @@ from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import SVM, EachProduct
 from dmkl.solvers.semidefinite import KernelFacts
+from dmkl.solvers.weight_sets.knowledge import NamedWeights, rows_and_cones
 
 
 def run(solver, kernels, curvature=True):
@@ -55,6 +57,60 @@ def constrained(seed, n=5, m=40, k=3):
     b = A @ rng.uniform(0, 0.5, n) - np.array([0.0, 0.1, 0.1])[:k]
     C = float(rng.choice([0.25, 4.0, 64.0]))
     return kernels, GeneralizedProblem(y, C, rng.uniform(0.05, 2.0, n) * m * min(0.1, 0.1 * C), A, b)
+
+
+CONVEX = {
+    "second order": lambda d: [cp.norm(d, 2) <= 0.02],
+    "an equation and a sum of squares": lambda d: [cp.sum(d) == 0.05, cp.sum_squares(d - 0.01) <= 2e-3],
+    "exponential": lambda d: [cp.sum(cp.entr(100 * d)) >= 0.6, cp.sum(d) <= 0.05],
+    "power": lambda d: [cp.pnorm(100 * d, 1.5) <= 1.2],
+    "geometric mean": lambda d: [cp.geo_mean(d, approx=False) >= 0.1],
+    "semidefinite": lambda d: [cp.diag(d) + 0.002 * np.eye(5) << 0.02 * np.eye(5), cp.lambda_min(cp.diag(d)) >= 0.001],
+    "beside linear ones": lambda d: [cp.norm(d, 2) <= 0.05, d["0"] >= d["1"] + 0.001, d["4"] >= 0.01],
+}
+
+
+@pytest.mark.parametrize(("kind", "method"), [*((kind, "newton") for kind in CONVEX), ("second order", "gradient")])
+def test_weights_of_any_convex_set(kind, method):
+    """Against the whole problem by cvxpy: over functions, weights and constraints at once."""
+    _, kernels, y = made(3, n=5, m=24)
+    sigma, C, names = np.full(5, 20.0), 4.0, [str(k) for k in range(5)]
+    A, b, rows, cones = rows_and_cones(CONVEX[kind], names)
+    assert cones is not None
+    problem = GeneralizedProblem(y, C, sigma, A, b, rows, cones=cones)
+    found, _ = run(gmkl(problem, 5, method=method, tol=1e-5), kernels)
+    assert found.status is Status.CERTIFIED
+
+    d, bias, w, loss = NamedWeights(names), cp.Variable(), [], []
+    for kernel in kernels:
+        values, vectors = np.linalg.eigh(kernel)
+        root = (vectors * np.sqrt(np.maximum(values, 0)))[:, values > 1e-10]
+        w.append(cp.Variable(root.shape[1]))
+        loss.append(root @ w[-1])
+    losses = C * cp.sum(cp.pos(1 - cp.multiply(y, sum(loss) + bias)))
+    norms = sum(cp.quad_over_lin(one, d[j]) for j, one in enumerate(w)) / 2
+    whole = cp.Problem(cp.Minimize(sigma @ d + norms + losses), [d >= 0, *CONVEX[kind](d)])
+    optimum = whole.solve(solver=cp.CLARABEL)
+    assert found.objective == pytest.approx(optimum, rel=1e-4)
+    assert found.bound <= optimum * (1 + 1e-6)
+    given = NamedWeights(names)
+    given.value = found.weights
+    for constraint in CONVEX[kind](given):
+        assert np.max(constraint.violation()) < 1e-6
+
+
+def test_what_a_convex_set_lacks_is_told_before_any_work():
+    _, _, y = made(3, n=3, m=24)
+    names = ["rna", "dna", "noise"]
+    with pytest.raises(InputError, match="contradict each other"):
+        rows_and_cones(lambda d: [cp.norm(d, 2) <= 1, d["rna"] >= 2, d["dna"] >= 0.1], names)
+    *_, cones = rows_and_cones(lambda d: [cp.norm(d, 2) <= 1], names)
+    with pytest.raises(InputError, match="A d ≥ b and the constraints together"):
+        GeneralizedProblem(y, 1.0, np.ones(3), np.eye(3)[:1], np.array([2.0]), cones=cones)
+    *_, open_ended = rows_and_cones(lambda d: [cp.geo_mean(d[:2], approx=False) >= 1], names)
+    with pytest.raises(InputError, match="weights of kernels 2 may grow"):
+        GeneralizedProblem(y, 1.0, np.array([1.0, 1.0, 0.0]), cones=open_ended)
+    GeneralizedProblem(y, 1.0, np.array([1.0, 1.0, 0.1]), cones=open_ended)
 
 
 def cost(kernels, problem, d):

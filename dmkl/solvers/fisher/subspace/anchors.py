@@ -21,7 +21,7 @@ import numpy as np
 
 from dmkl.arrays import Float
 
-__all__ = ["Closeness", "choose_anchors", "closeness", "grid_step", "ridge", "rough_ridge"]
+__all__ = ["Closeness", "choose_anchors", "closeness", "conditions", "grid_step", "ridge", "rough_ridge"]
 
 
 _FAR = 1e9
@@ -43,12 +43,26 @@ class Closeness:
     def __init__(self, lowest: float, mean: float, highest: float, total: float) -> None:
         self.bounds = lowest * _USEFUL >= mean > 0
         """Whether M bounds A from below to any use."""
-        self.condition = min(highest / max(lowest, highest / _FAR), _FAR) if 0 < highest < np.inf else _FAR
+        self.condition = float(_condition(np.array(lowest), np.array(highest)))
         """Bound of the condition number of K(β̄)⁻¹K(β)."""
         # Not the mean ratio: a kernel that the anchor all but lacks would make it astronomical, and the ridge λ/scale
         # smaller than what the kernels' own rounding leaves positive definite.
         self.scale = lowest if self.bounds else max(total, 1e-12)
         """K(β) is like this many times K(β̄); at least as large, where M bounds."""
+
+
+def _condition(lowest: Float, highest: Float) -> Float:
+    usable = (highest > 0) & (highest < np.inf)
+    highest = np.where(usable, highest, 1.0)
+    return np.where(usable, np.minimum(highest / np.maximum(lowest, highest / _FAR), _FAR), _FAR)
+
+
+def conditions(betas: Float, anchor: Float) -> Float:
+    """`Closeness.condition` of many weightings (k, n) to one anchor (n,), which costs hardly more than that of one."""
+    support = anchor > 0
+    ratios = betas[:, support] / anchor[support]
+    outside = betas[:, ~support].sum(axis=1) > 1e-9 * betas.sum(axis=1)
+    return _condition(ratios.min(axis=1), np.where(outside, np.inf, ratios.max(axis=1)))
 
 
 def closeness(beta: Float, anchor: Float) -> Closeness:
@@ -100,15 +114,15 @@ def choose_anchors(
     far
         Points whose condition number is below this are served well enough.
     """
-    conditions = [min((closeness(beta, anchor).condition for anchor in anchors), default=_FAR) for beta in betas]
+    if not betas:
+        return []
+    points = np.array(betas)
+    lowest = np.min([np.full(len(points), _FAR), *(conditions(points, anchor) for anchor in anchors)], axis=0)
     chosen: list[Float] = []
-    while len(chosen) < most and conditions:
-        worst = max(range(len(betas)), key=lambda k: (conditions[k], gaps[k]))
-        if conditions[worst] <= far:
+    while len(chosen) < most:
+        worst = max(range(len(betas)), key=lambda k: (lowest[k], gaps[k]))
+        if lowest[worst] <= far:
             break
         chosen.append(betas[worst])
-        conditions = [
-            min(condition, closeness(beta, betas[worst]).condition)
-            for condition, beta in zip(conditions, betas, strict=True)
-        ]
+        lowest = np.minimum(lowest, conditions(points, betas[worst]))
     return chosen

@@ -47,9 +47,10 @@ def save(
     }
     save_arrays(file, figures)
     for k, result in enumerate(points):
-        path = _scores_file(workspace, k)
-        if result.scores is not None and not path.exists():
-            save_array(path, result.scores)
+        for name in _BY_POINT:
+            path, values = _file(workspace, name, k), getattr(result, name)
+            if result.settled and values is not None and not path.exists():
+                save_array(path, values)
     solver = {
         "points": file.name,
         "n_passes": n_passes,
@@ -69,33 +70,39 @@ def save(
 def restore(
     workspace: Workspace, spaces: Sequence[Subspace], points: Sequence[Progress]
 ) -> tuple[list[Round], float, list[float], dict[str, Any] | None] | None:
-    """Go back to the state that was saved last.
+    """Go back to the state that was saved last, of these points or of the first of them: those behind are new.
 
     Returns
     -------
     tuple or None
         History, passes, the largest gap after each round, and the limits for which the work has ended; None where
-        nothing was saved.
+        nothing was saved. Of new points no round is known, and the work goes on.
     """
     saved: dict[str, Any] | None = workspace.state.get("solver")
+    longer = False
     if saved is not None:
         stored = load_arrays(workspace.path / saved["points"])
-        for k, result in enumerate(points):
+        longer = len(stored["beta"]) < len(points)
+        for k, result in enumerate(points[: len(stored["beta"])]):
             beta = stored["beta"][k]
             result.beta = None if np.isnan(beta).any() else beta
             result.gap, result.objective = float(stored["gap"][k]), float(stored["objective"][k])
             result.upper, result.settled = float(stored["upper"][k]), bool(stored["settled"][k])
             if result.settled:
-                result.scores = np.array(load_array(_scores_file(workspace, k)))
+                result.scores = np.array(load_array(_file(workspace, "scores", k)))
+                alpha = _file(workspace, "alpha", k)
+                result.alpha = np.array(load_array(alpha)) if alpha.exists() else None
         for space, described in zip(spaces, saved["spaces"], strict=True):
             space.restore(described)
     for k, result in enumerate(points):
         if result.scores is None:  # left over from a round that was cut off
-            _scores_file(workspace, k).unlink(missing_ok=True)
+            for name in _BY_POINT:
+                _file(workspace, name, k).unlink(missing_ok=True)
     if saved is None:
         return None
     history = [Round(**entry) for entry in saved["history"]]
-    return history, float(saved["n_passes"]), list(saved["worst"]), saved["ended"]
+    n_passes = float(saved["n_passes"])
+    return (history, n_passes, [], None) if longer else (history, n_passes, list(saved["worst"]), saved["ended"])
 
 
 def _number(workspace: Workspace) -> int:
@@ -104,5 +111,9 @@ def _number(workspace: Workspace) -> int:
     return -1 if saved is None else int(Path(saved["points"]).stem.split("-")[1])
 
 
-def _scores_file(workspace: Workspace, k: int) -> Path:
-    return workspace.path / f"scores-{k}.npy"
+_BY_POINT = ("scores", "alpha")
+"""Arrays that a settled point keeps in files of their own; α where it was asked for."""
+
+
+def _file(workspace: Workspace, name: str, k: int) -> Path:
+    return workspace.path / f"{name}-{k}.npy"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy.linalg
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Float
+from dmkl.files.arrays import load_array
 from dmkl.passes.blas import pinned_blas
+from dmkl.solvers.fisher.subspace.strips import Strips, keep
 
-__all__ = ["dominant_block", "orthonormal_to"]
+__all__ = ["choose_directions", "dominant_block", "orthonormal_to"]
 
 
 _SKETCH = 4
@@ -86,6 +90,45 @@ def dominant_block(basis: Array, wanted: Array, width: int, cutoff: float, rng: 
         keep = values > max(cutoff**2 * float(values.max(initial=0.0)), floor)
         leading = vectors[:, keep][:, -width:]
     return orthonormal_to(basis, leading[:, ::-1])
+
+
+def choose_directions(
+    basis: str,
+    before: Strips | None,
+    width: int,
+    seed: Sequence[int],
+    path: str | None,
+    found: Sequence[Strips],
+) -> tuple[Float | str, int]:
+    """The dominant directions of matrices that count alike, orthonormal and orthogonal to a basis; and how many.
+
+    Parameters
+    ----------
+    basis
+        The file of V, empty where there is none.
+    before
+        Columns that were chosen already, which come first in what is returned.
+    width
+        Most columns, with those of before.
+    seed
+        Of what is drawn at random.
+    path
+        The file that keeps them, where there is one.
+    found
+        The matrices, each (m, c).
+    """
+    chosen = [] if before is None else [before.array()]
+    v = load_array(basis) if basis else np.zeros((found[0].rows, 0))
+    v = np.concatenate([v, *chosen], axis=1) if chosen else v
+    sizes = [(x, float(np.linalg.norm(x))) for x in (one.array() for one in found)]
+    scaled = [x / size for x, size in sizes if size]
+    with pinned_blas(1):
+        if scaled:
+            room = width - sum(block.shape[1] for block in chosen)
+            rng = np.random.default_rng(seed)
+            chosen.append(dominant_block(v, np.concatenate(scaled, axis=1), room, 1e-6, rng))
+    block = np.concatenate([*chosen, v[:, :0]], axis=1)
+    return keep(block, path), block.shape[1]
 
 
 def _eigh(gram: Array) -> tuple[Array, Array]:

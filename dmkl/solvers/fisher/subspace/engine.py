@@ -31,16 +31,19 @@ import numpy as np
 from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError
-from dmkl.passes.execute import machine
+from dmkl.passes.execute import keeping, machine
 from dmkl.passes.view import covering
 from dmkl.solvers.fisher.subspace.anchors import choose_anchors, grid_step
 from dmkl.solvers.fisher.subspace.checkpoint import restore, save
 from dmkl.solvers.fisher.subspace.extend import extend
 from dmkl.solvers.fisher.subspace.growth import Growth
 from dmkl.solvers.fisher.subspace.problem import Point, Progress, SubspaceOptions, TargetSet, of_space
+from dmkl.solvers.fisher.subspace.products import scores
 from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
 from dmkl.solvers.fisher.subspace.residuals import OpenPoint, residuals, sharpen, solve_reduced_problems
-from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors, anchor_bytes
+from dmkl.solvers.fisher.subspace.room import anchors_lacking, factor_task_bytes, fits, held_bytes
+from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors
+from dmkl.solvers.fisher.subspace.strips import Strips
 from dmkl.solvers.outcome import Outcome, Round, Step
 from dmkl.solvers.semidefinite import tell_indefinite
 from dmkl.solvers.workspace import Workspace
@@ -53,10 +56,15 @@ _ROUGH = 1e-2
 _FINE = 0.01
 """Share of the tolerance to which the weights of other points are solved: one more Newton step than would do, so that
 weights and scores depend on the problem and not on the way there."""
-_WIDEST, _NARROWEST, _COLUMNS = 128, 76, 384
+_WIDEST, _NARROWEST, _COLUMNS = 128, 96, 640
 """Columns of a block: what all blocks have together, and between which bounds. The number of rounds depends on the
-width of each block: with 32 the fifteen training sets of a nested cross-validation took twice the passes of five with
-76. What does not fit in memory side by side rides passes one after another."""
+width of each block: with 76 the grid over five training sets took a third more time than with 128. What does not fit in
+memory side by side rides passes one after another."""
+_MOST_ANCHORS, _FEWEST_ANCHORS, _ANCHOR_ROWS = 8, 2, 6000
+"""New anchors of a space in one round: so many rows of combined kernels, within bounds. Each asks for a factor at every
+ridge, m³/3 operations, where a pass takes about m² for each kernel and column: with many anchors a large m spends most
+of its time on factors, with few a small m makes more rounds. Of 50 kernels of 3,000 samples 2 instead of 8 took a
+quarter less time in as many passes; of 1,797 samples a fifth more, in two passes more."""
 _HIDDEN = 0.5
 """Share of the tolerance that rounding may hide: with more, products are made again in double precision."""
 _FAR = 30.0
@@ -118,8 +126,10 @@ class SubspaceSolver:
         self._step = grid_step([point.lam for point in points])
         self._growth = Growth(self._spaces, points, width, self._step)
         self._worst: list[float] = []
-        self._more: dict[int, list[Float]] = {}
+        self._more: dict[int, list[Strips]] = {}
         """Directions of each space that its anchors have given this round, beyond those of the residuals."""
+        self._lacking = ""
+        """What is said of anchors that there is no room for."""
         workspace.check_shared()
         self._ended = False
         if (saved := restore(workspace, self._spaces, self.progress)) is not None:
@@ -139,38 +149,46 @@ class SubspaceSolver:
             If a kernel proves not to be positive semidefinite.
         """
         while self._open():
-            if self._ended:
-                self._end()
-                break
-            number = len(self.history)
-            if not all(space.width for space in self._spaces):
-                blocks = self._first_blocks(number)
-            else:
-                try:
-                    opened = self._solve_round()
-                except IndefiniteKernelError:
-                    # Perhaps by rounding alone: that of single precision is larger than a tiny λ.
-                    if not self._refine_all():
-                        raise
-                    blocks = [space.basis[:, :0] for space in self._spaces]
-                else:
-                    if not opened:
-                        break
-                    self._worst.append(max(r.left for r in opened.values()))
-                    self._note_steps(opened)
-                    self._refine(opened)
-                    blocks = self._growth.next_blocks(number, opened, self._more)
-            # One block there must be: without any there is nothing to report.
-            if all(space.width for space in self._spaces) and self._is_spent(blocks):
-                self._end()
-                break
-            started = time.monotonic()
-            for _ in extend(self._spaces, blocks, number):
-                self._record("extend", started)
-                started = time.monotonic()
+            with keeping(held_bytes(self._spaces, self.points)):
+                if self._ended:
+                    self._end()
+                    break
+                if not self._round():
+                    break
         for space in self._spaces:
+            space.forget_round()
             tell_indefinite(space.lowest(), space.training.facts)
         return [point.outcome() for point in self.progress]
+
+    def _round(self) -> bool:
+        """Solve, certify, extend; whether there is more to be done."""
+        number = len(self.history)
+        if not all(space.width for space in self._spaces):
+            blocks = self._first_blocks(number)
+        else:
+            try:
+                opened = self._solve_round()
+            except IndefiniteKernelError:
+                # Perhaps by rounding alone: that of single precision is larger than a tiny λ.
+                if not self._refine_all():
+                    raise
+                blocks = [space.columns(0, 0) for space in self._spaces]
+            else:
+                if not opened:
+                    return False
+                self._worst.append(max(r.left for r in opened.values()))
+                self._note_steps(opened)
+                self._refine(opened)
+                blocks = self._growth.next_blocks(number, opened, self._more)
+        # One block there must be: without any there is nothing to report.
+        if all(space.width for space in self._spaces) and self._is_spent(blocks):
+            self._end()
+            return False
+        started = time.monotonic()
+        for _ in extend(self._spaces, blocks, number):
+            self._record("extend", started)
+            started = time.monotonic()
+        return True
 
     def _open(self) -> list[int]:
         return [k for k, point in enumerate(self.progress) if not point.settled]
@@ -178,6 +196,8 @@ class SubspaceSolver:
     def _solve_round(self) -> dict[int, OpenPoint]:
         """Solve the open points, settle those that are certified, and return the rest."""
         self._more.clear()
+        for space in self._spaces:
+            space.forget_round()
         opened = self._solve()
         self._settle_certified(opened)
         self._sharpen(opened)
@@ -185,23 +205,21 @@ class SubspaceSolver:
             self._sharpen(opened)
         return opened
 
-    def _is_spent(self, blocks: list[Float]) -> bool:
+    def _is_spent(self, blocks: list[Strips]) -> bool:
         """Whether no further pass is allowed, or would help."""
         again = any(space.hidden_by_rounding for space in self._spaces)
-        if not (again or any(block.shape[1] for block in blocks)) or self.n_passes >= self.options.max_passes:
+        if not (again or any(block.width for block in blocks)) or self.n_passes >= self.options.max_passes:
             return True
         # Three rounds that brought nothing: the arithmetic resolves no more.
         if not again and len(self._worst) > 4 and min(self._worst[-3:]) > 0.9 * min(self._worst[:-3]):
             return True
-        widths = [space.width + block.shape[1] for space, block in zip(self._spaces, blocks, strict=True)]
+        widths = [space.width + block.width for space, block in zip(self._spaces, blocks, strict=True)]
         allowed = self.options.basis_bytes
         if allowed is None:
             kept = sum(space.disk_bytes(space.width) for space in self._spaces)
             allowed = (shutil.disk_usage(self.workspace.path).free + kept) // 2
         on_disk = sum(space.disk_bytes(width) for space, width in zip(self._spaces, widths, strict=True))
-        # A task maps one space's G and holds a few matrices of its side.
-        in_task = 8 * max(widths) ** 2 * (self._spaces[0].n_kernels + 4)
-        return on_disk > allowed or in_task > machine().task_bytes
+        return on_disk > allowed or not fits(self._spaces, self.points, widths, self._growth.width)
 
     def _limits(self) -> dict[str, Any]:
         """What an end for want of room belongs to: with other limits the work goes on."""
@@ -270,13 +288,12 @@ class SubspaceSolver:
         for f, space in enumerate(self._spaces):
             mine = of_space(self.points, found, f)
             pairs = [(solution.beta, solution.coefficients) for solution, _ in mine.values()]
-            scores = space.products(pairs, held_out=True)
-            for (k, (solution, gap)), rows in zip(mine.items(), scores, strict=True):
+            for (k, (solution, gap)), rows in zip(mine.items(), scores(space, pairs), strict=True):
                 point = self.progress[k]
                 point.beta, point.gap, point.settled, point.scores = solution.beta, gap, settled, rows
                 point.objective, point.upper = solution.objective, solution.upper
                 if self.options.alphas:
-                    point.alpha = space.basis @ solution.coefficients
+                    point.alpha = space.dual(solution.coefficients)
                     point.steps.append(self._as_step(solution, gap))
 
     def _note_steps(self, opened: dict[int, OpenPoint]) -> None:
@@ -314,7 +331,7 @@ class SubspaceSolver:
         if self.options.use_anchors is not None:
             return self.options.use_anchors
         there = all(space.anchors for space in self._spaces)
-        needed = max(anchor_bytes(space, 8 * self._growth.width) for space in self._spaces)
+        needed = factor_task_bytes(self._spaces, self.points, self._growth.width)
         return needed <= machine().total_bytes and (there or self._anchors_on_disk() > 0)
 
     def _anchors_on_disk(self) -> int:
@@ -323,12 +340,16 @@ class SubspaceSolver:
         return free // 2 // sum(space.anchor_sizes[1] for space in self._spaces)
 
     def _most_anchors(self) -> int:
-        """New anchors of a space in one pass: as many as a task can add up tile by tile, and the disk can hold."""
+        """New anchors of a space in one pass: at most what a task can add up tile by tile, and the disk can hold."""
         room = machine().task_bytes // 2 // sum(space.anchor_sizes[0] for space in self._spaces)
-        return min(8, max(1, room), self._anchors_on_disk())
+        rows = max(space.training.n_train for space in self._spaces)
+        wanted = min(_MOST_ANCHORS, max(_FEWEST_ANCHORS, _ANCHOR_ROWS // rows))
+        return min(wanted, max(1, room), self._anchors_on_disk())
 
-    def _first_blocks(self, number: int) -> list[Float]:
+    def _first_blocks(self, number: int) -> list[Strips]:
         anchored = self._anchors_allowed()
+        if self.options.use_anchors is None:
+            self._lacking = anchors_lacking(self._spaces, self.points, self._growth.width)
         if anchored and not self._spaces[0].anchors:
             started = time.monotonic()
             uniform = np.ones(self._spaces[0].n_kernels)
@@ -361,13 +382,15 @@ class SubspaceSolver:
     def _note(self, worst: float) -> str:
         done = sum(point.settled for point in self.progress)
         basis = max(space.width for space in self._spaces)
-        passes = f"pass {self.n_passes:.0f}, {basis:,} basis vectors"
-        text = f"{passes}, {done:,} of {len(self.progress):,} points certified" + (
-            f", worst gap {worst:.1e}" if worst > 0 else ""
-        )
-        text = f"{text}, {spent}" if (spent := progress.spent()) else text
+        text = f"{done:,} of {len(self.progress):,} settings solved"
+        if worst > 0:
+            error = f"{100 * worst:.2g} %" if worst < 1 else "more than 100 %"
+            text = f"{text}; largest remaining error {error}"
         left = self._seconds_left(worst)
-        return text if left is None else f"{text}, about {left:.0f} s left"
+        text = text if left is None else f"{text}; about {left:.0f} s left"
+        text = f"{text}; pass {self.n_passes:.0f}, {basis:,} basis vectors"
+        text = f"{text}, {spent}" if (spent := progress.spent()) else text
+        return f"{text}; {self._lacking}" if self._lacking else text
 
     def _seconds_left(self, worst: float) -> float | None:
         """By the rate at which the worst gap has shrunk so far."""

@@ -7,25 +7,25 @@ the kernels' own (see `rounding`): it holds most of what the solutions are.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dask.delayed import Delayed, delayed
 
-from dmkl.arrays import Float
-from dmkl.files.arrays import save_array
+from dmkl.arrays import Array
 from dmkl.passes.execute import again, execute, machine
 from dmkl.passes.riders import Columns
 from dmkl.passes.run import pass_bytes, pass_graph
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.subspace.rounding import PROBES
-from dmkl.solvers.fisher.subspace.space import Block, Groups, Subspace
+from dmkl.solvers.fisher.subspace.space import Block, Subspace
+from dmkl.solvers.fisher.subspace.strips import Strips
 from dmkl.solvers.fisher.subspace.tasks import Keeping, ProductFiles, group_file, keep_products
+from dmkl.solvers.fisher.subspace.widening import Made
+from dmkl.solvers.running import run_tasks
 
 __all__ = ["extend"]
 
@@ -37,22 +37,28 @@ class _Rider:
     """A block of a basis that rides a pass."""
 
     space: Subspace
-    block: Float
+    block: Strips
     """U, (m, b)"""
     columns: tuple[int, int]
     """Which columns of the basis it is."""
     dtype: np.dtype[Any]
     """Of the products."""
-    probes: Float | None = None
-    """Z, (m, s), where they come along."""
+    probes: bool = False
+    """Whether the probes Z, (m, s), come along."""
 
     @property
-    def riding(self) -> Float:
-        """All columns that go through the pass."""
-        return self.block if self.probes is None else np.concatenate([self.block, self.probes], axis=1)
+    def new(self) -> bool:
+        """Whether the basis is without the block."""
+        return self.columns[0] == self.space.width
+
+    @property
+    def riding(self) -> list[Strips]:
+        """All columns that go through the pass, side by side."""
+        rows = self.block.rows
+        return [self.block, *([Strips((self.space.probes,), rows, (0, PROBES))] if self.probes else [])]
 
 
-def extend(spaces: Sequence[Subspace], blocks: Sequence[Float], number: int) -> Iterator[None]:
+def extend(spaces: Sequence[Subspace], blocks: Sequence[Strips], number: int) -> Iterator[None]:
     """Extend each basis by its block, and multiply again what has to be: one pass, or as few as memory allows.
 
     Yields after each of them.
@@ -66,37 +72,37 @@ def extend(spaces: Sequence[Subspace], blocks: Sequence[Float], number: int) -> 
     """
     riders = [rider for space, block in zip(spaces, blocks, strict=True) for rider in _riders(space, block)]
     for load in _loads(riders):
-        widened: dict[int, Float] = {}
-        for rider in load:
-            space = rider.space
-            new = rider.columns[0] == space.width
-            if new or id(space) not in widened:
-                widened[id(space)] = np.concatenate([space.basis, rider.block], axis=1) if new else space.basis
-        for space in _spaces(load):
-            save_array(space.folder / f"basis-{number}.npy", widened[id(space)])
+        new = {id(rider.space): rider.block for rider in load if rider.new}
+        widths = {id(space): space.width + (new[id(space)].width if id(space) in new else 0) for space in _spaces(load)}
+        writing = [task for space in _spaces(load) for task in space.widen_basis(new.get(id(space)), number)]
+        run_tasks("widen-basis", writing)
         found = again(partial(_pass, load, number), "extend")
+        work, own, blocks_of = list[Any](), list[Any](), list[list[Block]]()
         for space in _spaces(load):
             mine = [made for rider, made in zip(load, found, strict=True) if rider.space is space]
-            space.widen(widened[id(space)], number, sorted(mine, key=lambda made: not made[0].single))
+            mine.sort(key=lambda made: not made[0].single)
+            work += [space.widening(number, widths[id(space)]), space.projecting(number)]
+            own += [[made for _, made in mine], space.targets]
+            blocks_of.append([block for block, _ in mine])
+        run_tasks("project", work, own=own)
+        for space, made in zip(_spaces(load), blocks_of, strict=True):
+            space.take(number, widths[id(space)], made)
         number += 1
         yield
 
 
-def _riders(space: Subspace, block: Float) -> list[_Rider]:
+def _riders(space: Subspace, block: Strips) -> list[_Rider]:
     own = space.training.whole.view.source.dtype
     riders = [
-        _Rider(space, space.basis[:, slice(*space.blocks[k].columns)], space.blocks[k].columns, _DOUBLE)
+        _Rider(space, space.columns(*space.blocks[k].columns), space.blocks[k].columns, _DOUBLE)
         for k in space.hidden_by_rounding
     ]
-    if block.shape[1]:
-        columns = (space.width, space.width + block.shape[1])
-        if space.double:
-            riders.insert(0, _Rider(space, block, columns, _DOUBLE))
-        elif space.blocks:
-            riders.insert(0, _Rider(space, block, columns, own))
+    if block.width:
+        columns = (space.width, space.width + block.width)
+        if space.double or not space.blocks:
+            riders.insert(0, _Rider(space, block, columns, _DOUBLE, probes=not space.double))
         else:
-            rng = np.random.default_rng(len(block))
-            riders.insert(0, _Rider(space, block, columns, _DOUBLE, rng.standard_normal((len(block), PROBES))))
+            riders.insert(0, _Rider(space, block, columns, own))
     return riders
 
 
@@ -118,57 +124,59 @@ def _loads(riders: Sequence[_Rider]) -> list[list[_Rider]]:
 
 
 def _columns(load: Sequence[_Rider]) -> tuple[list[Lens], list[Columns]]:
-    return (
-        [rider.space.training.whole for rider in load],
-        [Columns(rider.riding, "each", None, rider.dtype, place) for place, rider in enumerate(load)],
-    )
+    """What a pass takes, but for the vectors, which a task of its own reads."""
+    columns = []
+    for place, rider in enumerate(load):
+        shape = rider.block.rows, sum(part.width for part in rider.riding)
+        columns.append(Columns(np.broadcast_to(0.0, shape), "each", None, rider.dtype, place))
+    return [rider.space.training.whole for rider in load], columns
 
 
-def _pass(load: Sequence[_Rider], number: int) -> list[tuple[Block, Float, Float | None]]:
+def _vectors(riding: Sequence[Sequence[Strips]]) -> list[Array]:
+    """The vectors of a pass."""
+    return [np.concatenate([part.array() for part in parts], axis=1) for parts in riding]
+
+
+def _pass(load: Sequence[_Rider], number: int) -> list[tuple[Block, Made]]:
     """Of each rider VᵀK_jU, and where K_jU lies: the products are written where they are made, and stay there."""
     slots_per_host, name = machine().slots_per_host, f"extend-pass-{number}"
-    graph = pass_graph(*_columns(load), name)
-    starts = np.cumsum([0, *graph.group_sizes()]).tolist()
-    kernels = [tuple(range(first, last)) for first, last in itertools.pairwise(starts)]
-    keep = delayed(keep_products, pure=False)
-    wanted: list[Delayed] = []
-    blocks: list[Block] = []
-    for place, rider in enumerate(load):
-        paths = [group_file(rider.space.folder, number, rider.columns[0], g) for g in range(len(kernels))]
-        groups: Groups = tuple(zip(paths, kernels, strict=True))
-        blocks.append(Block(rider.columns, groups, rider.dtype != _DOUBLE))
-        for g, (total, path) in enumerate(zip(graph.total(place), paths, strict=True)):
-            keeping = _keeping(rider, path, number, g)
-            wanted.append(
-                keep(total, keeping, kernels[g], slots_per_host, dask_key_name=f"{name}-keep-{place}.{g}-{graph.token}")
-            )
-    found: list[Any] = execute(wanted, [(task, size) for _, task, size in graph.units], name)
+    kept = [rider.space.round_file() for rider in load]
+
+    def then(group: int, kernels: tuple[int, ...]) -> Callable[[list[Array]], Any]:
+        keepings = [
+            _keeping(rider, number, group, kernels, None if stem is None else f"{stem}-{group}")
+            for rider, stem in zip(load, kept, strict=True)
+        ]
+        return partial(keep_products, keepings=keepings, kernels=kernels, tasks_per_machine=slots_per_host)
+
+    graph = pass_graph(*_columns(load), name, then=then, vectors=partial(_vectors, [rider.riding for rider in load]))
+    found: list[Any] = execute([kept for _, kept in graph.groups], graph.units, name)
     made = []
-    for place, (rider, block) in enumerate(zip(load, blocks, strict=True)):
-        mine = found[place * len(kernels) : (place + 1) * len(kernels)]
-        if rider.probes is not None:
-            ahead = [_ahead(rider.space.folder, number, g) for g in range(len(kernels))]
-            rider.space.probed = tuple(zip(ahead, kernels, strict=True))
-        errors = None if mine[0][1] is None else np.concatenate([one for _, one in mine])
-        made.append((block, np.concatenate([cross for cross, _ in mine]), errors))
+    for place, rider in enumerate(load):
+        mine = [kept[place] for kept in found]
+        files = [(group, kernels) for group, (kernels, _) in enumerate(graph.groups)]
+        groups = tuple((group_file(rider.space.folder, number, rider.columns[0], g), kernels) for g, kernels in files)
+        if rider.probes:
+            rider.space.probed = tuple((_ahead(rider.space.folder, number, g), kernels) for g, kernels in files)
+        hidden = None if mine[0][1] is None else tuple(one for _, one in mine)
+        block = Block(rider.columns, groups, rider.dtype != _DOUBLE)
+        made.append((block, Made(rider.columns, tuple(cross for cross, _ in mine), hidden)))
     return made
 
 
-def _keeping(rider: _Rider, path: str, number: int, group: int) -> Keeping:
+def _keeping(rider: _Rider, number: int, group: int, kernels: tuple[int, ...], results: str | None) -> Keeping:
     space = rider.space
-    probes = str(space.folder / "probes.npy")
-    if rider.probes is not None and not group:
-        save_array(probes, rider.probes)
     single = rider.dtype != _DOUBLE
-    double = tuple((b.columns, ProductFiles((b.groups,))) for b in space.blocks if single and not b.single)
+    double = tuple((b.columns, ProductFiles((b.groups,)).of(kernels)) for b in space.blocks if single and not b.single)
     return Keeping(
-        path,
-        str(space.folder / f"basis-{number}.npy"),
+        group_file(space.folder, number, rider.columns[0], group),
+        space.file("basis", number),
         rider.columns,
-        probes,
-        _ahead(space.folder, number, group) if rider.probes is not None else "",
-        ProductFiles((space.probed,)) if single else None,
+        space.probes,
+        _ahead(space.folder, number, group) if rider.probes else "",
+        ProductFiles((space.probed,)).of(kernels) if single else None,
         double,
+        results,
     )
 
 

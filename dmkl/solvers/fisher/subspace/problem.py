@@ -11,6 +11,7 @@ import numpy as np
 from dmkl.arrays import Float, Index
 from dmkl.solvers.jobs import Training
 from dmkl.solvers.outcome import Outcome, Status, Step
+from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = ["Point", "Progress", "SubspaceOptions", "TargetSet", "of_space"]
 
@@ -35,7 +36,7 @@ class TargetSet:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One problem to solve: a training set, one of its targets, a norm, a ridge, and the kernels that may have weight.
+    """One problem to solve: a training set, one of its targets, a ridge, and the weights and kernels that may be.
 
     Parameters
     ----------
@@ -43,17 +44,21 @@ class Point:
         Number of the training set, and of the subspace that its points share.
     target
         Number of the target.
-    p, lam
-        Norm and ridge.
+    weights, lam
+        The weights that may be, of `kernels`, and the ridge.
     kernels
         Positions of the kernels that may have weight; all where None.
     """
 
     space: int
     target: int
-    p: float
+    weights: WeightSet
     lam: float
     kernels: Index | None = None
+
+    def support(self, q: Float) -> float:
+        """The maximum of βᵀq over the weights that may be, of all kernels' q."""
+        return self.weights.support(q if self.kernels is None else q[self.kernels])
 
 
 @dataclass

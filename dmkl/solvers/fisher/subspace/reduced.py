@@ -17,10 +17,10 @@ import numpy as np
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.cholesky import Cholesky
-from dmkl.numerics.fisher import dual_norm
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.masters import ascent_direction, newton_master
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = ["ReducedProblem", "ReducedSolution", "solve_reduced"]
 
@@ -37,15 +37,15 @@ class ReducedProblem:
         N, (r, r)
     target
         T, (r, c)
-    lam, p
-        Ridge and norm.
+    lam, weights
+        Ridge, and the weights that may be.
     """
 
     gram: Array
     inner: Float
     target: Float
     lam: float
-    p: float
+    weights: WeightSet
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,12 @@ class ReducedSolution:
 
     @property
     def share(self) -> float:
-        """βᵀq/|S|, at most one: for large λ, S hardly depends on the kernels, and a small gap says little of β."""
-        return min(1.0, self.kernel_part / (abs(self.objective) or np.finfo(np.float64).tiny))
+        """βᵀq/|S|, in (0, 1]: for large λ, S hardly depends on the kernels, and a small gap says little of β.
+
+        Where rounding of the products has made βᵀq negative, the share is unknown: as small as it may be.
+        """
+        tiny = float(np.finfo(np.float64).tiny)
+        return min(1.0, max(self.kernel_part / (abs(self.objective) or tiny), tiny))
 
 
 def solve_reduced(
@@ -80,7 +84,7 @@ def solve_reduced(
     IndefiniteKernelError
         If N + G(β)/λ is not positive definite, or a quadratic form αᵀK_jα comes out negative.
     """
-    p, lam, gram = problem.p, problem.lam, problem.gram
+    weights, lam, gram = problem.weights, problem.lam, problem.gram
     n, r, _ = gram.shape
     # Of α in the null space of all kernels the quadratic forms are rounding, all of them.
     unit = float(np.finfo(np.float64).eps) * float(np.abs(np.einsum("jkk->jk", gram)).max(initial=0.0))
@@ -89,16 +93,16 @@ def solve_reduced(
     for step in range(1, max_steps + 1):
         factor = _factor(problem, beta)
         a = factor.solve(problem.target)
-        products = (gram.reshape(n * r, r) @ a).reshape(n, r, -1)
-        q = np.einsum("rc,nrc->n", a, products) / (4.0 * lam)
+        products = np.matmul(a.T, gram)  # (G_j a)ᵀ
+        q = np.einsum("rc,ncr->n", a, products) / (4.0 * lam)
         size = float(np.sum(a * a)) / (4.0 * lam)
         check_forms(q, facts, size, r * unit * size)
         linear = 0.25 * float(np.sum(a * (problem.inner @ a))) - float(np.sum(problem.target * a))
         part = float(beta @ q)
-        found = ReducedSolution(a, beta, linear + part, linear + dual_norm(q, p), part, step)
+        found = ReducedSolution(a, beta, linear + part, linear + weights.support(q), part, step)
         if best is None or found.weights_gap < best.weights_gap:
             best = found
-        if found.weights_gap <= tol * found.share or n == 1 or np.isinf(p):
+        if found.weights_gap <= tol * found.share or weights.decided(n):
             break
         if ascent is None or ascent.accepts(found.objective):
             direction = _newton_direction(factor, products, q, beta, problem)
@@ -119,7 +123,7 @@ def _factor(problem: ReducedProblem, beta: Float) -> Cholesky:
     system *= 0.5 / problem.lam
     system += 0.5 * problem.inner
     try:
-        return Cholesky.of(system)
+        return Cholesky.of(system.T)  # column-major, so not copied
     except np.linalg.LinAlgError as error:
         msg = (
             f"I + K(β)/λ is not positive definite at λ = {problem.lam:g}: a kernel has an eigenvalue below −λ over "
@@ -130,8 +134,8 @@ def _factor(problem: ReducedProblem, beta: Float) -> Cholesky:
 
 
 def _newton_direction(factor: Cholesky, products: Array, q: Float, beta: Float, problem: ReducedProblem) -> Float:
-    n, r, c = products.shape
-    columns = products.transpose(1, 0, 2).reshape(r, n * c)
-    solved = factor.solve(columns).reshape(r, n, c)
-    curvature = np.tensordot(products, solved, axes=((1, 2), (0, 2))) / (4.0 * problem.lam**2)
-    return ascent_direction(newton_master(q, curvature, beta, problem.p), q, beta, problem.p)
+    n, c, r = products.shape
+    rows = factor.half_solve(products.reshape(n * c, r).T).T.reshape(n, c * r)  # of each kernel L⁻¹G_j a
+    curvature = rows @ rows.T / (4.0 * problem.lam**2)
+    aim = newton_master(q, curvature, beta, problem.weights)
+    return ascent_direction(aim, q, beta, problem.weights)

@@ -13,11 +13,13 @@ from functools import partial
 import numpy as np
 
 from dmkl.arrays import Float
-from dmkl.solvers.fisher.subspace.anchors import ridge, rough_ridge
+from dmkl.solvers.fisher.subspace.anchors import Closeness, ridge, rough_ridge
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
+from dmkl.solvers.fisher.subspace.products import products, residual_strips, what_rounding_hides
 from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
-from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding
+from dmkl.solvers.fisher.subspace.rounding import Rounding
 from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anchors
+from dmkl.solvers.fisher.subspace.strips import Strips
 from dmkl.solvers.fisher.subspace.tasks import SolveJob, solve_points
 from dmkl.solvers.running import run_tasks
 
@@ -29,13 +31,13 @@ class OpenPoint:
     """A point after a round of solving: its best pair in the subspace, and what that pair leaves in the full space."""
 
     solution: ReducedSolution
-    residual: Float
+    residual: Strips
     """R, (m, c)"""
     bound: float
     """What a better α would gain at most, relative to |S|, were the products exact"""
     rounding: Rounding
     """What rounding may hide, d relative to √|S| and what it does to F − S relative to |S|"""
-    direction: Float | None = None
+    direction: Strips | None = None
     """The residual through an anchor: the first-order error of α"""
     condition: float = np.inf
     """Condition number to the anchor that gave `direction`"""
@@ -64,10 +66,9 @@ class OpenPoint:
         return self.gap / self.solution.share
 
     @property
-    def wanted(self) -> Float:
-        """What the basis should gain, of unit size."""
-        found = self.residual if self.direction is None else self.direction
-        return found / (float(np.linalg.norm(found)) or 1.0)
+    def wanted(self) -> Strips:
+        """What the basis should gain."""
+        return self.residual if self.direction is None else self.direction
 
 
 def solve_reduced_problems(
@@ -88,16 +89,17 @@ def solve_reduced_problems(
     work, own = [], []
     for f, space in enumerate(spaces):
         chains: dict[tuple[int, float], list[int]] = {}
-        for k in sorted((k for k in tols if points[k].space == f), key=lambda k: -points[k].p):
+        for k in sorted((k for k in tols if points[k].space == f), key=lambda k: -points[k].weights.p):
             chains.setdefault((points[k].target, points[k].lam), []).append(k)
-        inner = space.basis.T @ space.basis
-        projected = {t: space.basis.T @ space.targets[t] for t in {t for t, _ in chains}}
-        # A task is the values of p at one λ, each started warm from the one before: the same tasks wherever they
+        files = (space.gram, space.file("inner"), space.file("projected"))
+        ends = np.cumsum([h.shape[1] for h in space.targets]).tolist()
+        # A task is the sets of weights at one λ, each started warm from the one before: the same tasks wherever they
         # run, so that results do not depend on the number of workers.
         for (target, lam), members in chains.items():
-            jobs = [SolveJob(k, points[k].p, starts[k], tols[k], points[k].kernels) for k in members]
-            work.append(partial(solve_points, space.gram, lam, space.training.facts))
-            own.append((inner, projected[target], jobs))
+            jobs = [SolveJob(k, points[k].weights, starts[k], tols[k], points[k].kernels) for k in members]
+            columns = (ends[target] - space.targets[target].shape[1], ends[target])
+            work.append(partial(solve_points, files, columns, lam, space.training.facts))
+            own.append(jobs)
     return dict(pair for part in run_tasks("solve-reduced", work, own=own) for pair in part)
 
 
@@ -109,17 +111,13 @@ def residuals(
     for f, space in enumerate(spaces):
         mine = of_space(points, solutions, f)
         pairs = [(s.beta, s.coefficients) for s in mine.values()]
-        lams, norms = [points[k].lam for k in mine], [points[k].p for k in mine]
-        hidden = rounding(space.errors, space.single_blocks, pairs, lams, norms)
-        products = space.products(pairs, held_out=False)
-        ends = np.cumsum([z.shape[1] for _, z in pairs])[:-1]
-        alphas = np.split(space.basis @ np.concatenate([z for _, z in pairs], axis=1), ends, axis=1) if pairs else []
-        for (k, solution), alpha, product, unknown in zip(mine.items(), alphas, products, hidden, strict=True):
-            h = space.targets[points[k].target]
-            residual = h - 0.5 * alpha - product / (2.0 * points[k].lam)
+        lams, sets = [points[k].lam for k in mine], [points[k] for k in mine]
+        hidden = what_rounding_hides(space, pairs, lams, sets)
+        left = residual_strips(space, pairs, lams, [points[k].target for k in mine])
+        for (k, solution), (residual, square), unknown in zip(mine.items(), left, hidden, strict=True):
             size = abs(solution.objective)
             relative = Rounding(unknown.residual / np.sqrt(size), unknown.weights / size)
-            found[k] = OpenPoint(solution, residual, float(np.sum(residual * residual)) / size, relative)
+            found[k] = OpenPoint(solution, residual, square / size, relative)
     return found
 
 
@@ -133,7 +131,7 @@ def sharpen(
     *,
     rough: bool = False,
     enough: float = np.inf,
-) -> dict[int, list[Float]]:
+) -> dict[int, list[Strips]]:
     """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
 
     Points whose nearest anchor has served them already are left as they are. Returns for each space further directions
@@ -151,13 +149,16 @@ def sharpen(
     asked: list[OpenPoint] = []
     wanted: list[Unsolved] = []
     served: dict[int, dict[tuple[int, float], list[int]]] = {}
+    found: dict[int, tuple[int, Closeness]] = {}
+    for f, space in enumerate(spaces):
+        mine = of_space(points, opened, f)
+        found |= zip(mine, space.nearest([r.solution.beta for r in mine.values()]), strict=False)
     for k, r in opened.items():
-        nearest = spaces[points[k].space].nearest(r.solution.beta)
-        if nearest is None or nearest[1].condition >= r.condition:
+        if k not in found or found[k][1].condition >= r.condition:
             continue
-        r.condition = nearest[1].condition
+        place, near = found[k]
+        r.condition = near.condition
         asked.append(r)
-        place, near = nearest
         worth = 2.0 * enough * abs(r.solution.objective)
         rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
         wanted.append(Unsolved(points[k].space, place, rho, r.residual, worth if near.bounds and not rough else -1.0))
@@ -170,7 +171,7 @@ def sharpen(
         r.direction = direction
         if np.isfinite(squares).all():
             r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.objective))
-    more: dict[int, list[Float]] = {}
+    more: dict[int, list[Strips]] = {}
     for one, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
         more.setdefault(one.space, []).append(x)
     return more
@@ -194,13 +195,12 @@ def _other_weights(
     groups
         The points of the space that each anchor and ridge serves.
     """
-    columns = [opened[k].residual.shape[1] for members in groups.values() for k in members]
+    columns = [opened[k].residual.width for members in groups.values() for k in members]
     if sum(columns) >= 2 * width:
         return []
     # One point of each group: α changes little among those that a factor serves.
     chosen = {key: members[len(members) // 2] for key, members in groups.items()}
-    each = math.ceil(1.5 * width / sum(opened[k].residual.shape[1] for k in chosen.values()))
+    each = math.ceil(1.5 * width / sum(opened[k].residual.width for k in chosen.values()))
     owners = [key for key in chosen for _ in range(max(1, min(space.n_kernels, each)))]
     pairs = [(rng.standard_normal(space.n_kernels), opened[chosen[key]].solution.coefficients) for key in owners]
-    products = space.products(pairs, held_out=False)
-    return [Unsolved(f, *key, product) for key, product in zip(owners, products, strict=True)]
+    return [Unsolved(f, *key, product) for key, product in zip(owners, products(space, pairs), strict=True)]

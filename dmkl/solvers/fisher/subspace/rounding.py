@@ -23,7 +23,7 @@ blocks k of the basis, of which the later are multiplied with the earlier, make 
 
     δ_j = Σ_k ‖2α_1 + … + 2α_(k−1) + α_k‖ ‖E_jk a_k‖ / 4λ,          α_k = V_k a_k,
 
-over blocks in single precision, and with them ‖q‖_p* − βᵀq by ‖δ‖_p* + βᵀδ.
+over blocks in single precision, and with them h(q) − βᵀq by h(δ) + βᵀδ, h being the support function.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ import numpy as np
 import scipy.stats
 
 from dmkl.arrays import Float
-from dmkl.numerics.fisher import dual_norm
+from dmkl.files.arrays import load_array
+from dmkl.numerics.fisher import Support
+from dmkl.passes.blas import pinned_blas
 
-__all__ = ["PROBES", "Rounding", "rounding"]
+__all__ = ["PROBES", "Rounding", "rounding", "rounding_of"]
 
 PROBES = 24
 """s: twice as many would bring the bound from 3.4 to 2.3 times the error itself, and cost as many columns of a pass."""
@@ -62,12 +64,22 @@ class Rounding:
     weights: float
 
 
+def rounding_of(
+    errors: str,
+    blocks: Sequence[tuple[int, int]],
+    points: tuple[Sequence[tuple[Float, Float]], Sequence[float], Sequence[Support]],
+) -> list[Rounding]:
+    """The same as `rounding` of a file of ZᵀE_j, and of points as pairs, λ and weights that may be."""
+    with pinned_blas(1):
+        return rounding(load_array(errors), blocks, *points)
+
+
 def rounding(
     errors: Float,
     blocks: Sequence[tuple[int, int]],
     pairs: Sequence[tuple[Float, Float]],
     lams: Sequence[float],
-    norms: Sequence[float],
+    sets: Sequence[Support],
 ) -> list[Rounding]:
     """Bound what rounding hides of some points of one subspace.
 
@@ -79,8 +91,8 @@ def rounding(
         Where each block of the basis in single precision begins and ends.
     pairs
         β (n,) and a (r, c) of each point.
-    lams, norms
-        λ and p of each.
+    lams, sets
+        λ and the weights that may be of each.
     """
     if not blocks or not pairs:
         return [Rounding(0.0, 0.0) for _ in pairs]
@@ -101,9 +113,9 @@ def rounding(
             forms[place] += size * np.sqrt(stretch * np.sum(hidden[:, :, start:stop] ** 2, axis=(1, 2)))
         before[first:last] *= 2.0
     found = []
-    for place, ((beta, _), lam, p) in enumerate(zip(pairs, lams, norms, strict=True)):
+    for place, ((beta, _), lam, weights) in enumerate(zip(pairs, lams, sets, strict=True)):
         mine = np.tensordot(beta, total[:, :, starts[place] : starts[place + 1]], axes=1)
         delta = forms[place] / (4.0 * lam)
         residual = float(np.sqrt(stretch * np.sum(mine * mine))) / (2.0 * lam)
-        found.append(Rounding(residual, dual_norm(delta, p) + float(beta @ delta)))
+        found.append(Rounding(residual, weights.support(delta) + float(beta @ delta)))
     return found

@@ -11,8 +11,9 @@ from dmkl.errors import MemoryBudgetError
 from dmkl.solvers.fisher import cg, direct
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem
 from dmkl.solvers.fisher.solver import FisherSolver
-from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
+from dmkl.solvers.fisher.subspace.engine import SubspaceSolver, block_width
 from dmkl.solvers.fisher.subspace.problem import Point, SubspaceOptions, TargetSet
+from dmkl.solvers.fisher.subspace.room import check_room
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome, Status
 
@@ -33,8 +34,12 @@ def points_of(jobs: Sequence[Job]) -> tuple[list[TargetSet], list[Point]]:
     for job in jobs:
         key, problem = id(job.training), cast(FisherProblem, job.problem)
         target = list(targets[key]).index(id(problem.h))
-        points.append(Point(place[key], target, problem.p, problem.lam, job.kernels))
+        points.append(Point(place[key], target, problem.weights, problem.lam, job.kernels))
     return learnt, points
+
+
+def _check(jobs: Sequence[Job]) -> None:
+    check_room(jobs, block_width(len({id(job.training) for job in jobs})))
 
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
@@ -65,7 +70,7 @@ def finish_open(
     if finish == "report":
         return outcomes
     rest = [replace(jobs[k], problem=replace(jobs[k].problem, start=_start(jobs[k], outcomes[k]))) for k in left]
-    apart = replace(context, workspace=context.workspace.part("finish"))
+    apart = replace(context, workspace=context.workspace.part("finish"), duals=True)
     for k, found in zip(left, _FINISHERS[finish].solve(rest, options, apart), strict=True):
         certified = found.status is Status.CERTIFIED
         steps = [*outcomes[k].steps, *found.steps]
@@ -95,4 +100,5 @@ SOLVER = FisherSolver(
     "subspace",
     "a basis that all problems share, certified problem by problem, out of core",
     _solve,
+    check=_check,
 )

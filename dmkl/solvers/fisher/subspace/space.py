@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dmkl.arrays import Float
-from dmkl.files.arrays import load_array, save_array
 from dmkl.passes.combine import StoredSum, combine_pass
-from dmkl.passes.execute import machine
+from dmkl.passes.execute import active_client, machine
 from dmkl.passes.sums import Combination, for_sums, sum_order
-from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness
+from dmkl.passes.view import View
+from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness, conditions
 from dmkl.solvers.fisher.subspace.problem import TargetSet
-from dmkl.solvers.fisher.subspace.rounding import PROBES
-from dmkl.solvers.fisher.subspace.tasks import Asked, ProductFiles, combined_products, settle
-from dmkl.solvers.outcome import check_finite
+from dmkl.solvers.fisher.subspace.strips import Strips, numbered
+from dmkl.solvers.fisher.subspace.tasks import Asked, ProductFiles, settle
+from dmkl.solvers.fisher.subspace.widening import (
+    basis_times,
+    lowest,
+    probe_file,
+    project,
+    widen_basis,
+    widen_gram,
+)
 from dmkl.solvers.running import run_tasks
-from dmkl.solvers.semidefinite import lowest_on_span
 
-__all__ = ["Anchor", "Block", "Subspace", "Unsolved", "add_anchors", "anchor_bytes", "solve_by_anchors"]
+__all__ = [
+    "Anchor",
+    "Block",
+    "Subspace",
+    "Unsolved",
+    "add_anchors",
+    "anchor_bytes",
+    "basis_task_bytes",
+    "solve_by_anchors",
+]
 
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
+
+_OF_A_ROUND = ("basis", "inner", "projected", "gram", "errors")
+"""Files that are written anew when the basis grows."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +69,7 @@ class Anchor:
 
 
 class Subspace:
-    """The subspace of one training set: its basis V, the K_jV on disk, G_j = VᵀK_jV, and the anchors.
+    """The subspace of one training set: its basis V, the K_jV, G_j = VᵀK_jV, all on disk, and the anchors.
 
     Parameters
     ----------
@@ -64,21 +81,17 @@ class Subspace:
 
     def __init__(self, learnt: TargetSet, folder: Path) -> None:
         self.training, self.targets, self.folder = learnt.training, learnt.targets, folder
-        self.basis: Float = np.zeros((self.training.n_train, 0))
+        self.width = 0
+        """Basis vectors, r."""
         self.gram = ""
+        """The file of G, (n, r, r); what belongs to it lies beside it (see `file`)."""
+        self.n_round_files = 0
         self.blocks: list[Block] = []
         self.probed: Groups = ()
         """Where the products of the probes lie, by which rounding is measured."""
-        self.errors: Float = np.zeros((self.n_kernels, PROBES, 0))
-        """ZᵀE_j of the probes Z, (n, s, r): see `rounding`."""
         self.double = self.training.whole.view.source.dtype == np.float64
         """Whether new products are in double precision."""
         self.anchors: list[Anchor] = []
-
-    @property
-    def width(self) -> int:
-        """Basis vectors, r."""
-        return int(self.basis.shape[1])
 
     @property
     def n_kernels(self) -> int:
@@ -102,67 +115,85 @@ class Subspace:
         more = (width - self.width) * (8 if self.double or not self.blocks else 4)
         return (kept + more) * rows + 8 * width * self.training.n_train
 
-    def widen(self, basis: Float, number: int, made: Sequence[tuple[Block, Float, Float | None]]) -> None:
-        """Take in new products, of new basis vectors or in place of those of a block that was there.
+    # --- files ---------------------------------------------------------------------------------------------------
 
-        Parameters
-        ----------
-        basis
-            V with the new vectors, (m, r).
-        number
-            Of the round, for the names of files.
-        made
-            Blocks U with VᵀK_jU, (n, r, b), and ZᵀE_j (n, s, b), where rounding was measured; those in single precision
-            first.
+    def file(self, what: str, number: int | None = None) -> str:
+        """The file of V ("basis"), N = VᵀV ("inner"), VᵀH ("projected"), G ("gram") or ZᵀE ("errors").
+
+        That of a round, or the present one.
         """
-        n, r, before = self.n_kernels, basis.shape[1], self.width
-        gram, errors = np.empty((n, r, r)), np.zeros((n, PROBES, r))
-        if before:
-            gram[:, :before, :before] = load_array(self.gram)
-        errors[:, :, :before] = self.errors
-        for block, cross, hidden in made:
-            check_finite(cross)
-            first, last = block.columns
-            gram[:, :, first:last] = cross
-            gram[:, first:last, :] = cross.transpose(0, 2, 1)
-            gram[:, first:last, first:last] += cross[:, first:last]
-            gram[:, first:last, first:last] *= 0.5
-            errors[:, :, first:last] = 0.0 if hidden is None else hidden
+        end = Path(self.gram).name.removeprefix("gram") if number is None else f"-{number}.npy"
+        return str(self.folder / f"{what}{end}")
+
+    @property
+    def probes(self) -> str:
+        """The file of the probes Z, (m, s)."""
+        return str(self.folder / "probes.npy")
+
+    def round_file(self) -> str | None:
+        """The beginning of the names of files of this round; None where tasks and their results are in this process."""
+        if active_client() is None:
+            return None
+        self.n_round_files += 1
+        return str(self.folder / f"round-{self.n_round_files}")
+
+    def forget_round(self) -> None:
+        """Delete what tasks have kept for one another since the last call."""
+        for path in self.folder.glob("round-*.npy"):
+            path.unlink()
+
+    # --- growing -------------------------------------------------------------------------------------------------
+
+    def widen_basis(self, block: Strips | None, number: int) -> list[partial[None]]:
+        """The tasks that write V with a new block, and the probes with the first one."""
+        before = self.file("basis") if self.width else ""
+        if block is None:
+            block = Strips((before,), self.training.n_train, (0, 0))
+        work = [partial(widen_basis, before, self.file("basis", number), block)]
+        if not self.width and not self.double:
+            work.append(partial(probe_file, self.probes, self.training.n_train))
+        return work
+
+    def widening(self, number: int, width: int) -> partial[None]:
+        """The task that writes G and ZᵀE for the V of a round, of so many columns; it takes what was made of each."""
+        gram, errors = ((self.file(what) if self.width else "", self.file(what, number)) for what in ("gram", "errors"))
+        return partial(widen_gram, gram, errors, (self.n_kernels, width))
+
+    def projecting(self, number: int | None = None) -> partial[None]:
+        """The task that writes N and VᵀH for the V of a round, or the present one; it takes the targets."""
+        return partial(project, self.file("basis", number), self.file("inner", number), self.file("projected", number))
+
+    def take(self, number: int, width: int, blocks: Sequence[Block]) -> None:
+        """Go over to the files of a round, with blocks that are new or made again."""
+        self.gram, self.width = self.file("gram", number), width
+        for block in blocks:
             places = [k for k, there in enumerate(self.blocks) if there.columns == block.columns]
             if places:
                 self.blocks[places[0]] = block
             else:
                 self.blocks.append(block)
-        self.gram, self.basis, self.errors = str(self.folder / f"gram-{number}.npy"), basis, errors
-        save_array(self.gram, gram)
-        save_array(self.folder / self._beside("errors"), errors)
 
-    def products(self, pairs: Sequence[tuple[Float, Float]], *, held_out: bool) -> list[Float]:
-        """Σ_j w_j K_j V Z for pairs of weights w (n,) and coefficients Z (r, c).
+    def columns(self, first: int, last: int) -> Strips:
+        """Some columns of V; none before there are any."""
+        return Strips((self.file("basis"),) if self.width else (), self.training.n_train, (first, last))
 
-        Over the training rows, or over the others. No pass: the K_jV are at hand, and read once for all pairs.
-        """
-        if not pairs:
-            return []
-        where, training = machine(), self.training
-        weights = np.concatenate([np.repeat(w[:, None], z.shape[1], axis=1) for w, z in pairs], axis=1)
-        coefficients = np.concatenate([z for _, z in pairs], axis=1)
-        first, last = (training.n_train, training.n_rows) if held_out else (0, training.n_train)
-        # A strip's result and one kernel's rows of V and of the result stay within a share of the task's memory.
-        side = max(64, min(2048, where.task_bytes // (32 * sum(coefficients.shape))))
-        side = max(1, min(side, math.ceil((last - first) / where.slots)))
-        strips = [slice(start, min(start + side, last)) for start in range(first, last, side)]
-        files = ProductFiles(tuple(block.groups for block in self.blocks))
-        work = [partial(combined_products, files, rows, tasks_per_machine=where.slots_per_host) for rows in strips]
-        found = run_tasks("scores" if held_out else "residuals", work, weights, coefficients)
-        whole = np.concatenate(found) if found else np.zeros((0, coefficients.shape[1]))
-        return np.split(whole, np.cumsum([z.shape[1] for _, z in pairs])[:-1], axis=1)
+    # --- what needs no pass --------------------------------------------------------------------------------------
+
+    @property
+    def product_files(self) -> ProductFiles:
+        """Where K_jV lies."""
+        return ProductFiles(tuple(block.groups for block in self.blocks))
+
+    def dual(self, coefficients: Float) -> Float:
+        """α = V a, (m, c)."""
+        found: Float = run_tasks("dual", [partial(basis_times, self.file("basis"))], own=[coefficients])[0]
+        return found
 
     def lowest(self) -> Float:
         """An upper bound of the lowest eigenvalue of each kernel, (n,), by its first products: the most exact ones."""
-        first = slice(*self.blocks[0].columns)
-        basis = self.basis[:, first]
-        return lowest_on_span(basis.T @ basis, np.array(load_array(self.gram)[:, first, first]))
+        work = partial(lowest, self.file("inner"), self.gram, self.blocks[0].columns[1])
+        found: Float = run_tasks("lowest", [work])[0]
+        return found
 
     # --- anchors -------------------------------------------------------------------------------------------------
 
@@ -176,13 +207,12 @@ class Subspace:
         # Of a symmetric sum the tiles on and above the diagonal.
         return int(8 * sides.max() ** 2), int(4 * (sides.sum() ** 2 + np.sum(sides**2)))
 
-    def nearest(self, beta: Float) -> tuple[int, Closeness] | None:
-        """The place of the anchor that serves a weighting best, and how it lies."""
-        near = [closeness(beta, anchor.beta) for anchor in self.anchors]
-        if not near:
-            return None
-        best = min(range(len(near)), key=lambda a: (near[a].condition, a))
-        return best, near[best]
+    def nearest(self, betas: Sequence[Float]) -> list[tuple[int, Closeness]]:
+        """For each weighting the place of the anchor that serves it best, and how it lies; none without anchors."""
+        if not self.anchors or not betas:
+            return []
+        best = np.argmin([conditions(np.array(betas), anchor.beta) for anchor in self.anchors], axis=0).tolist()
+        return [(a, closeness(beta, self.anchors[a].beta)) for a, beta in zip(best, betas, strict=True)]
 
     def forget_anchors(self, betas: Sequence[Float]) -> bool:
         """Leave out sums that serve none of some weightings, but for the first, which serves any somehow.
@@ -190,7 +220,7 @@ class Subspace:
         Returns whether there were any. Their files stay until the next state is on disk, which has to be before new
         ones are added.
         """
-        used = {0} | {near[0] for beta in betas if (near := self.nearest(beta)) is not None}
+        used = {0} | {place for place, _ in self.nearest(betas)}
         before = len(self.anchors)
         self.anchors = [anchor for place, anchor in enumerate(self.anchors) if place in used]
         return len(self.anchors) < before
@@ -218,14 +248,14 @@ class Subspace:
         """Go back to a state that was described."""
         if saved["width"]:
             self.gram = str(self.folder / saved["gram"])
-            self.basis = np.array(load_array(self.folder / self._beside("basis")))
-            self.errors = np.array(load_array(self.folder / self._beside("errors")))
+            self.width = int(saved["width"])
             self.double = bool(saved["double"])
             self.blocks = [
                 Block((int(one["columns"][0]), int(one["columns"][1])), self._found(one["groups"]), bool(one["single"]))
                 for one in saved["blocks"]
             ]
             self.probed = self._found(saved["probed"])
+            run_tasks("project", [self.projecting()], own=[self.targets])
         for anchor in saved["anchors"]:
             tiles = tuple((int(i), int(j)) for i, j in anchor["tiles"])
             total = StoredSum(self._stem(anchor["number"]), tiles, for_sums(self.training.square))
@@ -234,19 +264,15 @@ class Subspace:
     def _found(self, groups: Any) -> Groups:
         return tuple((str(self.folder / name), tuple(kernels)) for name, kernels in groups)
 
-    def _beside(self, what: str) -> str:
-        """The name of what belongs to the present G."""
-        return Path(self.gram).name.replace("gram", what)
-
     def remove_stale(self) -> None:
         """Delete bases, Gram matrices, products and anchors that the state on disk does not name any more."""
         known = {anchor.number for anchor in self.anchors}
         for path in self.folder.glob("anchor-*.npy"):
             if int(path.name.split("-")[1]) not in known:
                 path.unlink()
-        kept = {Path(self.gram).name, self._beside("basis"), self._beside("errors")}
+        kept = {Path(self.file(what)).name for what in _OF_A_ROUND}
         kept |= {Path(path).name for block in self.blocks for path, _ in block.groups}
-        for what in ("basis", "gram", "errors", "products"):
+        for what in (*_OF_A_ROUND, "products"):
             for path in self.folder.glob(f"{what}-*.npy"):
                 if path.name not in kept:
                     path.unlink()
@@ -294,20 +320,24 @@ class Unsolved:
     space: int
     anchor: int
     ridge: float
-    columns: Float
+    columns: Strips
     worth: float = -1.0
 
 
-def anchor_bytes(space: Subspace, n_columns: int) -> int:
-    """Memory that solving by an anchor of a space takes: the factor, and vectors of double precision."""
-    square = space.training.square
-    m = square.view.shape[1]
+def anchor_bytes(view: View, n_columns: int) -> int:
+    """Memory that solving by an anchor takes, of training samples that are a view: the factor, and double vectors."""
+    m = view.shape[1]
     # Where the steps take some of the rows after centering, what they had before is made whole, and copied.
-    matrices = 1 if not square.view.takes_samples else 3
-    return 4 * len(square.view.rows) ** 2 * matrices + 8 * m * n_columns * 6
+    matrices = 1 if not view.takes_samples else 3
+    return 4 * len(view.rows) ** 2 * matrices + 8 * m * n_columns * 6
 
 
-def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> list[tuple[Float, Float]]:
+def basis_task_bytes(n_kernels: int, width: int) -> int:
+    """Memory of a task that maps a space's G, and holds a few matrices of its side."""
+    return 8 * width**2 * (n_kernels + 4)
+
+
+def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> list[tuple[Strips, Float]]:
     """Of each M⁻¹X about, and bounds of xᵀM⁻¹x of each column x, infinite where they are not wanted.
 
     One factorization serves all that have space, anchor and ridge in common. Where a factor does not fit a task side by
@@ -319,8 +349,8 @@ def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> 
     groups: dict[tuple[int, int, float], list[int]] = {}
     for position, item in enumerate(wanted):
         groups.setdefault((item.space, item.anchor, item.ridge), []).append(position)
-    asked = {key: _asked(key[2], [wanted[k] for k in some]) for key, some in groups.items()}
-    needed = max(anchor_bytes(spaces[key[0]], one.columns.shape[1]) for key, one in asked.items())
+    asked = {key: _asked(spaces[key[0]], key[2], [wanted[k] for k in some]) for key, some in groups.items()}
+    needed = max(anchor_bytes(spaces[key[0]].training.square.view, one.width) for key, one in asked.items())
     alone = needed > where.task_bytes
     # The ridges of one anchor share a task, which puts its sum together once, but leave work for every worker.
     most = max(1, len(groups) // (3 * where.slots)) if 2 * needed <= where.task_bytes else 1
@@ -339,13 +369,14 @@ def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> 
         solved = run_tasks("settle", work, own=own)
     result: list[Any] = [None] * len(wanted)
     for key, (x, bounds) in zip((key for part in parts for key in part), chain.from_iterable(solved), strict=True):
-        cuts = np.cumsum([wanted[k].columns.shape[1] for k in groups[key]])[:-1]
-        for k, piece, bound in zip(groups[key], np.split(x, cuts, axis=1), np.split(bounds, cuts), strict=True):
-            result[k] = piece, bound
+        ends = np.cumsum([0, *(wanted[k].columns.width for k in groups[key])]).tolist()
+        whole = Strips((x,), spaces[key[0]].training.n_train, (0, ends[-1]))
+        for k, (first, last) in zip(groups[key], pairwise(ends), strict=True):
+            result[k] = whole.part(first, last), bounds[first:last]
     return result
 
 
-def _asked(ridge: float, wanted: Sequence[Unsolved]) -> Asked:
+def _asked(space: Subspace, ridge: float, wanted: Sequence[Unsolved]) -> Asked:
     """What is asked of one factor."""
-    worth = [np.full(item.columns.shape[1], item.worth) for item in wanted]
-    return Asked(ridge, np.concatenate([item.columns for item in wanted], axis=1), np.concatenate(worth))
+    worth = np.concatenate([np.full(item.columns.width, item.worth) for item in wanted])
+    return Asked(ridge, tuple(item.columns for item in wanted), numbered(space.round_file(), 0), worth)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,13 +11,15 @@ import numpy as np
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.files.arrays import load_array, load_rows, save_array
-from dmkl.numerics.fisher import onto_sphere, uniform_weights
+from dmkl.numerics.fisher import uniform_weights
 from dmkl.numerics.triangle import refined_and_bounded, rough_factor
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import StoredSum
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
+from dmkl.solvers.fisher.subspace.strips import Strips, keep
 from dmkl.solvers.semidefinite import KernelFacts
+from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = [
     "Asked",
@@ -26,6 +28,7 @@ __all__ = [
     "SolveJob",
     "combined_products",
     "keep_products",
+    "residual_strip",
     "settle",
     "solve_points",
 ]
@@ -39,6 +42,11 @@ class ProductFiles:
     """Where K_jV of one fold lies: for each round its groups of kernels, each a file and the kernels in it."""
 
     rounds: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...]
+
+    def of(self, kernels: Sequence[int]) -> ProductFiles:
+        """Those of some kernels alone."""
+        wanted = set(kernels)
+        return ProductFiles(tuple(tuple((path, ks) for path, ks in some if wanted & set(ks)) for some in self.rounds))
 
     def strip(self, kernel: int, rows: slice) -> Array:
         """Some rows of K_jV, (rows, r)."""
@@ -78,11 +86,20 @@ class Keeping:
     ahead: str = ""
     known: ProductFiles | None = None
     double: tuple[tuple[tuple[int, int], ProductFiles], ...] = ()
+    results: str | None = None
+    """The beginning of the names of files for what comes back, where it is not to come back itself."""
 
 
 def keep_products(
+    products: Sequence[Array], *, keepings: Sequence[Keeping], kernels: tuple[int, ...], tasks_per_machine: int
+) -> list[tuple[Float | str, Float | str | None]]:
+    """Keep the products of some kernels with several blocks; what `_kept` returns of each."""
+    return [_kept(w, keeping, kernels, tasks_per_machine) for w, keeping in zip(products, keepings, strict=True)]
+
+
+def _kept(
     products: Array, keeping: Keeping, kernels: tuple[int, ...], tasks_per_machine: int
-) -> tuple[Float, Float | None]:
+) -> tuple[Float | str, Float | str | None]:
     """Write the products of some kernels to disk; VᵀW_j, (kernels, r, b), comes back, and ZᵀE_j, (kernels, s, b).
 
     With W_j in single precision VᵀW_j is that of the products in double precision wherever V has some: (K_jV)ᵀU.
@@ -104,7 +121,8 @@ def keep_products(
                 cross[place, start:stop] = files.strip(kernel, slice(0, m)).T @ u
             if probes is not None and keeping.known is not None:
                 errors.append(probes.T @ double - keeping.known.strip(kernel, slice(0, m)).T @ u)
-    return cross, np.stack(errors) if errors else None
+    cross_file, errors_file = (keeping.results and f"{keeping.results}-{what}.npy" for what in ("cross", "errors"))
+    return keep(cross, cross_file), keep(np.stack(errors), errors_file) if errors else None
 
 
 # --- reduced problems --------------------------------------------------------------------------------------------
@@ -118,8 +136,8 @@ class SolveJob:
     ----------
     point
         Its number.
-    p
-        Its norm.
+    weights
+        The weights that may be.
     beta
         Where to start, (n,); the neighbor solved before it where None.
     tol
@@ -129,35 +147,37 @@ class SolveJob:
     """
 
     point: int
-    p: float
+    weights: WeightSet
     beta: Float | None
     tol: float
     kernels: Index | None = None
 
 
 def solve_points(
-    gram: str, lam: float, facts: KernelFacts, work: tuple[Float, Float, list[SolveJob]]
+    files: tuple[str, str, str], columns: tuple[int, int], lam: float, facts: KernelFacts, jobs: list[SolveJob]
 ) -> list[tuple[int, ReducedSolution]]:
     """Solve points of one fold, target and λ one after another, each from where it was or from the one before it.
 
     Parameters
     ----------
-    gram
-        The file of G.
+    files
+        Those of G, N = VᵀV, and VᵀH of all targets side by side.
+    columns
+        The first column of this target, and the one after its last.
     facts
         What is known of the kernels.
-    work
-        N = VᵀV, VᵀH, and the points.
+    jobs
+        The points.
     """
-    inner, target, jobs = work
-    g = load_array(gram)  # all tasks of a machine share these pages
+    g, inner, targets = map(load_array, files)  # all tasks of a machine share these pages
+    target = np.ascontiguousarray(targets[:, slice(*columns)])
     found: list[tuple[int, ReducedSolution]] = []
     near = uniform_weights(len(g), 2.0)
     # One thread each: the problems are too small for more, which would wait for one another.
     with pinned_blas(1):
         for job in jobs:
             start = near if job.beta is None else job.beta
-            solution = _solved(job, start, ReducedProblem(g, inner, target, lam, job.p), facts)
+            solution = _solved(job, start, ReducedProblem(g, inner, target, lam, job.weights), facts)
             near = solution.beta
             found.append((job.point, solution))
     return found
@@ -167,7 +187,7 @@ def _solved(job: SolveJob, start: Float, problem: ReducedProblem, facts: KernelF
     """One point, from a start over all kernels; its weights are over all kernels too."""
     every = np.arange(len(start))
     chosen = every if job.kernels is None else job.kernels
-    first = np.ones(len(chosen)) if np.isinf(job.p) else onto_sphere(start[chosen], job.p)
+    first = job.weights.start(len(chosen), start[chosen])
     if job.kernels is not None:
         problem = replace(problem, gram=problem.gram[chosen])
     solution = solve_reduced(problem, first, job.tol, facts.select(job.kernels))
@@ -182,17 +202,58 @@ def _solved(job: SolveJob, start: Float, problem: ReducedProblem, facts: KernelF
 
 
 def combined_products(
-    files: ProductFiles, rows: slice, weights: Float, coefficients: Float, *, tasks_per_machine: int
-) -> Float:
+    files: ProductFiles, rows: slice, path: str | None, weights: Float, coefficients: Float, *, tasks_per_machine: int
+) -> Float | str:
     """Σ_j w_jk K_jV z_k for every column k over some rows: each K_jV is read once for all columns.
 
     Parameters
     ----------
+    path
+        The file that keeps them, where there is one.
     weights
         (n, k)
     coefficients
         z, (r, k)
     """
+    return keep(_combined(files, rows, weights, coefficients, tasks_per_machine), path)
+
+
+def residual_strip(
+    files: ProductFiles,
+    rows: slice,
+    path: str | None,
+    basis: str,
+    weights: Float,
+    coefficients: Float,
+    lams: Float,
+    chosen: Index,
+    targets: Float,
+    *,
+    tasks_per_machine: int,
+) -> tuple[Float | str, Float]:
+    """R = H − ½Va − (1/2λ) Σ_j β_j K_jV a over some rows, and the sum of the squares in each column, (k,).
+
+    Parameters
+    ----------
+    path
+        The file that keeps R, where there is one.
+    basis
+        The file of V.
+    weights, coefficients, lams
+        β (n, k), a (r, k) and λ (k,) of each column.
+    chosen
+        Which column of the targets each is of, (k,).
+    targets
+        H over these rows, (rows, all columns of all targets).
+    """
+    products = _combined(files, rows, weights, coefficients, tasks_per_machine)
+    with pinned_blas(blas_threads(tasks_per_machine)):
+        alpha = load_array(basis)[rows] @ coefficients
+    residual = targets[:, chosen] - 0.5 * alpha - products / (2.0 * lams)
+    return keep(residual, path), np.sum(residual * residual, axis=0)
+
+
+def _combined(files: ProductFiles, rows: slice, weights: Float, coefficients: Float, tasks_per_machine: int) -> Float:
     total = np.zeros((rows.stop - rows.start, coefficients.shape[1]))
     with pinned_blas(blas_threads(tasks_per_machine)):
         for j in np.flatnonzero(np.any(weights, axis=1)):
@@ -217,18 +278,30 @@ class Asked:
     ridge
         ρ
     columns
-        X, (m, k).
+        X, (m, k), side by side.
+    path
+        The file that keeps M⁻¹X, where there is one.
     worth
         (k,), what xᵀM⁻¹x must be at most, by the first solution, for its bound to be worth the products in double
         precision that it takes.
     """
 
     ridge: float
-    columns: Float
+    columns: tuple[Strips, ...]
+    path: str | None
     worth: Float
 
+    @property
+    def width(self) -> int:
+        """Columns, k."""
+        return len(self.worth)
 
-def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> list[tuple[Float, Float]]:
+    def __sizeof__(self) -> int:
+        # By its size it is decided how it travels to a worker.
+        return sum(part.held_bytes for part in self.columns)
+
+
+def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> list[tuple[Float | str, Float]]:
     """M⁻¹X about, (m, k), and the bounds, (k,), for each ridge; infinite where they are not worth it.
 
     The factors are in single precision, 4·m² bytes, and twice that where one task has several ridges: the sum is put
@@ -241,13 +314,14 @@ def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> lis
         matrix = _copies(single) if len(asked) > 1 else single
         for one in asked:
             solve = rough_factor(matrix, one.ridge)
-            solved, bounds = solve(one.columns), np.full(one.columns.shape[1], np.inf)
-            promising = np.sum(solved * one.columns, axis=0) <= one.worth
+            columns = np.concatenate([part.array() for part in one.columns], axis=1)
+            solved, bounds = solve(columns), np.full(one.width, np.inf)
+            promising = np.sum(solved * columns, axis=0) <= one.worth
             if promising.any():
-                exact, b = exact or SumColumns(anchor), one.columns[:, promising]
+                exact, b = exact or SumColumns(anchor), columns[:, promising]
                 refined = refined_and_bounded(solved[:, promising], solve, exact.product, one.ridge, b)
                 solved[:, promising], bounds[promising] = refined
-            found.append((solved, bounds))
+            found.append((keep(solved, one.path), bounds))
     return found
 
 

@@ -1,0 +1,217 @@
+"""Where things lie: in a folder of this machine, or at a URL in an object store, which fsspec reads and writes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from dmkl.errors import DmklError, InputError, StoreError, one_line
+
+__all__ = ["Place", "Url", "as_place", "files_in", "is_url", "local_path", "storage_options"]
+
+
+@dataclass(frozen=True)
+class Url:
+    """A place in an object store, with those methods of a path that are used of places.
+
+    There is no renaming, and no folder: a "folder" is what the names of some objects begin with. An object is written
+    whole or not at all. No method takes what was listed before for what is there now.
+    """
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __truediv__(self, name: str) -> Url:
+        return Url(f"{self.text}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.text.rsplit("/", 1)[-1]
+
+    @property
+    def parent(self) -> Url:
+        """The folder that it is in."""
+        return Url(self.text.rsplit("/", 1)[0])
+
+    def with_name(self, name: str) -> Url:
+        """Another place beside this one."""
+        return self.parent / name
+
+    def exists(self) -> bool:
+        """Whether there is an object of this name, or a folder."""
+        with self._reached() as (fs, path):
+            return bool(fs.exists(path))
+
+    def is_file(self) -> bool:
+        """Whether there is an object of this name."""
+        with self._reached() as (fs, path):
+            return bool(fs.isfile(path))
+
+    def read_bytes(self) -> bytes:
+        """An object; FileNotFoundError if there is none."""
+        with self._reached() as (fs, path):
+            return bytes(fs.cat_file(path))
+
+    def write_bytes(self, data: bytes, *, new: bool = False) -> None:
+        """Write an object in one step; where `new`, raise FileExistsError if there is one."""
+        with self._reached() as (fs, path):
+            try:
+                fs.pipe_file(path, data, mode="create" if new else "overwrite")
+            except (NotImplementedError, OSError) as error:
+                told = str(error).casefold()
+                if new and "pre-condition" in told:
+                    raise FileExistsError(str(self)) from error
+                if new and (isinstance(error, NotImplementedError) or "not implemented" in told):
+                    msg = (
+                        f"{self} cannot be written: this object store cannot write an object only where there is none "
+                        "(If-None-Match), which keeps two writers apart; write to a folder, and copy it there"
+                    )
+                    raise StoreError(msg) from error
+                raise
+
+    def modified(self) -> Any:
+        """When an object was written; FileNotFoundError if there is none."""
+        with self._reached() as (fs, path):
+            return fs.modified(path)
+
+    def files(self) -> dict[str, int]:
+        """The objects of a folder by their names in it, and their bytes."""
+        with self._reached() as (fs, path):
+            found = fs.find(path, detail=True)
+            return {name.removeprefix(path).lstrip("/"): int(entry["size"]) for name, entry in found.items()}
+
+    def remove(self, names: list[str]) -> None:
+        """Remove objects of a folder by their names in it."""
+        with self._reached() as (fs, path):
+            if names:
+                fs.rm([f"{path}/{name}" for name in names])
+
+    def unlink(self, *, missing_ok: bool = False) -> None:
+        """Remove an object."""
+        with self._reached() as (fs, path):
+            if not missing_ok or fs.exists(path):
+                fs.rm_file(path)
+
+    def upload(self, folder: Path, names: list[str]) -> None:
+        """Write files of a local folder as objects of this one, side by side."""
+        with self._reached() as (fs, path):
+            if names:
+                fs.put([str(folder / name) for name in names], [f"{path}/{name}" for name in names])
+
+    def copy_from(self, other: Url, names: list[str]) -> None:
+        """Copy objects of another folder of the same store into this one, side by side, where they lie."""
+        with self._reached() as (fs, path), other._reached() as (_, theirs):
+            if names:
+                fs.copy([f"{theirs}/{name}" for name in names], [f"{path}/{name}" for name in names])
+
+    @contextmanager
+    def _reached(self) -> Iterator[tuple[Any, str]]:
+        """The file system of fsspec and the path in it; what keeps it from answering is told in a line."""
+        from fsspec.core import url_to_fs
+
+        try:
+            yield url_to_fs(self.text, **storage_options())
+        except (DmklError, FileNotFoundError, FileExistsError):
+            raise
+        except ImportError as error:
+            msg = f"{self} needs a package that is not installed: {one_line(error)}; for s3://, pip install 'dmkl[s3]'"
+            raise InputError(msg) from error
+        except Exception as error:  # of each implementation its own
+            if "Protocol not known" in str(error):
+                kind = self.text.split("://", 1)[0]
+                msg = (
+                    f"{kind}:// is nothing that fsspec knows ({self}); give a folder, or a URL such as s3://bucket/name"
+                )
+                raise InputError(msg) from error
+            msg = (
+                f"{self} cannot be read or written: {one_line(error)}; look whether its bucket, the endpoint (such as "
+                "AWS_ENDPOINT_URL) and the credentials are right here"
+            )
+            raise StoreError(msg) from error
+
+
+Place = Path | Url
+_LOST_SLASH = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+:)/(?=[^/])")
+"""What a path makes of the beginning of a URL."""
+
+
+def is_url(path: object) -> bool:
+    """Whether a path is a URL, but for those of local files."""
+    text = str(path)
+    return "://" in text and not text.startswith("file://")
+
+
+def as_place(path: str | os.PathLike[str] | Url) -> Place:
+    """The place that a path or a URL means; a local one is absolute.
+
+    Raises
+    ------
+    InputError
+        If it is a URL of a whole bucket, or was made a path of, which loses a slash.
+    """
+    if isinstance(path, Url):
+        return path
+    text = os.fspath(path)
+    if text.startswith("file://"):
+        text = unquote(text.removeprefix("file://"))
+    if not is_url(text):
+        if _LOST_SLASH.match(text):  # a folder named "s3:" is never meant
+            msg = f"{text} is a URL that has lost a slash, as in a pathlib.Path; give it as text, such as s3://bucket/name"
+            raise InputError(msg)
+        return Path(text).expanduser().absolute()
+    text = text.rstrip("/")
+    if "/" not in text.split("://", 1)[1]:
+        msg = f"{text} is a whole bucket; name something in it, such as {text}/name"
+        raise InputError(msg)
+    return Url(text)
+
+
+def files_in(place: Place) -> dict[str, int]:
+    """All files of a folder, or objects, by their names in it, and their bytes."""
+    if isinstance(place, Url):
+        return place.files()
+    files = [file for file in place.rglob("*") if file.is_file()]
+    return {file.relative_to(place).as_posix(): file.stat().st_size for file in files}
+
+
+def local_path(path: str | os.PathLike[str], what: str, way_out: str = "") -> Path:
+    """A path of this machine, for what cannot lie in an object store.
+
+    Raises
+    ------
+    InputError
+        If it is a URL; `what` and `way_out` are the words for it.
+    """
+    text = _LOST_SLASH.sub(r"\1//", os.fspath(path))
+    if is_url(text):
+        way_out = way_out or "copy it. Kernel sets, models, results of searches and predictions may be at URLs"
+        msg = f"{text} is a URL, and {what} has to be a file or folder of this machine; {way_out}"
+        raise InputError(msg)
+    return Path(path)
+
+
+def storage_options() -> dict[str, Any]:
+    """What fsspec is told of every URL beside its own configuration: the setting ``dmkl.storage``.
+
+    Raises
+    ------
+    InputError
+        If the setting is no mapping.
+    """
+    from dmkl import settings  # which imports Dask
+
+    found = settings.get("storage")
+    if not isinstance(found, Mapping):
+        msg = f"dmkl.storage must be a mapping of options for fsspec, such as {{'endpoint_url': …}}, got {found!r}"
+        raise InputError(msg)
+    # What other processes write meanwhile has to be seen.
+    return {"use_listings_cache": False, **found}

@@ -1,0 +1,337 @@
+"""`dmkl.report`: what is told of each kind of model and result."""
+
+from __future__ import annotations
+
+import json
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from dmkl.analysis.result import Analysis
+from dmkl.errors import InputError
+from dmkl.estimators.learner import KernelLearner
+from dmkl.estimators.saving import decode
+from dmkl.files.writing import write_whole
+from dmkl.inference.finding import Finding
+from dmkl.reports.page import Page, Section, render
+from dmkl.searching.evaluation import EvaluationResult
+from dmkl.searching.result import SearchResult
+from dmkl.searching.texts import count, told, value_told
+
+__all__ = ["report"]
+
+_TOO_GOOD = (
+    "The best score of a search is too good: it is the best of many, on rows that chose it. dmkl.evaluate estimates "
+    "how good the same search is on new samples."
+)
+
+
+def report(found: Any, path: str | Path | None = None) -> str:
+    """Write a model or a result as one page of HTML that stands alone.
+
+    It tells what was asked and of which data, the answer in a sentence, what a reader must know before believing it,
+    tables, figures, certificates, and how to do it again. Figures are part of the page; it needs no other file.
+
+    Parameters
+    ----------
+    found
+        A fitted model, a `SearchResult`, an `EvaluationResult`, an `Analysis`, or what the tests and analyses of
+        weights have found.
+    path
+        Where the page is written, replacing what is there; nowhere where None.
+
+    Returns
+    -------
+    str
+        The page.
+
+    Raises
+    ------
+    InputError
+        If there is no report of such an object, or a model is not fitted.
+    """
+    text = render(page_of(found))
+    if path is not None:
+        write_whole(Path(path), text.encode())
+    return text
+
+
+@singledispatch
+def page_of(found: Any) -> Page:
+    """What is told of a model or a result."""
+    msg = (
+        f"there is no report of a {type(found).__name__}; give a fitted model, or what dmkl.search, dmkl.evaluate, "
+        "dmkl.analyze and their like return"
+    )
+    raise InputError(msg)
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+@page_of.register
+def _model(model: KernelLearner) -> Page:
+    model._check_fitted()
+    weights = model.weights_.transpose("kernel", ...)
+    each = np.abs(weights.values.reshape(len(model.kernel_names_), -1)).mean(axis=1)
+    n_used = int(np.count_nonzero(each))
+    leading = [model.kernel_names_[j] for j in np.argsort(-each, kind="stable")[:3]]
+    gap = float(np.max(np.asarray(model.gap_)))
+    proven = f"; no other weights have an objective better by more than {gap:.2g} of it" if np.isfinite(gap) else ""
+    answer = f"{n_used} of {count(len(each), 'kernel')} have weight, most of all {', '.join(leading[:n_used])}{proven}."
+    facts = {
+        "model": type(model).__name__,
+        "parameters": told(_changed(model)) or "all at their defaults",
+        "learns": model.kind_ + (f": {', '.join(map(str, model.classes_))}" if len(model.classes_) else ""),
+        "training samples": f"{model.n_features_in_:,}",
+        "status": model.status_,
+        "passes": f"{model.n_passes_:g}" if hasattr(model, "n_passes_") else "as part of a search",
+    }
+    frame = pd.DataFrame(weights.values.reshape(len(each), -1), columns=_columns(weights))
+    frame.insert(0, "kernel", list(model.kernel_names_))
+    frame = frame.iloc[np.argsort(-each, kind="stable")]
+    sections = [
+        Section("Weights", table=frame, figure=model.plot_weights(), caption="Weight of each kernel."),
+        *_weight_map(model),
+        *_convergence(model),
+        _again([f"model = dmkl.{_call(model)}", "model.fit(K)"]),
+    ]
+    notes = () if np.isfinite(gap) else ("Nothing is proven of these weights: the problem has no certificate.",)
+    told_open = (model.status_,) if np.isfinite(gap) and gap > getattr(model, "tol", np.inf) else ()
+    return Page(
+        f"{type(model).__name__} on {count(len(each), 'kernel')}", answer, facts, (*notes, *told_open), tuple(sections)
+    )
+
+
+def _weight_map(model: KernelLearner) -> list[Section]:
+    several = [str(dim) for dim in model.weights_.dims if dim != "kernel" and model.weights_.sizes[dim] > 1]
+    if not several:
+        return []
+    return [Section(f"Weights by {several[0]}", figure=model.plot_weight_map(), caption="Weight of each kernel.")]
+
+
+def _convergence(model: KernelLearner) -> list[Section]:
+    if "gap" not in model.history_ or model.history_.sizes["iteration"] < 2:
+        return []
+    figure = model.plot_convergence()
+    return [Section("Certificate", figure=figure, caption="The proven relative gap after each step.")]
+
+
+def _columns(weights: xr.DataArray) -> list[str]:
+    if weights.ndim == 1:
+        return ["weight"]
+    names = weights.stack(other=weights.dims[1:])["other"].values
+    return [" ".join(map(str, np.atleast_1d(np.array(name, dtype=object)))) for name in names]
+
+
+# --- searches and evaluations ----------------------------------------------------------------------------------------
+
+
+@page_of.register
+def _search(found: SearchResult) -> Page:
+    scores, attrs = found.scores, found.scores.attrs
+    lines = found.summary().splitlines()
+    chosen = [line.strip() for line in lines[1:] if not line.startswith("Time:") and " fits (" not in line]
+    answer = f"{'. '.join(chosen)}."
+    facts = {
+        "searched": " × ".join(f"{name} = {_range(values)}" for name, values in found.grid.items()),
+        "folds": ", ".join(map(str, scores["fold"].values.tolist())),
+        "measure": str(attrs["scoring"]),
+        "kernels": f"{scores.sizes['kernel']:,}",
+        "took": f"{count(found.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, dmkl {attrs['created_by'].split()[-1]}",
+    }
+    sections = [
+        Section(
+            "Scores",
+            (lines[-2] if lines[-1].startswith("Time:") else lines[-1],),
+            found.table(),
+            found.plot_scores(),
+            "Mean validation scores over the grid; a ring marks the choice.",
+        ),
+        Section(
+            "Weights", figure=found.plot_weights(), caption="Kernel weights of the chosen point, a dot for each fold."
+        ),
+        *_over_p(found),
+        *_baselines(found),
+        _again([f"K = dmkl.open(...)  # {scores.sizes['kernel']} kernels", _search_call(found)]),
+    ]
+    notes = [_TOO_GOOD, *_ends(found)]
+    n_open = int(np.sum(scores["status"].values == 3))
+    if n_open:
+        gap = float(scores["gap"].max())
+        notes.append(f"{count(n_open, 'fit')} of {scores['status'].size} ended open, with gaps up to {gap:.2g}.")
+    return Page(f"Search of {attrs['estimator']}", answer, facts, tuple(notes), tuple(sections))
+
+
+def _range(values: list[Any]) -> str:
+    told_values = [value_told(value) for value in values]
+    return (
+        ", ".join(told_values) if len(values) <= 6 else f"{told_values[0]} … {told_values[-1]} ({len(values)} values)"
+    )
+
+
+def _ends(found: SearchResult) -> list[str]:
+    """Parameters whose chosen value is the first or the last of those searched, where that says something."""
+    if found.choosers:
+        return []
+    notes = []
+    for name in ("lam", "C"):
+        values = found.grid.get(name, [])
+        if len(values) > 2 and found.best_params_[name] in (min(values), max(values)):
+            chosen = value_told(found.best_params_[name])
+            notes.append(f"The chosen {name} = {chosen} is at the end of those searched: search beyond it.")
+    return notes
+
+
+def _over_p(found: SearchResult) -> list[Section]:
+    if len(found.grid.get("p", [])) < 2:
+        return []
+    return [Section("Weights over p", figure=found.plot_weights_over(), caption="From few kernels to all alike.")]
+
+
+def _baselines(found: SearchResult) -> list[Section]:
+    """The baselines, where the search has fitted them."""
+    baselines = found.baselines
+    if baselines is None:
+        return []
+    fitted_at = ("Each with its own best parameters, by the same rows as the choice.",)
+    return [Section("Baselines", fitted_at, baselines.to_dataframe().reset_index())]
+
+
+@page_of.register
+def _evaluation(found: EvaluationResult) -> Page:
+    scores, attrs = found.scores, found.scores.attrs
+    first, *lines = found.summary().splitlines()
+    beside = found.beside()
+    facts = {
+        "evaluated": first.split(": ", 1)[-1],
+        "measures": ", ".join(found.measures),
+        "kernels": f"{scores.sizes['kernel']:,}",
+        "took": f"{count(found.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, {attrs['created_by']}",
+    }
+    weights = scores["weight"].mean([dim for dim in scores["weight"].dims if dim not in ("fold", "kernel")])
+    by_kernel = weights.transpose("kernel", "fold")
+    from dmkl.pictures import bars
+
+    figure = bars(
+        [str(name) for name in scores["kernel"].values],
+        by_kernel.mean("fold").values,
+        by_kernel.values,
+        f"kernel weight: mean of {scores.sizes['fold']} outer folds, a dot each",
+    )
+    sections = [
+        Section("Outer folds", tuple(line for line in lines[1:] if line not in beside), found.table()),
+        Section("Choices", ("How many outer folds chose each point.",), found.choices),
+        Section("Weights", figure=figure, caption="Kernel weights of the tested models."),
+        *_by_class(found),
+        _again([f"dmkl.evaluate({_estimator_call(attrs)}, K, grid=…, outer={scores.sizes['fold']})"]),
+    ]
+    notes = ("The standard error takes outer folds for independent; they share training samples, so it is too small.",)
+    return Page(
+        f"Evaluation of {attrs['estimator']}", f"{'. '.join([lines[0], *beside])}.", facts, notes, tuple(sections)
+    )
+
+
+def _by_class(found: EvaluationResult) -> list[Section]:
+    if "confusion" not in found.scores or "task" in found.scores.dims:
+        return []
+    matrix = found.confusion
+    frame = pd.DataFrame(matrix.values, columns=[str(name) for name in matrix["predicted"].values])
+    frame.insert(0, "true", matrix["true"].values.astype(str))
+    return [
+        Section("Classes", table=found.classes.to_dataframe().reset_index()),
+        Section(
+            "Which is taken for which",
+            ("Test samples of each true class (rows) by the predicted one.",),
+            frame,
+            found.plot_confusion(),
+            "Counts of test samples; recall and precision of each class.",
+        ),
+    ]
+
+
+# --- analyses and findings -------------------------------------------------------------------------------------------
+
+
+@page_of.register
+def _analysis(found: Analysis) -> Page:
+    first, *lines = found.summary().splitlines()
+    attrs = found.data.attrs
+    facts = {
+        "kernels": f"{len(found.names):,}",
+        "samples": f"{attrs['n_samples']:,}",
+        "steps before": attrs["steps"] or "none",
+        "alignments": attrs["method"],
+    }
+    sections = [
+        Section(
+            "Alignments",
+            tuple(lines),
+            figure=found.plot_alignment(),
+            caption="Kernels that are alike lie side by side.",
+        ),
+        Section("Pairs that are alike", table=found.pairs()),
+    ]
+    if "target_alignment" in found.data:
+        picture = found.plot_targets()
+        sections.append(
+            Section("Fit to the labels", figure=picture, caption="How well each kernel alone fits the labels.")
+        )
+    sections.append(Section("Kernels", table=found.table().reset_index()))
+    return Page("Kernels beside one another", f"{first}.", facts, (), tuple(sections))
+
+
+@page_of.register
+def _finding(found: Finding) -> Page:
+    first, *lines = found.summary().splitlines()
+    shown = {"passes": f"{found.n_passes_:g}", "made by": str(found.data.attrs["created_by"])}
+    sections = []
+    if hasattr(found, "plot"):
+        sections.append(Section("Picture", figure=found.plot(), caption=first))
+    if hasattr(found, "table"):
+        sections.append(Section("Table", table=found.table().reset_index(drop=True)))
+    return Page(found.TITLE.capitalize(), " ".join([first, *lines]), shown, (), tuple(sections))
+
+
+# --- how to do it again ----------------------------------------------------------------------------------------------
+
+
+def _again(lines: list[str]) -> Section:
+    return Section("To do it again", code="\n".join(["import dmkl", "", *lines]))
+
+
+def _changed(model: KernelLearner) -> dict[str, Any]:
+    """Parameters that are not at their defaults."""
+    default = type(model)().get_params(deep=False)
+    return {name: value for name, value in model.get_params(deep=False).items() if repr(value) != repr(default[name])}
+
+
+def _call(model: KernelLearner) -> str:
+    given = ", ".join(f"{name}={_literal(value)}" for name, value in _changed(model).items())
+    return f"{type(model).__name__}({given})"
+
+
+def _literal(value: Any) -> str:
+    return 'float("inf")' if isinstance(value, float) and np.isinf(value) else repr(value)
+
+
+def _estimator_call(attrs: dict[str, Any]) -> str:
+    from dmkl.estimators.saving import models
+
+    kind = models().get(str(attrs["estimator"]))
+    if kind is None:
+        return f"dmkl.{attrs['estimator']}()"
+    default = kind().get_params(deep=False)
+    parameters = {name: decode(value) for name, value in json.loads(attrs["parameters"]).items()}
+    given = {name: value for name, value in parameters.items() if repr(value) != repr(default.get(name))}
+    return f"dmkl.{attrs['estimator']}({', '.join(f'{name}={_literal(value)}' for name, value in given.items())})"
+
+
+def _search_call(found: SearchResult) -> str:
+    grid = ", ".join(f'"{name}": [{", ".join(map(_literal, values))}]' for name, values in found.grid.items())
+    attrs, folds = found.scores.attrs, found.scores.sizes["fold"]
+    return f'dmkl.search({_estimator_call(attrs)}, K, grid={{{grid}}}, cv={folds}, scoring="{attrs["scoring"]}")'

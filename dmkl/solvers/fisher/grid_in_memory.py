@@ -1,0 +1,237 @@
+"""All points (p, λ) of many targets on kernels in memory: what a task of the solver "stacked" computes.
+
+With K(β) factored for each weighting that is tried, α and the slopes q are exact, and what is left to prove is F − S.
+Targets go through the grid together: their K(β), and their q_j = tr(K_j Σ_k α_kα_kᵀ)/4λ, are products of one matrix
+with the kernels as its rows, which costs a tenth of the products K_jα. The curvature, which needs these, is that of one
+target for all to begin with (targets that are permuted labels are much alike), and their own where that does not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
+
+from dmkl.arrays import Array, Float
+from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.fisher import dual_norm, onto_sphere, uniform_weights
+from dmkl.numerics.slope_model import weights_by_slopes
+from dmkl.solvers.masters import newton_master
+from dmkl.solvers.semidefinite import KernelFacts, check_forms
+from dmkl.solvers.weight_sets.balls import Ball
+
+__all__ = ["Solved", "solve_grid"]
+
+_OWN = 3
+"""Weightings after which each target gets a curvature of its own."""
+_SHORTER = 0.3
+"""What is left of a step that did not raise S."""
+_LEAST = 1e-12
+"""Slopes are no smaller than this share of the largest, for their logarithms."""
+
+
+@dataclass(eq=False)
+class Solved:
+    """The best pair of a target at a point, and what is proven of it.
+
+    Parameters
+    ----------
+    beta, slopes
+        β and q, (n,).
+    objective, upper
+        S(α, β) and F(α).
+    residual_sq
+        ‖R‖², of the factor's rounding.
+    share
+        βᵀq/|S|, the part of S that the kernels make.
+    alpha
+        (m, c)
+    factor
+        The Cholesky factor of A, while the point is being solved.
+    scores
+        Of the held-out rows, (rows, c), once it is solved.
+    """
+
+    beta: Float
+    slopes: Float
+    objective: float
+    upper: float
+    residual_sq: float
+    share: float
+    alpha: Float
+    factor: Array | None
+    scores: Float | None = None
+
+    @property
+    def gap(self) -> float:
+        """(F − S + ‖R‖²)/|S|."""
+        return (max(self.upper - self.objective, 0.0) + self.residual_sq) / (abs(self.objective) or 1.0)
+
+    @property
+    def left(self) -> float:
+        """What is left relative to the part of S that the kernels make."""
+        return self.gap / self.share
+
+
+class _Stack:
+    """The kernels of a training set in memory, (n, rows, m): training rows first, then those held out."""
+
+    def __init__(self, kernels: Float, facts: KernelFacts) -> None:
+        self.n, rows, self.m = kernels.shape
+        self.facts = facts
+        self.square: Float = np.ascontiguousarray(kernels[:, : self.m])
+        self.held_out: Float = np.ascontiguousarray(kernels[:, self.m :]).reshape(self.n, (rows - self.m) * self.m)
+
+    def evaluate(self, betas: Float, targets: Sequence[Float], lam: float, p: float) -> list[Solved]:
+        """α, q and what they prove, of each target at its weights."""
+        n, m = self.n, self.m
+        flat = self.square.reshape(n, m * m)
+        sums = (betas @ flat).reshape(len(betas), m, m)
+        solved = [self._solve(total, h, lam) for total, h in zip(sums, targets, strict=True)]
+        outer = np.stack([alpha @ alpha.T for alpha, _, _ in solved]).reshape(len(solved), m * m)
+        slopes = outer @ flat.T / (4.0 * lam)
+        found = []
+        for beta, h, q, (alpha, factor, residual_sq) in zip(betas, targets, slopes, solved, strict=True):
+            size = float(np.sum(alpha * alpha))
+            check_forms(q, self.facts, size / (4.0 * lam))
+            linear, part = 0.25 * size - float(np.sum(h * alpha)), float(beta @ q)
+            objective = linear + part
+            share = min(1.0, max(part / abs(objective), float(np.finfo(np.float64).tiny)))
+            upper = linear + dual_norm(q, p)
+            found.append(Solved(beta.copy(), q, objective, upper, residual_sq, share, alpha, factor))
+        return found
+
+    def _solve(self, total: Float, h: Float, lam: float) -> tuple[Float, Array, float]:
+        """α, the factor of A, and ‖R‖², from K(β), which is used up."""
+        total *= 0.5 / lam
+        np.einsum("ii->i", total)[:] += 0.5
+        factor, failed = dpotrf(total.T)
+        if failed:
+            msg = (
+                f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
+                "samples. Run `dmkl check`; mend such kernels with repair='clip', 'flip' or 'shift', leave them out "
+                "with select(), or take a larger λ"
+            )
+            raise IndefiniteKernelError(msg)
+        alpha = dpotrs(factor, h)[0]
+        residual = h - total @ alpha
+        return alpha, factor, float(np.sum(residual * residual))
+
+    def curvature(self, at: Solved, lam: float) -> Float:
+        """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k), (n, n)."""
+        c = at.alpha.shape[1]
+        products = np.empty((self.m, self.n, c))
+        for j, kernel in enumerate(self.square):
+            np.matmul(kernel, at.alpha, out=products[:, j])
+        half = dtrtrs(at.factor, products.reshape(self.m, self.n * c), trans=1)[0]
+        rows = half.reshape(self.m, self.n, c).transpose(1, 0, 2).reshape(self.n, self.m * c)
+        return np.asarray(rows @ rows.T / (4.0 * lam**2))
+
+    def score(self, found: Sequence[Solved]) -> None:
+        """Σ_j β_j K_j α on the held-out rows of each."""
+        betas = np.stack([one.beta for one in found])
+        sums = (betas @ self.held_out).reshape(len(found), -1, self.m)
+        for one, total in zip(found, sums, strict=True):
+            one.scores = total @ one.alpha
+
+
+def solve_grid(
+    kernels: Float,
+    targets: Sequence[Float],
+    points: Sequence[tuple[float, float]],
+    tol: float,
+    max_steps: int,
+    facts: KernelFacts,
+) -> list[dict[tuple[float, float], Solved]]:
+    """Solve all points (p, λ) of some targets.
+
+    Parameters
+    ----------
+    kernels
+        (n, rows, m), the training rows first.
+    targets
+        H of each, (m, c).
+    points
+        Pairs (p, λ).
+    tol
+        What `Solved.left` is to be.
+    max_steps
+        Most weightings tried for a point.
+    facts
+        What is known of the kernels.
+
+    Raises
+    ------
+    IndefiniteKernelError
+        If I + K(β)/λ is not positive definite, or a form αᵀK_jα comes out negative.
+    """
+    stack = _Stack(kernels, facts)
+    found: list[dict[tuple[float, float], Solved]] = [{} for _ in targets]
+    known: dict[float, Float] = {}
+    # From small λ on, below which weights hardly change, and from equal weights to sparse ones.
+    for lam in sorted({lam for _, lam in points}):
+        near: Float | None = None
+        for p in sorted({p for p, at in points if at == lam}, reverse=True):
+            starts = known.get(p, near)
+            if starts is None:
+                starts = np.tile(uniform_weights(stack.n, p), (len(targets), 1))
+            starts = np.stack([onto_sphere(beta, p) for beta in starts])
+            solved = _solve_point(stack, targets, starts, p, lam, tol, max_steps)
+            stack.score(solved)
+            known[p] = near = np.stack([one.beta for one in solved])
+            for mine, one in zip(found, solved, strict=True):
+                mine[p, lam] = one
+    return found
+
+
+def _solve_point(
+    stack: _Stack, targets: Sequence[Float], starts: Float, p: float, lam: float, tol: float, max_steps: int
+) -> list[Solved]:
+    """One point of all targets, each by Newton steps with shortening, from its start."""
+    best = stack.evaluate(starts, targets, lam, p)
+    curvature = np.zeros((len(targets), stack.n, stack.n))
+    aims, shares = starts.copy(), np.ones(len(targets))
+    rose, step = list(range(len(targets))), 1
+    while left := [t for t, one in enumerate(best) if one.left > tol]:
+        if step >= max_steps or stack.n == 1 or np.isinf(p):
+            break
+        moved = [t for t in rose if t in left]
+        if moved and step == 1:
+            curvature[:] = stack.curvature(best[moved[0]], lam)
+        elif moved and step % _OWN == 0:
+            for t in moved:
+                curvature[t] = stack.curvature(best[t], lam)
+        if moved:
+            aims[moved] = _aims([best[t] for t in moved], curvature[moved], p)
+        tried = np.stack([_between(best[t].beta, aims[t], shares[t], p) for t in left])
+        rose = []
+        for t, one in zip(left, stack.evaluate(tried, [targets[t] for t in left], lam, p), strict=True):
+            if one.objective >= best[t].objective - 1e-13 * abs(one.objective):
+                best[t], shares[t] = one, 1.0
+                rose.append(t)
+            else:
+                shares[t] *= _SHORTER
+        step += 1
+    for one in best:
+        one.factor = None
+    return best
+
+
+def _aims(found: Sequence[Solved], curvature: Float, p: float) -> Float:
+    """Where the model of each has its optimum."""
+    if p == 1:
+        return np.stack(
+            [newton_master(one.slopes, c, one.beta, Ball(p)) for one, c in zip(found, curvature, strict=True)]
+        )
+    slopes = np.stack([np.maximum(one.slopes, _LEAST * float(one.slopes.max())) for one in found])
+    return weights_by_slopes(slopes, curvature, np.stack([one.beta for one in found]), p)
+
+
+def _between(beta: Float, aim: Float, share: float, p: float) -> Float:
+    """A share of the way: of weights for p = 1, where they may be zero, and of their logarithms otherwise."""
+    if p == 1:
+        return onto_sphere(beta + share * (aim - beta), p)
+    logs = np.log(np.maximum([beta, aim], np.finfo(np.float64).tiny))
+    return onto_sphere(np.exp(logs[0] + share * (logs[1] - logs[0])), p)

@@ -1,0 +1,245 @@
+"""MK-FDA of many targets with many points each, on kernels that fit the memory of a task: solver "stacked".
+
+Hundreds of unlike targets (permuted labels) fill the space of the training samples, so that a subspace for all of them
+would be as large as the kernels are. Where these fit in memory, one pass reads them, after the steps, into a file that
+all tasks of a machine map; each task then takes some targets of a training set through the whole grid (see
+`grid_in_memory`). Results of a task are on disk when it ends, and an interrupted run does not solve them again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dmkl.arrays import Float, Index
+from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.execute import check_shared, machine
+from dmkl.solvers.driver import drive
+from dmkl.solvers.fisher.grid_in_memory import Solved, solve_grid
+from dmkl.solvers.fisher.problem import FisherOptions
+from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.jobs import Context, Job, Training
+from dmkl.solvers.outcome import Outcome, Status, Step
+from dmkl.solvers.requests import EachProduct, Solver
+from dmkl.solvers.running import run_tasks
+from dmkl.solvers.semidefinite import KernelFacts
+from dmkl.solvers.weight_sets.balls import Ball
+
+__all__ = ["SOLVER", "fits"]
+
+_TARGETS = 16
+"""Targets of a task: more share more, fewer leave no slot idle."""
+_MATRICES = 3
+"""Matrices (m, m) that a task holds of each target, beside the kernels, which it holds twice: mapped, and cut."""
+_FINE = 0.01
+"""Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Chunk:
+    """Some targets of a training set, and their points."""
+
+    training: Training
+    kernels: Index | None
+    targets: list[Float]
+    points: list[tuple[float, float]]
+    numbers: list[dict[tuple[float, float], int]]
+    """Of each target the number of the job at each point."""
+
+
+def fits(jobs: Sequence[Job]) -> bool:
+    """Whether the weights are in balls, and the kernels of every training set fit a task, one set this process."""
+    if not all(isinstance(job.problem.weights, Ball) for job in jobs):
+        return False
+    where = machine()
+    return _task_bytes(jobs) <= where.task_bytes and _stack_bytes(jobs) <= where.total_bytes // 2
+
+
+def _stack_bytes(jobs: Sequence[Job]) -> int:
+    return max(8 * job.training.n_kernels * job.training.n_rows * job.training.n_train for job in jobs)
+
+
+def _task_bytes(jobs: Sequence[Job]) -> int:
+    square = max(8 * job.training.n_train**2 for job in jobs)
+    return 2 * _stack_bytes(jobs) + _MATRICES * _TARGETS * square
+
+
+def _check(jobs: Sequence[Job]) -> None:
+    if not all(isinstance(job.problem.weights, Ball) for job in jobs):
+        msg = (
+            "solver='stacked' learns weights in the ball of a norm alone; groups of kernels, prices and constraints "
+            "take another, such as solver='subspace'"
+        )
+        raise InputError(msg)
+    if not fits(jobs):
+        msg = (
+            f"solver='stacked' holds all kernels of a training set in a task, {_task_bytes(jobs) / 2**30:.3g} GiB, and "
+            f"{machine().task_bytes / 2**30:.3g} GiB are allowed; use solver='subspace', or set dmkl.memory higher"
+        )
+        raise MemoryBudgetError(msg)
+
+
+def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    chunks = _chunks(jobs)
+    outcomes: dict[int, Outcome] = {}
+    for some in _together(chunks):
+        outcomes |= _solve_some(some, jobs, options, context)
+    return [outcomes[number] for number in range(len(jobs))]
+
+
+def _chunks(jobs: Sequence[Job]) -> list[_Chunk]:
+    """The targets of each training set with the same kernels and points, some in a chunk; the same in every run."""
+    by_target: dict[tuple[int, bytes, int], dict[tuple[float, float], int]] = {}
+    for number, job in enumerate(jobs):
+        kernels = b"" if job.kernels is None else job.kernels.tobytes()
+        key = (id(job.training), kernels, id(job.problem.h))
+        by_target.setdefault(key, {})[job.problem.weights.p, job.problem.lam] = number
+    alike: dict[tuple[int, bytes, tuple[tuple[float, float], ...]], list[dict[tuple[float, float], int]]] = {}
+    for (training, kernels, _), numbers in by_target.items():
+        alike.setdefault((training, kernels, tuple(numbers)), []).append(numbers)
+    chunks = []
+    for (_, _, points), members in alike.items():
+        for first in range(0, len(members), _TARGETS):
+            some = members[first : first + _TARGETS]
+            mine = [jobs[next(iter(numbers.values()))] for numbers in some]
+            targets = [job.problem.h for job in mine]
+            chunks.append(_Chunk(mine[0].training, mine[0].kernels, targets, list(points), some))
+    return chunks
+
+
+def _together(chunks: Sequence[_Chunk]) -> list[list[tuple[int, _Chunk]]]:
+    """Chunks by their number, of as many training sets together as half of the memory has room for, one at least."""
+    room, together = machine().total_bytes // 2, list[list[tuple[int, _Chunk]]]()
+    held: set[int] = set()
+    taken = 0
+    for number, chunk in enumerate(chunks):
+        training = chunk.training
+        size = 0 if id(training) in held else 8 * training.n_kernels * training.n_rows * training.n_train
+        if not together or taken + size > room:
+            together.append([])
+            held, taken = set(), 0
+        together[-1].append((number, chunk))
+        held.add(id(training))
+        taken += size
+    return together
+
+
+def _solve_some(
+    chunks: Sequence[tuple[int, _Chunk]], jobs: Sequence[Job], options: FisherOptions, context: Context
+) -> dict[int, Outcome]:
+    """The outcomes of some chunks, by the number of the job; one pass."""
+    workspace = context.workspace
+    files = {number: None if workspace.temporary else workspace.path / f"outcome-{number}.npz" for number, _ in chunks}
+    missing = [(number, chunk) for number, chunk in chunks if (file := files[number]) is None or not file.exists()]
+    with tempfile.TemporaryDirectory(prefix="dmkl-kernels-") as folder:
+        stacks = _read([chunk.training for _, chunk in missing], Path(folder), context)
+        threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
+        steps = max(1, options.max_iter)
+        work = [
+            partial(
+                _solve_chunk,
+                stacks[id(chunk.training)],
+                chunk.kernels,
+                chunk.points,
+                (options.tol, steps, threads, context.duals),
+                chunk.training.facts.select(chunk.kernels),
+                files[number],
+            )
+            for number, chunk in missing
+        ]
+        solved = run_tasks("solve-stacked", work, own=[chunk.targets for _, chunk in missing])
+    arrays = dict(zip([number for number, _ in missing], solved, strict=True))
+    found: dict[int, Outcome] = {}
+    for number, chunk in chunks:
+        file = files[number]
+        mine = arrays[number] if number in arrays else load_arrays(file) if file is not None else {}
+        for t, numbers in enumerate(chunk.numbers):
+            for g, point in enumerate(chunk.points):
+                found[numbers[point]] = _outcome(mine, t, g, jobs[numbers[point]], options)
+    return found
+
+
+def _read(trainings: Sequence[Training], folder: Path, context: Context) -> dict[int, Path]:
+    """Write the kernels of each training set to a file, (n, rows, m) after the steps; one pass for all."""
+    distinct = list({id(training): training for training in trainings}.values())
+    if not distinct:
+        return {}
+    check_shared(folder, "where kernels are kept in memory", "set TMPDIR to a folder that all machines share")
+    products, _ = drive([(one.whole, _products(one.n_train)) for one in distinct], tally=context.tally)
+    files = {}
+    for place, one in enumerate(distinct):
+        files[id(one)] = folder / f"kernels-{place}.npy"
+        np.save(files[id(one)], products[place])
+        products[place] = np.zeros((0, 0, 0))
+    return files
+
+
+def _products(m: int) -> Solver[Float]:
+    products: Float = yield EachProduct(np.eye(m))
+    return products
+
+
+def _solve_chunk(
+    stack: Path,
+    kernels: Index | None,
+    points: list[tuple[float, float]],
+    how: tuple[float, int, int, bool],
+    facts: KernelFacts,
+    file: Path | None,
+    targets: list[Float],
+) -> dict[str, Float]:
+    """Solve some targets at all points; as arrays over (target, point), which are kept in a file where one is named."""
+    tol, steps, threads, duals = how
+    whole: Float = np.load(stack, mmap_mode="r")
+    with pinned_blas(threads):
+        solved = solve_grid(
+            np.asarray(whole) if kernels is None else whole[kernels], targets, points, _FINE * tol, steps, facts
+        )
+    rows: list[Solved] = [mine[point] for mine in solved for point in points]
+    shape = (len(targets), len(points))
+
+    def table(values: Sequence[Float | float]) -> Float:
+        stacked = np.array(values, dtype=np.float64)
+        return stacked.reshape(*shape, *stacked.shape[1:])
+
+    found = {
+        "weights": table([one.beta for one in rows]),
+        "objective": table([one.objective for one in rows]),
+        "upper": table([one.upper for one in rows]),
+        "gap": table([one.gap for one in rows]),
+        "left": table([one.left for one in rows]),
+        "scores": table([one.scores for one in rows if one.scores is not None]),
+    }
+    if duals:
+        found["dual"] = table([one.alpha for one in rows])
+    if file is not None:
+        save_arrays(file, found)
+    return found
+
+
+def _outcome(found: dict[str, Float], t: int, g: int, job: Job, options: FisherOptions) -> Outcome:
+    beta = found["weights"][t, g]
+    if job.kernels is not None:
+        wide = np.zeros(job.training.n_kernels)
+        wide[job.kernels] = beta
+        beta = wide
+    objective, upper, gap = (float(found[name][t, g]) for name in ("objective", "upper", "gap"))
+    status = Status.CERTIFIED if found["left"][t, g] <= options.tol else Status.ITERATIONS
+    dual = found["dual"][t, g] if "dual" in found else None
+    step = Step(beta, {"objective": objective, "upper": upper, "gap": gap})
+    return Outcome(status, beta, dual, objective, upper, gap, steps=[step], scores=found["scores"][t, g])
+
+
+SOLVER = FisherSolver(
+    "stacked",
+    "whole grids of many targets, a factor for each weighting; all kernels in the memory of a task",
+    _solve,
+    check=_check,
+)

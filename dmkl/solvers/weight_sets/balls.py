@@ -1,0 +1,270 @@
+"""Balls of norms: ‖β‖_p ≤ 1, and Σ_g ‖β_g‖_p ≤ 1 over groups of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import clarabel
+import numpy as np
+
+from dmkl.arrays import Float, Index
+from dmkl.numerics.fisher import dual_norm, norm, onto_sphere, steepest, uniform_weights
+from dmkl.solvers.cones import ConicProgram, Entries
+from dmkl.solvers.weight_sets.base import WeightSet
+
+__all__ = ["Ball", "GroupBall", "grouped"]
+
+_ABSENT = 1e-9
+"""Share of the largest weight below which what an interior point leaves of a sparse solution is made zero."""
+
+
+@dataclass(frozen=True)
+class Ball:
+    """‖β‖_p ≤ 1; S grows in every weight, so that solutions lie on the sphere."""
+
+    p: float
+
+    @property
+    def smooth(self) -> bool:
+        """See `WeightSet`."""
+        return self.p > 1
+
+    def decided(self, n: int) -> bool:
+        """See `WeightSet`."""
+        return n == 1 or bool(np.isinf(self.p))
+
+    def start(self, n: int, near: Float | None = None) -> Float:
+        """See `WeightSet`."""
+        return uniform_weights(n, self.p) if near is None or np.isinf(self.p) else onto_sphere(near, self.p)
+
+    def support(self, q: Float) -> float:
+        """See `WeightSet`: the dual norm."""
+        return dual_norm(q, self.p)
+
+    def steepest(self, q: Float) -> Float:
+        """See `WeightSet`."""
+        return steepest(q, self.p)
+
+    def select(self, kernels: Index) -> Ball:
+        """See `WeightSet`."""
+        return self
+
+    def units(self, n: int) -> Float:
+        """See `WeightSet`."""
+        return np.ones(n)
+
+    def program(self, n: int) -> ConicProgram:
+        """See `WeightSet`."""
+        return _program(self, n)
+
+    def add_to(self, program: ConicProgram, n: int) -> None:
+        """See `WeightSet`; `spares` of p are t_j ≥ β_j^p."""
+        p = self.p
+        program.at_most(_diagonal(n), np.zeros(n))
+        if np.isinf(p):
+            program.at_most(_diagonal(n, 1.0), np.ones(n))
+        elif p == 1:
+            program.at_most(_total(0, n), 1.0)
+        elif p == 2:
+            i, j, signs = _diagonal(n)
+            program.add((1 + i, j, signs), np.concatenate([[1.0], np.zeros(n)]), clarabel.SecondOrderConeT(n + 1))
+        else:
+            # Σ t_j ≤ 1 with (t_j, 1, β_j) in the power cone of exponent 1/p: t_j^(1/p) ≥ β_j.
+            program.at_most(_total(n, n), 1.0)
+            first = 3 * np.arange(n)
+            rows = np.append(first, first + 2), np.append(n + np.arange(n), np.arange(n)), np.full(2 * n, -1.0)
+            program.add(rows, np.tile([0.0, 1.0, 0.0], n), *[clarabel.PowerConeT(1.0 / p)] * n)
+
+    def spares(self, n: int) -> int:
+        """See `WeightSet`."""
+        return 0 if self.p in (1, 2) or np.isinf(self.p) else n
+
+    def settled(self, x: Float) -> Float:
+        """See `WeightSet`: on the sphere."""
+        return onto_sphere(_sparse(x) if self.p == 1 else x, self.p)
+
+    def polished(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
+        """See `WeightSet`."""
+        return aim if self.p == 1 or np.isinf(self.p) else _polished(aim, q, curvature, x, self.p)
+
+
+@dataclass(frozen=True)
+class GroupBall:
+    """Σ_g ‖β_g‖_p ≤ 1 with 1 < p ≤ ∞: few groups have weight, and what each has is spread over its kernels.
+
+    Parameters
+    ----------
+    p
+        The norm within groups.
+    groups
+        Positions of the kernels of each group; each kernel is in one.
+    """
+
+    p: float
+    groups: tuple[tuple[int, ...], ...]
+
+    smooth = False
+
+    def decided(self, n: int) -> bool:
+        """See `WeightSet`."""
+        return n == 1
+
+    def start(self, n: int, near: Float | None = None) -> Float:
+        """See `WeightSet`: every group as much."""
+        if near is not None:
+            return self.settled(near)
+        beta = np.zeros(n)
+        for group in self._members():
+            beta[group] = uniform_weights(len(group), self.p) / len(self.groups)
+        return beta
+
+    def support(self, q: Float) -> float:
+        """See `WeightSet`: the largest dual norm of a group."""
+        return max(dual_norm(q[group], self.p) for group in self._members())
+
+    def steepest(self, q: Float) -> Float:
+        """See `WeightSet`: the best weights of the best group."""
+        best = max(self._members(), key=lambda group: dual_norm(q[group], self.p))
+        beta = np.zeros(len(q))
+        beta[best] = steepest(q[best], self.p)
+        return beta
+
+    def select(self, kernels: Index) -> Ball | GroupBall:
+        """See `WeightSet`."""
+        place = {int(kernel): position for position, kernel in enumerate(kernels)}
+        kept = [[place[j] for j in group if j in place] for group in self.groups]
+        return grouped(self.p, [group for group in kept if group])
+
+    def units(self, n: int) -> Float:
+        """See `WeightSet`."""
+        return np.ones(n)
+
+    def program(self, n: int) -> ConicProgram:
+        """See `WeightSet`."""
+        return _program(self, n)
+
+    def add_to(self, program: ConicProgram, n: int) -> None:
+        """See `WeightSet`; the first spare variables are s_g ≥ ‖β_g‖_p."""
+        sizes = n + np.arange(len(self.groups))
+        program.at_most(_diagonal(n), np.zeros(n))
+        program.at_most(_total(n, len(self.groups)), 1.0)
+        last = n + len(self.groups)
+        for size, group in zip(sizes, self._members(), strict=True):
+            k = len(group)
+            each, own = np.arange(k), np.full(k, size)
+            if np.isinf(self.p) or k == 1:  # β_j ≤ s_g
+                signs = np.repeat([1.0, -1.0], k)
+                program.at_most((np.tile(each, 2), np.append(group, own), signs), np.zeros(k))
+            elif self.p == 2:
+                rows = np.append(0, 1 + each), np.append(size, group), np.full(k + 1, -1.0)
+                program.add(rows, np.zeros(k + 1), clarabel.SecondOrderConeT(k + 1))
+            else:
+                # Σ t_j ≤ s with (t_j, s, β_j) in the power cone of exponent 1/p: t_j s^(p−1) ≥ β_j^p.
+                t = last + each
+                columns = np.append(t, size)
+                program.at_most((np.zeros(k + 1, dtype=np.int64), columns, np.append(np.ones(k), -1.0)), 0.0)
+                triples = np.concatenate([3 * each, 3 * each + 1, 3 * each + 2])
+                entries = triples, np.concatenate([t, own, group]), np.full(3 * k, -1.0)
+                program.add(entries, np.zeros(3 * k), *[clarabel.PowerConeT(1.0 / self.p)] * k)
+                last += k
+
+    def spares(self, n: int) -> int:
+        """See `WeightSet`."""
+        powers = 0 if self.p == 2 or np.isinf(self.p) else sum(len(group) for group in self.groups if len(group) > 1)
+        return len(self.groups) + powers
+
+    def settled(self, x: Float) -> Float:
+        """See `WeightSet`: on the sphere, and groups that are all but zero made so."""
+        x = np.maximum(x, 0.0)
+        sizes = np.array([norm(x[group], self.p) for group in self._members()])
+        if not (total := float(_sparse(sizes).sum())) > 0:
+            return self.start(len(x))
+        beta = x / total
+        for size, group in zip(sizes, self._members(), strict=True):
+            if not size > _ABSENT * float(sizes.max()):
+                beta[group] = 0.0
+        return beta
+
+    def polished(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
+        """See `WeightSet`: an interior point is all there is."""
+        return aim
+
+    def _members(self) -> list[Index]:
+        return [np.array(group) for group in self.groups]
+
+
+def grouped(p: float, groups: Sequence[Sequence[int]]) -> Ball | GroupBall:
+    """Σ_g ‖β_g‖_p ≤ 1 over groups that divide all kernels.
+
+    Of p = 1, or of kernels that are a group each, that is ‖β‖_1 ≤ 1, and of one group ‖β‖_p ≤ 1.
+    """
+    if p == 1 or all(len(group) == 1 for group in groups):
+        return Ball(1.0)
+    if len(groups) == 1:
+        return Ball(p)
+    return GroupBall(p, tuple(tuple(int(j) for j in group) for group in groups))
+
+
+@lru_cache(maxsize=64)
+def _program(weights: WeightSet, n: int) -> ConicProgram:
+    """The set alone; making it takes longer than solving a small program over it, which a search does by thousands."""
+    program = ConicProgram(n + weights.spares(n))
+    weights.add_to(program, n)
+    return program
+
+
+def _diagonal(n: int, sign: float = -1.0) -> Entries:
+    return np.arange(n), np.arange(n), np.full(n, sign)
+
+
+def _total(first: int, n: int) -> Entries:
+    return np.zeros(n, dtype=np.int64), first + np.arange(n), np.ones(n)
+
+
+def _sparse(x: Float) -> Float:
+    return np.where(x > _ABSENT * float(x.max()), x, 0.0)
+
+
+_POLISHING = 5
+_PRESENT = 1e-6
+"""Share of the largest weight from which one takes part in polishing."""
+
+
+def _polished(aim: Float, q: Float, curvature: Float, beta: Float, p: float) -> Float:
+    """The solution of the quadratic model over the ball, 1 < p < ∞, to rounding, from one that is near it.
+
+    An interior point to within g in the objective is only to within √g in the weights, by steps that rounding changes.
+    Newton's method on what makes a solution optimal, over the weights that are not all but zero:
+
+        q − C(b − β) = μ b^(p−1),   Σ b^p = 1.
+    """
+    there = aim > _PRESENT * float(aim.max())
+    b, size = aim[there], float(np.sum(aim[~there] ** p))
+    fixed = (q - curvature[:, ~there] @ aim[~there] + curvature @ beta)[there]
+    inner = curvature[np.ix_(there, there)]
+    powers = b ** (p - 1.0)
+    mu = float((fixed - inner @ b) @ powers / (powers @ powers))
+    if mu <= 0:
+        return aim
+    error = np.inf
+    best = aim
+    for _ in range(_POLISHING):
+        powers = b ** (p - 1.0)
+        left = np.append(fixed - inner @ b - mu * powers, (np.sum(b * powers) + size - 1.0) / p)
+        if not (now := float(np.abs(left).max())) < 0.5 * error:
+            break
+        best, error = aim.copy(), now
+        best[there] = b
+        system = np.zeros((len(b) + 1, len(b) + 1))
+        system[:-1, :-1] = inner + np.diag(mu * (p - 1.0) * b ** (p - 2.0))
+        system[:-1, -1], system[-1, :-1] = powers, -powers
+        try:
+            step = np.linalg.solve(system, left)
+        except np.linalg.LinAlgError:  # powers of small weights that vanish
+            break
+        if not np.all(b + step[:-1] > 0.5 * b):
+            break
+        b, mu = b + step[:-1], mu + float(step[-1])
+    return onto_sphere(best, p)

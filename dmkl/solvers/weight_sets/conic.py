@@ -1,0 +1,218 @@
+"""Sets of weights that cones describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import clarabel
+import numpy as np
+
+from dmkl.arrays import Float, Index
+from dmkl.solvers.cones import ConicError, ConicProgram, Entries
+
+__all__ = ["CONES", "Cones", "ConicSet", "UnboundedSetError"]
+
+CONES: dict[str, Callable[..., object]] = {
+    "zero": clarabel.ZeroConeT,
+    "nonnegative": clarabel.NonnegativeConeT,
+    "second order": clarabel.SecondOrderConeT,
+    "semidefinite": clarabel.PSDTriangleConeT,
+    "exponential": clarabel.ExponentialConeT,
+    "power": clarabel.PowerConeT,
+    "powers": clarabel.GenPowerConeT,
+}
+"""The cones by name: Clarabel's own objects cannot be sent to another process."""
+
+
+def _scaled(shares: Sequence[float], n_rows: int) -> Float:
+    """Of the dual of a power cone: its first coordinates divided by the powers are in the cone."""
+    found = np.ones(n_rows)
+    found[: len(shares)] = 1.0 / np.asarray(shares)
+    return np.diag(found)
+
+
+def _dual(name: str, told: tuple[Any, ...]) -> tuple[int, Float | None]:
+    """Rows of a cone K, and M for which z is in its dual if and only if Mz is in K; None where K is its own dual."""
+    if name == "exponential":
+        # (x, y, z) with y exp(x/y) ≤ z, and in the dual −u exp(v/u) ≤ e w: y = −u, x = u − v, z = w.
+        return 3, np.array([[1.0, -1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    if name == "power":
+        return 3, _scaled([told[0], 1.0 - told[0]], 3)
+    if name == "powers":
+        return len(told[0]) + told[1], _scaled(told[0], len(told[0]) + told[1])
+    return told[0] * (told[0] + 1) // 2 if name == "semidefinite" else told[0], None
+
+
+class UnboundedSetError(ConicError):
+    """A set that has to be bounded is not."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cones:
+    """{β : b − Gx ∈ K for some x = (β, …)}, as plain data.
+
+    Parameters
+    ----------
+    n
+        Kernels.
+    rows
+        The entries of G, whose first n columns are those of β.
+    b
+        (height,)
+    cones
+        K: the names of cones, as in `CONES`, each with what Clarabel is told of it.
+    width
+        Columns of G.
+    """
+
+    n: int
+    rows: Entries
+    b: Float
+    cones: tuple[tuple[str, tuple[Any, ...]], ...]
+    width: int
+
+    def select(self, kernels: Index) -> Self:
+        """The set of those kernels' weights where all others are zero."""
+        place = np.full(self.width, -1, dtype=np.int64)
+        place[kernels] = np.arange(len(kernels))
+        place[self.n :] = np.arange(len(kernels), len(kernels) + self.width - self.n)
+        i, j, values = self.rows
+        kept = place[j] >= 0
+        rows = i[kept], place[j[kept]], values[kept]
+        return replace(self, n=len(kernels), rows=rows, width=len(kernels) + self.width - self.n)
+
+    def demand(self, program: ConicProgram, unit: float, first: int, *, recession: bool = False) -> None:
+        """Demand that `unit` times the first n variables be in the set, the others of x being those from `first` on.
+
+        With `recession` that they be a direction in which it goes on without end.
+        """
+        i, j, values = self.rows
+        place = np.append(np.arange(self.n), np.arange(first, first + self.width - self.n))
+        b = np.zeros_like(self.b) if recession else self.b
+        size = max(float(np.abs(b).max(initial=0.0)), unit)
+        program.add((i, place[j], values * (unit / size)), b / size, *self._made())
+
+    def demand_dual(self, program: ConicProgram, first: int) -> None:
+        """Demand that the variables from `first` on, one for each row, be in the dual cone of K."""
+        row = 0
+        for name, told in self.cones:
+            height, to_cone = _dual(name, told)
+            if name != "zero":  # whose dual is everything
+                i, j = np.indices((height, height)).reshape(2, -1)
+                values = np.eye(height) if to_cone is None else to_cone
+                program.add((i, first + row + j, -values.ravel()), np.zeros(height), CONES[name](*told))
+            row += height
+
+    def matrix(self) -> Float:
+        """G, (height, width)."""
+        found = np.zeros((len(self.b), self.width))
+        np.add.at(found, self.rows[:2], self.rows[2])
+        return found
+
+    def _made(self) -> list[object]:
+        return [CONES[name](*told) for name, told in self.cones]
+
+
+@dataclass(frozen=True, eq=False)
+class ConicSet(Cones):
+    """Cones whose set is bounded, and within β ≥ 0."""
+
+    p = 1.0
+    smooth = False
+
+    def decided(self, n: int) -> bool:
+        """See `WeightSet`."""
+        return False
+
+    def start(self, n: int, near: Float | None = None) -> Float:
+        """See `WeightSet`: the nearest point of the set."""
+        aim = np.full(n, 1.0 / n) if near is None else near / self.total
+        program = self.program(n)
+        quadratic, linear = np.zeros((program.width, program.width)), np.zeros(program.width)
+        quadratic[:n, :n] = np.eye(n)
+        linear[:n] = -aim
+        return self.total * self.settled(program.minimize(linear, quadratic)[0][:n])
+
+    @cached_property
+    def total(self) -> float:
+        """The maximum of Σβ, or a little more: what the size of the set is measured by.
+
+        UnboundedSetError is raised where there is none, and ConicError where the set is empty.
+        """
+        program = ConicProgram(self.width)
+        self.demand(program, 1.0, self.n)
+        linear = np.zeros(self.width)
+        linear[: self.n] = -1.0
+        try:
+            x, z = program.minimize(linear)
+        except ConicError as error:
+            if "DualInfeasible" not in str(error):
+                raise
+            msg = "the set of weights is not bounded"
+            raise UnboundedSetError(msg) from error
+        found = float(x[: self.n].sum())
+        # A set of β = 0 alone has no size to measure by.
+        return max((1.0 + 1e-8) * max(found, program.dual(linear, z)[0]), 1e-12)
+
+    def support(self, q: Float) -> float:
+        """See `WeightSet`: from above, by the multipliers of the conic program.
+
+        With multipliers z of the dual cone, r = Gᵀz − (q, 0) and s = b − Gx in the cone, any x of the set has
+        βᵀq = (b − s)ᵀz − rᵀx ≤ bᵀz − rᵀx. Of r the solver's tolerance leaves little, Σβ ≤ `total`, and β ≥ 0.
+        """
+        if not (size := float(np.abs(q).max(initial=0.0))):
+            return 0.0
+        linear, x, z = self._best(q / size)
+        value, residual = self.program(self.n).dual(linear, z)
+        rest = float(np.maximum(-residual[: self.n], 0.0).max(initial=0.0))
+        rest += 2.0 * float(np.abs(residual[self.n :]) @ np.abs(x[self.n :]))
+        return size * self.total * (value + rest)
+
+    def steepest(self, q: Float) -> Float:
+        """See `WeightSet`."""
+        size = float(np.abs(q).max(initial=0.0)) or 1.0
+        return self.total * self.settled(self._best(q / size)[1][: self.n])
+
+    def _best(self, q: Float) -> tuple[Float, Float, Float]:
+        """The linear function −qᵀx, its minimizer and the multipliers, in units of the set."""
+        program = self.program(self.n)
+        linear = np.zeros(program.width)
+        linear[: self.n] = -q
+        return linear, *program.minimize(linear)
+
+    def units(self, n: int) -> Float:
+        """See `WeightSet`."""
+        return np.full(n, self.total)
+
+    @cached_property
+    def _program(self) -> ConicProgram:
+        program = ConicProgram(self.width)
+        self.demand(program, self.total, self.n)
+        return program
+
+    def program(self, n: int) -> ConicProgram:
+        """See `WeightSet`."""
+        return self._program
+
+    def add_to(self, program: ConicProgram, n: int) -> None:
+        """See `WeightSet`."""
+        self.demand(program, self.total, self.n)
+
+    def spares(self, n: int) -> int:
+        """See `WeightSet`."""
+        return self.width - self.n
+
+    def settled(self, x: Float) -> Float:
+        """See `WeightSet`: constraints hold to the solver's tolerance, some 1e-9 of the largest weight."""
+        return np.where(x > 1e-9 * float(x.max(initial=0.0)), x, 0.0)
+
+    def polished(self, aim: Float, q: Float, curvature: Float, x: Float) -> Float:
+        """See `WeightSet`: an interior point is all there is."""
+        return aim
+
+    def __getstate__(self) -> dict[str, object]:
+        # What was made of the rest is made again: Clarabel's cones stay in their process.
+        return {name: value for name, value in vars(self).items() if name != "_program"}

@@ -1,0 +1,23 @@
+"""Which labels are unknown, in memory and as files write them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+__all__ = ["UNKNOWN_TEXTS", "is_known"]
+
+UNKNOWN_TEXTS = frozenset({"", "NA", "N/A", "n/a", "<NA>", "#N/A", "NaN", "nan", "NULL", "null", "None", "NaT"})
+"""Texts that stand for an unknown label, as tables and the printing of pandas, R and SQL have them."""
+
+
+def is_known(labels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Which labels are known: all but NaN, None, pandas's NA and the texts that stand for them."""
+    found = np.asarray(labels)
+    known: npt.NDArray[np.bool_] = ~np.asarray(pd.isna(found), dtype=bool)
+    if found.dtype.kind in "biuf":
+        return known
+    texts = [not (isinstance(value, str) and value.strip() in UNKNOWN_TEXTS) for value in found.ravel().tolist()]
+    written: npt.NDArray[np.bool_] = np.array(texts, dtype=bool).reshape(found.shape)
+    return known & written

@@ -1,0 +1,193 @@
+"""What each variable and coordinate is that dmkl labels: one registry for sets, models, results and predictions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import xarray as xr
+
+__all__ = ["VARIABLES", "Variable", "describe", "variable"]
+
+Labeled = TypeVar("Labeled", bound=xr.Dataset | xr.DataArray)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One kind of variable or coordinate.
+
+    Parameters
+    ----------
+    meaning
+        Its attribute "long_name".
+    kinds
+        Kinds of its dtype, as NumPy's letters.
+    dims
+        Dimensions that it always has; others depend on the problem.
+    units
+        Its attribute "units": "1" for what has none, and none at all for names.
+    """
+
+    meaning: str
+    kinds: str
+    dims: tuple[str, ...] = ()
+    units: str = "1"
+
+
+NAMES, NUMBERS, COUNTS, VALUES = "UOT", "f", "iuf", "iufUOTb"
+
+
+def _names(meaning: str, *dims: str) -> Variable:
+    return Variable(meaning, NAMES, dims, "")
+
+
+VARIABLES: Final = {
+    # --- what coordinates name ---
+    "kernel": _names("kernel", "kernel"),
+    "kernel_2": _names("the other kernel", "kernel_2"),
+    "model_kernel": _names("kernel whose statistics the model keeps", "model_kernel"),
+    "sample": _names("sample", "sample"),
+    "sample_2": _names("the other sample", "sample_2"),
+    "train_sample": _names("training sample"),
+    "class": Variable("class", VALUES, units=""),
+    "pair": _names("pair of classes", "pair"),
+    "task": Variable("task", VALUES, ("task",), ""),
+    "target": _names("target of a regression", "target"),
+    "label": Variable("label", VALUES, units=""),
+    "true": Variable("class that is true", VALUES, ("true",), ""),
+    "predicted": Variable("class that was predicted", VALUES, ("predicted",), ""),
+    "group": Variable("number of a group, of samples or of kernels alike", COUNTS),
+    "feature": _names("feature", "feature"),
+    "fold": Variable("fold", VALUES, ("fold",), ""),
+    "split": Variable("stored split", VALUES, ("split",), ""),
+    "measure": _names("measure of how good predictions are", "measure"),
+    "phase": _names("phase of the search", "phase"),
+    "iteration": Variable("iteration", COUNTS, ("iteration",)),
+    "component": Variable("place of an eigenvalue, the largest first", COUNTS, ("component",)),
+    "discriminant": Variable("discriminant direction", COUNTS, ("discriminant",)),
+    # --- parameters ---
+    "p": Variable("norm of the weights", VALUES),
+    "lam": Variable("ridge λ", VALUES),
+    "C": Variable("cost C of errors", VALUES),
+    "n_groups": Variable("groups of samples", VALUES),
+    "intercept": Variable("constant of the score", NUMBERS, units="score"),
+    # --- fits ---
+    "weight": Variable("kernel weight β", NUMBERS, ("kernel",)),
+    "weights_": Variable("kernel weight β", NUMBERS, ("kernel",)),
+    "dual_coef": Variable("coefficient of the training sample in the score", NUMBERS, ("sample",)),
+    "dual_coef_": Variable("coefficient of the training sample in the score", NUMBERS, ("sample",)),
+    "intercept_": Variable("constant of the score", NUMBERS, units="score"),
+    "scores_": Variable("accuracy of the kernel alone", NUMBERS, ("kernel", "fold")),
+    "accuracy": Variable("accuracy of the kernel alone", NUMBERS, ("kernel", "fold")),
+    "priors_": Variable("prior probability of the label", NUMBERS, ("label",)),
+    "gap": Variable("proven relative gap, NaN where nothing is proven", NUMBERS),
+    "objective": Variable("objective", NUMBERS),
+    "upper": Variable("upper bound of the best objective", NUMBERS),
+    "lower": Variable("lower bound of the best objective", NUMBERS),
+    "residual_sq": Variable("squared norm of the residual of the linear system", NUMBERS),
+    "products": Variable("products of all kernels with a vector so far", COUNTS),
+    "value": Variable("value of the cut", NUMBERS),
+    "bound": Variable("proven bound of the value of the cut", NUMBERS),
+    "relaxed": Variable("value of the relaxed cut", NUMBERS),
+    "rounded": Variable("value after rounding", NUMBERS),
+    "descended": Variable("value after local descent", NUMBERS),
+    "iterations": Variable("iterations of the semidefinite program", COUNTS),
+    "proof": Variable("how the bound is proven", VALUES, units=""),
+    "status": Variable("how the solver ended", "iu", units=""),
+    # --- how scores become labels ---
+    "decision_direct": Variable("how much the score itself counts", NUMBERS, ("decision_problem",)),
+    "decision_means": Variable("mean score of each class", NUMBERS, ("decision_problem", "label"), "score"),
+    "decision_scalings": Variable("directions of the discriminant space", NUMBERS, ("decision_problem",)),
+    "decision_sharpness": Variable("how sharply a score decides", NUMBERS, ("decision_problem",)),
+    # --- searches and evaluations ---
+    "score": Variable("score: validation score of a search, decision value of a sample", NUMBERS),
+    "mean_score": Variable("mean validation score", NUMBERS),
+    "standard_error": Variable("standard error of the mean validation score", NUMBERS),
+    "test_score": Variable("test score", NUMBERS),
+    "refit_test_score": Variable("test score after refitting on training and validation rows", NUMBERS),
+    "inner_score": Variable("mean score of the inner folds at the chosen point", NUMBERS),
+    "best_kernel": _names("kernel that is alone; empty for the sum of all"),
+    "baseline": _names("what a search is compared with", "baseline"),
+    "class_score": Variable("validation average precision of a class against the rest", NUMBERS, ("class",)),
+    "confusion": Variable("test rows of a true class that were predicted as another", "iu", ("true", "predicted")),
+    "recall": Variable("share of the class that was found", NUMBERS),
+    "precision": Variable("share of those called the class that are of it", NUMBERS),
+    "support": Variable("samples of the class", COUNTS),
+    "n_train": Variable("training rows", COUNTS),
+    "n_test": Variable("test rows", COUNTS),
+    "round_kind": _names("kind of pass", "round"),
+    "round_seconds": Variable("time of the pass", NUMBERS, ("round",), "s"),
+    "round_bytes": Variable("size of what the pass read", COUNTS, ("round",), "byte"),
+    "round_basis": Variable("size of the largest basis", COUNTS, ("round",)),
+    "round_certified": Variable("fits certified so far", COUNTS, ("round",)),
+    "round_worst_gap": Variable("largest proven relative gap so far", NUMBERS, ("round",)),
+    "phase_seconds": Variable("time of the phase of the search", NUMBERS, ("phase",), "s"),
+    # --- analyses and checks of kernels ---
+    "alignment": Variable("alignment of two kernels", NUMBERS, ("kernel", "kernel_2")),
+    "target_alignment": Variable("alignment with the ideal kernel of the labels", NUMBERS, ("kernel",)),
+    "trace": Variable("tr K", NUMBERS, ("kernel",)),
+    "norm": Variable("Frobenius norm ‖K‖", NUMBERS, ("kernel",)),
+    "effective_rank": Variable("effective rank (tr K)²/‖K‖²", NUMBERS, ("kernel",)),
+    "eigenvalue": Variable("leading eigenvalues, proven from below", NUMBERS, ("kernel", "component")),
+    "eigenvalue_upper": Variable("leading eigenvalues, proven from above", NUMBERS, ("kernel", "component")),
+    "repeats": _names("earlier kernel that this is a multiple of", "kernel"),
+    "order": Variable("positions, those alike side by side", "iu", ("kernel",)),
+    "finding": Variable("number of a finding, the gravest first", "iu", ("finding",)),
+    "severity": _names("how grave it is: error, warning or note", "finding"),
+    "subject": _names("kernel that it is about; empty for the whole set", "finding"),
+    "message": _names("what was found, and the way out", "finding"),
+    # --- predictions ---
+    "probability": Variable("probability of the class", NUMBERS, ("sample",)),
+    "coordinate": Variable("coordinate in the discriminant space", NUMBERS, ("sample",)),
+    "contribution": Variable("share of each kernel in the score", NUMBERS, ("sample", "kernel"), "score"),
+    "feature_weight": Variable("weight of a feature in the score", NUMBERS, ("feature",), "score per unit of it"),
+    "is_training": Variable("whether the model was trained on the sample", "b", ("sample",), ""),
+    "gram": Variable("entries of the kernels", NUMBERS, ("kernel",)),
+    "combined": Variable("entries of the weighted kernel Σ_j β_j K_j", NUMBERS, ("sample",)),
+    "predicted_label": Variable("predicted label", VALUES, ("sample",), ""),
+    "prediction": Variable("predicted number", NUMBERS, ("sample",)),
+    "principal": Variable("coordinate in the principal directions of the weighted kernel", NUMBERS, ("sample",)),
+    "explained": Variable("share of the trace of the weighted kernel over the training samples", NUMBERS),
+}
+
+PATTERNS: Final = {
+    r"sum_(score|test_score|inner_score|gap|objective)": Variable("{0} of the plain sum of the kernels", NUMBERS),
+    r"alone_(score|test_score|gap|objective)": Variable("{0} of the kernel alone", NUMBERS, ("kernel",)),
+    r"sum_(score|test_score)_(.+)": Variable("{0} of the plain sum of the kernels, by the measure {1}", NUMBERS),
+    r"alone_(score|test_score)_(.+)": Variable("{0} of the kernel alone, by the measure {1}", NUMBERS, ("kernel",)),
+    r"(score|test_score|refit_test_score|mean_score|standard_error)_(.+)": Variable("{0}, by the measure {1}", NUMBERS),
+    r"sum_(.+)": Variable("{0} of the plain sum of the kernels, as its own scores choose it", VALUES),
+    r"components_(\d+)_(least|most)": Variable(
+        "leading eigenvalues that make up {0} % of the trace, at {1}", NUMBERS, ("kernel",)
+    ),
+    r"(.+)_error": Variable("standard error of {0}", NUMBERS),
+    r"sample_(\d+)": _names("training sample of the problems of part {0}"),
+    r"part_(\d+)_step_(\d+)_(\w+)": Variable("{2} of step {1}, of the problems of part {0}", NUMBERS),
+}
+
+
+def variable(name: str) -> Variable | None:
+    """What a name means; None if it is not in the registry."""
+    if name in VARIABLES:
+        return VARIABLES[name]
+    for pattern, found in PATTERNS.items():
+        if match := re.fullmatch(pattern, name):
+            meaning = found.meaning.format(*(group.replace("_", " ") for group in match.groups()))
+            return Variable(meaning, found.kinds, found.dims, found.units)
+    return None
+
+
+def describe(found: Labeled) -> Labeled:
+    """Give every variable and coordinate its long_name and units, in place, where it has none of its own."""
+    parts: dict[Any, Any] = dict(found.variables if isinstance(found, xr.Dataset) else found.coords)
+    if isinstance(found, xr.DataArray):
+        parts[found.name] = found
+    for name, part in parts.items():
+        known = variable(str(name))
+        if known is None:
+            continue
+        part.attrs.setdefault("long_name", known.meaning)
+        if known.units and part.dtype.kind in "iuf":
+            part.attrs.setdefault("units", known.units)
+    return found

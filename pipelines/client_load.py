@@ -1,0 +1,114 @@
+"""What a search takes of the process that asks for it, beside what the workers of a cluster take.
+
+    python pipelines/client_load.py                       # 12 kernels of 3,000 and of 6,000 samples: 1.1 GB on disk
+    python pipelines/client_load.py -m 1500 3000 --arguments -p 1 --lam 1e-2
+
+The client may be a laptop or a login node. Scheduler, workers and client are processes of their own, as on a cluster.
+Processor seconds are those of the whole search less those of the same search on a set of 90 samples, which are start-up
+and bookkeeping; the client's memory is what it took at most beside mapped files, less the same of the small set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from memory_promise import MIB, made, memory_of
+
+
+@dataclass
+class Load:
+    """Processor seconds of a client and of its workers, and the memory that the client took at most."""
+
+    client_seconds: float = 0.0
+    client_bytes: int = 0
+    worker_seconds: float = 0.0
+
+    def __sub__(self, other: Load) -> Load:
+        return Load(
+            self.client_seconds - other.client_seconds,
+            self.client_bytes - other.client_bytes,
+            self.worker_seconds - other.worker_seconds,
+        )
+
+
+@contextmanager
+def scheduler_and_workers(folder: Path, n_workers: int) -> Iterator[tuple[Path, list[psutil.Process]]]:
+    """The file of a scheduler with so many workers, and the workers."""
+    file = folder / "scheduler.json"
+    file.unlink(missing_ok=True)
+    one_worker = ["--nthreads", "1", "--no-dashboard", "--local-directory", str(folder / "scratch")]
+    commands = [["scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]]
+    commands += [["worker", "--host", "127.0.0.1", "--no-nanny", *one_worker]] * n_workers
+    running = []
+    try:
+        for what, *options in commands:
+            command = [sys.executable, "-m", "dask", what, "--scheduler-file", str(file), *options]
+            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        yield file, [psutil.Process(worker.pid) for worker in running[1:]]
+    finally:
+        for process in reversed(running):
+            process.terminate()
+        for process in running:
+            process.wait()
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """Processor time of a process until now."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def searched(folder: Path, n_workers: int, arguments: list[str]) -> Load:
+    """Search the set of a folder on a cluster of this machine."""
+    load = Load()
+    with scheduler_and_workers(folder, n_workers) as (file, workers), tempfile.TemporaryFile("w+") as said:
+        place = ["--cluster", str(file)]
+        command = ["search", str(folder / "set.zarr"), str(folder / "found"), "--cv", "3", "--overwrite", *place]
+        while not file.exists():
+            time.sleep(0.1)
+        child = subprocess.Popen([sys.executable, "-m", "dmkl", *command, *arguments], stdout=said, stderr=said)
+        client = psutil.Process(child.pid)
+        while child.poll() is None:
+            with suppress(psutil.Error, OSError):
+                load.client_seconds = max(load.client_seconds, cpu_seconds(client))
+                load.client_bytes = max(load.client_bytes, memory_of(client)[0])
+            time.sleep(0.02)
+        if child.returncode:
+            said.seek(0)
+            sys.exit(said.read())
+        load.worker_seconds = sum(cpu_seconds(worker) for worker in workers)
+    return load
+
+
+def main() -> None:
+    """Make the sets, search them, print what each took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", type=int, default=12, help="kernels")
+    parser.add_argument("-m", type=int, nargs="+", default=[3000, 6000], help="samples")
+    parser.add_argument("--workers", type=int, default=2, help="processes of one thread")
+    parser.add_argument("--keep", type=Path, help="a folder for the sets, kept and used again")
+    parser.add_argument("--arguments", nargs=argparse.REMAINDER, default=["--all"], help="of dmkl search")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        base = options.keep or Path(temporary)
+        idle = searched(made(base / f"small-{options.n}", options.n, 90), options.workers, options.arguments)
+        print(f"{'samples':>8}{'client s':>10}{'workers s':>11}{'share':>8}{'client MiB':>12}")
+        for m in options.m:
+            folder = made(base / f"large-{options.n}-{m}", options.n, m)
+            load = searched(folder, options.workers, options.arguments) - idle
+            share = load.client_seconds / (load.client_seconds + load.worker_seconds)
+            figures = f"{load.client_seconds:>10.1f}{load.worker_seconds:>11.1f}{share:>8.1%}"
+            print(f"{m:>8,}{figures}{load.client_bytes / MIB:>12.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Errors of ℓp MK-FDA and ℓp MK-SVM over the splits of a protein set, from kernel matrices in MATLAB files.
+
+    python pipelines/published_proteins.py FOLDER              # e.g. the 69 kernels of psortPos, in one folder
+    python pipelines/published_proteins.py FOLDER --ps 1 2 inf --splits 5
+
+Section 3.6 and Table 3 of Yan et al. (JMLR 13, 2012): 1 − MCC averaged over classes, mean over splits ± its standard
+error. λ and C are, for each p, those of the smallest mean over the splits; as published, and so a little flattering.
+
+What is read of the MATLAB files of a folder goes by shape, so that names play no part but to name the kernels:
+
+- every square matrix is a kernel, all (m, m); a kernel that is the only array of its file is called by the file's name;
+- a vector of m numbers, or a matrix (m, 1): the classes;
+- a matrix (splits, m) or (m, splits) of whole numbers: in each split the samples' order, from one, the first fifth of
+  which is tested on. Without such a matrix, random orders are drawn, and it is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.io import loadmat
+
+import dmkl
+
+NORMS = [1.0, 32 / 31, 16 / 15, 8 / 7, 4 / 3, 2.0, 4.0, 8.0, 16.0, np.inf]
+LAMS = [10.0**k for k in range(-8, 1)]
+COSTS = [1 / 32, 1 / 8, 1 / 2, 1.0, 2.0, 4.0, 8.0, 32.0, 128.0]
+TESTED = 0.2
+Fold = tuple[np.ndarray, np.ndarray]
+
+
+def read(folder: Path, n_splits: int = 30) -> tuple[dmkl.KernelSet, list[Fold]]:
+    """The kernels with their labels, in memory, and (training rows, test rows) of each split."""
+    kernels, others = {}, {}
+    for file in sorted(folder.glob("*.mat")):
+        arrays = {k: np.asarray(v) for k, v in loadmat(file).items() if not k.startswith("__")}
+        for name, array in arrays.items():
+            if array.ndim == 2 and array.shape[0] == array.shape[1] > 1:
+                kernels[file.stem if len(arrays) == 1 else name] = array
+            else:
+                others[name] = array
+    sizes = {kernel.shape for kernel in kernels.values()}
+    if len(sizes) != 1:
+        msg = f"{folder} must hold square matrices of one size in .mat files, found {sorted(sizes)}"
+        raise SystemExit(msg)
+    ((m, _),) = sizes
+    labels = [array.ravel() for array in others.values() if array.size == m]
+    orders = [array if array.shape[1] == m else array.T for array in others.values() if _is_orders(array, m)]
+    if len(labels) != 1 or len(orders) > 1:
+        msg = (
+            f"{folder} must hold one vector of {m} classes and at most one matrix of orders, found "
+            f"{len(labels)} and {len(orders)}"
+        )
+        raise SystemExit(msg)
+    if orders:
+        drawn = orders[0].astype(np.int64) - 1
+    else:
+        print("no orders of splits are given: they are drawn at random")
+        rng = np.random.default_rng(0)
+        drawn = np.stack([rng.permutation(m) for _ in range(n_splits)])
+    cut = round(TESTED * m)
+    folds = [(np.sort(order[cut:]), np.sort(order[:cut])) for order in drawn[:n_splits]]
+    return dmkl.create(None, kernels, labels=labels[0], symmetrize=True), folds
+
+
+def _is_orders(array: np.ndarray, m: int) -> bool:
+    """Whether every row, or every column, puts 1 … m in an order."""
+    if array.ndim != 2 or m not in array.shape or array.size <= m:
+        return False
+    rows = array if array.shape[1] == m else array.T
+    return bool((np.sort(rows, axis=1) == np.arange(1, m + 1)).all())
+
+
+def errors(K: dmkl.KernelSet, folds: Sequence[Fold], model: Any, grid: dict[str, Sequence[float]]) -> pd.DataFrame:
+    """100 (1 − MCC) for each p: the mean over splits at the best λ or C, and its standard error."""
+    found = dmkl.search(model, K, grid=grid, cv=folds, scoring="matthews", refit=False)
+    (other,) = (name for name in grid if name != "p")
+    loss = 100 * (1 - found.scores["score"])
+    at = loss.mean("fold").idxmin(other)
+    chosen = loss.sel({other: at})
+    error = chosen.std("fold", ddof=1) / np.sqrt(len(folds))
+    return pd.DataFrame(
+        {
+            "p": chosen["p"].values,
+            "1 − MCC, %": chosen.mean("fold").values,
+            "± s.e.": error.values,
+            other: at.values,
+            "largest gap": found.scores["gap"].max([other, "fold"]).values,
+        }
+    )
+
+
+def main() -> None:
+    """Read, fit, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--ps", type=float, nargs="+", default=NORMS)
+    parser.add_argument("--lams", type=float, nargs="+", default=LAMS)
+    parser.add_argument("--costs", type=float, nargs="+", default=COSTS)
+    parser.add_argument("--splits", type=int, default=30)
+    parser.add_argument("--models", nargs="+", choices=["mkfda", "mksvm"], default=["mkfda", "mksvm"])
+    parser.add_argument("--output", type=Path, default=Path("out/published_proteins"))
+    options = parser.parse_args()
+    K, folds = read(options.folder, options.splits)
+    print(f"{K}, {len(folds)} splits")
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name in options.models:
+        model = dmkl.MKFDA(steps="center,multiplicative") if name == "mkfda" else dmkl.MKSVM()
+        table = errors(
+            K,
+            folds,
+            model,
+            {"p": options.ps} | {"lam": options.lams} if name == "mkfda" else {"p": options.ps, "C": options.costs},
+        )
+        table.to_csv(options.output / f"{name}.csv", index=False)
+        print(f"\n{name}\n{table.to_string(index=False, float_format='%.3g')}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""What a pass of a search costs a large cluster beside its products, without the cluster and without the kernels.
+
+    python pipelines/simulate_scale.py                         # 1,000 kernels of 100,000 samples, 100 nodes of 32 cores
+    python pipelines/simulate_scale.py --plan                  # the same without a cluster: the graph alone
+    python pipelines/simulate_scale.py --kernels 5 --samples 12000 --tile 256 --nodes 15 --cores 1
+
+The pass that multiplies a block of new basis vectors with all kernels is planned as a search plans it, and its graph
+runs on Dask's own scheduler with a worker for each node, all in this process. The kernels are nowhere: a task sleeps,
+and its result says how large it would be. Tasks, seconds and bytes moved are what scheduler and workers count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import pickle
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import psutil
+from dask.sizeof import sizeof
+from distributed import Client, LocalCluster, SchedulerPlugin
+
+from dmkl.numerics.chain import Fitted
+
+# What is measured is how the package plans: this job looks inside, where others use its public names alone.
+from dmkl.numerics.fitted import Centering
+from dmkl.numerics.tiling import Tiling
+from dmkl.passes import run
+from dmkl.passes.view import Lens, TileKey, View
+from dmkl.solvers.fisher.subspace import extend
+from dmkl.solvers.fisher.subspace.problem import TargetSet
+from dmkl.solvers.fisher.subspace.space import Subspace
+from dmkl.solvers.fisher.subspace.strips import Strips
+from dmkl.solvers.jobs import Training
+
+
+class Invented:
+    """Kernels that nobody reads."""
+
+    def __init__(self, n: int, m: int, tile: int) -> None:
+        self.names = tuple(f"kernel{j}" for j in range(n))
+        self.samples = self.train_samples = np.arange(m)
+        self.dtype, self.tiling, self.symmetric = np.dtype(np.float32), Tiling(m, m, tile, upper=True), True
+        self.content_id, self.reads_per_tile, self.scratch_bytes = "invented", 1, 0
+
+    def stream(self, keys: Sequence[TileKey]) -> Iterator[Any]:
+        """Never asked."""
+        raise NotImplementedError
+
+    def diagonal(self, kernels: Any) -> None:
+        """Not known."""
+
+    def row_sum(self, kernels: Any) -> None:
+        """Not known."""
+
+
+class Sized:
+    """Stands for an array of so many bytes."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self.n_bytes = n_bytes
+
+
+sizeof.register(Sized)(lambda one: one.n_bytes)
+EVENTS: dict[str, Any] = {"first": 0.0, "shared": 0, "seconds": 1.0}
+
+
+def light(make: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of what all tasks take: that many bytes for each node are counted, and not sent."""
+
+    def shared(*arguments: Any) -> Any:
+        found = make(*arguments)
+        EVENTS["shared"], EVENTS["work"] = len(pickle.dumps(found)), found
+        return found
+
+    return shared
+
+
+def send(values: Mapping[str, Any]) -> list[None]:
+    """In place of sending values to workers, which are all in this process."""
+    return [None for _ in values]
+
+
+async def sweep(_: Any, __: Any, number: int, *more: Any) -> Any:
+    """In place of a task that multiplies."""
+    EVENTS["first"] = EVENTS["first"] or time.perf_counter()
+    await asyncio.sleep(EVENTS["seconds"] * np.random.default_rng(number).uniform(0.8, 1.2))
+    shared = EVENTS["work"]
+    unit = shared.units[number]
+    parts = [Sized(run.part_bytes(unit, shared.lenses[c.lens], c)) for c in shared.columns]
+    return more[-1](parts) if more and callable(more[-1]) else parts
+
+
+async def finish(*arguments: Any) -> Any:
+    """In place of a task that adds up the parts of a kernel's products and keeps them."""
+    return arguments[-1](arguments[-2])
+
+
+def merged(partials: list[list[Sized]]) -> list[Sized]:
+    """In place of a task that adds up some parts: as if these had no rows in common."""
+    return [Sized(sum(part.n_bytes for part in same)) for same in zip(*partials, strict=True)]
+
+
+def keep(_: Any, *, keepings: Sequence[Any], kernels: tuple[int, ...], tasks_per_machine: int) -> list[Any]:
+    """In place of what writes products."""
+    return [(np.zeros((len(kernels), 1, 1)), None) for _ in keepings]
+
+
+class Watching(SchedulerPlugin):
+    """Counts tasks that ran, by the start of their keys."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[str] = Counter()
+
+    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
+        """Of Dask."""
+        if start == "processing" and finish == "memory":
+            self.ran["-".join(part for part in str(key).split("-")[:4] if not part[:1].isdigit())] += 1
+
+
+class Sampler(threading.Thread):
+    """The most that a worker holds, and that this process takes."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        super().__init__(daemon=True)
+        self._scheduler, self._done = cluster.scheduler, threading.Event()
+        self.held, self.resident = 0, psutil.Process().memory_info().rss
+
+    def run(self) -> None:
+        """Of Thread."""
+        while not self._done.wait(0.2):
+            self.held = max([self.held, *(worker.nbytes for worker in list(self._scheduler.workers.values()))])
+            self.resident = max(self.resident, psutil.Process().memory_info().rss)
+
+    def end(self) -> None:
+        """No more of it."""
+        self._done.set()
+        self.join()
+
+
+def riders(source: Invented, columns: int, folds: int, folder: Path) -> list[Any]:
+    """New basis vectors of every fold, or of one training set of all samples."""
+    m, n = len(source.samples), len(source.names)
+    rng = np.random.default_rng(0)
+    found = []
+    for fold in range(folds):
+        train = np.arange(m) if folds == 1 else np.flatnonzero(np.arange(m) % folds != fold)
+        rows = np.concatenate([train, np.setdiff1d(np.arange(m), train)])
+        view = View(source, np.arange(n), train, train)
+        square = Lens(view, Fitted((Centering(None),)))
+        mean = np.zeros((n, len(train)))
+        whole = Lens(View(source, np.arange(n), rows, train), Fitted((Centering(mean, square=False),)))
+        place = folder / f"fold-{fold}"
+        place.mkdir()
+        space = Subspace(TargetSet(Training(square, square if folds == 1 else whole), ()), place)
+        block = rng.standard_normal((len(train), columns // folds))
+        found.append(extend._Rider(space, Strips.of(block), (0, columns // folds), source.dtype))
+    return found
+
+
+def plan(options: argparse.Namespace, folder: Path) -> None:
+    """Build the graph of the pass, and print what it has."""
+    load = riders(Invented(options.kernels, options.samples, options.tile), options.columns, options.folds, folder)
+    started = time.process_time()
+    graph = run.pass_graph(*extend._columns(load), "extend-pass", then=run.alone)
+    spent = time.process_time() - started
+    tasks = {
+        key for delayed in [*(unit for unit, _ in graph.units), *(d for _, d in graph.groups)] for key in delayed.dask
+    }
+    print(f"tasks {len(tasks):,}, of which {len(graph.units):,} read kernels; planned in {spent:.1f} s of CPU time")
+
+
+def simulate(options: argparse.Namespace, folder: Path) -> None:
+    """Run the pass, and print what it took."""
+    source = Invented(options.kernels, options.samples, options.tile)
+    load = riders(source, options.columns, options.folds, folder)
+    products = 4 * options.kernels * options.samples * options.columns
+    cluster = LocalCluster(
+        n_workers=options.nodes,
+        threads_per_worker=options.cores,
+        processes=False,
+        memory_limit=0,
+        dashboard_address=None,
+    )
+    with cluster, Client(cluster):
+        watching = Watching()
+        cluster.scheduler.add_plugin(watching)
+        sampler = Sampler(cluster)
+        sampler.start()
+        before, clock, spent = sampler.resident, time.perf_counter(), time.process_time()
+        planned: list[float] = []
+        execute = extend.execute
+
+        def planning(*arguments: Any, **keywords: Any) -> Any:
+            planned.append(time.perf_counter() - clock)
+            return execute(*arguments, **keywords)
+
+        extend.execute = planning
+        extend._pass(load, 1)
+        seconds, spent = time.perf_counter() - clock, time.process_time() - spent
+        extend.execute = execute
+        sampler.end()
+        moved = sum(one["total"] for w in cluster.workers.values() for one in w.transfer_incoming_log if one["total"])
+    returned = 8 * options.kernels * options.columns**2 // options.folds
+    shared = EVENTS["shared"] * (options.nodes - 1)
+    blocks = f"{options.folds} × {options.columns // options.folds} columns"
+    print(f"{options.kernels:,} kernels of {options.samples:,} samples, {blocks}")
+    print(f"{options.nodes} nodes of {options.cores} cores; tasks of about {options.seconds:g} s\n")
+    ran = watching.ran
+    rows = [
+        ("tasks of the pass", f"{ran.total():,}  ({', '.join(f'{name} {k:,}' for name, k in ran.most_common(5))})"),
+        ("planning", f"{planned[0]:.1f} s"),
+        ("until the first task runs", f"{EVENTS['first'] - clock:.1f} s"),
+        ("the pass", f"{seconds:.1f} s, {spent:.1f} s of this process's CPU"),
+        ("products", f"{products / 1e9:.1f} GB"),
+        ("parts of them moved", f"{moved / 1e9:.1f} GB, {moved / products:.2f} of the products"),
+        ("vectors sent to nodes", f"{shared / 1e9:.1f} GB, {shared / products:.2f} of the products"),
+        ("results sent to the client", f"{returned / 1e9:.1f} GB"),
+        ("most that a node holds", f"{sampler.held / 1e9:.1f} GB"),
+        ("scheduler, client, books of all workers", f"{(sampler.resident - before) / 2**20:.0f} MiB more"),
+    ]
+    for name, value in rows:
+        print(f"{name:<42}{value}")
+
+
+def main() -> None:
+    """Read the options, put in place what stands for work, and simulate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=100_000)
+    parser.add_argument("--tile", type=int, default=2048)
+    parser.add_argument("--columns", type=int, default=384, help="new basis vectors, of all folds together")
+    parser.add_argument("--folds", type=int, default=1)
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--cores", type=int, default=32)
+    parser.add_argument("--plan", action="store_true", help="build the graph, and run nothing")
+    parser.add_argument("--seconds", type=float, default=5.0, help="that a task sleeps, about")
+    options = parser.parse_args()
+    import simulate_scale as job  # tasks must name the functions of a module, and not of the script
+
+    job.EVENTS["seconds"] = options.seconds
+    run.merge_partials = job.merged
+    run._sweep_part, run._finish, extend.keep_products = job.sweep, job.finish, job.keep
+    if not options.plan:
+        run._shared, run.send_all = job.light(run._shared), job.send
+    allowed = {"dmkl.memory": options.nodes * 2**38, "distributed.comm.timeouts.connect": "300s"}
+    with dask.config.set(allowed), tempfile.TemporaryDirectory() as folder:
+        (job.plan if options.plan else job.simulate)(options, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What cannot be at a URL refuses one in a line, and writes nothing."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from typer.models import OptionInfo
+
+import dmkl
+from dmkl.cli.commands import COMMANDS, command
+from dmkl.errors import InputError
+
+pytest_plugins = ["helpers.command_line"]
+
+URL = "s3://bucket/name"
+
+
+def options_of_files():
+    """Each option that takes a file or a folder, with its command."""
+    for name in COMMANDS:
+        for parameter in inspect.signature(command(name), eval_str=True).parameters.values():
+            kind, *info = get_args(parameter.annotation) or (None,)
+            if Path in (kind, *get_args(kind)) and isinstance(info[0], OptionInfo):
+                flags = [flag for flag in (info[0].default, *(info[0].param_decls or ())) if isinstance(flag, str)]
+                yield name, [*flags, f"--{parameter.name.replace('_', '-')}"][0]
+
+
+@pytest.mark.parametrize(("name", "option"), list(options_of_files()))
+def test_options_that_take_files_refuse_urls(run, tmp_path, monkeypatch, name, option):
+    monkeypatch.chdir(tmp_path)
+    needed = {
+        "demo": 0,
+        "info": 1,
+        "check": 1,
+        "analyze": 1,
+        "predict": 1,
+        "preflight": 1,
+        "run": 1,
+        "submit": 1,
+        "certificates": 1,
+        "report": 1,
+        "export": 3,
+    }.get(name, 2)
+    status, _, err = run(name, *["nothing"] * needed, option, URL)
+    assert status == 1
+    assert f"{URL} is a URL, and what stands there has to be a file or folder of this machine" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["import", "out", URL], "is a URL, and what stands there has to be a file"),
+        (["build", "out", URL, "--function", "rbf"], "is a URL, and what stands there has to be a file"),
+        (["search", "STORE", URL], "say which with --state FOLDER"),
+        (["evaluate", "STORE", URL], "say which with --state FOLDER"),
+        (["fit", "STORE", "s3:/bucket/name"], "has lost a slash"),
+        (["fit", "STORE", "nonsense://bucket/name"], "nothing that fsspec knows"),
+    ],
+)
+def test_arguments_refuse_urls(run, store, tmp_path, monkeypatch, given, told):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run(*(store if each == "STORE" else each for each in given))
+    assert status == 1
+    assert told in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_state_is_at_no_url(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for state in (URL, Path(URL)):
+        with pytest.raises(InputError, match="the state of a search has to be a file or folder of this machine"):
+            dmkl.search(dmkl.MKFDA(), dmkl.open(store), None, {"p": [2]}, 2, state=state)
+    with pytest.raises(InputError, match="what is imported has to be"):
+        dmkl.build(None, URL, [{"function": "rbf"}])
+    assert not list(tmp_path.iterdir())

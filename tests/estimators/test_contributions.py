@@ -1,0 +1,131 @@
+"""What kernels contribute to scores, and the weights of features behind linear kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+from helpers.references import dense_view, in_memory
+from sklearn.base import clone
+
+import dmkl
+from dmkl.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+M, TRAIN = 160, np.arange(120)
+TEST = np.arange(120, M)
+
+
+@pytest.fixture(scope="module")
+def made():
+    """A linear kernel and a Gaussian one, labels that the first follows, and the direction in which it does."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, M)
+    direction = rng.standard_normal(12)
+    first = rng.standard_normal((M, 12)) + np.outer(2 * y - 1, direction)
+    views = {"first": first, "second": rng.standard_normal((M, 5))}
+    recipes = [{"function": "linear", "feature": "first"}, {"function": "rbf", "feature": "second"}]
+    return dmkl.build(None, views, recipes, labels=y, dtype="float64"), views, y, direction
+
+
+LEARNERS = {
+    "several classes": (dmkl.MKFDA(p=1.5, lam=0.1), 3),
+    "two classes": (dmkl.MKFDA(p=2.0, lam=0.1, steps=("cosine", "center")), 2),
+    "machine": (dmkl.MKSVM(p=1.5, C=1.0), 3),
+    "prices": (dmkl.GMKL(C=1.0), 2),
+    "sparse": (dmkl.MKSVM(p=1.0, C=1.0), 2),
+    "baseline": (dmkl.Uniform(), 3),
+    "product": (dmkl.Product(), 2),
+}
+
+
+def problem(n_classes):
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, n_classes, M)
+    X = rng.standard_normal((4, M, 6)) + np.array([0.8, 0.4, 0.0, 0.0])[:, None, None] * y[None, :, None]
+    return np.exp(-((X[:, :, None] - X[:, None]) ** 2).mean(axis=3)), y
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_contributions_sum_to_the_scores(name):
+    learner, n_classes = LEARNERS[name]
+    kernels, y = problem(n_classes)
+    K = in_memory(kernels, 32)
+    model = clone(learner).fit(K[TRAIN, TRAIN], y[TRAIN])
+    found, scores = model.contributions(K[TEST, TRAIN]), model.decision_function(K[TEST, TRAIN])
+    total = found.sum("kernel") + (found.intercept if "intercept" in found.coords else 0.0)
+    np.testing.assert_allclose(total.values, scores.values, rtol=0, atol=1e-10 * np.abs(scores.values).max())
+    assert found.dims == ("sample", "kernel", *scores.dims[1:])
+    assert found.kernel.values.tolist() == list(model.kernel_names_)
+    assert found.sample.values.tolist() == scores.sample.values.tolist()
+
+
+def test_each_pair_has_contributions_of_its_own():
+    kernels, y = problem(3)
+    K = in_memory(kernels, 32)
+    model = dmkl.MKSVM(p=1.5, C=1.0, multiclass="ovo").fit(K[TRAIN, TRAIN], y[TRAIN])
+    found = model.contributions(K[TEST, TRAIN])
+    dense = dense_view(kernels, TEST, TRAIN, model.steps)
+    expected = np.einsum("nrm,nk,mk->rnk", dense, model.weights_.values, model.dual_coef_.values)
+    # One against one, steps take their statistics from all training samples.
+    np.testing.assert_allclose(found.values, expected, atol=1e-10)
+    assert found.dims == ("sample", "kernel", "pair")
+
+
+def test_tasks_with_unknown_labels_sum_too():
+    kernels, y = problem(2)
+    labels = np.stack([y, 1 - y], axis=1).astype(float)
+    labels[:10, 1] = np.nan
+    K = in_memory(kernels, 32)
+    model = dmkl.MKFDA(lam=0.1).fit(K[TRAIN, TRAIN], labels[TRAIN])
+    found, scores = model.contributions(K[TEST, TRAIN]), model.decision_function(K[TEST, TRAIN])
+    np.testing.assert_allclose(found.sum("kernel").values, scores.values, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [("center", "trace"), ("multiplicative", "center"), ()])
+def test_features_behind_a_linear_kernel(made, steps):
+    K, views, y, direction = made
+    model = dmkl.MKFDA(p=2.0, lam=0.1, steps=steps).fit(K[TRAIN, TRAIN], y[TRAIN])
+    weights = model.feature_weights("first-linear")
+    share = model.contributions(K[TEST, TRAIN]).sel(kernel="first-linear")
+    left = share.values - views["first"][TEST] @ weights.values
+    # A constant of centering is left, of no centering nothing.
+    assert np.ptp(left) < 1e-5 * np.ptp(share.values)
+    if not steps:
+        np.testing.assert_allclose(left, 0.0, atol=1e-5 * np.ptp(share.values))
+    assert np.corrcoef(weights.values, direction)[0, 1] > 0.9
+    assert weights.dims == ("feature",)
+
+
+def test_features_of_a_loaded_model(made, tmp_path):
+    K, _, y, _ = made
+    model = dmkl.MKFDA(lam=0.1).fit(K[TRAIN, TRAIN], y[TRAIN])
+    model.save(tmp_path / "model.zarr")
+    xr.testing.assert_identical(
+        dmkl.load(tmp_path / "model.zarr").feature_weights("first-linear"), model.feature_weights("first-linear")
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "steps", "message"),
+    [
+        ("second-rbf", ("center",), "linear kernels alone"),
+        ("third", ("center",), "no kernel 'third'"),
+        ("first-linear", ("cosine",), "divides each sample by its own norm"),
+    ],
+)
+def test_where_no_weights_of_features_stand_behind_a_kernel(made, kernel, steps, message):
+    K, _, y, _ = made
+    names = {"second-rbf": next(name for name in K.names if "second" in name)}
+    model = dmkl.MKFDA(lam=0.1, steps=steps).fit(K[TRAIN, TRAIN], y[TRAIN])
+    with pytest.raises(InputError, match=message):
+        model.feature_weights(names.get(kernel, kernel))
+
+
+def test_kernels_that_came_as_they_are_have_no_features():
+    kernels, y = problem(2)
+    K = in_memory(kernels, 32)
+    model = dmkl.MKFDA(lam=0.1).fit(K[TRAIN, TRAIN], y[TRAIN])
+    with pytest.raises(InputError, match="not computed from features"):
+        model.feature_weights(K.names[0])

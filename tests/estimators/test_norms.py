@@ -1,0 +1,250 @@
+"""Groups of kernels, prices and constraints of cvxpy, against the whole problem by cvxpy."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from helpers.optima import STEPS, few_digits
+from helpers.references import dense_view, in_memory
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.estimators.norms import WeightRules
+from dmkl.numerics.fisher import encode_targets
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+M, LAM = 18, 1e-2
+NAMES = [f"kernel_{j}" for j in range(5)]
+GROUPS = {"pixels": "kernel_[01]", "others": NAMES[2:4]}
+SIGMA = {"kernel_0": 2.0, "kernel_3": 0.5}
+
+
+def data():
+    kernels, y = few_digits()
+    return in_memory(kernels[:, :M, :M], 10), y[:M] % 3
+
+
+def mixed(d, p, groups, sigma=(1, 1, 1, 1, 1)):
+    return [sum(cp.norm(cp.multiply([sigma[j] for j in g], d[g]), p) for g in groups) <= 1]
+
+
+def best(constraints, h=None):
+    """max over β of min over α of S: the maximum of −½ tr(HᵀA⁻¹H), A = ½(I + K(β)/λ), over the set."""
+    _, y = data()
+    kernels = dense_view(few_digits()[0][:, :M, :M], steps=STEPS)
+    (h,) = encode_targets(y, M).problems if h is None else (h,)
+    d = cp.Variable(5, nonneg=True)
+    system = 0.5 * (np.eye(M) + sum(d[j] * (kernels[j] / LAM) for j in range(5)))
+    total = sum(cp.matrix_frac(column, (system + system.T) / 2) for column in h.T)
+    problem = cp.Problem(cp.Minimize(0.5 * total), constraints(d))
+    problem.solve(solver=cp.CLARABEL)
+    return -problem.value, d.value
+
+
+def known(d):
+    return [d["kernel_0"] >= 2 * d["kernel_1"], cp.sum(d) <= 3, cp.norm(d[["kernel_2", "kernel_3"]]) <= 0.5]
+
+
+def order(d):
+    return d["kernel_2"] >= d["kernel_0"] + 0.1
+
+
+CASES = {
+    "groups, p = 1.5": (
+        {"p": 1.5, "kernel_groups": GROUPS},
+        lambda d: mixed(d, 1.5, [[0, 1], [2, 3], [4]]),
+    ),
+    "groups, p = 2": ({"kernel_groups": list("aabbb")}, lambda d: mixed(d, 2, [[0, 1], [2, 3, 4]])),
+    "groups, p = inf": ({"p": np.inf, "kernel_groups": GROUPS}, lambda d: mixed(d, "inf", [[0, 1], [2, 3], [4]])),
+    "prices": ({"p": 4 / 3, "sigma": SIGMA}, lambda d: mixed(d, 4 / 3, [[0, 1, 2, 3, 4]], [2, 1, 1, 0.5, 1])),
+    "prices, p = 1": (
+        {"p": 1, "sigma": [2, 1, 1, 0.5, 1]},
+        lambda d: mixed(d, 1, [[0, 1, 2, 3, 4]], [2, 1, 1, 0.5, 1]),
+    ),
+    "both": (
+        {"p": 3, "sigma": SIGMA, "kernel_groups": GROUPS},
+        lambda d: mixed(d, 3, [[0, 1], [2, 3], [4]], [2, 1, 1, 0.5, 1]),
+    ),
+    "constraints": (
+        {"constraints": known},
+        lambda d: [d[0] >= 2 * d[1], cp.sum(d) <= 3, cp.norm(d[2:4]) <= 0.5],
+    ),
+    "constraints within the norm": (
+        {"p": 1.5, "constraints": order},
+        lambda d: [d[2] >= d[0] + 0.1, *mixed(d, 1.5, [[0, 1, 2, 3, 4]])],
+    ),
+    "constraints within a mixed norm": (
+        {"p": 2, "constraints": order, "kernel_groups": GROUPS, "sigma": SIGMA},
+        lambda d: [d[2] >= d[0] + 0.1, *mixed(d, 2, [[0, 1], [2, 3], [4]], [2, 1, 1, 0.5, 1])],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_the_whole_problem_and_proves_it(name):
+    given, constraints = CASES[name]
+    model = dmkl.MKFDA(lam=LAM, solver="direct", tol=1e-6, **given).fit(*data())
+    optimum, _ = best(constraints)
+    assert model.gap_ <= 1e-6
+    assert model.objective_ == pytest.approx(optimum, rel=1e-5)
+    # What is proven holds: the optimum is not above the bound.
+    assert optimum <= model.objective_ + model.gap_ * abs(model.objective_) + 1e-7 * abs(optimum)
+    d = cp.Variable(5)
+    d.value = model.weights_.values
+    assert all(one.violation().max() <= 1e-7 for one in constraints(d))
+
+
+@pytest.mark.parametrize(
+    ("solver", "name"),
+    [("cg", "constraints"), ("subspace", "both"), ("interleaved", "constraints"), ("anchored", "both")],
+)
+def test_every_solver_proves_the_same(solver, name):
+    given, _ = CASES[name]
+    exact = dmkl.MKFDA(lam=LAM, solver="direct", tol=1e-7, **given).fit(*data())
+    model = dmkl.MKFDA(lam=LAM, solver=solver, tol=1e-6, finish="report", **given).fit(*data())
+    assert model.gap_ <= 1e-6
+    assert model.objective_ == pytest.approx(exact.objective_, rel=2e-6)
+
+
+def test_ridge_regression_has_them_too():
+    K, _ = data()
+    y = np.random.default_rng(0).standard_normal(M)
+    model = dmkl.MKRidge(lam=LAM, tol=1e-6, constraints=known).fit(K, y)
+    optimum, _ = best(CASES["constraints"][1], (y - y.mean())[:, None])
+    assert model.objective_ == pytest.approx(optimum, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        ({"p": 1.5, "kernel_groups": {"all": "*"}}, {"p": 1.5}),
+        ({"p": 1.5, "kernel_groups": NAMES}, {"p": 1.0}),
+        ({"p": 1.5, "sigma": 1.0}, {"p": 1.5}),
+    ],
+)
+def test_special_cases_are_the_ball(given, same):
+    found, plain = (dmkl.MKFDA(lam=LAM, **more).fit(*data()) for more in (given, same))
+    np.testing.assert_array_equal(found.weights_, plain.weights_)
+
+
+def test_one_price_for_all_is_another_ridge():
+    priced, plain = (dmkl.MKFDA(p=2, tol=1e-8, **g).fit(*data()) for g in ({"sigma": 4.0, "lam": 0.01}, {"lam": 0.04}))
+    np.testing.assert_allclose(4 * priced.weights_, plain.weights_, atol=1e-5)
+    assert priced.objective_ == pytest.approx(plain.objective_, rel=1e-7)
+
+
+REFUSED = {
+    "contradict each other: 2.0 <= d\\['kernel_0'\\]; Sum": {
+        "constraints": lambda d: [d["kernel_1"] <= 9, d["kernel_0"] >= 2, cp.sum(d) <= 1]
+    },
+    "within the norm's ball": {"constraints": lambda d: d["kernel_0"] >= 2},
+    "which this set does not have": {"constraints": lambda d: d["rna"] >= 2},
+    "DCP": {"constraints": lambda d: cp.norm(d) >= 1},
+    "return constraints of cvxpy": {"constraints": lambda d: [True]},
+    "without weight": {"constraints": lambda d: cp.sum(d) <= 0},
+    "the text that a saved model keeps": {"constraints": "<function>"},
+    "must be a function": {"constraints": 3},
+    "which constraints that bound all weights replace": {"constraints": known, "sigma": 2.0},
+    "sigma must be positive": {"sigma": 0.0},
+    "2 prices": {"sigma": [1.0, 2.0]},
+    "sigma has a price for kernel 'rna'": {"sigma": {"rna": 1.0}},
+    "no kernel is in the group 'a'": {"kernel_groups": {"a": "rna_*"}},
+    "in the groups 'a' and 'b'": {"kernel_groups": {"a": "*_0", "b": NAMES[:1]}},
+    "the group of each of the 5": {"kernel_groups": ["a", "b"]},
+    "solver='dual' follows": {"kernel_groups": GROUPS, "solver": "dual"},
+    "master='taylor' is": {"constraints": known, "master": "taylor"},
+}
+
+
+@pytest.mark.parametrize("told", REFUSED)
+def test_what_cannot_be_is_refused_before_a_pass(told, monkeypatch):
+    monkeypatch.setattr("dmkl.estimators.engine.drive", None)
+    monkeypatch.setattr("dmkl.estimators.engine._training_sets", None)
+    with pytest.raises(InputError, match=told):
+        dmkl.MKFDA(lam=LAM, **REFUSED[told]).fit(*data())
+
+
+def test_a_saved_model_predicts_and_keeps_the_text(tmp_path):
+    K, y = data()
+    model = dmkl.MKFDA(lam=LAM, constraints=known).fit(K, y)
+    model.save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(K), model.predict(K))
+    assert "known" in loaded.constraints
+    with pytest.raises(InputError, match="give the function again"):
+        loaded.fit(K, y)
+
+
+def test_groups_and_prices_are_saved(tmp_path):
+    dmkl.MKFDA(lam=LAM, kernel_groups=GROUPS, sigma=SIGMA).fit(*data()).save(tmp_path / "model")
+    loaded = dmkl.load(tmp_path / "model")
+    assert loaded.sigma == SIGMA
+    assert loaded.kernel_groups == {"pixels": "kernel_[01]", "others": tuple(NAMES[2:4])}
+
+
+@pytest.mark.parametrize("name", ["both", "constraints"])
+def test_a_search_over_them_equals_fits(name):
+    K, y = data()
+    folds = [(np.arange(6, M), np.arange(6)), (np.arange(12), np.arange(12, M))]
+    given = {key: value for key, value in CASES[name][0].items() if key != "p"}
+    grid = {"p": [1.0, 2.0], "lam": [0.1]}
+    found = dmkl.search(dmkl.MKFDA(**given, solver="subspace"), K, y, grid, cv=folds)
+    assert float(found.scores.gap.max()) <= 1e-4
+    train, _ = folds[1]
+    model = dmkl.MKFDA(2.0, 0.1, tol=1e-6, **given).fit(K[train, train], y[train])
+    objective = float(found.scores.objective.isel(fold=1).sel(p=2.0, lam=0.1))
+    assert objective == pytest.approx(model.objective_, rel=1e-4)
+
+
+def test_what_tells_constraints_apart_is_the_same_everywhere():
+    def texts(**given):
+        return dmkl.MKFDA(**given)._parameter_texts(NAMES)["constraints"]
+
+    first, again = (texts(constraints=lambda d: [d["kernel_0"] >= 2 * d["kernel_1"]]) for _ in range(2))
+    assert first == again != texts(constraints=lambda d: [d["kernel_0"] >= 3 * d["kernel_1"]])
+    assert texts() == "None"
+
+
+def test_gmkl_takes_linear_constraints_by_name():
+    K, y = data()
+    A, b = [[1, -2, 0, 0, 0], [0, 0, 1, 0, -1], [0, 0, -1, 0, 1]], [0, 0.1, -0.1]
+
+    def known(d):
+        return [d["kernel_0"] >= 2 * d["kernel_1"], d["kernel_2"] == d["kernel_4"] + 0.1]
+
+    named, plain = (dmkl.GMKL(C=1.0, sigma=0.5, **g).fit(K, y > 0) for g in ({"constraints": known}, {"A": A, "b": b}))
+    assert named.gap_ <= 1e-3
+    assert named.objective_ == pytest.approx(plain.objective_, rel=1e-3)
+    d = named.weights_.values
+    assert d[2] == pytest.approx(d[4] + 0.1, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("told", "constraints"),
+    [
+        ("contradict each other: 2.0 <= d\\['kernel_0'\\]", lambda d: [d["kernel_0"] >= 2, cp.sum(d) <= 1]),
+        (
+            "contradict each other: Pnorm",
+            lambda d: [cp.norm(d) <= 1, d["kernel_0"] >= 2, d["kernel_4"] >= 0.1],
+        ),
+    ],
+)
+def test_gmkl_refuses_before_a_pass(told, constraints, monkeypatch):
+    monkeypatch.setattr("dmkl.estimators.engine._training_sets", None)
+    K, y = data()
+    with pytest.raises(InputError, match=told):
+        dmkl.GMKL(constraints=constraints).fit(K, y > 0)
+
+
+def test_kernels_left_out_have_no_weight_in_a_set():
+    rng = np.random.default_rng(0)
+    q, kept = rng.random(5), np.array([0, 2, 4])
+    for given, _ in CASES.values():
+        rules = WeightRules(given.get("kernel_groups"), given.get("sigma", 1.0), given.get("constraints"))
+        whole = rules.weights(given.get("p", 2.0), NAMES)
+        part = whole.select(kept)
+        embedded = np.zeros(5)
+        embedded[kept] = part.steepest(q[kept])
+        assert part.support(q[kept]) == pytest.approx(embedded @ q, rel=1e-6)
+        assert part.support(q[kept]) <= whole.support(q) + 1e-7

@@ -1,0 +1,178 @@
+"""Processes of a cluster that are killed in the middle of a command, and commands that are killed themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import dask
+import psutil
+import pytest
+from helpers.faults import (
+    PHASES,
+    Processes,
+    assert_goes_on,
+    assert_same,
+    disturbed,
+    left,
+    result,
+    revived_workers,
+    told,
+)
+
+pytest_plugins = ["helpers.command_line"]
+pytestmark = pytest.mark.slow
+
+ON_CLUSTERS = [name for name in PHASES if name != "import"]
+
+
+def after(phase):
+    """Tasks that end before the fault: of predictions there are few."""
+    return 1 if phase == "predict" else 3
+
+
+@pytest.fixture
+def revived():
+    """Two workers that their nannies start again."""
+    with revived_workers() as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("victims", "phase"),
+    [*(("one", phase) for phase in ON_CLUSTERS), *(("all", phase) for phase in ("build", "fit cg", "search"))],
+)
+def test_killed_workers_that_come_again_cost_their_share(run, places, undisturbed, revived, phase, victims):
+    own, out = places
+    revived.wait_for_workers(2, timeout=120)
+    pids = list(revived.run(os.getpid).values())[: 1 if victims == "one" else 2]
+
+    def kill():
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    with disturbed(kill, after(phase)) as acted:
+        status, _, err = run(*PHASES[phase].command(own, out, revived.scheduler.address))
+    assert acted
+    assert status == 0, err
+    assert_same(result(out), undisturbed(phase))
+    assert [entry.name for entry in out.parent.iterdir()] == ["out"]
+
+
+@pytest.fixture
+def processes(tmp_path):
+    running = Processes(tmp_path)
+    yield running
+    running.kill(*running.workers, running.scheduler)
+
+
+@pytest.mark.parametrize("phase", ["build", "fit direct", "search"])
+def test_without_any_worker_a_line_says_so_and_the_same_command_goes_on(run, places, undisturbed, processes, phase):
+    own, out = places
+    command = PHASES[phase].command(own, out, str(processes.file))
+    with (
+        dask.config.set({"dmkl.workers-timeout": 2}),
+        disturbed(lambda: processes.kill(*processes.workers)) as acted,
+    ):
+        status, _, err = run(*command)
+    assert acted
+    assert status == 1
+    ((error,), notes) = told(err)
+    assert "has given no worker within 2 s; look at its logs or its queue" in error
+    assert bool(notes) == left(out, phase) == PHASES[phase].state
+    processes.add_workers()
+    status, _, err = run(*command)
+    assert status == 0, err
+    assert_same(result(out), undisturbed(phase))
+
+
+COMMAND = """
+import os, signal, sys
+from dmkl.cli.main import main
+from helpers.faults import disturbed
+
+name, victim, after = sys.argv[1], int(sys.argv[2]) or os.getpid(), int(sys.argv[3])
+with disturbed(lambda: os.kill(victim, getattr(signal, name)), after):
+    sys.exit(main(sys.argv[4:]))
+"""
+
+
+def disturbed_child(name, phase, own, out, *more, cluster="threads", victim=0, moment=None):
+    """A command in a process of its own that sends a signal, by default to itself; its status, and what it said."""
+    arguments = [name, str(victim), str(moment or after(phase)), *PHASES[phase].command(own, out, cluster), *more]
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    child = subprocess.run(
+        [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, env={**os.environ, **paths}
+    )
+    return child.returncode, child.stderr
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        *("import", "build", "analyze", "fit direct", "search", "refit", "evaluate"),
+        *("permute", "stability", "importance", "predict"),
+    ],
+)
+def test_a_killed_command_leaves_nothing_in_the_way(run, places, undisturbed, phase):
+    own, out = places
+    status, err = disturbed_child("SIGKILL", phase, own, out)
+    assert (status, err) == (-signal.SIGKILL, "")
+    kept = {"out.partial", "out.partial.lock"} if PHASES[phase].state else set()
+    assert {entry.name for entry in out.parent.iterdir()} <= {"out.lock", *kept}
+    for folder in (own.parent / "scratch").glob("dmkl-*"):  # of which nobody is left to remove them
+        shutil.rmtree(folder)
+    assert_goes_on(run, phase, own, out, undisturbed)
+
+
+@pytest.mark.parametrize("phase", ["search", "permute", "stability", "importance"])
+def test_killed_after_some_passes_it_goes_on_from_them(run, places, undisturbed, phase):
+    own, out = places
+    status, err = disturbed_child("SIGKILL", phase, own, out, moment=60)
+    assert (status, err) == (-signal.SIGKILL, "")
+    status, _, err = run(*PHASES[phase].command(own, out))
+    assert status == 0, err
+    assert int(re.findall(r"going on after pass (\d+)", err)[0]) >= 2
+    assert_same(result(out), undisturbed(phase))
+    assert [entry.name for entry in out.parent.iterdir()] == ["out"]
+    for folder in (own.parent / "scratch").glob("dmkl-*"):
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("phase", ["build", "fit direct", "search"])
+def test_a_killed_scheduler_is_told_in_a_line(run, places, undisturbed, processes, phase):
+    own, out = places
+    victim, place = processes.scheduler.pid, str(processes.file)
+    status, err = disturbed_child("SIGKILL", phase, own, out, cluster=place, victim=victim)
+    assert processes.scheduler.wait() == -signal.SIGKILL
+    assert status == 1, err
+    ((error,), notes) = told(err)
+    assert "the scheduler of the cluster went away during" in error
+    assert "Start it again and run the same again" in error
+    assert bool(notes) == left(out, phase) == PHASES[phase].state
+    assert_goes_on(run, phase, own, out, undisturbed)
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_processes_of_this_machine_end_with_a_command_that_is_ended(run, places, undisturbed, name, status):
+    own, out = places
+    before = set(psutil.pids())
+    ended, err = disturbed_child(name, "search", own, out, "--workers", "2", cluster="local")
+    assert ended == status, err
+    errors, notes = told(err)
+    assert len(errors) == (name == "SIGTERM")
+    assert "the same command goes on after pass" in notes[0]
+    workers = [pid for pid in set(psutil.pids()) - before if str(out.parents[1]) in _environment(pid)]
+    assert not workers
+    assert_goes_on(run, "search", own, out, undisturbed)
+
+
+def _environment(pid):
+    try:
+        return psutil.Process(pid).environ().get("TMPDIR", "")
+    except psutil.Error:
+        return ""

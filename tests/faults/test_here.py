@@ -1,0 +1,165 @@
+"""Faults in the middle of a command that computes in threads: a line with the way out, no leftovers, equal results.
+
+`deploy/FAULTS.md` says of each phase and fault what happens, and by which test it is held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+
+import psutil
+import pytest
+from helpers.faults import (
+    DAMAGES,
+    PHASES,
+    READING,
+    assert_goes_on,
+    assert_same,
+    by_signal,
+    disk_that_fills,
+    disturbed,
+    left,
+    result,
+    told,
+)
+
+from dmkl.files.locks import _pids, lock_of
+
+pytest_plugins = ["helpers.command_line"]
+
+FEW = ("build", "search", "predict")
+"""Phases that stand for the mechanisms; the others take the same ones, and are tried with the slow tests."""
+EACH = [pytest.param(phase, marks=[] if phase in FEW else pytest.mark.slow) for phase in PHASES]
+_QUICK = [("search", "flipped"), ("search", "exchanged")]
+
+
+@pytest.mark.parametrize("phase", EACH)
+def test_a_signal_ends_it_in_order(run, places, undisturbed, phase):
+    own, out = places
+    for name, status in (("SIGTERM", 143), ("SIGINT", 130)):
+        with disturbed(lambda name=name: by_signal(name), after=1 if phase == "predict" else 3) as acted:
+            ended, _, err = run(*PHASES[phase].command(own, out))
+        assert acted
+        assert ended == status, err
+        errors, notes = told(err)
+        assert [line.partition("ended by ")[2].partition(",")[0] for line in errors] == [name] * (status == 143)
+        assert bool(notes) == left(out, phase)
+    assert_goes_on(run, phase, own, out, undisturbed)
+
+
+@pytest.mark.parametrize("phase", ["permute", "stability", "importance"])
+def test_ended_again_and_again_it_goes_on_each_time(run, places, undisturbed, phase):
+    """Each run finds what the last one has kept, and comes further."""
+    own, out = places
+    status, after_pass = 143, []
+    while status == 143:
+        assert len(after_pass) < 9
+        # Between two passes nothing is kept: each run is given more time than the last one.
+        with disturbed(lambda: by_signal("SIGTERM"), after=40 + 25 * len(after_pass)):
+            status, _, err = run(*PHASES[phase].command(own, out))
+        found = re.findall(r"going on after pass (\d+)", err)
+        assert len(found) == bool(after_pass), err
+        after_pass.append(int(found[0]) if found else 0)
+    assert status == 0, err
+    assert len(after_pass) > 2, after_pass
+    assert after_pass == sorted(after_pass)
+    assert after_pass[-1] > 1
+    assert_same(result(out), undisturbed(phase))
+    assert [entry.name for entry in out.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("phase", EACH)
+def test_a_disk_that_fills(run, places, undisturbed, phase):
+    own, out = places
+    with disk_that_fills() as fill, disturbed(fill, after=1 if phase == "predict" else 3) as acted:
+        status, _, err = run(*PHASES[phase].command(own, out))
+    assert acted
+    assert status == 1
+    ((error,), _) = told(err)
+    assert re.search(r"no space left while writing .* MiB free on its disk\).*Free some space|free some space", error)
+    left(out, phase)
+    assert_goes_on(run, phase, own, out, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("phase", "damage"),
+    [
+        pytest.param(phase, damage, marks=[] if (phase, damage) in _QUICK else pytest.mark.slow)
+        for phase in READING
+        for damage in DAMAGES
+        # One pass over a few tiles is over before anything can happen to it.
+        if phase not in ("predict", "fit machines")
+    ],
+)
+def test_a_set_that_is_damaged_in_the_middle(run, places, undisturbed, phase, damage):
+    own, out = places
+    shutil.copytree(own / "set.zarr", own / "whole.zarr")
+    with disturbed(lambda: DAMAGES[damage](own / "set.zarr", own / "new.zarr")) as acted:
+        status, _, err = run(*PHASES[phase].command(own, out))
+    assert acted
+    assert status == 1
+    ((error,), _) = told(err)
+    assert str(own / "set.zarr") in error
+    assert {
+        "deleted": "is not there any more",
+        "cut": "bytes, expected",
+        "flipped": "fails its checksum",
+        "missing": "is missing",
+        "exchanged": "holds another set now",
+    }[damage] in error
+    left(out, phase)
+    shutil.rmtree(own / "set.zarr", ignore_errors=True)
+    shutil.copytree(own / "whole.zarr", own / "set.zarr")
+    assert_goes_on(run, phase, own, out, undisturbed)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_output_that_another_process_writes(run, places, phase):
+    own, out = places
+    parent = psutil.Process().parent()
+    holder = {
+        "host": socket.gethostname(),
+        "pids": _pids(),
+        "pid": parent.pid,
+        "started": parent.create_time(),
+        "since": "2026-11-22 08:00:00",
+        "token": "theirs",
+    }
+    lock_of(out).write_text(json.dumps(holder))
+    status, _, err = run(*PHASES[phase].command(own, out))
+    assert status == 1
+    ((error,), notes) = told(err)
+    assert f"{out} is being written by process {parent.pid} on {socket.gethostname()} since 2026" in error
+    assert not notes
+    assert [entry.name for entry in out.parent.iterdir()] == ["out.lock"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_output_that_cannot_be_written_is_found_first(run, places, phase):
+    own, out = places
+    out.parent.rmdir()
+    out.parent.write_text("")
+    with disturbed(lambda: pytest.fail("work was begun"), after=1):
+        status, _, err = run(*PHASES[phase].command(own, out))
+    assert status == 1
+    ((error,), notes) = told(err)
+    assert f"{out} cannot be written" in error
+    assert "choose another place" in error
+    assert not notes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["fit direct", "predict", "refit", "analyze"])
+def test_what_was_there_before_stays_until_the_new_one_is_whole(run, places, files, undisturbed, phase):
+    own, out = places
+    command = PHASES[phase].command(own, out)
+    assert run(*command)[0] == 0
+    with disk_that_fills() as fill, disturbed(fill, after=1):
+        status, _, err = run(*command, "--overwrite")
+    assert status == 1, err
+    assert_same(result(out), undisturbed(phase))
+    assert os.listdir(out.parent) == ["out"] or PHASES[phase].state

@@ -1,0 +1,69 @@
+"""Annotated data of cells for tests, and writing them with whatever versions of anndata and pandas are there."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import anndata
+import mudata
+import numpy as np
+import pandas as pd
+import scipy.sparse
+
+__all__ = ["cells", "modalities", "quietly", "write"]
+
+
+class quietly(warnings.catch_warnings):
+    """Without what anndata and mudata say of versions to come."""
+
+    def __enter__(self):
+        entered = super().__enter__()
+        warnings.simplefilter("ignore")
+        return entered
+
+
+def cells(names, seed=0):
+    """AnnData of some cells with everything that dmkl looks at."""
+    rng = np.random.default_rng(seed)
+    n = len(names)
+    kinds = np.array(["B", "NK", "T"])[np.arange(n) % 3]
+    obs = pd.DataFrame(
+        {
+            "cell_type": pd.Categorical(kinds),
+            "sample": [f"donor {i // 3}" for i in range(n)],  # several cells of each
+            "split": np.array(["train", "train", "test"])[np.arange(n) % 3],
+            "counts": np.arange(n) + 0.5,
+            "doublet": np.arange(n) % 2 == 0,
+        },
+        index=list(names),
+    )
+    counts = rng.poisson(1.0, (n, 6)).astype(np.float32)
+    with quietly():
+        data = anndata.AnnData(scipy.sparse.csr_matrix(counts), obs, pd.DataFrame(index=[f"gene{k}" for k in range(6)]))
+        data.layers["scaled"] = rng.normal(size=(n, 6))
+        data.layers["by_columns"] = scipy.sparse.csc_matrix(counts)
+        data.obsm["X_pca"] = rng.normal(size=(n, 2))
+        data.obsm["scores"] = pd.DataFrame(rng.normal(size=(n, 2)), list(names), ["up", "down"])
+        values = rng.normal(size=(n, n))
+        data.obsp["dense"] = values @ values.T
+        data.obsp["sparse"] = scipy.sparse.csr_matrix(np.diag(np.arange(1.0, n + 1)))
+        data.obsp["knn_distances"] = scipy.sparse.csr_matrix(np.ones((n, n)) - np.eye(n))
+    return data
+
+
+def modalities(first, second):
+    """MuData of two modalities, each with cells of its own."""
+    with quietly(), mudata.set_options(pull_on_update=False):
+        return mudata.MuData({"rna": cells(first), "protein": cells(second, seed=1)})
+
+
+def write(data, path: Path, zarr_format: int = 3):
+    """Write AnnData or MuData in the form that the name of the path tells."""
+    told = dict(allow_write_nullable_strings=True, zarr_write_format=zarr_format)
+    with quietly(), anndata.settings.override(**told):
+        if path.suffix == ".zarr":
+            data.write_zarr(path)
+        else:
+            data.write(path)
+    return path

@@ -1,0 +1,52 @@
+"""An object store of this machine, for as long as a test session lasts."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory):
+    """The environment in which s3:// means a server of this process, with nothing but an empty bucket named "data"."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    nothing = tmp_path_factory.mktemp("aws") / "none"
+    environment = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": str(nothing),
+        "AWS_SHARED_CREDENTIALS_FILE": str(nothing),
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ |= environment
+    from s3fs import S3FileSystem
+
+    S3FileSystem(use_listings_cache=False).mkdir("data")
+    yield environment
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.update({name: value})
+    server.stop()
+
+
+@pytest.fixture
+def s3(object_store, request):
+    """A URL of its own for each test, in the server."""
+    return f"s3://data/{_name(request)}"
+
+
+@pytest.fixture
+def bucket(request):
+    """A URL of its own for each test, in this process's memory: for what is the same in every store, but quicker."""
+    return f"memory://data/{_name(request)}"
+
+
+def _name(request):
+    return request.node.name.replace("[", "-").rstrip("]")

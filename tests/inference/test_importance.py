@@ -1,0 +1,266 @@
+"""`dmkl.importance`: sets of kernels against searches of their own, groups, Shapley values, state, files, pictures."""
+
+from __future__ import annotations
+
+import itertools
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+from helpers.conformance import problems
+from helpers.references import Counting, digits, in_memory, over
+from sklearn.base import clone
+from sklearn.dummy import DummyClassifier
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import StratifiedKFold
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.inference.shapley import Orders
+from dmkl.inference.sources import as_sources
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+TIGHT = 1e-7
+GRID = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
+PAIR = {"pair": ["kernel_0", "kernel_2"]}
+EVERY = np.arange(90)
+FOLDS = list(StratifiedKFold(3).split(EVERY, digits()[1] % 4))
+TESTED = {str(f): (train[::2], train[1::2], test) for f, (train, test) in enumerate(FOLDS[:2])}
+
+
+def kernels():
+    return in_memory(digits()[0][[0, 1, 3, 4]], 90)
+
+
+def labels(kind):
+    y = digits()[1]
+    return {
+        "binary": np.where(y < 5, "small", "large"),
+        "multiclass": y % 4,
+        "multilabel": np.stack([y < 5, y % 2], axis=1).astype(int),
+        "regression": y.astype(float),
+    }[kind]
+
+
+def over_fewer(estimator, names, y, grid, cv, held):
+    """A search over some of the kernels, at the points `held`, or where it is None at its own choice."""
+    model = clone(estimator)
+    if np.ndim(getattr(model, "sigma", 0.0)):
+        model.sigma = [model.sigma[kernels().names.index(name)] for name in names]
+    result = dmkl.search(model, kernels().select(names), y, grid, cv, refit=False)
+    scores = result.chosen if held is None else result.scores.isel(held)
+    return scores.transpose("fold", "kernel", ...)
+
+
+@pytest.fixture(scope="module")
+def found():
+    with dask.config.set(scheduler="synchronous"):
+        return dmkl.importance(
+            dmkl.MKFDA(tol=TIGHT),
+            kernels(),
+            labels("multiclass"),
+            GRID,
+            cv=FOLDS,
+            kernel_groups=PAIR,
+            shapley=4,
+            random_state=3,
+            scoring=["accuracy", "matthews"],
+        )
+
+
+# --- what is fitted ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("estimator", "kind", "grid", "cv", "choose"),
+    [
+        (dmkl.MKFDA(tol=TIGHT), "multiclass", GRID, FOLDS[:2], "held"),
+        (dmkl.MKFDA(tol=TIGHT), "multiclass", GRID, FOLDS[:1], "anew"),
+        pytest.param(dmkl.MKFDA(tol=TIGHT), "multiclass", GRID, TESTED, "held", marks=pytest.mark.slow),
+        pytest.param(dmkl.MKFDA(tol=TIGHT), "multilabel", GRID, FOLDS[:1], "held", marks=pytest.mark.slow),
+        (dmkl.MKRidge(tol=TIGHT), "regression", {"p": [1.0], "lam": [0.1]}, FOLDS[:1], "held"),
+        pytest.param(
+            dmkl.MKSVM(tol=1e-6), "binary", {"p": [2.0], "C": [0.5, 4.0]}, FOLDS[:1], "held", marks=pytest.mark.slow
+        ),
+        (dmkl.GMKL(sigma=[1.0, 2.0, 1.0, 3.0], tol=1e-6), "binary", {"C": [1.0, 4.0]}, FOLDS[:1], "held"),
+    ],
+    ids=["joint", "anew", "by-fold", "tasks", "ridge", "svm", "prices"],
+)
+def test_fits_are_those_of_searches_over_fewer_kernels(estimator, kind, grid, cv, choose):
+    y, K = labels(kind), kernels()
+    found = dmkl.importance(estimator, K, y, grid, cv=cv, choose=choose)
+    held = dmkl.search(estimator, K, y, grid, cv, refit=False).best_index_ if choose == "held" else None
+    name, others = K.names[1], [*K.names[:1], *K.names[2:]]
+    own = found.data.sel(source=name)
+    for end, names in (("without", others), ("alone", [name])):
+        expected = over_fewer(estimator, names, y, grid, cv, held)
+        np.testing.assert_allclose(own[f"objective_{end}"], expected.objective, rtol=1e-4)
+        np.testing.assert_allclose(own[f"score_{end}"], expected["test_score" if cv is TESTED else "score"], atol=1e-9)
+        assert not (own[f"gap_{end}"] > 1e-5).any()
+    assert found.data.attrs["rows"] == ("test" if cv is TESTED else "validation")
+    if choose == "held" and isinstance(estimator, dmkl.MKFDA):  # in the spaces of the search
+        assert 0 < found.data.attrs["n_search_passes"] <= found.n_passes_ <= found.data.attrs["n_search_passes"] + 2
+    left_out = xr.DataArray(np.eye(len(K), dtype=bool), dims=("source", "kernel"))
+    assert (found.data.weight_without.where(left_out, 0.0) == 0).all()
+
+
+# --- what is told of it ------------------------------------------------------------------------------------------
+
+
+def test_losses_are_means_of_differences_within_folds(found):
+    data = found.data
+    for end in ("", "_matthews"):
+        difference = (data[f"score{end}"] - data[f"score_without{end}"]).transpose("source", "fold").values
+        np.testing.assert_allclose(data[f"loss{end}"], difference.mean(axis=1), atol=1e-11)
+        error = difference.std(axis=1, ddof=1) / np.sqrt(3)
+        np.testing.assert_allclose(data[f"loss_standard_error{end}"], error, atol=1e-11)
+    table = found.table()
+    assert table.loss.is_monotonic_decreasing
+    assert table.set_index("source").loc["pair", "alone"] == pytest.approx(data.score_alone.sel(source="pair").mean())
+
+
+def test_a_group_is_left_out_as_a_whole(found):
+    member = found.data.member.sel(source="pair")
+    assert list(member.kernel.values[member.values]) == PAIR["pair"]
+    assert (found.data.weight_without.sel(source="pair", kernel=PAIR["pair"]) == 0).all()
+    assert (found.data.weight_without.sel(source="pair").max("kernel") > 0).all()
+
+
+def test_what_is_printed(found):
+    first, score, *_, took = found.summary().split("\n")
+    assert (
+        first
+        == "Importance of 4 kernels and 1 group to MKFDA: 3 folds, p and lam held at the choice of all folds together"
+    )
+    assert score.endswith("with all kernels, on validation rows, which the choice has seen")
+    assert "Shapley values by 4 orders: " in found.summary()
+    assert f"{found.n_passes_:g} passes, {found.data.attrs['n_search_passes']:g} of them for the search" in took
+
+
+def test_it_is_saved_as_the_format_says(found, tmp_path):
+    found.save(tmp_path / "importance")
+    assert problems(tmp_path / "importance") == ""
+    read = dmkl.load(tmp_path / "importance")
+    xr.testing.assert_identical(read.data, found.data)
+    assert read.summary() == found.summary()
+
+
+def test_pictures(found):
+    figure = found.plot()
+    losses, alone, shapley = figure.axes
+    assert [text.get_text() for text in losses.get_yticklabels()] == list(found.table().source)
+    assert [patch.get_width() for patch in losses.patches] == list(found.table().loss)
+    assert len(shapley.patches) == found.data.sizes["player"]
+    assert "accuracy" in alone.get_xlabel()
+    with pytest.raises(InputError, match="there is no task 'a'"):
+        found.plot("a")
+
+
+# --- Shapley values ----------------------------------------------------------------------------------------------
+
+
+def test_shapley_values_are_means_over_the_orders_that_were_sampled():
+    y, K = labels("multiclass"), kernels().select(["kernel_0", "kernel_1", "kernel_2"])
+    found = dmkl.importance(dmkl.MKFDA(lam=0.1), K, y, {"p": [2.0]}, cv=FOLDS[:2], shapley=5, random_state=1)
+    data = found.data
+    (without, alone), everything = (data[f"score_{end}"].values for end in ("without", "alone")), data.score.values
+    nothing = data.score_of_nothing.values
+    worth = {(): nothing, (0, 1, 2): everything}
+    worth |= {(k,): alone[k] for k in range(3)}
+    worth |= {tuple(sorted({0, 1, 2} - {k})): without[k] for k in range(3)}
+    orders = Orders.sample(as_sources(K.names, None), 5, 1).orders
+    added = np.zeros((5, 3, 2))
+    for row, order in zip(added, orders, strict=True):
+        for n, k in enumerate(order):
+            row[k] = worth[tuple(sorted(order[: n + 1]))] - worth[tuple(sorted(order[:n]))]
+    np.testing.assert_allclose(data.shapley, added.mean(axis=(0, 2)))
+    np.testing.assert_allclose(data.shapley_by_fold, added.mean(axis=0))
+    np.testing.assert_allclose(data.shapley_standard_error, added.mean(axis=2).std(axis=0, ddof=1) / np.sqrt(5))
+    np.testing.assert_allclose(data.shapley_by_fold.sum("player"), everything - nothing)
+
+
+def test_players_are_the_groups_and_the_kernels_in_none(found):
+    assert list(found.data.player.values) == ["pair", "kernel_1", "kernel_3"]
+    sums = found.data.shapley_by_fold.sum("player")
+    np.testing.assert_allclose(sums, found.data.score - found.data.score_of_nothing)
+
+
+def test_orders_are_drawn_alike_of_all(found):
+    orders = Orders.sample(as_sources(("a", "b", "c"), None), 3000, 0).orders
+    counts = [np.all(orders == order, axis=1).sum() for order in itertools.permutations(range(3))]
+    np.testing.assert_allclose(counts, 500, atol=90)
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_without_a_kernel_there_are_the_shares_of_the_classes(kind):
+    y = labels(kind)
+    found = dmkl.importance(dmkl.MKFDA(lam=0.1), kernels(), y, {"p": [2.0]}, cv=FOLDS[:1], shapley=1)
+    train, held_out = FOLDS[0]
+    prior = DummyClassifier().fit(EVERY[train, None], y[train]).predict(EVERY[held_out, None])
+    assert found.data.score_of_nothing.item() == pytest.approx(accuracy_score(y[held_out], prior))
+
+
+# --- going on, and what is refused -------------------------------------------------------------------------------
+
+
+class Stopping(Counting):
+    """Fails at a read of a tile."""
+
+    def see(self, key):
+        super().see(key)
+        if self.reads.total() > self.last:
+            raise KeyboardInterrupt
+
+
+def test_it_goes_on_where_it_was_stopped(tmp_path):
+    y, arguments = labels("multiclass"), {"grid": {"lam": [0.1, 1.0]}, "cv": FOLDS[:1]}
+    whole, counted = over(kernels(), Counting)
+    expected = dmkl.importance(dmkl.MKFDA(), whole, y, **arguments)
+    stopped, source = over(kernels(), Stopping)
+    source.last, state = counted.reads.total() - 3, tmp_path / "state"
+    with pytest.raises(KeyboardInterrupt):
+        dmkl.importance(dmkl.MKFDA(), stopped, y, **arguments, state=state)
+    rest, source = over(kernels(), Counting)
+    found = dmkl.importance(dmkl.MKFDA(), rest, y, **arguments, state=state)
+    assert 0 < source.reads.total() < counted.reads.total() / 2
+    names = ["score_without", "objective_without", "weight_without"]
+    xr.testing.assert_allclose(found.data[names], expected.data[names])
+    again, source = over(kernels(), Counting)
+    dmkl.importance(dmkl.MKFDA(), again, y, **arguments, state=state)
+    assert not source.reads
+    with pytest.raises(InputError, match="differs in: choose"):
+        dmkl.importance(dmkl.MKFDA(), again, y, **arguments, choose="anew", state=state)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "arguments", "message"),
+    [
+        (dmkl.MKFDA(), {"kernel_groups": {"a": ["kernel_0", "noise"]}}, "'a' names 'noise', which is no kernel"),
+        (dmkl.MKFDA(), {"kernel_groups": {"a": kernels().names}}, "'a' holds all kernels, and nothing is left"),
+        (dmkl.MKFDA(), {"kernel_groups": {"a": []}}, "'a' holds no kernel"),
+        (dmkl.MKFDA(), {"kernel_groups": {"a": "kernel_0"}}, "must be a list of names"),
+        (dmkl.MKFDA(), {"kernel_groups": {"kernel_1": ["kernel_0"]}}, "'kernel_1' is the name of a kernel"),
+        (dmkl.MKFDA(), {"kernel_groups": ["kernel_0"]}, "kernel_groups must map names to names of kernels"),
+        (
+            dmkl.MKFDA(),
+            {"kernel_groups": {"a": ["kernel_0", "kernel_1"], "b": ["kernel_1"]}, "shapley": 3},
+            "'kernel_1' is in 'a' and 'b'",
+        ),
+        (dmkl.MKFDA(), {"choose": "again"}, "choose must be 'held' or 'anew'"),
+        (dmkl.MKFDA(), {"shapley": -1}, "shapley"),
+        (dmkl.SingleBest(), {}, "SingleBest does not weigh kernels"),
+        (dmkl.Product(), {}, "Product does not weigh kernels"),
+    ],
+)
+def test_what_is_refused_before_anything_is_read(estimator, arguments, message):
+    K, source = over(kernels(), Counting)
+    with pytest.raises(InputError, match=message):
+        dmkl.importance(estimator, K, labels("binary"), cv=2, **arguments)
+    assert not source.reads
+
+
+def test_one_kernel_is_refused():
+    with pytest.raises(InputError, match="two kernels at least, and there is 1"):
+        dmkl.importance(dmkl.MKFDA(), kernels().select(["kernel_0"]), labels("binary"), cv=2)

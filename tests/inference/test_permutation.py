@@ -1,0 +1,243 @@
+"""`dmkl.permutation_test`: against searches of labels permuted one by one, its p-values, blocks, states and files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+from sklearn.model_selection import StratifiedKFold
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.inference import permutation
+from dmkl.inference.permutation_result import with_p_values
+from dmkl.inference.shuffling import cells_of, draw
+from dmkl.searching.folds import make_folds
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+GRID = {"p": [1.0, np.inf], "lam": [1e-2, 1.0]}
+MODEL = dmkl.MKFDA(tol=1e-6, solver="stacked")
+
+
+def made(seed, m=48, signal=0.0):
+    """Kernels of features of which the first tells two classes apart by `signal`, and the classes."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.standard_normal((m, 6)), np.arange(m) % 2
+    x[:, 0] += signal * y
+    kernels = np.stack([np.exp(-0.5 * (x[:, [j]] - x[:, j]) ** 2) for j in range(6)])
+    return kernels, y
+
+
+@pytest.fixture(scope="module")
+def found():
+    import dask
+
+    with dask.config.set(scheduler="synchronous"):
+        K, y = made(0, signal=3.0)
+        return dmkl.permutation_test(MODEL, K, y, GRID, 19, cv=3, random_state=7)
+
+
+# --- against searches ------------------------------------------------------------------------------------------------
+
+
+def test_it_finds_what_searches_of_permuted_labels_find(found):
+    K, y = made(0, signal=3.0)
+    folds = list(StratifiedKFold(3).split(y, y))
+    orders = [np.arange(len(y)), *found.data["order"].values[:2]]
+    for place, order in enumerate(orders):
+        search = dmkl.search(dmkl.MKFDA(tol=1e-6), K, y[order], GRID, folds, refit=False)
+        own = found.data.isel(permutation=place - 1) if place else found.data
+        end = "null_" if place else ""
+        assert float(own[f"{end}score"]) == pytest.approx(search.best_score_, abs=1e-12)
+        assert {name: float(own[f"{end}{name}"]) for name in GRID} == search.best_params_
+        weight = search.chosen["weight"]
+        share = (weight / weight.sum("kernel")).mean("fold")
+        np.testing.assert_allclose(own[f"{end}weight_share"], share, atol=1e-3)
+
+
+def test_what_is_there_is_significant(found):
+    assert found.p_value == 1 / 20
+    assert found.p_value_error == pytest.approx(np.sqrt(1 / 20 * 19 / 20 / 20))
+    assert found.n_passes_ <= 4
+
+
+def test_one_point_for_all_is_that_of_the_labels_as_they_are(found):
+    K, y = made(0, signal=3.0)
+    fixed = dmkl.permutation_test(MODEL, K, y, GRID, 3, cv=3, random_state=7, choose="fixed")
+    for name in GRID:
+        assert set(fixed.data[f"null_{name}"].values) == {float(found.data[name])}
+    np.testing.assert_array_equal(fixed.data["order"], found.data["order"][:3])
+    assert float(fixed.data["score"]) == float(found.data["score"])
+    assert "too small if there was a choice" in fixed.summary()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["multilabel", "regression"])
+def test_several_tasks_and_numbers(kind):
+    K, y = made(1, 36, 4.0)
+    rng = np.random.default_rng(0)
+    if kind == "multilabel":
+        model, labels = dmkl.MKFDA(), np.stack([y, rng.permutation(y)], axis=1)
+    else:
+        model, labels = dmkl.MKRidge(), y + 0.1 * rng.standard_normal(len(y))
+    test = dmkl.permutation_test(model, K, labels, {"p": [2.0], "lam": [0.1]}, 19, cv=3)
+    values = np.atleast_1d(np.asarray(test.p_value))
+    assert values[0] == 1 / 20
+    assert len(values) == (2 if kind == "multilabel" else 1)
+
+
+# --- p-values --------------------------------------------------------------------------------------------------------
+
+
+def test_p_values_count_ties_and_correct_by_the_maximum():
+    shares = np.array([[0.5, 0.5], [0.2, 0.8], [0.7, 0.3]])
+    data = xr.Dataset(
+        {
+            "score": 0.5,
+            "null_score": ("permutation", [0.5, 0.25, 0.75]),
+            "weight_share": ("kernel", [0.6, 0.4]),
+            "null_weight_share": (("permutation", "kernel"), shares),
+        },
+        {"permutation": [1, 2, 3]},
+    )
+    found = with_p_values(data)
+    assert float(found["p_value"]) == 3 / 4
+    assert found["kernel_p_value"].values.tolist() == [2 / 4, 3 / 4]
+    every = np.concatenate([[[0.6, 0.4]], shares])
+    z = (every - every.mean(axis=0)) / every.std(axis=0)
+    expected = [(1 + np.sum(z[1:].max(axis=1) >= z[0, k])) / 4 for k in range(2)]
+    assert found["kernel_p_value_corrected"].values.tolist() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_labels_without_meaning_are_significant_as_often_as_they_should_be():
+    n_sets, level = 200, 0.05
+    score, kernels = [], []
+    for seed in range(n_sets):
+        K, y = made(seed, 36)
+        y = np.random.default_rng(1000 + seed).permutation(y)
+        grid = {"p": [1.0, 2.0], "lam": [1e-1]}
+        options = {"cv": 3, "scoring": "average_precision", "random_state": seed}
+        test = dmkl.permutation_test(dmkl.MKFDA(solver="stacked"), K, y, grid, 19, **options)
+        score.append(test.p_value <= level)
+        kernels.append(float(test.kernel_p_values["corrected"].min()) <= level)
+    error = 2.6 * np.sqrt(level * (1 - level) / n_sets)  # 99 %
+    assert abs(np.mean(score) - level) <= error
+    assert abs(np.mean(kernels) - level) <= error
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def folds_of(y, groups=None):
+    return make_folds(3, y, groups=groups)
+
+
+def test_labels_change_places_within_folds():
+    y = np.arange(30) % 3
+    folds = folds_of(y)
+    cells = cells_of(folds, 30, None)
+    order = draw(cells, "within", y, folds, 0, 1)
+    assert sorted(order) == list(range(30))
+    assert not np.array_equal(order, np.arange(30))
+    for fold in folds:
+        assert set(order[fold.validation]) == set(fold.validation)
+        np.testing.assert_array_equal(np.bincount(y[order][fold.train]), np.bincount(y[fold.train]))
+
+
+def test_rows_of_no_fold_stay():
+    y = np.arange(30) % 3
+    folds = make_folds((np.arange(15), np.arange(15, 25)), y)
+    order = draw(cells_of(folds, 30, None), "within", y, folds, 0, 1)
+    np.testing.assert_array_equal(order[25:], np.arange(25, 30))
+
+
+def test_labels_change_places_within_groups():
+    groups, y = np.repeat(["a", "b", "c"], 10), np.arange(30) % 2
+    folds = folds_of(y, groups)
+    order = draw(cells_of(folds, 30, groups), "within", y, folds, 0, 1)
+    np.testing.assert_array_equal(groups[order], groups)
+
+
+def test_whole_groups_of_one_size_change_places():
+    sizes = [2, 2, 2, 2, 2, 2, 3, 3, 3, 3]
+    groups = np.repeat(np.arange(10), sizes)
+    y = groups % 2
+    folds = folds_of(y, groups)
+    order = draw(cells_of(folds, 24, groups), "whole", y, folds, 0, 3)
+    size_of = np.array(sizes)[groups]
+    np.testing.assert_array_equal(size_of[order], size_of)
+    for group in range(10):
+        assert len(set(groups[order][groups == group])) == 1
+    assert not np.array_equal(groups[order], groups)
+
+
+def test_equal_seeds_give_equal_permutations_and_others_others():
+    y = np.arange(30) % 3
+    folds = folds_of(y)
+    cells = cells_of(folds, 30, None)
+    first, again, other, next_one = (draw(cells, "within", y, folds, *k) for k in ((1, 1), (1, 1), (2, 1), (1, 2)))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert not np.array_equal(first, next_one)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"n_permutations": 0}, "n_permutations must be a whole number from 1 on, got 0"),
+        ({"random_state": -1}, "random_state must be a whole number from 0 on, got -1"),
+        ({"choose": "best"}, "choose must be"),
+        ({"blocks": "whole"}, "there are no groups; give groups"),
+        ({"groups": np.arange(36)}, "no label changes its place"),
+        ({"groups": np.repeat(np.arange(8), np.arange(1, 9)), "blocks": "whole"}, "no label changes its place"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused(options, match):
+    K, y = made(0, 36)
+    y = np.random.default_rng(0).permutation(y)
+    with pytest.raises(InputError, match=match):
+        dmkl.permutation_test(dmkl.MKFDA(), K, y, {"lam": [0.1]}, **{"n_permutations": 3, "cv": 3, **options})
+
+
+# --- states and files ------------------------------------------------------------------------------------------------
+
+
+def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
+    K, y = made(0, 36, 1.0)
+    monkeypatch.setattr(permutation, "_CHUNK_BYTES", 8 * 36 * 2 * 4)  # 4 permutations at once
+    grid = {"p": [1.5], "lam": [0.1]}
+
+    def test(state):
+        return dmkl.permutation_test(dmkl.MKFDA(), K, y, grid, 9, cv=3, state=state)
+
+    whole, fit_grids, calls = test(None), permutation.fit_grids, []
+
+    def breaking(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return fit_grids(*arguments)
+
+    monkeypatch.setattr(permutation, "fit_grids", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        test(tmp_path / "state")
+    xr.testing.assert_identical(test(tmp_path / "state").data.drop_attrs(), whole.data.drop_attrs())
+    assert len(calls) == 4
+    with pytest.raises(InputError, match="the permutations"):
+        dmkl.permutation_test(dmkl.MKFDA(), K, y, grid, 8, cv=3, state=tmp_path / "state")
+
+
+def test_what_was_saved_is_read_and_drawn(found, tmp_path):
+    found.save(tmp_path / "found")
+    read = dmkl.load(tmp_path / "found")
+    xr.testing.assert_identical(read.data, found.data)
+    assert read.summary() == found.summary()
+    assert "p = 0.05 ± 0.05" in found.summary()
+    axes = read.plot().axes[0]
+    assert sum(bar.get_height() for bar in axes.patches) == 19
+    assert axes.lines[0].get_xdata()[0] == float(found.data["score"])
+    with pytest.raises(InputError, match="task must name one of several"):
+        read.plot(task="rna")

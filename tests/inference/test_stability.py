@@ -1,0 +1,341 @@
+"""`dmkl.stability`: every resample against a fit of its own, draws, selection and its bounds, going on, pictures."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import xarray as xr
+from helpers.conformance import problems
+from helpers.references import Counting, digits, in_memory, over
+from scipy.stats import rankdata
+from sklearn.base import clone
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.inference.draws import draw
+from dmkl.inference.selection import agreement, error_bound, select, unimodal_error_bound
+from dmkl.solvers.workspace import Workspace
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+TIGHT = 1e-8
+
+
+def kernels(tile=90):
+    return in_memory(digits()[0], tile)
+
+
+def labels(kind):
+    y = digits()[1]
+    return {
+        "binary": np.where(y < 5, "small", "large"),
+        "multiclass": y % 4,
+        "multilabel": np.stack([y < 5, y % 2], axis=1).astype(int),
+        "regression": y.astype(float),
+    }[kind]
+
+
+# --- against a loop of fits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("estimator", "kind", "how", "tile"),
+    [
+        (dmkl.MKFDA(p=1.0, tol=TIGHT), "multiclass", "half", 90),
+        (dmkl.MKFDA(p=1.0, tol=TIGHT), "multiclass", "half", 25),
+        (dmkl.MKFDA(p=1.5, tol=1e-5, solver="subspace"), "multilabel", "half", 25),
+        (dmkl.MKFDA(p=1.5, tol=TIGHT), "binary", "bootstrap", 25),
+        (dmkl.MKRidge(p=2.0, tol=TIGHT), "regression", "folds", 90),
+        (dmkl.MKSVM(p=1.5, tol=1e-6), "binary", "bootstrap", 90),
+    ],
+)
+def test_each_resample_is_a_fit_of_its_own(estimator, kind, how, tile):
+    K, y = kernels(tile), labels(kind)
+    found = dmkl.stability(estimator, K, y, 2, how=how, random_state=3)
+    folds = draw(how, 2, 3, y, classes=kind != "regression")
+    for k, fold in enumerate(folds):
+        train, test = fold.train, fold.validation
+        one = found.data.isel(resample=k)
+        alone = clone(estimator).fit(K[train, train], y[train], fold.counts)
+        np.testing.assert_allclose(one["weight"], alone.weights_, atol=1e-6 if estimator.tol < 1e-6 else 1e-3)
+        np.testing.assert_allclose(one["objective"], alone.objective_, rtol=1e-6)
+        scoring = str(found.data.attrs["scoring"])
+        own = dmkl.assess(alone, K[test, train], y[test], scoring=scoring)["score"].sel(measure=scoring)
+        np.testing.assert_allclose(one["score"], own, rtol=1e-6)
+        assert (one["n_train"], one["n_test"]) == (len(train), len(test))
+
+
+def test_a_row_that_is_drawn_twice_counts_twice():
+    """A bootstrap sample is the fit to the drawn rows, each as often as it was drawn."""
+    K, y, model = kernels(), labels("binary"), dmkl.MKFDA(p=1.5, tol=TIGHT)
+    (weight, _) = dmkl.stability(model, K, y, 2, how="bootstrap", random_state=1).data["weight"].values
+    fold = draw("bootstrap", 2, 1, y)[0]
+    rows = np.repeat(fold.train, fold.counts.astype(int))
+    assert len(rows) == 90
+    dense = digits()[0][:, rows][:, :, rows]
+    np.testing.assert_allclose(weight, dmkl.MKFDA(p=1.5, tol=TIGHT).fit(dense, y[rows]).weights_, atol=1e-6)
+
+
+def test_all_resamples_share_the_passes():
+    K, source = over(kernels(), Counting)
+    y, model = labels("binary"), dmkl.MKFDA(p=1.5)
+    alone = sum(dmkl.MKFDA(p=1.5).fit(K[f.train, f.train], y[f.train]).n_passes_ for f in draw("half", 4, 0, y))
+    source.reads.clear()
+    found = dmkl.stability(model, K, y, 4)
+    assert source.reads.total() == found.n_passes_ * len(K) * len(K.view.tile_tasks())
+    assert found.n_passes_ <= alone / 4 + 3
+
+
+# --- draws -------------------------------------------------------------------------------------------------------
+
+
+def test_halves_come_in_pairs_that_share_no_row():
+    y = labels("multiclass")
+    folds = draw("half", 6, 0, y)
+    assert [fold.name for fold in folds] == list("012345")
+    for one, other in list(pairwise(folds))[::2]:
+        np.testing.assert_array_equal(one.train, other.validation)
+        np.testing.assert_array_equal(one.validation, other.train)
+        assert np.abs(np.bincount(y[one.train]) - np.bincount(y[other.train])).max() <= 1
+    assert len({fold.train.tobytes() for fold in folds}) == 6
+
+
+@pytest.mark.parametrize("how", ["half", "bootstrap", "folds"])
+@pytest.mark.parametrize("kind", ["multiclass", "regression"])
+def test_groups_are_whole(how, kind):
+    y, groups = labels(kind), np.arange(90) // 3
+    for fold in draw(how, 4, 0, y, groups=groups, classes=kind != "regression"):
+        assert not set(groups[fold.train]) & set(groups[fold.validation])
+        assert len(fold.train) + len(fold.validation) == 90
+        if how == "bootstrap":
+            assert fold.counts.sum() == 90
+            assert all(len(set(fold.counts[groups[fold.train] == g])) == 1 for g in set(groups[fold.train]))
+
+
+def test_a_bootstrap_keeps_the_shares_of_classes():
+    y = labels("multiclass")
+    for fold in draw("bootstrap", 3, 0, y):
+        np.testing.assert_array_equal(np.bincount(y[fold.train], fold.counts), np.bincount(y))
+        assert fold.counts.max() > 1
+
+
+# --- selection ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_selected():
+    weights = np.array([[0.5, 0.3, 0.004, 0.2, 0.0], [0.4, 0.4, 0.2, 0.0, 0.0]])
+    np.testing.assert_array_equal(select(weights), [[1, 1, 0, 1, 0], [1, 1, 1, 0, 0]])
+    np.testing.assert_array_equal(select(weights, 2), [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(select(weights, 1)[1], np.zeros(5))  # neither of two that are equal
+    np.testing.assert_array_equal(select(weights, 9), weights > 0)
+
+
+@pytest.mark.parametrize(
+    ("q", "n", "pi", "pairs", "plain", "unimodal"),
+    [
+        # By hand from the two theorems.
+        (3, 30, 0.9, 50, 0.375, 0.3 * 4 * 0.11 / 1.02),
+        (3, 30, 0.6, 50, 1.5, 0.3 / (2 * (0.2 - 0.01))),
+        (8, 10, 0.9, 50, 8.0, np.nan),
+        (5, 10, 0.6, 50, 12.5, np.nan),
+    ],
+)
+def test_the_bounds_of_stability_selection(q, n, pi, pairs, plain, unimodal):
+    assert error_bound(q, n, pi) == pytest.approx(plain)
+    assert unimodal_error_bound(q, n, pi, pairs) == pytest.approx(unimodal, nan_ok=True)
+
+
+def test_noise_alone_keeps_the_bounds():
+    """Selections at random, 3 of 30 kernels in each half."""
+    rng = np.random.default_rng(0)
+    frequencies = np.array([select(rng.random((20, 30)), 3).mean(axis=0) for _ in range(300)])
+    for pi in (0.55, 0.6, 0.75):
+        assert (frequencies >= pi).sum(axis=1).mean() <= min(
+            error_bound(3, 30, pi), unimodal_error_bound(3, 30, pi, 10)
+        )
+
+
+def test_agreement_is_kendalls():
+    rng = np.random.default_rng(1)
+    weights = rng.random((6, 5)) + 0.1
+    ranks = rankdata(weights, axis=1)
+    sums = ranks.sum(axis=0)
+    expected = 12 * ((sums - sums.mean()) ** 2).sum() / (6**2 * (5**3 - 5))
+    assert agreement(weights) == pytest.approx(expected)
+    assert agreement(np.tile(weights[0], (4, 1))) == pytest.approx(1.0)
+    assert np.isnan(agreement(np.ones((4, 5))))
+    assert np.isnan(agreement(weights[:, :2]))
+
+
+# --- results -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found():
+    import dask
+
+    with dask.config.set(scheduler="synchronous"):
+        K, y = kernels(), labels("multiclass")
+        return dmkl.stability(dmkl.MKFDA(p=1.0), K, y, 6, n_selected=2, scoring=["accuracy", "matthews"])
+
+
+@pytest.fixture(scope="module")
+def of_tasks():
+    import dask
+
+    with dask.config.set(scheduler="synchronous"):
+        return dmkl.stability(dmkl.MKFDA(p=1.0), kernels(), labels("multilabel"), 3, how="folds")
+
+
+def test_what_the_weights_tell(found):
+    data = found.data
+    weight = data["weight"].values
+    np.testing.assert_allclose(data["mean_weight"], weight.mean(axis=0))
+    np.testing.assert_allclose(data["standard_error"], weight.std(axis=0, ddof=1))
+    np.testing.assert_allclose(data["upper"], np.quantile(weight, 0.975, axis=0))
+    assert (data["selected"].sum("kernel") == 2).all()
+    np.testing.assert_array_equal(found.stable(0.75), data["selected"].mean("resample") >= 0.75)
+    n = data.sizes["kernel"]
+    assert found.mean_selected_ == 2
+    assert found.error_bound() == pytest.approx(error_bound(2, n, 0.9))
+    assert found.error_bound(0.7, unimodal=True) == pytest.approx(unimodal_error_bound(2, n, 0.7, 3), nan_ok=True)
+    assert found.table()["selection_frequency"].tolist() == data["selection_frequency"].values.tolist()
+    assert {"score", "score_matthews"} <= set(data)
+    stable = data["kernel"].values[found.stable().values]
+    assert f"Selected by 90 % of the resamples or more: {', '.join(stable)}" in found.summary()
+
+
+def test_a_bound_that_says_nothing_is_told_so(found):
+    every = xr.ones_like(found.data["selected"])
+    many = dmkl.Stability(found.data.assign(selected=every, selection_frequency=every.mean("resample")))
+    assert "q = 5 of 5: too many for a bound of false selections; lower n_selected" in many.summary()
+
+
+def test_several_tasks(of_tasks):
+    data = of_tasks.data
+    assert data["weight"].dims == ("resample", "kernel", "task")
+    assert of_tasks.stable().dims == ("kernel", "task")
+    spread = data["weight"].values.std(axis=0) * np.sqrt(2)
+    np.testing.assert_allclose(data["standard_error"], spread)
+    assert np.isnan(of_tasks.error_bound()).all()
+    assert len(of_tasks.table()) == data.sizes["kernel"] * 2
+    assert "there is a bound" in of_tasks.summary()
+
+
+def test_what_was_saved_is_read(found, tmp_path):
+    found.save(tmp_path / "trust")
+    read = dmkl.load(tmp_path / "trust")
+    assert type(read) is dmkl.Stability
+    xr.testing.assert_identical(read.data, found.data)
+    assert problems(tmp_path / "trust") == ""
+
+
+def test_pictures(found, of_tasks):
+    weights, shares = found.plot().axes
+    assert [label.get_text() for label in weights.get_yticklabels()] == found.data["kernel"].values.tolist()
+    assert [bar.get_width() for bar in shares.patches] == found.data["selection_frequency"].values.tolist()
+    task = of_tasks.tasks[1]
+    (line,) = of_tasks.plot(task=task).axes[0].lines
+    np.testing.assert_array_equal(line.get_xdata(), of_tasks.data["mean_weight"].sel(task=task))
+    with pytest.raises(InputError, match="there is no task 'none'"):
+        of_tasks.plot(task="none")
+
+
+# --- going on ----------------------------------------------------------------------------------------------------
+
+
+class CutOff(Exception):
+    pass
+
+
+@pytest.mark.parametrize("solver", ["direct", "subspace"])
+def test_it_goes_on(tmp_path, monkeypatch, solver):
+    """What is done when it ends is not done again, and the end is the same; other draws are other work."""
+    K, source = over(kernels(), Counting)
+    y, model = labels("multiclass"), dmkl.MKFDA(p=1.5, solver=solver, tol=1e-6)
+    options = {"how": "bootstrap", "state": tmp_path / "state"}
+    clean = dmkl.stability(model, K, y, 2, how="bootstrap")
+    name, left = {"direct": ("keep_outcome", iter(range(1))), "subspace": ("commit", iter(range(2)))}[solver]
+    original = getattr(Workspace, name)
+
+    def cut(self, *args):
+        original(self, *args)
+        if next(left, None) is None:
+            raise CutOff
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Workspace, name, cut)
+        with pytest.raises(CutOff):
+            dmkl.stability(model, K, y, 2, **options)
+    source.reads.clear()
+    found = dmkl.stability(model, K, y, 2, **options)
+    whole = len(K) * len(K.view.tile_tasks())
+    assert source.reads.total() < clean.n_passes_ * whole
+    for name in ("weight", "score"):
+        np.testing.assert_allclose(found.data[name], clean.data[name], atol=1e-5)
+    source.reads.clear()
+    again = dmkl.stability(model, K, y, 2, **options)
+    assert solver == "direct" or not source.reads  # the direct solver has not scored what is left out
+    np.testing.assert_allclose(again.data["score"], found.data["score"], rtol=1e-9)
+    with pytest.raises(InputError, match="differs in: the folds"):
+        dmkl.stability(model, K, y, 2, random_state=1, **options)
+    with pytest.raises(InputError, match="what is asked"):
+        dmkl.search(model, K, y, {"lam": [1e-2]}, 3, state=tmp_path / "state")
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"how": "thirds"}, "how must be 'half', 'bootstrap' or 'folds', got 'thirds'"),
+        ({"n_resamples": 3}, "n_resamples must be even for how='half'"),
+        ({"n_resamples": 1}, "n_resamples must be"),
+        ({"threshold": 0.5}, "threshold, the share of the resamples .* got 0.5"),
+        ({"n_selected": 0}, "n_selected must be"),
+        ({"random_state": -1}, "random_state must be"),
+        ({"how": "folds", "n_resamples": 80}, "how='folds': .*cannot split these 90 rows"),
+        ({"y": np.arange(90) == 0}, "how='half': .*"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The least populated class", "ignore::dmkl.errors.LabelWarning")
+def test_what_is_refused(change, message):
+    K, source = over(kernels(), Counting)
+    arguments = {"estimator": dmkl.MKFDA(), "K": K, "y": labels("multiclass"), **change}
+    with pytest.raises(InputError, match=message):
+        dmkl.stability(**arguments)
+    assert not source.reads
+
+
+def test_a_bootstrap_needs_a_learner_that_takes_weights(monkeypatch):
+    monkeypatch.setattr(dmkl.MKFDA, "_TAKES_WEIGHTS", False, raising=False)
+    with pytest.raises(InputError, match="MKFDA does not weigh samples; take how='half'"):
+        dmkl.stability(dmkl.MKFDA(), kernels(), labels("binary"), how="bootstrap")
+
+
+# --- a planted set -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_planted_kernels_are_found():
+    """3 informative of 30 kernels, 10 seeds: all of them stable, and no more false ones than is bounded.
+
+    Of the same weights also where each half selects twice as many as there are to be found.
+    """
+    frequencies: dict[int, list[np.ndarray]] = {3: [], 6: []}
+    for seed in range(10):
+        rng, y = np.random.default_rng(seed), np.arange(150) % 2
+        features = rng.standard_normal((30, 150, 5))
+        features[:3, :, 0] += 1.6 * y
+        K = features @ features.transpose(0, 2, 1)
+        found = dmkl.stability(dmkl.MKFDA(p=1.0), K, y, 40, n_selected=3, threshold=0.75, random_state=seed)
+        assert found.stable()[:3].all()
+        for q, mine in frequencies.items():
+            mine.append(select(found.data["weight"].values, q).mean(axis=0))
+    for q, each in frequencies.items():
+        for pi in (0.6, 0.75, 0.9):
+            false = (np.array(each)[:, 3:] >= pi).sum(axis=1).mean()
+            assert false <= np.fmin(error_bound(q, 30, pi), unimodal_error_bound(q, 30, pi, 20))

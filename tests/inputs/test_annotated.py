@@ -1,0 +1,335 @@
+"""AnnData and MuData, as files and in memory: the same numbers and names as their own libraries give."""
+
+from __future__ import annotations
+
+import sys
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import zarr
+from helpers.annotated import cells, modalities, quietly, write
+from helpers.conformance import problems
+
+import dmkl
+from dmkl.cli.main import main
+from dmkl.cli.parsing import parse_steps
+from dmkl.cli.samples import read_groups
+from dmkl.errors import InputError
+from dmkl.inputs import as_features, open_files, read_file, read_vector
+from dmkl.store.ingest import ingest
+
+# anndata asks pandas 3 for an option that goes with pandas 4.
+pytestmark = pytest.mark.filterwarnings("ignore:The 'future.infer_string' option:Warning")
+
+NAMES = [f"cell{i}" for i in range(12)]
+FORMS = ["x.h5ad", "x.zarr", "x2.zarr"]
+FEATURES = {"X", "layers/scaled", "layers/by_columns", "obsm/X_pca", "obsm/scores"}
+SQUARE = {"obsp/dense", "obsp/sparse", "obsp/knn_distances"}
+
+
+def dense(values):
+    return values.toarray() if scipy.sparse.issparse(values) else np.asarray(values)
+
+
+def expected(data):
+    """The features of AnnData by their names."""
+    found = {"X": data.X, **{f"layers/{name}": data.layers[name] for name in data.layers}}
+    return {
+        name: dense(values)
+        for name, values in {
+            **found,
+            **{f"obsm/{n}": data.obsm[n] for n in data.obsm},
+            **{f"obsp/{n}": data.obsp[n] for n in data.obsp},
+        }.items()
+    }
+
+
+@pytest.fixture
+def data():
+    return cells(NAMES)
+
+
+@pytest.fixture(params=FORMS, scope="module")
+def path(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("annotated")
+    return write(cells(NAMES), folder / request.param, 2 if "2" in request.param else 3)
+
+
+def test_features_of_a_file(path, data):
+    found = as_features(path)
+    assert found.samples == NAMES
+    assert set(found.blocks) == FEATURES | SQUARE
+    assert {name: block.holds for name, block in found.blocks.items() if block.holds} == {
+        "obsp/dense": "kernel",
+        "obsp/sparse": "kernel",
+        "obsp/knn_distances": "distances",
+    }
+    for name, values in expected(data).items():
+        for rows in (slice(0, 12), slice(3, 7), slice(11, 12), slice(5, 5)):
+            np.testing.assert_array_equal(found.blocks[name].read(rows), values[rows], err_msg=name)
+    assert found.blocks["X"].columns == tuple(data.var_names)
+    assert found.blocks["obsm/scores"].columns == ("up", "down")
+    assert found.blocks["obsm/X_pca"].columns is None
+    np.testing.assert_array_equal(found.labels.splits, [np.array([0, 0, 2] * 4)])
+    assert found.labels.labels is None
+    assert found.notes == []
+
+
+def test_rows_of_a_file_in_another_order(path, data):
+    found = as_features(path, samples=NAMES[9:2:-2])
+    for name, values in expected(data).items():
+        np.testing.assert_array_equal(found.blocks[name].read(slice(0, 4)), values[9:2:-2], err_msg=name)
+
+
+def test_kernels_of_a_file(path, data, tmp_path):
+    source, labels = open_files(path, labels=f"{path}:cell_type")
+    K = dmkl.open(ingest(tmp_path / "set.zarr", source, labels, tile=5))
+    assert not problems(tmp_path / "set.zarr")
+    assert K.names == ("dense", "sparse")
+    assert list(K.samples) == NAMES
+    np.testing.assert_array_equal(K.labels, data.obs["cell_type"])
+    np.testing.assert_array_equal(K.splits, [np.array([0, 0, 2] * 4)])
+    for j, name in enumerate(K.names):
+        np.testing.assert_allclose(np.asarray(K)[j], dense(data.obsp[name]), rtol=1e-12)
+    assert "obsp/knn_distances (12 × 12 float64)" in source.notes[0]
+
+
+def test_kernels_that_are_named(path):
+    source, _ = open_files(path, variables=["obsp/sparse"])
+    assert source.names == ["sparse"]
+    with pytest.raises(InputError, match=r"obsp/knn_distances' of .* holds distances, which are no kernel; dmkl build"):
+        open_files(path, variables=["obsp/knn_distances"])
+    with pytest.raises(InputError, match=r"no variable 'obsp/none'; it has 'X', 'layers/by_columns'"):
+        open_files(path, variables=["obsp/none"])
+
+
+@pytest.mark.parametrize("column", ["cell_type", "sample", "counts", "doublet"])
+def test_columns_of_obs(path, data, column):
+    table = read_file(type(path)(f"{path}:{column}"))
+    assert table.row_names == tuple(NAMES)
+    np.testing.assert_array_equal(table.values, np.asarray(data.obs[column]))
+
+
+def test_names_of_samples_and_columns_that_are_not_there(path):
+    np.testing.assert_array_equal(read_vector(f"{path}:obs_names"), NAMES)
+    with pytest.raises(InputError, match=r"has no column 'kind' in obs; name one of 'cell_type', 'sample', .*:NAME"):
+        read_vector(f"{path}:kind")
+    with pytest.raises(InputError, match="describes its samples in columns; name one of 'cell_type'"):
+        read_vector(path)
+    with pytest.raises(InputError, match="there is no file"):
+        read_vector(f"{path}x:cell_type")
+
+
+def test_missing_labels_are_told(data, tmp_path):
+    data.obs["cell_type"] = data.obs["cell_type"].where(np.arange(12) > 1)
+    path = write(data, tmp_path / "x.h5ad")
+    with pytest.raises(InputError, match=r"the labels of 2 of the 12 samples are missing \('cell0', 'cell1'"):
+        ingest(tmp_path / "set.zarr", *open_files(path, labels=f"{path}:cell_type"))
+
+
+def test_an_object_is_as_its_file(data, tmp_path):
+    path = write(data, tmp_path / "x.h5ad")
+    found, of_file = as_features(data), as_features(path)
+    assert found.samples == of_file.samples
+    assert list(found.blocks)[:2] == ["X", "layers/scaled"]
+    assert set(found.blocks) == FEATURES | SQUARE
+    for name, block in found.blocks.items():
+        assert block.columns == of_file.blocks[name].columns
+        np.testing.assert_array_equal(block.read(slice(2, 9)), of_file.blocks[name].read(slice(2, 9)))
+    np.testing.assert_array_equal(found.labels.splits, of_file.labels.splits)
+    K = dmkl.create(None, data, labels=data.obs["cell_type"][::-1], splits=None)
+    assert K.names == ("dense", "sparse")
+    assert list(K.samples) == NAMES
+    np.testing.assert_array_equal(K.labels, data.obs["cell_type"])
+    np.testing.assert_array_equal(np.asarray(K)[0], np.maximum(data.obsp["dense"], data.obsp["dense"].T))
+
+
+def test_a_backed_object(data, tmp_path):
+    import anndata
+
+    path = write(data, tmp_path / "x.h5ad")
+    with quietly():
+        backed = anndata.read_h5ad(path, backed="r")
+    block = as_features(backed).blocks["X"]
+    np.testing.assert_array_equal(block.read(slice(3, 8)), dense(data.X)[3:8])
+    backed.file.close()
+
+
+def test_gene_sets_are_columns_of_x(data):
+    spec = {"function": "linear", "feature": "X", "columns": {"one": ["gene0", "gene3"], "two": ["gene5", "no gene"]}}
+    with quietly():
+        K = dmkl.build(None, data, [spec], labels=data.obs["cell_type"])
+    chosen = dense(data.X)[:, [0, 3]]
+    np.testing.assert_allclose(np.asarray(K)[0], chosen @ chosen.T, rtol=1e-6)
+    assert len(K.names) == 2
+
+
+@pytest.mark.parametrize("form", ["file", "memory"])
+def test_kernels_and_distances_of_obsp_beside_kernels_of_features(form, data, tmp_path):
+    given = write(data, tmp_path / "x.h5ad") if form == "file" else data
+    specs = [{"function": "linear", "feature": "layers/*"}, {"function": "precomputed"}, {"function": "distance"}]
+    order = NAMES[::-1]
+    K = dmkl.build(tmp_path / "k.zarr", given, specs, samples=order, labels=data.obs["cell_type"])
+    assert not problems(tmp_path / "k.zarr")
+    assert set(K.names[:2]) == {"layers/scaled-linear", "layers/by_columns-linear"}
+    assert K.names[2:] == ("obsp/dense-precomputed", "obsp/sparse-precomputed", "obsp/knn_distances-distance")
+    found = np.asarray(K)
+    np.testing.assert_array_equal(found[2], data.obsp["dense"][::-1, ::-1])
+    np.testing.assert_array_equal(found[3], dense(data.obsp["sparse"])[::-1, ::-1])
+    np.testing.assert_allclose(found[4], np.exp(-dense(data.obsp["knn_distances"])), rtol=1e-6)
+    with pytest.raises(InputError, match="taken from 'obsp/dense' as they stood, so those of new samples cannot be"):
+        dmkl.build_cross(K.select(["obsp/dense-precomputed"]), given)
+
+
+def test_a_precomputed_kernel_is_square_and_symmetric(data, tmp_path):
+    tables = {"a": np.ones((4, 2)), "K": np.arange(16.0).reshape(4, 4)}
+    with pytest.raises(InputError, match="the kernel values 'K' are not symmetric: entry"):
+        dmkl.build(tmp_path / "k.zarr", tables, [{"function": "precomputed"}])
+    with pytest.raises(InputError, match=r"precomputed needs a square matrix of kernel values .* 'a' has the shape"):
+        dmkl.build(None, tables, [{"function": "precomputed", "feature": "a"}])
+    del data.X, data.layers, data.obsm
+    with pytest.raises(InputError, match=r"no tables of features, but dense, sparse, .* the function precomputed"):
+        dmkl.build(None, data, [{"function": "rbf"}])
+
+
+def test_no_kernels_in_an_object(data):
+    for name in list(data.obsp):
+        del data.obsp[name]
+    with pytest.raises(InputError, match="no kernels in obsp of this annotated data; compute some of its features"):
+        dmkl.create(None, data)
+
+
+# --- several modalities -----------------------------------------------------------------------------------------------
+
+FIRST, SECOND = NAMES[:10], NAMES[11:2:-1]
+
+
+@pytest.mark.parametrize("form", ["m.h5mu", "m.zarr", "memory"])
+def test_modalities_are_joined_by_name(form, tmp_path):
+    data = modalities(FIRST, SECOND)
+    given = data if form == "memory" else write(data, tmp_path / form)
+    with pytest.raises(InputError, match="all sources must have the same samples"):
+        as_features(given)
+    found = as_features(given, join="inner")
+    assert set(found.blocks) == {f"{part}/{name}" for part in ("rna", "protein") for name in FEATURES | SQUARE}
+    assert set(found.samples) == set(FIRST) & set(SECOND)
+    for part in ("rna", "protein"):
+        frame = data.mod[part].to_df()
+        np.testing.assert_array_equal(found.blocks[f"{part}/X"].read(slice(0, 7)), frame.loc[found.samples])
+
+
+def test_kernels_and_columns_of_modalities(tmp_path):
+    data = modalities(FIRST, SECOND)
+    path = write(data, tmp_path / "m.h5mu")
+    table = read_file(path.with_name("m.h5mu:rna:cell_type"))
+    assert table.row_names == tuple(FIRST)
+    np.testing.assert_array_equal(table.values, data["rna"].obs["cell_type"])
+    source, _ = open_files(path, join="inner")
+    K = dmkl.create(None, data, join="inner")
+    assert (
+        set(K.names) == set(source.names) == {f"{p}/obsp/{n}" for p in ("rna", "protein") for n in ("dense", "sparse")}
+    )
+    frame = pd.DataFrame(data["protein"].obsp["dense"], SECOND, SECOND).loc[K.samples, K.samples]
+    np.testing.assert_allclose(np.asarray(K.select(["protein/obsp/dense"]))[0], frame, rtol=1e-12)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_files_from_before_version_0_7_are_named(tmp_path):
+    with h5py.File(tmp_path / "x.h5ad", "w") as file:
+        file["X"] = np.ones((3, 2))
+        file["obs"] = np.array([(b"a",)], dtype=[("index", "S1")])
+    for read in (open_files, as_features):
+        with pytest.raises(
+            InputError, match=r"has no table 'obs' with an index, which AnnData writes since version 0\.7"
+        ):
+            read(tmp_path / "x.h5ad")
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("X/indices", 99, "'X' of .* is damaged"),
+        ("X/indptr", -5, "'X' of .* is damaged"),
+        ("X/indptr", 10**9, "'X' of .* is damaged"),
+    ],
+)
+def test_damaged_sparse_matrices(data, tmp_path, part, value, message):
+    path = write(data, tmp_path / "x.h5ad")
+    with h5py.File(path, "r+") as file:
+        file[part][3] = value
+    block = as_features(path).blocks["X"]
+    with pytest.raises(InputError, match=message):
+        block.read(slice(0, 12))
+
+
+def test_links_to_other_files_are_not_followed(data, tmp_path):
+    path = write(data, tmp_path / "x.h5ad")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["secret"] = np.eye(12)
+    with h5py.File(path, "r+") as file:
+        file["obsp/linked"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "secret")
+    with pytest.raises(InputError, match="keeps its values in other files"):
+        open_files(path)
+    with h5py.File(path, "r+") as file:
+        del file["obsp/linked"], file["obs/_index"]
+        file["obs/_index"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "secret")
+    with pytest.raises(InputError, match="keeps its values in other files"):
+        as_features(path)
+
+
+def test_rows_are_as_many_as_samples(data, tmp_path):
+    path = write(data, tmp_path / "x.h5ad")
+    with h5py.File(path, "r+") as file:
+        del file["layers/scaled"]
+        file["layers/scaled"] = np.ones((5, 6))
+    with pytest.raises(InputError, match="damaged: layers/scaled has 5 rows, and obs names 12 samples"):
+        as_features(path)
+
+
+def test_without_anndata_its_name_is_told(data, tmp_path, monkeypatch):
+    path = write(data, tmp_path / "x.h5ad")
+    monkeypatch.setitem(sys.modules, "anndata.io", None)
+    with pytest.raises(
+        InputError, match=r"read with anndata 0.12 or later, which is not installed; pip install 'dmkl\["
+    ):
+        as_features(path)
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_commands_take_columns(data, tmp_path, capsys):
+    path = write(data, tmp_path / "x.h5ad")
+    out, more = str(tmp_path / "k.zarr"), ["--labels", f"{path}:cell_type"]
+    chosen = ["--function", "linear", "--feature", "X", "--feature", "layers/*"]
+    assert main(["build", out, str(path), *chosen, *more]) == 0
+    K = dmkl.open(out)
+    assert len(K.names) == 3
+    assert set(K.labels) == {"B", "NK", "T"}
+    groups = read_groups(path.with_name("x.h5ad:sample"), K.samples, np.array([11, 0]))
+    assert groups.tolist() == ["donor 3", "donor 0"]
+    covariates = parse_steps(f"residualize={path}:counts,trace")[0]
+    assert covariates.columns == ("counts",)
+    np.testing.assert_array_equal(covariates.of(K.samples), np.stack([np.ones(12), np.arange(12) + 0.5], axis=1))
+
+
+def test_a_column_of_a_table_or_container(tmp_path):
+    pd.DataFrame({"cell": NAMES, "kind": list("ab" * 6), "age": np.arange(12)}).to_csv(tmp_path / "t.csv", index=False)
+    kinds = read_file(tmp_path / "t.csv:kind")
+    assert kinds.row_names == tuple(NAMES)
+    assert kinds.values.tolist() == list("ab" * 6)
+    assert read_vector(tmp_path / "t.csv:age").dtype == np.int64
+    with pytest.raises(InputError, match=r"t.csv has no column 'kin'; it has 'kind', 'age'"):
+        read_vector(tmp_path / "t.csv:kin")
+    np.savez(tmp_path / "t.npz", a=np.arange(3), b=np.ones(2))
+    np.testing.assert_array_equal(read_vector(tmp_path / "t.npz:a"), [0, 1, 2])
+    with pytest.raises(InputError, match=r"holds 2 arrays, expected one: .*; say which, as .*t.npz:NAME"):
+        read_vector(tmp_path / "t.npz")
+    zarr.create_array(tmp_path / "y.zarr", data=np.arange(3))
+    (tmp_path / "a:b.txt").write_text("1\n2\n")
+    np.testing.assert_array_equal(read_vector(tmp_path / "a:b.txt"), [1, 2])

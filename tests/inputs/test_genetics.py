@@ -1,0 +1,134 @@
+"""Relationship matrices of GCTA and PLINK, and phenotypes by family and individual."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.references import psd
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.inputs import open_files, read_vector
+from dmkl.inputs.label_files import read_file
+from dmkl.store.ingest import ingest
+
+M = 7
+K = psd(1, M)[0].round(3)
+LOWER = K[np.tril_indices(M)]
+PAIRS = [(f"f{i // 2}", f"i{i}") for i in range(M)]
+
+
+def write_ids(path, pairs=PAIRS, header=""):
+    path.write_text(header + "".join(f"{family}\t{own}\n" for family, own in pairs))
+
+
+def rows_of(kernel):
+    return "".join("\t".join(map(str, row)) + "\n" for row in kernel)
+
+
+FORMS = {
+    "a.grm.bin": lambda: LOWER.astype("<f4").tobytes(),
+    "triangle.rel.bin": lambda: LOWER.astype("<f8").tobytes(),
+    "triangle4.rel.bin": lambda: LOWER.astype("<f4").tobytes(),
+    "square.rel.bin": lambda: K.astype("<f8").tobytes(),
+    "square4.rel.bin": lambda: K.astype("<f4").tobytes(),
+    "triangle.rel": lambda: rows_of(row[: i + 1] for i, row in enumerate(K)).encode(),
+    "square.rel": lambda: rows_of(K).encode(),
+}
+
+
+def written(tmp_path, name, pairs=PAIRS, header=""):
+    (tmp_path / name).write_bytes(FORMS[name]())
+    write_ids(tmp_path / (name.removesuffix(".bin") + ".id"), pairs, header)
+    return tmp_path / name
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_gives_the_matrix_and_its_names(tmp_path, name):
+    source, labels = open_files(written(tmp_path, name, header="#FID\tIID\n"))
+    K_made = dmkl.open(ingest(tmp_path / "set.zarr", source, labels, tile=3))
+    np.testing.assert_allclose(np.asarray(K_made)[0], K, rtol=1e-6)
+    assert K_made.samples.tolist() == [own for _, own in PAIRS]
+
+
+def test_a_grm_with_a_phenotype_goes_in_by_one_command(tmp_path, capsys):
+    from dmkl.cli.main import main
+
+    grm = written(tmp_path, "a.grm.bin")
+    values = [1, 2, -9, 1, "NA", 2, 1]
+    lines = [f"{f} {i} {value}\n" for (f, i), value in zip(PAIRS, values, strict=True)]
+    (tmp_path / "pheno.txt").write_text("".join(reversed(lines)))
+    arguments = ["import", str(tmp_path / "out.zarr"), str(grm), "--labels", str(tmp_path / "pheno.txt")]
+    assert main(arguments) == 1  # two phenotypes are missing
+    assert main([*arguments, "--join", "inner"]) == 0
+    made = dmkl.open(tmp_path / "out.zarr")
+    assert made.names == ("a",)
+    assert made.samples.tolist() == ["i0", "i1", "i3", "i5", "i6"]
+    told = capsys.readouterr().err
+    assert "2 of 7 samples left out ('i2', 'i4'), as asked for: " in told
+    assert "pheno.txt lacks 2" in told
+    assert "kernel 'a': put into the order" not in told  # some were taken out, and none moved
+    assert "pheno.txt was put into the order" in told
+    assert made.labels.tolist() == [1, 2, 1, 2, 1]
+
+
+def test_where_individuals_repeat_families_tell_them_apart(tmp_path):
+    pairs = [(f"f{i}", f"i{i % 4}") for i in range(M)]
+    source, _ = open_files(written(tmp_path, "a.grm.bin", pairs))
+    assert source.samples == tuple(f"f{i}_i{i % 4}" for i in range(M))
+
+
+def test_phenotypes_are_told_by_header_extension_or_pairs_of_words(tmp_path):
+    (tmp_path / "y.txt").write_text("FID IID bmi ill\n1 1 20.5 0\n2 2 -9 1\n")
+    table = read_file(tmp_path / "y.txt")
+    assert (table.row_names, table.columns) == (("1", "2"), ("bmi", "ill"))
+    np.testing.assert_array_equal(table.values, [[20.5, 0], [np.nan, 1]])
+    for name, text in (
+        ("y.pheno", "1 7 1\n1 8 2\n"),
+        ("y.fam", "1 7 0 0 1 1\n1 8 0 0 2 2\n"),
+        ("z.txt", "a 7x 1\na 8 2\n"),
+    ):
+        (tmp_path / name).write_text(text)
+        np.testing.assert_array_equal(read_vector(tmp_path / name), [1, 2])
+    (tmp_path / "y.txt").write_text("cell line 1\ncell line 2\n")
+    assert read_vector(tmp_path / "y.txt").tolist() == ["cell line 1", "cell line 2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        (
+            "a.grm.bin",
+            lambda p: p.write_bytes(p.read_bytes()[:-4]),
+            r"has 108 bytes, expected 112 for the 7 individuals",
+        ),
+        ("square.rel.bin", lambda p: p.write_bytes(b""), r"has 0 bytes, expected 112 or 196 or 224 or 392"),
+        ("triangle.rel", lambda p: p.write_text("1\n2\t3\n"), r"has 2 lines, expected 7: one for each individual"),
+        (
+            "triangle.rel",
+            lambda p: p.write_text("1\n2\n"),
+            r"line 2: found 1 numbers, expected 2, as far as the diagonal",
+        ),
+        (
+            "triangle.rel",
+            lambda p: p.write_text("1\nx\t3\n"),
+            r"line 2: could not convert .*; expected numbers parted by",
+        ),
+        ("a.grm.bin", lambda p: p.with_name("a.grm.id").unlink(), r"without a.grm.id, which is not beside it"),
+        ("a.grm.bin", lambda p: write_ids(p.with_name("a.grm.id"), []), r"a.grm.id names no individuals"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, name, spoil, message):
+    path = written(tmp_path, name)
+    spoil(path)
+    with pytest.raises(InputError, match=message):
+        ingest(tmp_path / "set.zarr", *open_files(path))
+
+
+def test_a_phenotype_that_is_no_number_is_named(tmp_path):
+    (tmp_path / "y.phen").write_text("f a 1\nf b high\n")
+    with pytest.raises(InputError, match=r"the phenotype of 'b' is 'high', expected a number, or -9 or NA"):
+        read_vector(tmp_path / "y.phen")
+    (tmp_path / "y.phen").write_text("f a 1\nf b\n")
+    with pytest.raises(InputError, match=r"found 2 cells \('f b'\), expected FID, IID and a value: 3 cells"):
+        read_vector(tmp_path / "y.phen")

@@ -1,0 +1,165 @@
+"""Labels that are missing, alone, new or under a header: said in words, never turned into something else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.references import psd
+
+import dmkl
+from dmkl.errors import InputError, LabelWarning
+from dmkl.inputs import open_files, read_vector
+
+M = 6
+K = psd(1, M).round(3)
+NAMES = [*"uvwxyz"]
+Y = [*"ababab"]
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    np.save(tmp_path / "k.npy", K[0])
+    return tmp_path / "k.npy"
+
+
+@pytest.fixture
+def named_kernel(tmp_path):
+    pd.DataFrame(K[0], NAMES, NAMES).to_csv(tmp_path / "named.csv")
+    return tmp_path / "named.csv"
+
+
+def written(path, *lines):
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def with_class(word):
+    return [*Y[:2], word, *Y[3:]]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        with_class(None),
+        with_class(np.nan),
+        pd.Series(with_class(None)),
+        pd.Series(with_class(pd.NA), dtype="string"),
+        pd.Series([0, 1, pd.NA, 1, 0, 1], dtype="Int64"),
+        pd.Categorical(with_class(None)),
+        [0, 1, None, 1, 0, 1],
+        np.array([0, 1, np.nan, 1, 0, 1]),
+    ],
+)
+def test_a_missing_label_is_said_to_be_missing(labels):
+    with pytest.raises(
+        InputError, match=r"the labels of 1 of the 6 samples are missing \('w'; written as '.*--join inner"
+    ):
+        dmkl.create(None, K, samples=NAMES, labels=labels)
+    with pytest.raises(InputError, match="y holds 1 labels that are missing"):
+        dmkl.MKFDA().fit(dmkl.create(None, K), labels)
+
+
+@pytest.mark.parametrize("word", ["NA", "nan", "None", "", "<NA>", "NULL"])
+def test_a_missing_label_in_a_file(tmp_path, named_kernel, word):
+    rows = [f"{name},{label}" for name, label in zip(NAMES, with_class(word), strict=True)]
+    file = written(tmp_path / "y.csv", "patient,diagnosis", *rows)
+    source, labels = open_files(named_kernel, labels=file)
+    with pytest.raises(InputError, match=rf"are missing \('w'; written as '{word}'\)"):
+        labels.checked(M, M, rectangular=False)
+    source, labels = open_files(named_kernel, labels=file, join="inner")
+    assert source.samples == tuple(name for name in NAMES if name != "w")
+    assert labels.checked(5, 5, rectangular=False)["label"].tolist() == ["a", "b", "b", "a", "b"]
+
+
+def test_join_inner_leaves_out_who_has_no_label_in_memory():
+    frame = pd.DataFrame(K[0], NAMES, NAMES)
+    made = dmkl.create(None, [frame], labels=pd.Series(with_class(None), NAMES), join="inner")
+    assert made.samples.tolist() == [name for name in NAMES if name != "w"]
+
+
+def test_numbers_with_missing_ones_stay_numbers(tmp_path):
+    np.testing.assert_array_equal(read_vector(written(tmp_path / "y.txt", "height", 1.5, "NA", 2)), [1.5, np.nan, 2])
+
+
+@pytest.mark.parametrize("header", ["diagnosis", "patient,diagnosis"])
+def test_a_header_is_told_by_being_one_too_many(tmp_path, kernel, header):
+    rows = [f"{name},{label}" for name, label in zip(NAMES, Y, strict=True)] if "," in header else Y
+    source, labels = open_files(kernel, labels=written(tmp_path / "y.csv", header, *rows))
+    assert list(labels.labels) == Y
+    assert "its first line ('diagnosis') was taken for a header, since 6 values follow it" in source.notes[0]
+
+
+def test_numbers_beside_classes_are_names(tmp_path, kernel):
+    rows = [f"{i},{label}" for i, label in enumerate(Y)]
+    _, labels = open_files(kernel, labels=written(tmp_path / "y.csv", *rows))
+    assert list(labels.labels) == Y
+
+
+def test_rows_that_are_named_by_position_are_told(tmp_path, kernel):
+    rows = [f"{name},{label}" for name, label in zip(NAMES, Y, strict=True)]
+    source, _ = open_files(kernel, labels=written(tmp_path / "y.csv", *rows))
+    assert "row i was taken for the i-th name in " in source.notes[0]
+    assert "(u is row 0), since the rows have no names" in source.notes[0]
+    assert source.notes[0].endswith("(order=, --order FILE)")
+
+
+def test_order_names_the_rows_as_they_stand(tmp_path, kernel):
+    labels = written(tmp_path / "y.csv", *(f"{name},{label}" for name, label in zip(NAMES, Y, strict=True)))
+    order = written(tmp_path / "order.txt", *NAMES[::-1])
+    source, known = open_files(kernel, labels=labels, order=order)
+    assert source.samples == tuple(NAMES[::-1])
+    assert list(known.labels) == Y[::-1]
+    assert not any("row i" in note for note in source.notes)
+    source, known = open_files(kernel, labels=labels, order=order, samples=written(tmp_path / "s.txt", *NAMES))
+    assert list(known.labels) == Y
+    np.testing.assert_array_equal(next(iter(source.matrices()))[0:M, 0:M], K[0][::-1, ::-1])
+    with pytest.raises(InputError, match=r"order.txt has shape \(2,\), expected a name for each of the 6 rows"):
+        open_files(kernel, order=written(tmp_path / "order.txt", "a", "b"))
+
+
+def test_a_class_of_one_sample_is_told(tmp_path, kernel):
+    source, _ = open_files(kernel, labels=written(tmp_path / "y.txt", *with_class("c")))
+    assert source.notes[-1].endswith(
+        "y.txt: the class 'c' has one sample (number 2), too few to learn from and to test on"
+    )
+    source, _ = open_files(kernel, labels=written(tmp_path / "y.txt", *"abcdaa"))
+    assert "3 of the 4 classes have one sample each ('b', 'c', 'd')" in source.notes[-1]
+    with pytest.warns(LabelWarning, match=r"fit: the class 'c' has one sample \(sample '2'\).*a line of a file"):
+        dmkl.MKFDA().fit(dmkl.create(None, K), with_class("c"))
+
+
+def test_a_class_that_the_model_does_not_know_is_told():
+    made = dmkl.create(None, K, labels=Y)
+    model = dmkl.MKFDA().fit(made[:4, :4])
+    with pytest.warns(LabelWarning, match=r"1 of the 2 samples have a class that .* 'c' \(1\), .*it knows 'a', 'b'"):
+        assert model.score(made[4:, :4], ["a", "c"]) <= 0.5
+
+
+def test_words_are_no_kernel(tmp_path):
+    with pytest.raises(InputError, match=r"y.txt holds 6 lines of words and no numbers, .*--labels"):
+        open_files(written(tmp_path / "y.txt", *Y))
+
+
+# --- kernels that are not symmetric ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tile", [2, 4, 8])
+@pytest.mark.parametrize("full", [False, True])
+def test_symmetrize_takes_the_mean_and_says_how_far_apart(tile, full):
+    skewed = K[0].copy()
+    skewed[1, 4] += 0.07
+    skewed[5, 0] -= 0.03
+    with pytest.raises(InputError, match=r"not symmetric: entry .*symmetrize=True, --symmetrize"):
+        dmkl.create(None, [skewed], tile=tile)
+    made = dmkl.create(None, [skewed], tile=tile, full=full, symmetrize=True)
+    expected = (skewed + skewed.T) / 2
+    np.testing.assert_array_equal(np.asarray(made)[0], expected)
+    assert made.provenance[0]["symmetrized"]["largest_asymmetry"] == pytest.approx(0.07)
+    ones = np.ones((M, 1))
+    np.testing.assert_allclose(made.center().apply(ones)[0], 0, atol=1e-12)
+    np.testing.assert_allclose(made.view.source.row_sum(np.arange(1))[0], expected.sum(axis=1))
+    mended = dmkl.create(None, [skewed], tile=tile, symmetrize=True, repair="clip")
+    assert mended.provenance[0]["symmetrized"]["largest_asymmetry"] == pytest.approx(0.07)
+    with pytest.raises(InputError, match="is for symmetric kernels; these are rectangular"):
+        dmkl.create(None, [skewed[:3]], symmetrize=True)

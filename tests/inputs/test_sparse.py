@@ -1,0 +1,74 @@
+"""Sparse kernels and features, in memory and in files: dense a block at a time, equal to dense ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+from helpers.references import psd
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.inputs import as_features, open_files
+from dmkl.inputs.sparse import SparseMatrix
+from dmkl.store.ingest import ingest
+
+M = 7
+K = psd(1, M)[0].round(3)
+K = np.where(np.abs(K) > 0.2, K, 0) + np.eye(M)
+FORMS = ["csr_matrix", "csc_array", "coo_matrix", "lil_matrix"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_kernels(form):
+    sparse = getattr(scipy.sparse, form)(K)
+    np.testing.assert_array_equal(np.asarray(dmkl.create(None, [sparse, K], tile=3)), [K, K])
+    np.testing.assert_array_equal(np.asarray(dmkl.create(None, {"a": sparse}, tile=3))[0], K)
+    with pytest.raises(InputError, match=r"got a sparse matrix of shape \(7, 7\); give one kernel as \[K\]"):
+        dmkl.create(None, sparse)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_features(form):
+    found = dmkl.build(None, {"x": getattr(scipy.sparse, form)(K)}, {"function": "rbf"}, tile=3)
+    expected = dmkl.build(None, {"x": K}, {"function": "rbf"}, tile=3)
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+
+
+def test_no_more_is_made_dense_than_is_asked_for(monkeypatch):
+    made = []
+    before = SparseMatrix.__getitem__
+    monkeypatch.setattr(SparseMatrix, "__getitem__", lambda self, key: made.append(found := before(self, key)) or found)
+    dmkl.create(None, [scipy.sparse.csr_array(np.eye(40))], tile=8)
+    assert max(block.shape[0] for block in made) <= 40
+    made.clear()
+    dmkl.create(None, iter([scipy.sparse.csr_array(np.eye(40))]), tile=8)
+    assert {block.shape for block in made} == {(8, 8)}
+
+
+@pytest.mark.parametrize("name", ["csr.npz", "csc.npz", "k.mtx", "dense.mtx", "general.mtx"])
+def test_files(tmp_path, name):
+    path = tmp_path / name
+    if name.endswith(".npz"):
+        scipy.sparse.save_npz(path, scipy.sparse.csr_matrix(K).asformat(name[:3]))
+    else:
+        symmetry = "general" if name == "general.mtx" else "symmetric"
+        scipy.io.mmwrite(path, K if name == "dense.mtx" else scipy.sparse.coo_matrix(K), symmetry=symmetry)
+    made = dmkl.open(ingest(tmp_path / "set.zarr", *open_files(path), tile=3))
+    np.testing.assert_array_equal(np.asarray(made)[0], K)
+    np.testing.assert_array_equal(as_features(path).blocks[path.stem].read(slice(1, 4)), K[1:4])
+
+
+def test_damaged_files_are_told(tmp_path):
+    sparse = scipy.sparse.csr_matrix(K)
+    sparse.indices[0] = 99
+    scipy.sparse.save_npz(tmp_path / "k.npz", sparse)
+    with pytest.raises(InputError, match=r"k.npz is no whole sparse matrix of SciPy"):
+        ingest(tmp_path / "set.zarr", *open_files(tmp_path / "k.npz"))
+    scipy.sparse.save_npz(tmp_path / "k.npz", scipy.sparse.coo_matrix(K).tobsr())
+    with pytest.raises(InputError, match=r"sparse matrix of the kind 'bsr'; save K.tocsr"):
+        open_files(tmp_path / "k.npz")
+    (tmp_path / "k.mtx").write_text("%%MatrixMarket matrix coordinate real general\n5 5 99999999\n1 1 1\n")
+    with pytest.raises(InputError, match=r"k.mtx is damaged: it tells of 5 × 5 and 99999999 entries, and has 65 bytes"):
+        open_files(tmp_path / "k.mtx")

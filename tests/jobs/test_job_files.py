@@ -1,0 +1,362 @@
+"""Job files: what they ask for, what is wrong with them, what is noted beside results, and scripts of batch jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import tomllib
+
+import dask
+import numpy as np
+import pytest
+
+import dmkl
+from dmkl.cli.running import UNFINISHED
+
+pytest_plugins = ["helpers.command_line"]
+
+SEARCH = """
+[data]
+store = "{store}"
+
+[model]
+tol = 1e-3
+
+[grid]
+p = [1, 1.5]
+lam = [1e-1]
+
+[folds]
+cv = 2
+split = 1
+
+[cluster]
+place = "threads"
+
+[outputs]
+search = "found"
+"""
+
+
+@pytest.fixture
+def job(tmp_path, store):
+    """Write a job file with some text replaced by another."""
+
+    def written(*replaced, text=SEARCH):
+        text = text.format(store=store)
+        for before, after in replaced:
+            assert before in text
+            text = text.replace(before, after)
+        (tmp_path / "job.toml").write_text(text)
+        return tmp_path / "job.toml"
+
+    return written
+
+
+def scores(path):
+    return dmkl.load(path).scores
+
+
+def test_a_search_and_its_record_which_does_the_same_again(run, job, tmp_path, store):
+    status, out, err = run("run", job())
+    assert status == 0, err
+    assert "Saved in" in out
+    recorded = tomllib.loads((tmp_path / "found.job.toml").read_text())
+    assert recorded["data"]["store"] == str(store)
+    assert recorded["model"]["solver"] == "auto"
+    assert recorded["folds"]["rule"] == "best"
+    assert recorded["recorded"]["versions"]["numpy"] == np.__version__
+    assert recorded["recorded"]["contents"] == {str(store): f"kernel set {dmkl.open(store).content_id}"}
+    status, _, err = run("run", tmp_path / "found.job.toml", "--into", tmp_path / "again")
+    assert status == 0, err
+    assert "warning" not in err
+    for name in ("score", "weight", "gap"):
+        np.testing.assert_array_equal(scores(tmp_path / "again/found")[name], scores(tmp_path / "found")[name])
+    status, _, err = run("run", tmp_path / "job.toml")
+    assert (status, "found is there already" in err) == (0, True)
+    status, _, err = run("run", job(("1e-3", "1e-2")))
+    assert status == 1
+    assert "job.toml, line 20, outputs.search:" in err
+    assert "is of another job" in err
+
+
+def test_a_log_of_what_was_done_lies_beside_the_result(run, job, tmp_path):
+    def logged():
+        lines = (tmp_path / "there" / "found.log").read_text(encoding="utf-8").splitlines()
+        assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ", line) for line in lines)
+        return [line.split(" ", 2)[2] for line in lines]
+
+    status, _, err = run("run", job(("lam = [1e-1]", "lam = [-1]")), "--into", tmp_path / "there")
+    assert status == 1
+    first, *_, last = logged()
+    assert first.startswith(f"INFO dmkl {dmkl.__version__}: dmkl search ")
+    assert last.startswith("ERROR dmkl search did not finish: ")
+    assert last.removeprefix("ERROR dmkl search did not finish: ") in err
+    n = len(logged())
+    status, _, err = run("run", job(), "--into", tmp_path / "there")
+    assert status == 0, err
+    again = logged()[n:]
+    assert again[0].startswith(f"INFO dmkl {dmkl.__version__}: dmkl search ")
+    assert " --tol=0.001 --p=1,1.5 --lam=0.1 " in again[0]
+    assert any(re.match(r"DEBUG \S+ took \S+ s \(passes\)", line) for line in again)
+    assert not any(line.startswith("ERROR") for line in again)
+    assert not (tmp_path / "found.log").exists()
+
+
+def test_the_command_line_gives_the_same(run, job, tmp_path, store):
+    assert run("run", job())[0] == 0
+    options = ["-p", "1,1.5", "--lam", "0.1", "--tol", "1e-3", "--cv", "2", "--split", "1", "--cluster", "threads"]
+    assert run("search", store, tmp_path / "other", *options)[0] == 0
+    np.testing.assert_array_equal(scores(tmp_path / "found").score, scores(tmp_path / "other").score)
+
+
+def test_results_at_urls_are_noted_beside_the_job_file(run, job, tmp_path):
+    url = f"memory://jobs/{tmp_path.name}/found"
+    written = job(("split = 1", 'split = 1\nstate = "state"'), ('search = "found"', f'search = "{url}"'))
+    status, _, err = run("run", written)
+    assert status == 0, err
+    assert {"found.job.toml", "job.toml"} <= {entry.name for entry in tmp_path.iterdir()}
+    assert not (tmp_path / "found").exists()
+    status, _, err = run("run", written)
+    assert status == 0, err
+    assert f"{url} is there already" in err
+
+
+def test_all_from_features_to_predictions(run, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.arange(45) % 3
+    np.savez(tmp_path / "x.npz", x=rng.standard_normal((3, 4))[labels] * 3 + rng.standard_normal((45, 4)))
+    np.savetxt(tmp_path / "y.txt", labels, fmt="%d")
+    (tmp_path / "job.toml").write_text(
+        '[data]\nstore = "k.zarr"\nfeatures = "x.npz"\nlabels = "y.txt"\nfunction = "rbf"\nbandwidth = [0.3, 1]\n'
+        '[model]\np = 1.5\n[predict]\nfeatures = "x.npz"\n[outputs]\nmodel = "m"\npredictions = "p.csv"\n'
+    )
+    status, _, err = run("run", tmp_path / "job.toml")
+    assert status == 0, err
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 46
+    recorded = tomllib.loads((tmp_path / "m.job.toml").read_text())["recorded"]["contents"]
+    assert recorded[str(tmp_path / "y.txt")].startswith("sha256 ")
+    (tmp_path / "y.txt").write_text("changed")
+    status, _, err = run("run", tmp_path / "m.job.toml", "--into", tmp_path / "again")
+    assert status == 0, err
+    assert f"{tmp_path / 'y.txt'} holds something else" in err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("tol =", "tolerance =", "job.toml, line 6, model.tolerance: no such key (did you mean tol?)"),
+        ("[grid]", "[gird]", "job.toml, line 8, gird: no such table (did you mean grid?)"),
+        ("lam =", "lamb =", "line 10, grid.lamb: no such key (did you mean lam?)"),
+        ("tol = 1e-3", 'tol = "small"', "line 6, model.tol: "),
+        ("cv = 2", 'cv = "KFlod(3)"', "line 13, folds.cv: "),
+        ("cv = 2", 'groups = "nosuch.txt"', "line 13, folds.groups: "),
+        ("cv = 2", "refit = 1", "line 13, folds.refit: must be true or false"),
+        ("cv = 2", "cv = true", "line 13, folds.cv: takes a value, got true"),
+        ("tol =", 'name = "mkfad"\ntol =', "line 6, model.name: must be one of"),
+        ('store = "', 'store = "/nosuch', "line 3, data.store: "),
+        ("p = [1, 1.5]", "p = [0.5]", "line 9, grid.p: "),
+        ("[cluster]", "[predict]\nsplit = 0\n[cluster]", "line 16, predict: nothing that this job asks for takes"),
+        ('place = "threads"', 'place = "threads"\njobs = 4', "line 18, cluster.jobs: no such key"),
+        ('search = "found"', "", "job.toml asks for nothing"),
+        ('[outputs]\nsearch = "found"', "[outputs", "job.toml is not valid TOML"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_what_is_wrong_is_told_with_its_line(run, job, tmp_path, before, after, told, command):
+    if command == "submit" and "cluster" in told:
+        pytest.skip("of dmkl run")
+    file = job((before, after))
+    found = set(tmp_path.iterdir())
+    status, _, err = run(command, file)
+    assert status == 1
+    assert told in err
+    assert len(err.splitlines()) == 1
+    assert set(tmp_path.iterdir()) == found
+
+
+def test_a_job_is_shown_with_its_defaults_and_nothing_is_done(run, job, tmp_path):
+    status, out, err = run("run", job(), "--dry-run")
+    assert status == 0, err
+    shown = tomllib.loads(out)
+    assert (shown["folds"]["rule"], shown["model"]["max_iter"]) == ("best", 200)
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+
+
+SLURM = 'place = "slurm"\nqueue = "short"\ncores = 8\nprocesses = 2\nmemory = "16GiB"\njobs = 3\nwalltime = "04:00:00"'
+
+
+def test_the_script_of_a_submitted_job(run, job, tmp_path):
+    more = '\nnotice = "5 m"\njob_script_prologue = ["module load python"]\njob_extra_directives = ["--exclusive"]'
+    status, out, err = run("submit", job(('place = "threads"', SLURM + more)), "--dry-run")
+    assert status == 0, err
+    for line in ("partition=short", "nodes=3", "cpus-per-task=8", "mem=16384M", "time=04:00:00", "signal=B:USR1@300"):
+        assert f"#SBATCH --{line}\n" in out
+    assert "#SBATCH --exclusive\nmodule load python\n" in out
+    assert "--nworkers 2 --nthreads 4 --memory-limit 8589934592" in out
+    assert subprocess.run(["bash", "-n"], input=out, text=True, check=False).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "told"),
+    [
+        (SLURM.replace("cores = 8\n", ""), "cluster: needs cores, of one node"),
+        (SLURM.replace("= 2", "= 9"), "line 20, cluster.processes: must be at most the number of cores, 8, got 9"),
+        (SLURM + '\nnotice = "soon"', "line 24, cluster.notice: must be a time from 1 s to 18 h"),
+        (SLURM.replace("queue", "quque"), "line 18: slurm takes no 'quque' (did you mean queue?)"),
+        ('place = "pbs"', "dmkl submit writes scripts of SLURM alone, got 'pbs'; put `dmkl run job.toml` in a script"),
+        ('place = "local"', "line 17, cluster.place: dmkl submit writes scripts of SLURM alone"),
+        (SLURM, "sbatch is not on this machine"),
+    ],
+)
+def test_a_job_that_cannot_be_submitted(run, job, monkeypatch, tmp_path, cluster, told):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, _, err = run("submit", job(('place = "threads"', cluster)))
+    assert status == 1
+    assert told in err
+
+
+def test_sigterm_keeps_what_is_done(run, job, tmp_path, monkeypatch):
+    from dmkl.progress import ConsoleWatch
+
+    begun = []
+
+    def begin(self, what, total, whole=ConsoleWatch.begin):
+        begun.append(what)
+        if len(begun) == after:
+            os.kill(os.getpid(), signal.SIGTERM)
+        whole(self, what, total)
+
+    monkeypatch.setattr(ConsoleWatch, "begin", begin)
+    solver = ("tol = 1e-3", 'tol = 1e-3\nsolver = "subspace"')
+    after = 1
+    status, _, err = run("run", job(solver))
+    assert status == 1
+    assert "ended before it had done anything" in err
+    begun, after = [], 3
+    status, _, err = run("run", job(solver))
+    assert status == UNFINISHED, err
+    assert "the same command goes on after pass" in err
+    assert "the same command may be run again" in err
+    begun, after = [], 0
+    status, _, err = run("run", job(solver))
+    assert status == 0, err
+    assert "going on after pass" in err
+
+
+# --- questions about a learner ---------------------------------------------------------------------------------------
+
+QUESTIONS = """
+[data]
+store = "{store}"
+
+[model]
+tol = 1e-3
+kernels = ["clear", "noise", "fair"]
+lam = 0.1
+
+[grid]
+p = [1, 2]
+
+[folds]
+cv = 2
+scoring = "balanced_accuracy"
+all = true
+
+[importance]
+kernel-group = ["good=clear,fair"]
+cv = 3
+
+[stability]
+resamples = 4
+selected = 1
+scoring = "accuracy"
+
+[permute]
+permutations = 3
+seed = 1
+
+[cluster]
+place = "threads"
+
+[outputs]
+importance = "added"
+stability = "trust"
+permute = "significance"
+"""
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory, store):
+    """The folder of a job that asks three questions, done."""
+    from dmkl.cli.main import main
+
+    folder = tmp_path_factory.mktemp("questions")
+    (folder / "job.toml").write_text(QUESTIONS.format(store=store))
+    assert main(["run", str(folder / "job.toml")]) == 0
+    return folder
+
+
+def test_questions_about_a_learner_are_answered_as_by_their_commands(questions, store):
+    K = dmkl.open(store).select(["clear", "noise", "fair"])
+    learner, grid = dmkl.MKFDA(tol=1e-3), {"p": [1, 2], "lam": [0.1]}
+    with dask.config.set(scheduler="threads"):
+        added = dmkl.importance(
+            learner, K, grid=grid, cv=3, kernel_groups={"good": ["clear", "fair"]}, scoring="balanced_accuracy"
+        )
+        trust = dmkl.stability(learner.set_params(lam=0.1), K, n_resamples=4, n_selected=1, scoring="accuracy")
+        significance = dmkl.permutation_test(
+            learner, K, grid=grid, n_permutations=3, cv=2, scoring="balanced_accuracy", random_state=1
+        )
+    for name, expected, variable in (
+        ("added", added, "loss"),
+        ("trust", trust, "weight"),
+        ("significance", significance, "score"),
+    ):
+        found = dmkl.load(questions / name)
+        np.testing.assert_allclose(found.data[variable], expected.data[variable], atol=1e-12)
+        assert set(expected.data["kernel"].values) == {"clear", "noise", "fair"}
+
+
+def test_the_records_of_questions_do_the_same_again(run, questions, tmp_path):
+    recorded = tomllib.loads((questions / "trust.job.toml").read_text())
+    assert (recorded["stability"]["how"], recorded["stability"]["scoring"]) == ("half", ["accuracy"])
+    assert (recorded["importance"]["cv"], recorded["folds"]["cv"]) == ("3", "2")
+    assert recorded["permute"]["choose"] == "anew"
+    status, out, err = run("run", questions / "job.toml")
+    assert (status, out) == (0, "")
+    assert err.count("is there already") == 3
+    status, _, err = run("run", questions / "trust.job.toml", "--dry-run")
+    assert status == 0, err
+    only = (questions / "significance.job.toml").read_text()
+    for line in only.splitlines():
+        if line.startswith(("importance =", "stability =", "all =")):  # which dmkl permute does not take
+            only = only.replace(f"{line}\n", "")
+    for table in ("importance", "stability"):
+        before, _, after = only.partition(f"[{table}]")
+        only = before + after[after.index("\n[") :]
+    (tmp_path / "again.toml").write_text(only)
+    status, _, err = run("run", tmp_path / "again.toml", "--into", tmp_path / "again")
+    assert status == 0, err
+    first, second = (dmkl.load(path / "significance").data for path in (questions, tmp_path / "again"))
+    np.testing.assert_array_equal(first["score"], second["score"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("seed = 1", "sead = 1", "job.toml, line 29, permute.sead: no such key (did you mean seed?); [permute] takes"),
+        ("resamples = 4", 'resamples = "few"', "line 23, stability.resamples: "),
+        ('"noise"', '"nois"', "line 7, model.kernels: there is no kernel named 'nois'"),
+        ("cv = 3", 'cv = "KFlod(3)"', "line 20, importance.cv: --cv takes a number of folds"),
+        ('stability = "trust"\n', "", "line 22, stability: nothing that this job asks for takes [stability]"),
+    ],
+)
+def test_what_is_wrong_with_a_question_is_told_with_its_line(run, job, tmp_path, before, after, told):
+    status, _, err = run("run", job((before, after), text=QUESTIONS))
+    assert status == 1
+    assert told in err
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]

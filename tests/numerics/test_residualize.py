@@ -1,0 +1,266 @@
+"""Kernels without what covariates explain, beside dense NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.references import error, in_memory, psd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.model_selection import KFold
+
+import dmkl
+from dmkl.errors import InputError
+from dmkl.numerics.covariates import basis
+from dmkl.passes.statistics import measure
+
+M = 24
+TRAIN, TEST = np.r_[3:20, 1], np.array([0, 2, 22, 21])
+
+
+def covariates(seed=0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"age": rng.normal(2000, 9, M), "site": np.array(list("abc"))[rng.permutation(M) % 3]})
+
+
+def dense(K, Z, rows, cols):
+    """K[rows, cols] residualized by the definition, over the columns."""
+    design = np.column_stack([np.ones(M), *(Z[c] - Z[c].mean() if c == "age" else pd.get_dummies(Z[c]) for c in Z)])
+    design = design.astype(np.float64)
+    inverse = np.linalg.pinv(design[cols], rcond=1e-10)
+    P = np.eye(len(cols)) - design[cols] @ inverse
+    train, cross = K[:, cols][:, :, cols], K[:, rows][:, :, cols]
+    return (cross - (design[rows] @ inverse) @ train) @ P
+
+
+@pytest.mark.parametrize("rows", [TRAIN, TEST], ids=["training", "new rows"])
+@pytest.mark.parametrize("side", [5, 24])
+@pytest.mark.parametrize("after", [(), ("trace",), ("cosine",)], ids=str)
+def test_products_and_entries_are_those_of_dense_numpy(rows, side, after):
+    K, Z = psd(2, M), covariates()
+    wanted, train, cross = dense(K, Z, rows, TRAIN), dense(K, Z, TRAIN, TRAIN), dense(K, Z, rows, TRAIN)
+    if after == ("trace",):
+        wanted = cross / np.trace(train, axis1=1, axis2=2)[:, None, None]
+    if after == ("cosine",):
+        norm = np.sqrt(np.diagonal(train, axis1=1, axis2=2))
+        own = np.array([[dense(K, Z, [*TRAIN, r], TRAIN)[j][-1] for r in rows] for j in range(2)])
+        assert own.shape == cross.shape
+        B = basis(dmkl.residualize(Z).of(np.arange(M)), np.isin(np.arange(M), TRAIN).astype(float))
+        Q = dmkl.residualize(Z).of(np.arange(M)) @ B
+        L = np.eye(M)[rows] - Q[rows] @ (Q[TRAIN].T / len(TRAIN)) @ np.eye(M)[TRAIN]
+        size = np.sqrt(np.einsum("ra,nab,rb->nr", L, K, L))
+        wanted = cross / size[:, :, None] / norm[:, None, :]
+    seen = in_memory(K, side)[rows, TRAIN].with_steps((dmkl.residualize(Z), *after))
+    V = np.random.default_rng(1).standard_normal((len(TRAIN), 3))
+    assert error(seen.apply(V).compute(), wanted @ V) < 1e-10
+    assert error(seen.to_dask().compute(), wanted) < 1e-10
+
+
+def test_some_rows_and_columns_of_it():
+    K, Z = psd(2, M), covariates()
+    lens = in_memory(K, 7)[TRAIN, TRAIN].residualize(Z).lens()
+    whole = dense(K, Z, TRAIN, TRAIN)
+    assert error(lens.diagonal(), np.diagonal(whole, axis1=1, axis2=2)) < 1e-10
+    some = in_memory(K, 7)[TRAIN, TRAIN].residualize(Z)[2:6, 1:9]
+    assert error(some.to_dask().compute(), whole[:, 2:6, 1:9]) < 1e-10
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 99), width=st.integers(1, 4))
+def test_the_projector_annihilates_covariates_however_they_are_coded(seed, width):
+    rng = np.random.default_rng(seed)
+    Z = rng.standard_normal((M, width))
+    K = in_memory(psd(1, M, seed), 9)[TRAIN, TRAIN]
+    seen = K.residualize(Z)
+    assert np.abs(seen.apply(np.column_stack([np.ones(M), Z])[TRAIN]).compute()).max() < 1e-9
+    recoded = K.residualize(
+        np.column_stack([Z @ (rng.standard_normal((width, width)) + 4 * np.eye(width)) + 3, Z[:, 0]])
+    )
+    assert error(recoded.to_dask().compute(), seen.to_dask().compute()) < 1e-8
+
+
+def test_without_covariates_it_is_centering():
+    K = in_memory(psd(2, M), 9)[TEST, TRAIN]
+    assert error(K.residualize(np.zeros((M, 0))).to_dask().compute(), K.center().to_dask().compute()) < 1e-12
+
+
+def test_folds_share_the_one_pass_that_centering_takes():
+    K, Z = in_memory(psd(2, M), 9), dmkl.residualize(covariates())
+    folds = [train for train, _ in KFold(3).split(np.arange(M))]
+    assert measure([K[t, t].center().normalize().view for t in folds])[1] == 1
+    assert measure([K[t, t].residualize(Z).normalize().view for t in folds])[1] == 1
+
+
+def test_a_site_that_no_training_sample_has_is_taken_for_a_mixture_of_those_it_has():
+    K, Z = psd(1, M), covariates()
+    train, test = np.flatnonzero(Z["site"] != "c"), np.flatnonzero(Z["site"] == "c")
+    seen = in_memory(K, 9)[test, train].residualize(Z)
+    coded = pd.DataFrame({"age": Z["age"], "between": (Z["site"] == "a") * 1.0 - (Z["site"] == "b")})
+    assert error(seen.to_dask().compute(), in_memory(K, 9)[test, train].residualize(coded).to_dask().compute()) < 1e-10
+
+
+def test_training_knows_nothing_of_other_samples():
+    K, Z = psd(1, M), covariates()
+    changed, other = K.copy(), Z.copy()
+    changed[:, TEST] = changed[:, :, TEST] = 7.0
+    other.loc[TEST, "age"] = 0.0
+    before = in_memory(K, 9)[TRAIN, TRAIN].residualize(Z).to_dask().compute()
+    assert np.array_equal(in_memory(changed, 9)[TRAIN, TRAIN].residualize(other).to_dask().compute(), before)
+
+
+def test_the_share_of_covariates():
+    rng = np.random.default_rng(0)
+    Z = rng.standard_normal((M, 2))
+    C = Z @ Z.T
+    P = np.eye(M) - 1 / M
+    E = psd(1, M)[0]
+    shares = in_memory(np.array([C, E]), 9).covariate_shares(Z)
+    left = np.trace(dense(E[None], pd.DataFrame({"a": 0}, index=range(M)), range(M), range(M))[0])
+    assert shares.dims == ("kernel",)
+    assert abs(float(shares[0]) - 1) < 1e-10
+    U = np.linalg.qr(P @ Z)[0]
+    assert abs(float(shares[1]) - np.trace(U.T @ E @ U) / left) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("Z", "text"),
+    [
+        (pd.DataFrame({"age": [1.0, np.nan]}), "'age' of sample '1' is nan"),
+        (np.array([1.0, np.inf]), "of sample '1' is inf"),
+        (pd.DataFrame({"site": ["a", None]}), "'site' of sample '1'"),
+        (pd.DataFrame({"age": [1.0, 2.0]}, index=["x", "x"]), "'x' has several"),
+        (np.zeros((2, 2, 2)), "3 dimensions"),
+    ],
+)
+def test_covariates_that_are_refused(Z, text):
+    with pytest.raises(InputError, match=text):
+        dmkl.residualize(Z)
+
+
+def test_samples_without_covariates_and_too_many_covariates_are_refused():
+    K = in_memory(psd(1, M), 9)
+    with pytest.raises(InputError, match="4 of 24 have no row, the first being '20'"):
+        K.residualize(covariates()[:20])
+    with pytest.raises(InputError, match="leaves nothing of 24 training samples"):
+        K.residualize(np.random.default_rng(0).standard_normal((M, 30))).measured()
+
+
+def sites(seed=0, m=120):
+    """A kernel, labels and sites: the labels are random but for their shares at each site, the kernel sees sites."""
+    rng = np.random.default_rng(seed)
+    site = np.repeat([0, 1], m // 2)
+    y = (rng.random(m) < np.where(site, 0.85, 0.15)).astype(int)
+    X = rng.standard_normal((m, 6))
+    X[:, 0] += 4 * site
+    return np.array([X @ X.T]), y, pd.DataFrame({"site": np.where(site, "north", "south")})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_effect_of_sites_is_not_taken_for_one_of_labels(seed):
+    K, y, Z = sites(seed)
+    K = in_memory(K, 40)
+
+    def tested(first):
+        model = dmkl.MKFDA(lam=1.0, steps=(first, "trace"))
+        cv = KFold(4, shuffle=True, random_state=0)
+        return dmkl.permutation_test(model, K, y, {"lam": [1.0]}, 39, cv=cv, scoring="balanced_accuracy")
+
+    assert tested("center").p_value == 1 / 40  # no permutation does as well
+    assert tested(dmkl.residualize(Z)).p_value > 0.05
+
+
+@pytest.mark.parametrize(
+    "learner", [dmkl.MKFDA(lam=0.1), dmkl.MKRidge(lam=0.1), dmkl.MKSVM()], ids=lambda m: type(m).__name__
+)
+def test_models_with_covariates_come_back(learner, tmp_path):
+    K, Z = in_memory(psd(2, M), 9), covariates()
+    y = np.arange(M) % 2
+    model = clone(learner).set_params(steps=(dmkl.residualize(Z), "trace")).fit(K[TRAIN, TRAIN], y[TRAIN])
+    model.save(tmp_path / "model")
+    again = dmkl.load(tmp_path / "model")
+    assert again.steps == model.steps
+    score = "predict" if isinstance(model, dmkl.MKRidge) else "decision_function"
+    scores = getattr(model, score)(K[TEST, TRAIN])
+    assert np.array_equal(getattr(again, score)(K[TEST, TRAIN]), scores)
+    dual, weights = model.dual_coef_.values, model.weights_.values.reshape(-1)
+    plain = (
+        dense(psd(2, M), Z, TEST, TRAIN) / np.trace(dense(psd(2, M), Z, TRAIN, TRAIN), axis1=1, axis2=2)[:, None, None]
+    )
+    wanted = np.einsum("n,nrm,mk->rk", weights, plain, dual) + (
+        model.intercept_.values if hasattr(model, "intercept_") else 0.0
+    )
+    assert error(np.asarray(scores).reshape(wanted.shape), wanted) < 1e-8
+
+
+def test_a_search_over_steps_takes_covariates():
+    K, y, Z = sites(m=60)
+    steps = [("center", "trace"), (dmkl.residualize(Z), "trace")]
+    found = dmkl.search(dmkl.MKFDA(), in_memory(K, 40), y, grid={"steps": steps, "lam": [1.0]}, cv=3)
+    assert found.best_params_["steps"] in steps
+
+
+def test_covariates_of_samples_that_were_not_there_in_training(tmp_path):
+    """Given with the prediction they count as if training had known them; what they lack is looked up."""
+    K, Z = psd(2, M), covariates()
+    y, new = np.arange(M) % 2, TEST[:3]
+    whole = dmkl.MKFDA(p=2, lam=0.1, steps=(dmkl.residualize(Z), "trace"))
+    some = dmkl.MKFDA(p=2, lam=0.1, steps=(dmkl.residualize(Z.drop(new)), "trace"))
+    seen = in_memory(K, 9)
+    for model in (whole, some):
+        model.fit(seen[TRAIN, TRAIN], y[TRAIN])
+    train, cross = dense(K, Z, TRAIN, TRAIN), dense(K, Z, TEST, TRAIN)
+    scale = np.trace(train, axis1=1, axis2=2)[:, None, None]
+    expected = np.einsum("n,nrm,mk->rk", some.weights_.values, cross / scale, some.dual_coef_.values)[:, 0]
+    some.save(tmp_path / "model")
+    for model in (some, dmkl.load(tmp_path / "model")):
+        with pytest.raises(InputError, match="residualize needs the covariates of every sample"):
+            model.predict(seen[TEST, TRAIN])
+        for given_covariates in (Z.loc[new], Z.assign(other=1.0), dmkl.residualize(Z)):
+            found = model.decision_function(seen[TEST, TRAIN], covariates=given_covariates)
+            np.testing.assert_allclose(found.values, expected, atol=1e-10)
+    np.testing.assert_allclose(found.values, whole.decision_function(seen[TEST, TRAIN]).values, atol=1e-10)
+    shares = some.contributions(seen[TEST, TRAIN], covariates=Z.loc[new])
+    np.testing.assert_allclose(shares.sum("kernel").values, expected, atol=1e-10)
+    assert some.predict(seen[TEST, TRAIN], covariates=Z).tolist() == whole.predict(seen[TEST, TRAIN]).tolist()
+    assert some.score(seen[TEST, TRAIN], y[TEST], covariates=Z) == whole.score(seen[TEST, TRAIN], y[TEST])
+    every = np.arange(M)
+    np.testing.assert_allclose(
+        some.combined_kernel(seen, covariates=Z).values, whole.combined_kernel(seen[every, every]).values, atol=1e-12
+    )
+
+
+def test_covariates_of_new_samples_as_an_array_and_of_a_new_site():
+    K, Z = psd(1, M), covariates()
+    y, seen = np.arange(M) % 2, in_memory(psd(1, M), 9)
+    numbers = Z[["age"]].to_numpy()
+    model = dmkl.MKRidge(lam=0.1, steps=(dmkl.residualize(numbers[:21]),)).fit(seen[TRAIN, TRAIN], y[TRAIN] * 1.0)
+    cross = dense(K, Z[["age"]], TEST, TRAIN)
+    expected = np.einsum("n,nrm,mk->rk", model.weights_.values, cross, model.dual_coef_.values)[:, 0]
+    found = model.predict(seen[TEST, TRAIN], covariates=numbers[TEST]).values
+    np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-9)
+    sites = dmkl.MKFDA(lam=0.1, steps=(dmkl.residualize(Z[["site"]]),)).fit(seen[TRAIN, TRAIN], y[TRAIN])
+    elsewhere = pd.DataFrame({"site": ["nowhere"] * len(TEST)}, TEST)
+    none = sites.decision_function(seen[TEST, TRAIN], covariates=elsewhere)
+    design = np.column_stack([np.ones(M), pd.get_dummies(Z["site"])]).astype(float)
+    design[TEST, 1:] = 0.0
+    B = basis(design[TRAIN])
+    Q = design @ B
+    L = np.eye(M)[TEST] - Q[TEST] @ (Q[TRAIN].T / len(TRAIN)) @ np.eye(M)[TRAIN]
+    P = np.eye(len(TRAIN)) - Q[TRAIN] @ Q[TRAIN].T / len(TRAIN)
+    expected = np.einsum("n,nrm,mk->rk", sites.weights_.values, (L @ K)[:, :, TRAIN] @ P, sites.dual_coef_.values)
+    np.testing.assert_allclose(none.values, expected[:, 0], atol=1e-10)
+
+
+def test_covariates_that_a_prediction_refuses():
+    Z, seen, y = covariates(), in_memory(psd(1, M), 9), np.arange(M) % 2
+    model = dmkl.MKFDA(steps=(dmkl.residualize(Z),)).fit(seen[TRAIN, TRAIN], y[TRAIN])
+    with pytest.raises(InputError, match="takes out the covariate 'age', which is not among those given, 'site=a'"):
+        model.predict(seen[TEST, TRAIN], covariates=Z[["site"]])
+    with pytest.raises(InputError, match="a row for each of the 4 samples that are predicted"):
+        model.predict(seen[TEST, TRAIN], covariates=np.zeros((3, 2)))
+    plain = dmkl.MKFDA().fit(seen[TRAIN, TRAIN], y[TRAIN])
+    with pytest.raises(InputError, match="MKFDA has no covariates to take out; leave them out"):
+        plain.predict(seen[TEST, TRAIN], covariates=Z)

@@ -1,0 +1,340 @@
+"""Kernel sets, models, results and predictions at URLs of an object store."""
+
+from __future__ import annotations
+
+import csv
+import json
+import threading
+
+import numpy as np
+import pytest
+from fsspec.core import url_to_fs
+from helpers.references import psd
+
+import dmkl
+from dmkl.cli.main import main
+from dmkl.errors import (
+    CorruptTileError,
+    IncompleteStoreError,
+    InputError,
+    LockedError,
+    StoreError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from dmkl.files import locks
+from dmkl.files.locks import claim
+from dmkl.files.urls import Url
+from dmkl.store import chunks
+from dmkl.store.writer import StoreWriter
+
+M = 24
+ROOT = "zarr.json"
+
+
+def names(url):
+    """Objects below a URL."""
+    return sorted(Url(url).files())
+
+
+@pytest.fixture(scope="module")
+def matrices():
+    return psd(2, M)
+
+
+@pytest.fixture(scope="module")
+def on_server(object_store, matrices):
+    """A set of two kernels with labels, in ragged tiles, on the server; nothing changes it."""
+    return _created("s3://data/set.zarr", matrices)
+
+
+@pytest.fixture(scope="module")
+def store(matrices):
+    """The same in memory."""
+    return _created("memory://data/set.zarr", matrices)
+
+
+def _created(url, matrices):
+    return dmkl.create(url, matrices, labels=np.arange(M) % 2, tile=16).view.source.location
+
+
+@pytest.fixture
+def K(store, synchronous):
+    return dmkl.open(store)
+
+
+# --- kernel sets -----------------------------------------------------------------------------------------------------
+
+
+def test_products_are_those_of_the_matrices(on_server, matrices, synchronous):
+    K = dmkl.open(on_server)
+    V = np.random.default_rng(0).standard_normal((M, 3))
+    np.testing.assert_allclose(np.asarray(K.apply(V)), matrices @ V, rtol=1e-10)
+
+
+@pytest.mark.parametrize("range_bytes", [700, 2**20])
+def test_tiles_come_in_ranges(on_server, matrices, monkeypatch, range_bytes):
+    monkeypatch.setattr(chunks, "_RANGE_BYTES", range_bytes)
+    source = dmkl.open(on_server).view.source
+    np.testing.assert_allclose(source.tile((1, 0, 1)), matrices[1, :16, 16:], rtol=1e-10)
+
+
+@pytest.mark.parametrize("place", ["store", "on_server"])
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "fails its checksum"),
+        (lambda data: data[:-3], "has 2049 bytes, expected 2052"),
+        (lambda data: data + b"more", "bytes, expected 2052"),
+        (None, "is missing"),
+        ("other", "not the tile that was written there"),
+    ],
+)
+def test_damaged_tiles_are_refused(request, place, damage, told):
+    store = request.getfixturevalue(place)
+    tile, other = (Url(store) / f"gram_upper/c/{j}/0/0" for j in (0, 1))
+    before = tile.read_bytes()
+    try:
+        if damage is None:
+            tile.unlink()
+        else:
+            tile.write_bytes(other.read_bytes() if damage == "other" else damage(before))
+        with pytest.raises(CorruptTileError, match=told):
+            dmkl.open(store).view.source.tile((0, 0, 0))
+    finally:
+        tile.write_bytes(before)
+
+
+def test_damaged_metadata_are_refused(store, capsys):
+    root = Url(store) / ROOT
+    before = root.read_bytes()
+    try:
+        root.write_bytes(before.replace(b'"tile": 16', b'"tile": 24'))
+        with pytest.raises(StoreError, match="its checksum is"):
+            dmkl.open(store)
+    finally:
+        root.write_bytes(before)
+
+
+def test_bad_input_leaves_the_old_set(bucket, matrices, synchronous):
+    dmkl.create(bucket, matrices[:1], tile=M)
+    before = dmkl.open(bucket).content_id
+    with pytest.raises(StoreExistsError, match="exists already"):
+        dmkl.create(bucket, matrices, tile=M)
+    bad = np.array([np.where(np.eye(M), np.nan, matrices[0])])
+    with pytest.raises(InputError, match="not finite"):
+        dmkl.create(bucket, bad, tile=M, overwrite=True)
+    assert dmkl.open(bucket).content_id == before
+    assert not names(f"{bucket}.partial")
+    assert not Url(f"{bucket}.lock").exists()
+
+
+def test_a_set_killed_while_it_is_moved_is_unfinished_and_goes_on(bucket, matrices, monkeypatch):
+    dmkl.create(bucket, matrices[:1], tile=M)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Url, "copy_from", killed)
+        with pytest.raises(KeyboardInterrupt):
+            dmkl.create(bucket, matrices, tile=M, overwrite=True)
+    with pytest.raises(IncompleteStoreError, match="not finished"):
+        dmkl.open(bucket)
+    written = []
+    monkeypatch.setattr(StoreWriter, "write_tile", lambda *given: written.append(given))
+    K = dmkl.create(bucket, matrices, tile=M)
+    assert len(K) == 2
+    assert not written
+    assert not names(f"{bucket}.partial")
+
+
+def test_nothing_but_a_set_is_replaced(bucket, matrices):
+    (Url(bucket) / "precious.csv").write_bytes(b"1")
+    with pytest.raises(StoreExistsError, match="holds something already"):
+        dmkl.create(bucket, matrices, overwrite=True)
+    assert names(bucket) == ["precious.csv"]
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "told"),
+    [
+        ("s3://data/none", StoreNotFoundError, "there is no kernel set at s3://data/none"),
+        ("s3://data", InputError, "whole bucket"),
+        ("s3:/data/set.zarr", InputError, "lost a slash"),
+        ("nonsense://data/set.zarr", InputError, "nothing that fsspec knows"),
+    ],
+)
+def test_urls_that_cannot_be_read(object_store, url, error, told):
+    with pytest.raises(error, match=told):
+        dmkl.open(url)
+
+
+def test_credentials_that_are_refused_are_told(object_store, monkeypatch):
+    monkeypatch.setattr(
+        "fsspec.core.url_to_fs", lambda *_, **__: (_ for _ in ()).throw(PermissionError("Access Denied"))
+    )
+    with pytest.raises(StoreError, match=r"s3://data/x.* cannot be read or written: Access Denied; look whether"):
+        dmkl.open("s3://data/x")
+
+
+def test_options_are_a_setting(on_server, monkeypatch, object_store):
+    import dask
+
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    with dask.config.set({"dmkl.storage": {"endpoint_url": object_store["AWS_ENDPOINT_URL"]}}):
+        assert len(dmkl.open(on_server)) == 2
+    with dask.config.set({"dmkl.storage": "s3"}), pytest.raises(InputError, match="must be a mapping"):
+        dmkl.open(on_server)
+
+
+# --- one writer at a time --------------------------------------------------------------------------------------------
+
+
+def test_an_output_belongs_to_one_process(s3, monkeypatch):
+    lock = Url(f"{s3}.lock")
+    with claim(s3):
+        assert json.loads(lock.read_bytes())["host"]
+        monkeypatch.setattr(locks, "_HELD", {})  # as another process has it
+        with pytest.raises(LockedError, match=r"one_process is being written by process .*; wait until"), claim(s3):
+            pass
+        monkeypatch.undo()
+    assert not lock.exists()
+
+
+def test_of_many_that_ask_at_once_one_is_given_the_lock(s3):
+    lock, made = locks.lock_of(s3), []
+    holders = [locks._Holder("elsewhere", "", 1, 0.0, "today", str(k)) for k in range(8)]
+    threads = [threading.Thread(target=lambda h=h: made.append(locks._make(lock, h))) for h in holders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == [False] * 7 + [True]
+
+
+@pytest.mark.parametrize("host", ["here", "elsewhere"])
+def test_the_lock_of_a_process_that_is_gone_is_taken_over(bucket, monkeypatch, host):
+    monkeypatch.setattr(locks, "_BEAT", 0.02)
+    if host == "here":
+        monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    gone = locks._Holder("elsewhere", locks._pids() if host == "here" else "", 2**22 + 1, 0.0, "yesterday", "token")
+    assert locks._make(locks.lock_of(bucket), gone)
+    with claim(bucket):
+        assert locks._read(locks.lock_of(bucket)).token != "token"
+
+
+def test_a_store_without_conditional_writes_is_told(s3, monkeypatch):
+    async def refused(*_, **__):
+        msg = "A header you provided implies functionality that is not implemented"
+        raise OSError(msg)
+
+    monkeypatch.setattr("s3fs.S3FileSystem._call_s3", refused)
+    with pytest.raises(StoreError, match="If-None-Match"), claim(s3):
+        pass
+
+
+# --- models, results, predictions ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(store):
+    """A model at a URL, fitted by the command on the first samples."""
+    assert main(["fit", store, "memory://data/model", "--all", "--cluster", "threads"]) == 0
+    return "memory://data/model"
+
+
+def test_a_loaded_model_predicts_the_same(K, model, tmp_path):
+    found = dmkl.load(model)
+    found.save(tmp_path / "model")
+    here = dmkl.load(tmp_path / "model")
+    np.testing.assert_array_equal(found.decision_function(K), here.decision_function(K))
+
+
+def test_a_model_is_replaced_only_where_it_is_asked(K, bucket, model):
+    found = dmkl.load(model)
+    found.save(bucket)
+    (Url(bucket) / "old").write_bytes(b"of the model before")
+    with pytest.raises(StoreExistsError, match="exists already"):
+        found.save(bucket)
+    found.save(bucket, overwrite=True)
+    assert "old" not in names(bucket)
+    (Url(bucket) / ROOT).unlink()
+    with pytest.raises(StoreExistsError, match="is not a model"):
+        found.save(bucket, overwrite=True)
+
+
+def test_an_interrupted_save_is_unfinished(bucket, model, monkeypatch):
+    found = dmkl.load(model)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Url, "upload", killed)
+        with pytest.raises(KeyboardInterrupt):
+            found.save(bucket)
+    with pytest.raises(IncompleteStoreError, match="not finished"):
+        dmkl.load(bucket)
+    found.save(bucket, overwrite=True)
+    assert dmkl.load(bucket).kernel_names_ == found.kernel_names_
+
+
+def test_predictions_go_to_a_url(store, model, bucket, tmp_path, capsys):
+    (tmp_path / "rows.txt").write_text("0\n1\n")
+    given = ["predict", model, store, "--rows", str(tmp_path / "rows.txt"), "--cluster", "threads"]
+    assert main([*given, "--out", f"{bucket}.csv"]) == 0
+    assert main([*given, "--out", str(tmp_path / "here.csv")]) == 0
+    assert Url(f"{bucket}.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
+    assert main([*given, "--out", f"{bucket}.csv"]) == 1
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_info_and_check_of_what_is_at_urls(store, model, capsys):
+    for url in (store, model):
+        capsys.readouterr()
+        assert main(["info", url, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["bytes_on_disk"] == sum(Url(url).files().values())
+        assert main(["check", url, "--cluster", "threads"]) == 0
+    tile = Url(model) / "weights_/c/0"
+    before = tile.read_bytes()
+    tile.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    assert main(["check", model]) == 1
+    tile.write_bytes(before)
+
+
+def test_an_import_that_failed_is_told_by_info(bucket, matrices, tmp_path, capsys, monkeypatch):
+    np.save(tmp_path / "K.npy", matrices)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "finish", killed)
+        assert main(["import", bucket, str(tmp_path / "K.npy")]) == 130
+    assert main(["info", bucket]) == 1
+    assert "2 of 2 kernels over 24 samples are whole" in capsys.readouterr().err
+    assert main(["import", bucket, str(tmp_path / "K.npy")]) == 0
+
+
+@pytest.mark.slow
+def test_everything_on_processes(s3, tmp_path):
+    """Build, search and predict by processes that see nothing of the client's but URLs and its environment."""
+    np.savez(tmp_path / "views.npz", view=np.random.default_rng(0).standard_normal((40, 3)), label=np.arange(40) % 2)
+    own = f"{s3}/kernels.zarr"
+    processes = ["--cluster", "local", "--workers", "2"]
+    assert main(["build", own, str(tmp_path / "views.npz"), "--function", "rbf", *processes]) == 0
+    here = str(tmp_path / "kernels.zarr")
+    assert main(["build", here, str(tmp_path / "views.npz"), "--function", "rbf"]) == 0
+    assert dmkl.open(own).content_id == dmkl.open(here).content_id
+    search = ["-p", "2", "--lam", "0.01,1", "--cv", "2", "--model", "mkfda"]
+    state = ["--state", str(tmp_path / "state")]
+    assert main(["search", own, f"{s3}/found", *search, *state, *processes]) == 0
+    assert main(["search", here, str(tmp_path / "found"), *search, "--cluster", "threads"]) == 0
+    scores = [dmkl.load(place).scores.score.values for place in (f"{s3}/found", tmp_path / "found")]
+    np.testing.assert_array_equal(*scores)
+    assert not (tmp_path / "state").exists()
+    predict = ["predict", f"{s3}/found", "--features", str(tmp_path / "views.npz"), *processes]
+    assert main([*predict, "--out", f"{s3}/predictions.csv"]) == 0
+    fs, path = url_to_fs(f"{s3}/predictions.csv", use_listings_cache=False)
+    assert len(list(csv.reader(fs.cat_file(path).decode().splitlines()))) == 41

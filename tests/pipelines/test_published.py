@@ -1,0 +1,122 @@
+"""Jobs that take published files, and the page of all experiments, on replicas of those files."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.io import loadmat, savemat
+from sklearn.metrics import matthews_corrcoef
+
+import dmkl
+
+JOBS = Path(__file__).parents[2] / "pipelines"
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    """The modules of the jobs, importable as where they run."""
+    sys.path.insert(0, str(JOBS))
+    try:
+        import published_flowers
+        import published_proteins
+        import replicas
+
+        yield {"flowers": published_flowers, "proteins": published_proteins, "replicas": replicas}
+    finally:
+        sys.path.remove(str(JOBS))
+
+
+def run(job, *arguments, cwd):
+    command = [sys.executable, str(JOBS / job), *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=250, check=False)
+
+
+def test_distance_matrices_become_kernels_with_their_splits(jobs, tmp_path):
+    jobs["replicas"].flowers(tmp_path, n_features=2)
+    K = jobs["flowers"].kernel_set(tmp_path)
+    distances, splits = loadmat(tmp_path / "distancematrices.mat"), loadmat(tmp_path / "datasplits.mat")
+    assert list(K.names) == ["D_feature1", "D_feature2"]
+    D = distances["D_feature2"]
+    pairs = D[np.triu_indices(len(D), 1)]
+    np.testing.assert_allclose(np.asarray(K)[1], np.exp(-D / pairs.mean()), rtol=1e-6)
+    assert np.bincount(K.labels).tolist() == [80] * 10
+    for number in (1, 2, 3):
+        found = K.split(number - 1)
+        for rows, part in zip(found, ("trn", "val", "tst"), strict=True):
+            np.testing.assert_array_equal(rows, np.sort(splits[f"{part}{number}"].ravel()) - 1)
+
+
+def test_distances_that_lack_their_splits_are_refused(jobs, tmp_path):
+    jobs["replicas"].flowers(tmp_path, n_features=1)
+    (tmp_path / "datasplits.mat").unlink()
+    with pytest.raises(SystemExit, match=r"no splits \(trn1, val1, tst1, …\)"):
+        jobs["flowers"].kernel_set(tmp_path)
+
+
+def test_errors_of_proteins_are_those_of_single_fits(jobs, tmp_path):
+    """Against a fit and scikit-learn's coefficient for each split."""
+    jobs["replicas"].proteins(tmp_path, n=60, n_kernels=3, n_splits=3)
+    K, folds = jobs["proteins"].read(tmp_path, 2)
+    assert len(folds) == 2
+    order = loadmat(tmp_path / "splits.mat")["orders"][1] - 1
+    np.testing.assert_array_equal(folds[1][1], np.sort(order[:12]))
+    np.testing.assert_array_equal(folds[1][0], np.sort(order[12:]))
+    model = dmkl.MKFDA(steps="center,multiplicative", tol=1e-7)
+    table = jobs["proteins"].errors(K, folds, model, {"p": [1.0, 2.0], "lam": [1e-3]})
+    losses = []
+    for train, test in folds:
+        fitted = dmkl.MKFDA(2.0, 1e-3, steps="center,multiplicative", tol=1e-7).fit(K[train, train])
+        scores = np.asarray(fitted.decision_function(K[test, train]))
+        guess = fitted.classes_[np.argmax(scores, axis=1)]
+        truth = K.labels[test]
+        losses.append(1 - np.mean([matthews_corrcoef(truth == k, guess == k) for k in np.unique(truth)]))
+    row = table[table["p"] == 2.0].iloc[0]
+    assert row["1 − MCC, %"] == pytest.approx(100 * np.mean(losses), abs=1e-6)
+    assert row["± s.e."] == pytest.approx(100 * np.std(losses, ddof=1) / np.sqrt(2), abs=1e-6)
+
+
+def test_orders_may_stand_in_columns_and_labels_must_be_there(jobs, tmp_path):
+    jobs["replicas"].proteins(tmp_path, n=40, n_kernels=2, n_splits=3)
+    orders = loadmat(tmp_path / "splits.mat")["orders"]
+    _, rows = jobs["proteins"].read(tmp_path)
+    savemat(tmp_path / "splits.mat", {"orders": orders.T})
+    _, columns = jobs["proteins"].read(tmp_path)
+    np.testing.assert_array_equal([test for _, test in rows], [test for _, test in columns])
+    (tmp_path / "labels.mat").unlink()
+    with pytest.raises(SystemExit, match="one vector of 40 classes"):
+        jobs["proteins"].read(tmp_path)
+
+
+@pytest.mark.slow
+def test_jobs_on_published_files(jobs, tmp_path):
+    jobs["replicas"].flowers(tmp_path / "flowers", n_features=2)
+    grid = ["--ps", 1, "inf", "--lams", "1e-3", "1e-1", "--costs", 1]
+    done = run("published_flowers.py", tmp_path / "flowers", *grid, "--output", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    table = pd.read_csv(tmp_path / "out/table.csv").set_index("method")["accuracy"]
+    assert (table > 30).all()  # of ten classes, by views that alone are weak
+    jobs["replicas"].proteins(tmp_path / "proteins", n=80, n_kernels=3, n_splits=3)
+    grid = ["--ps", 1, "inf", "--lams", "1e-3", "--costs", 1]
+    done = run("published_proteins.py", tmp_path / "proteins", *grid, "--output", tmp_path / "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (pd.read_csv(tmp_path / "out/mkfda.csv")["1 − MCC, %"] < 100).all()
+
+
+@pytest.mark.slow
+def test_the_page_has_every_experiment_beside_the_published_figures(tmp_path):
+    def made():
+        options = ["--scale", 0.1, "--only", "proteins", "groups", "cuts", "--output", tmp_path / "out"]
+        done = run("experiments.py", *options, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return (tmp_path / "out/experiments.md").read_text(encoding="utf-8")
+
+    page = made()
+    sections = page.split("\n## ")[1:]
+    assert len(sections) == 3
+    for text in sections:
+        assert all(f"**{word}:**" in text for word in ("Here", "Published", "What differs"))
+        assert text.count("\n|") > 3
+    assert made() == page  # what is done is not done again, seconds included

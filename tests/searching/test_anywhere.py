@@ -1,0 +1,209 @@
+"""The same answer on any number of threads and workers, also of a cluster that is scaled while it computes."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import dmkl
+from dmkl import progress
+from dmkl.passes.combine import factor_pass, solve_by_factors
+from dmkl.passes.sums import Combination
+from dmkl.solvers import running
+from dmkl.solvers.fisher.subspace import directions, rounding, widening
+from dmkl.solvers.fisher.subspace.strips import Strips
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Three kernels of 60 samples, three classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    kernels = []
+    for k in range(3):
+        x = rng.standard_normal((60, 5)) + (k % 2) * rng.standard_normal((3, 5))[y]
+        kernels.append(np.exp(-((x[:, None] - x) ** 2).sum(axis=2) / 10))
+    return np.array(kernels), y
+
+
+@pytest.fixture(scope="module")
+def opened(data, tmp_path_factory):
+    """The set in tiles of some side and precision."""
+    folder = tmp_path_factory.mktemp("anywhere")
+
+    def of(tile=20, dtype="float32"):
+        path = folder / f"{tile}-{dtype}.zarr"
+        return dmkl.open(path) if path.exists() else dmkl.create(path, data[0], labels=data[1], tile=tile, dtype=dtype)
+
+    return of
+
+
+@pytest.fixture
+def cut(monkeypatch):
+    """Passes over this small set take some tasks for each kernel."""
+    monkeypatch.setattr("dmkl.passes.units._SMALLEST", 1)
+    monkeypatch.setattr("dmkl.passes.units._TASKS", 6)
+
+
+def searched(K, solver="subspace", p=(1.0, 1.5), state=None):
+    grid = {"p": list(p), "lam": [1e-2]}
+    return dmkl.search(dmkl.MKFDA(solver=solver), K, grid=grid, cv=2, refit=False, state=state).scores["weight"]
+
+
+def learnt(K):
+    """The weights of a search, and of a fit whose combined kernels passes add up."""
+    return [searched(K), dmkl.MKFDA(p=1.5, solver="direct").fit(K).weights_]
+
+
+def agree(found, expected, tolerance=1e-10):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def reference(opened):
+    """In one thread."""
+    with dask.config.set(scheduler="synchronous"), pytest.MonkeyPatch.context() as patched:
+        patched.setattr("dmkl.passes.units._SMALLEST", 1)
+        patched.setattr("dmkl.passes.units._TASKS", 6)
+        return learnt(opened())
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("slots", [1, 4, 8])
+def test_threads(opened, reference, slots):
+    with dask.config.set(scheduler="threads", num_workers=slots):
+        agree(learnt(opened()), reference)
+
+
+@pytest.fixture
+def bookkeeping(monkeypatch):
+    """This process computes nothing on vectors of the samples; gives what tasks have returned to it, by their name."""
+
+    def refuse(*_, **__):
+        pytest.fail("the client computes")
+
+    for owner, name in (
+        (Strips, "array"),
+        (directions, "dominant_block"),
+        (rounding, "rounding"),
+        (widening, "load_array"),
+    ):
+        monkeypatch.setattr(owner, name, refuse)
+    returned = {}
+
+    def executed(results, units, what, **options):
+        found = execute(results, units, what, **options)
+        returned.setdefault(what.rstrip("-0123456789"), []).extend(found)
+        return found
+
+    execute = running.execute
+    monkeypatch.setattr(running, "execute", executed)
+    return returned
+
+
+def matrices(found):
+    """The matrices somewhere in what tasks have returned."""
+    if isinstance(found, list | tuple):
+        return [matrix for one in found for matrix in matrices(one)]
+    return [found] if isinstance(found, np.ndarray) and found.ndim > 1 else []
+
+
+@pytest.mark.usefixtures("cut", "client")
+def test_processes(opened, reference, bookkeeping):
+    agree(learnt(opened()), reference)
+    told = {name for name, found in bookkeeping.items() if matrices(found)}
+    assert {"residuals", "settle", "choose-directions", "project"} <= set(bookkeeping)
+    assert told == {"scores"}
+
+
+class Scaling(progress.Watch):
+    """Gives a cluster another size whenever a stage begins."""
+
+    def __init__(self, cluster):
+        self.cluster, self.sizes = cluster, []
+
+    def begin(self, what, total_bytes):
+        self.sizes.append((1, 4, 2, 8, 3)[len(self.sizes) % 5])
+        self.cluster.scale(self.sizes[-1])
+
+
+@pytest.mark.usefixtures("cut")
+def test_workers_that_come_and_go(opened, reference):
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp://",
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            memory_limit=0,
+        ) as cluster,
+        Client(cluster) as client,
+        dask.config.set({"dmkl.memory": "2GiB"}),
+    ):
+        with progress.watching(Scaling(cluster)) as watch:
+            agree(learnt(opened()), reference)
+        assert len(watch.sizes) > 10
+        cluster.scale(8)
+        client.wait_for_workers(8)
+        agree([searched(opened())], reference[:1])
+
+
+def test_factors_that_left_with_their_workers_are_made_again(opened):
+    view = opened().center()
+    rng = np.random.default_rng(1)
+    combinations, lams = [Combination(0, rng.random(3)) for _ in range(2)], [0.1, 1.0]
+    blocks = [rng.standard_normal((60, 2)) for _ in combinations]
+    expected = solve_by_factors(factor_pass([view.lens()], combinations, lams), blocks)
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit=0
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        factors = factor_pass([view.lens()], combinations, lams)
+        first = [factor.held for factor in factors]
+        agree(solve_by_factors(factors, blocks), expected)
+        assert [factor.held for factor in factors] == first
+        client.cancel(first, force=True)  # as Dask says it of results whose last worker has left
+        agree(solve_by_factors(factors, blocks), expected)
+        assert not {factor.held.key for factor in factors} & {held.key for held in first}
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_search_goes_on_elsewhere(opened, reference, tmp_path):
+    class Cut(progress.Watch):
+        seen = 0
+
+        def begin(self, what, total_bytes):
+            self.seen += what.startswith("extend")
+            if self.seen > 1:
+                raise KeyboardInterrupt
+
+    with (
+        dask.config.set(scheduler="threads", num_workers=1),
+        progress.watching(Cut()),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        searched(opened(), state=tmp_path / "state")
+    with dask.config.set(scheduler="threads", num_workers=6):
+        agree([searched(opened(), state=tmp_path / "state")], reference[:1])
+
+
+@pytest.mark.usefixtures("synchronous")
+@pytest.mark.parametrize(
+    ("solver", "dtype", "tolerance"),
+    [
+        ("direct", "float32", 1e-8),
+        ("subspace", "float64", 1e-8),
+        # Products in single precision round by the tile, and a solver of subspaces stops where the gap is proven.
+        ("subspace", "float32", 1e-5),
+    ],
+)
+def test_tiles_of_any_size(opened, solver, dtype, tolerance):
+    first, other = (searched(opened(tile, dtype), solver, p=(1.0, 1.5, np.inf)) for tile in (20, 60))
+    agree([other], [first], tolerance)

@@ -1,0 +1,233 @@
+"""The plain sum and single kernels beside a search, against direct fits with these weights, and who is said to win."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import xarray as xr
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics import r2_score
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.svm import SVC
+
+import dmkl
+from dmkl.searching import baselines as module
+
+Y = np.arange(60) % 3
+LAM = [1e-3, 1e-1, 10.0]
+
+
+def kernels(shifts, seed=0, m=60, y=Y):
+    rng = np.random.default_rng(seed)
+    return [rbf_kernel(rng.normal(size=(m, 4)) + shift * y[:, None]) for shift in shifts]
+
+
+def kernel_set(shifts, **more):
+    return dmkl.create(None, kernels(shifts, **more), names=[f"k{j}" for j in range(len(shifts))], labels=Y)
+
+
+def folds(seed=1, n=2, tested=True):
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(n):
+        order = rng.permutation(60)
+        parts = (order[:36], order[36:48], order[48:])
+        found.append(parts if tested else (parts[0], np.concatenate(parts[1:])))
+    return found
+
+
+@pytest.fixture(scope="module")
+def K():
+    return kernel_set((1.0, 0.6, 0.0))
+
+
+def dense(kernel, train, lam):
+    """S at its minimum over α for one kernel of unit trace or a sum of such, by a dense solve of the α-step."""
+    labels = Y[train]
+    sizes = np.bincount(labels)
+    m = len(train)
+    targets = np.where(labels[:, None] == np.arange(3), np.sqrt(m / sizes), 0.0) - np.sqrt(sizes / m)
+    alpha = np.linalg.solve(0.5 * np.eye(m) + kernel / (2 * lam), targets)
+    return -0.5 * np.sum(targets * alpha)
+
+
+def stepped(kernel, train):
+    """Centered, and of unit trace."""
+    part = kernel[np.ix_(train, train)]
+    part = part - part.mean(0) - part.mean(1)[:, None] + part.mean()
+    return part / np.trace(part)
+
+
+def test_each_baseline_is_a_fit_of_its_own(K):
+    """Objectives are those of dense solves, and scores those of searches on the sum and on each kernel alone."""
+    cv, given = folds(), kernels((1.0, 0.6, 0.0))
+    scores = dmkl.search(
+        dmkl.MKFDA(tol=1e-6), K, grid={"p": [1, 2], "lam": LAM}, cv=cv, refit=False, baselines="all"
+    ).scores
+    for name in ("sum", *K.names):
+        some = K if name == "sum" else K.select([name])
+        own = scores if name == "sum" else scores.sel(kernel=name)
+        what = "sum" if name == "sum" else "alone"
+        assert float(own[f"{what}_gap"].max()) <= 1e-6
+        expected = dmkl.search(dmkl.Uniform(solver="direct"), some, grid={"lam": LAM}, cv=cv, refit=False).scores
+        for kind in ("score", "test_score"):
+            np.testing.assert_allclose(own[f"{what}_{kind}"], expected[kind], atol=1e-12)
+        for f, (train, *_) in enumerate(cv):
+            kernel = sum(stepped(k, train) for k, each in zip(given, K.names, strict=True) if name in ("sum", each))
+            objectives = [dense(kernel, train, lam) for lam in LAM]
+            np.testing.assert_allclose(own[f"{what}_objective"].isel(fold=f), objectives, rtol=1e-4)
+
+
+def test_a_sum_that_the_grid_holds_already_is_not_fitted_again(K, monkeypatch):
+    sizes, run = [], module.run
+
+    def counted(plan, workspace):
+        sizes.append(len(plan.fits))
+        return run(plan, workspace)
+
+    monkeypatch.setattr(module, "run", counted)
+    cv, lam = folds(tested=False), [0.1, 1.0]
+    with_sum = dmkl.search(dmkl.MKFDA(), K, grid={"p": [1, np.inf], "lam": lam}, cv=cv, refit=False, baselines="all")
+    dmkl.search(dmkl.MKFDA(), K, grid={"p": [1, 2], "lam": lam}, cv=cv, refit=False, baselines="all")
+    assert sizes == [2 * (4 + 3 * 2), 2 * (4 + 2 + 3 * 2)]
+    same = with_sum.scores.sel(p=np.inf)
+    np.testing.assert_array_equal(with_sum.scores["sum_score"], same["score"].transpose("lam", "fold"))
+
+
+def test_ridge_regression_on_the_sum_is_scikit_learns():
+    y = np.random.default_rng(3).normal(size=60)
+    given, cv = kernels((0.8, 0.2), y=y), folds(tested=False)
+    result = dmkl.search(dmkl.MKRidge(steps=(), tol=1e-9), given, y, {"p": [1, 2], "lam": LAM}, cv, refit=False)
+    for lam in LAM:
+        for f, (train, validation) in enumerate(cv):
+            model = KernelRidge(alpha=lam, kernel="precomputed").fit(sum(given)[np.ix_(train, train)], y[train])
+            predicted = model.predict(sum(given)[np.ix_(validation, train)])
+            own = result.scores["sum_score"].sel(lam=lam, fold=str(f))
+            assert float(own) == pytest.approx(r2_score(y[validation], predicted), abs=1e-5)
+
+
+def test_of_machines_it_is_the_support_vector_machine():
+    given, y, cv = kernels((1.0, 0.2)), (Y > 0).astype(int), folds(tested=False)
+    result = dmkl.search(
+        dmkl.MKSVM(steps=(), tol=1e-6), given, y, {"p": [1, 2], "C": [0.5, 5.0]}, cv, refit=False, baselines="all"
+    )
+    for C in (0.5, 5.0):
+        for f, (train, validation) in enumerate(cv):
+            for kernel, own in (
+                (sum(given), result.scores["sum_score"]),
+                (given[0], result.scores["alone_score"].isel(kernel=0)),
+            ):
+                model = SVC(C=C, kernel="precomputed", tol=1e-8).fit(kernel[np.ix_(train, train)], y[train])
+                expected = model.score(kernel[np.ix_(validation, train)], y[validation])
+                assert float(own.sel(C=C, fold=str(f))) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("learner", "grid"),
+    [
+        (dmkl.GMKL(), {"C": [1.0]}),
+        (dmkl.GSMKL(), {"C": [1.0], "n_groups": [1, 2]}),
+        (dmkl.NCuts(), {"C": [1.0]}),
+    ],
+)
+def test_machines_of_other_weights_are_beside_the_support_vector_machine(learner, grid, K):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = dmkl.search(learner, K, grid=grid, cv=folds(n=1, tested=False), refit=False)
+    assert result.scores["sum_score"].dims == ("C", "fold")
+    assert result.baselines["best_kernel"].values.tolist()[0] == ""
+
+
+def test_a_single_kernel_that_wins_is_said_to_win(tmp_path):
+    """One good kernel among noise, with weights that p = 8 has to spread."""
+    K = kernel_set((1.5, *[0.0] * 5), seed=4)
+    result = dmkl.search(
+        dmkl.MKFDA(), K, grid={"p": [8], "lam": LAM}, cv=folds(n=3), choice="fold", refit=False, baselines="all"
+    )
+    alone = result.baselines.sel(baseline="best single kernel")
+    assert alone["best_kernel"].values.tolist() == ["k0"] * 3
+    difference = (result.chosen["test_score"] - alone["test_score"]).values
+    assert difference.mean() < 0
+    line = next(line for line in result.summary().splitlines() if line.startswith("Best single kernel (kernel=k0"))
+    assert f"does better than the choice, by {-difference.mean():.4g}" in line
+    assert "in test" in line
+    result.save(tmp_path / "found")
+    loaded = dmkl.load(tmp_path / "found")
+    xr.testing.assert_equal(loaded.baselines, result.baselines)
+    assert loaded.beside() == result.beside()
+    assert " ".join(line.split()) in " ".join(dmkl.report(loaded).split())
+
+
+def test_rows_that_are_tested_on_do_not_choose(K):
+    """With other labels of the test rows of a fold, what it chooses stays as it is."""
+    cv = [(np.arange(36), np.arange(36, 48), np.arange(48, 60))]
+    grid = {"p": [2], "lam": LAM}
+    one = dmkl.search(dmkl.MKFDA(), K, Y, grid, cv, refit=False, baselines="all").baselines
+    other = np.concatenate([Y[:48], (Y[48:] + 1) % 3])
+    two = dmkl.search(dmkl.MKFDA(), K, other, grid, cv, refit=False, baselines="all").baselines
+    for name in ("lam", "best_kernel", "score"):
+        np.testing.assert_array_equal(one[name], two[name])
+    assert not np.array_equal(one["test_score"], two["test_score"])
+
+
+def test_of_many_kernels_those_of_most_weight_are_tried(monkeypatch, K, tmp_path):
+    monkeypatch.setattr(module, "FEW", 2)
+    monkeypatch.setattr(module, "TRIED", 1)
+    cv, grid = folds(n=2), {"p": [1, 2], "lam": LAM}
+    result = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=cv, refit=False, baselines="all")
+    weight = result.scores["weight"].sel(p=1)
+    expected = (weight / weight.sum("kernel")).mean("lam").argmax("kernel")
+    tried = np.isfinite(result.scores["alone_score"]).all("lam")
+    assert tried.sum("kernel").values.tolist() == [1, 1]  # each fold its own
+    np.testing.assert_array_equal(tried.argmax("kernel"), expected)
+    assert result.scores.attrs["n_baseline_passes"] <= 3
+    again = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=cv, refit=False, baselines="all", state=tmp_path / "state")
+    xr.testing.assert_equal(again.baselines, result.baselines)
+
+
+def test_a_search_without_baselines(K):
+    result = dmkl.search(dmkl.MKFDA(), K, grid={"p": [1, 2], "lam": [0.1]}, cv=2, refit=False, baselines="none")
+    assert result.baselines is None
+    assert result.beside() == []
+    assert dmkl.search(dmkl.Uniform(), K, grid={"lam": [0.1]}, cv=2, refit=False).baselines is None
+
+
+@pytest.mark.parametrize("solver", ["subspace", "direct"])
+def test_a_state_goes_on_with_other_baselines(K, tmp_path, solver):
+    """They come after the fits of the search, which are not made again."""
+    question = {"grid": {"p": [1, 2], "lam": [0.1, 1.0]}, "cv": folds(), "refit": False}
+    passes = []
+    for which in ("none", "sum", "all", "sum"):
+        kept = dmkl.search(dmkl.MKFDA(solver=solver), K, **question, baselines=which, state=tmp_path / "state")
+        whole = dmkl.search(dmkl.MKFDA(solver=solver), K, **question, baselines=which)
+        for name in ("score", "sum_score", "alone_score"):
+            assert (name in kept.scores) == (name in whole.scores)
+            if name in kept.scores:
+                np.testing.assert_allclose(kept.scores[name], whole.scores[name])
+        assert float(kept.scores["gap"].max()) <= 1e-4
+        passes.append(kept.n_passes_)
+    assert passes[3] <= passes[2]
+
+
+def test_an_evaluation_is_the_same_without_its_baselines(K):
+    """Also where each task has weights of its own, for which another solver would be chosen beside further fits."""
+    rng = np.random.default_rng(5)
+    y = np.stack([rng.permutation(np.arange(60) % 2) for _ in range(6)], axis=1)
+    grid = {"p": [1.0, 2.0], "lam": [1e-3, 10.0]}
+    found = [dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=2, inner=2, baselines=which) for which in ("sum", "none")]
+    for name in ("test_score", "weight", "p", "lam"):
+        np.testing.assert_allclose(found[0].scores[name], found[1].scores[name], rtol=0, atol=1e-10)
+
+
+def test_what_a_subspace_leaves_open_has_scores_too(K):
+    """At a tolerance that it does not reach, other solvers go on with some of the tasks."""
+    rng = np.random.default_rng(5)
+    y = np.stack([rng.permutation(np.arange(60) % 2) for _ in range(6)], axis=1)
+    grid = {"p": [1.0, 2.0], "lam": [1e-3, 10.0]}
+    tight = dmkl.search(dmkl.MKFDA(tol=1e-9), K, y, grid, cv=2, refit=False, baselines="none")
+    assert 0 < int((tight.scores["status"] == 0).sum()) < tight.scores["status"].size
+    direct = dmkl.search(dmkl.MKFDA(tol=1e-9, solver="direct"), K, y, grid, cv=2, refit=False, baselines="none")
+    np.testing.assert_allclose(tight.scores["weight"], direct.scores["weight"], atol=1e-4)
+    np.testing.assert_array_equal(tight.scores["score"], direct.scores["score"])

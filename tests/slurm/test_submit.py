@@ -1,0 +1,118 @@
+"""A job file as a chain of jobs on a real SLURM."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import pytest
+from helpers.private_slurm import SLOW
+
+import dmkl
+from dmkl.cli.main import main
+
+pytest_plugins = ["helpers.command_line"]
+
+pytestmark = pytest.mark.slurm
+
+JOB = """
+[data]
+store = "kernels.zarr"
+
+[model]
+solver = "subspace"
+
+[grid]
+p = [1, 1.5]
+lam = [1e-3, 1e-1]
+
+[folds]
+cv = 3
+refit = false
+
+[cluster]
+place = "slurm"
+cores = 1
+memory = "1GiB"
+interface = "lo"
+walltime = "10"
+worker_extra_args = "--preload slow.py"
+job_script_prologue = ["{python} limit.py &"]
+
+[outputs]
+search = "found"
+"""
+
+LIMIT = """
+import os, subprocess, time
+from pathlib import Path
+from dmkl.searching.state import read_state
+
+if len(list(Path().glob("job-*.out"))) > 2:
+    raise SystemExit
+before = read_state(Path("found.partial")).n_passes
+while read_state(Path("found.partial")).n_passes < before + {passes}:
+    time.sleep(0.01)
+subprocess.run(["scancel", "--batch", "--signal={signal}", os.environ["SLURM_JOB_ID"]], check=True)
+"""
+"""The time of a job is over not by the clock, but when it has gone through the kernels; that of the third never."""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job file, its kernels, and what ends its time after `passes`, by a signal."""
+
+    def written(passes=1, signal="USR1"):
+        rng = np.random.default_rng(0)
+        labels = np.arange(60) % 3
+        tables = [rng.standard_normal((3, d))[labels] * 2 + rng.standard_normal((60, d)) for d in (4, 9)]
+        dmkl.create(tmp_path / "kernels.zarr", [table @ table.T for table in tables], labels=labels, tile=20)
+        (tmp_path / "job.toml").write_text(JOB.format(python=sys.executable))
+        (tmp_path / "limit.py").write_text(LIMIT.format(passes=passes, signal=signal))
+        (tmp_path / "slow.py").write_text(SLOW)
+        return tmp_path / "job.toml"
+
+    return written
+
+
+def wait_for_jobs(slurm):
+    while slurm.jobs("PENDING,RUNNING,COMPLETING"):
+        time.sleep(0.1)
+
+
+def test_a_search_longer_than_its_walltime_ends_by_itself(slurm, run, job, tmp_path):
+    file = job()
+    status, out, err = run("submit", file)
+    assert status == 0, err
+    assert "Sent as job" in out
+    wait_for_jobs(slurm)
+    printed = [log.read_text() for log in sorted(tmp_path.glob("job-*.out"))]
+    assert (tmp_path / "found.job.toml").exists(), "\n".join(printed)
+    assert len(printed) == 3
+    assert all("goes on" in text and "ended by SIGTERM" in text for text in printed[:-1])
+    assert all("going on after pass" in text for text in printed[1:])
+    assert main(["run", str(file), "--into", str(tmp_path / "undisturbed"), "--cluster", "threads"]) == 0
+    scores, expected = (dmkl.load(folder / "found").scores for folder in (tmp_path, tmp_path / "undisturbed"))
+    for name in ("score", "weight"):
+        np.testing.assert_allclose(scores[name].values, expected[name].values, rtol=1e-10, atol=1e-12)
+    assert not list(tmp_path.glob(".dmkl-*"))
+
+
+@pytest.mark.parametrize(("passes", "signal", "told"), [(0, "USR1", "before it had done"), (1, "TERM", "")])
+def test_a_job_that_did_nothing_or_is_canceled_is_the_last(slurm, run, job, tmp_path, passes, signal, told):
+    status, _, err = run("submit", job(passes, signal))
+    assert status == 0, err
+    wait_for_jobs(slurm)
+    (log,) = tmp_path.glob("job-*.out")
+    assert told in log.read_text()
+    assert "goes on\n" not in log.read_text()
+    assert not (tmp_path / "found").exists()
+
+
+def test_what_sbatch_says_is_told(slurm, run, job):
+    file = job()
+    file.write_text(file.read_text().replace("[cluster]", '[cluster]\nqueue = "nosuch"'))
+    status, _, err = run("submit", file)
+    assert status == 1
+    assert "SLURM refuses this job: sbatch: error: invalid partition specified: nosuch" in err

@@ -1,0 +1,139 @@
+"""What changes on disk under a reader, in the middle of its work, is noticed and named; also where it was sent."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+import socket
+import threading
+
+import numpy as np
+import pytest
+from distributed.protocol.pickle import dumps, loads
+from helpers.references import psd
+
+import dmkl
+from dmkl.errors import CorruptTileError, StoreError, StoreNotFoundError
+from dmkl.store import reader as reading
+from dmkl.store.reader import StoreReader
+
+KEY = (0, 1, 1)
+
+
+@pytest.fixture
+def path(tmp_path):
+    dmkl.create(tmp_path / "set.zarr", psd(2, 12), tile=5)
+    return tmp_path / "set.zarr"
+
+
+@pytest.fixture
+def other(tmp_path):
+    dmkl.create(tmp_path / "other.zarr", psd(2, 12, seed=7), tile=5)
+    return tmp_path / "other.zarr"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_arrived(monkeypatch):
+    monkeypatch.setattr(reading, "_ARRIVED", type(reading._ARRIVED)())
+
+
+def tile_file(path):
+    return path.joinpath("gram_upper", "c", *map(str, KEY))
+
+
+def flipped(path, other):
+    content = bytearray(tile_file(path).read_bytes())
+    content[9] ^= 4
+    tile_file(path).write_bytes(content)
+
+
+def replaced(path, other):
+    os.replace(tile_file(other), tile_file(path))
+
+
+def cut(path, other):
+    os.truncate(tile_file(path), 20)
+
+
+def missing(path, other):
+    tile_file(path).unlink()
+
+
+def exchanged(path, other):
+    shutil.rmtree(path)
+    other.rename(path)
+
+
+def deleted(path, other):
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        (flipped, CorruptTileError, r"tile \(1, 1\) of kernel .* fails its checksum"),
+        (replaced, CorruptTileError, r"tile \(1, 1\) of kernel .* is not the tile that was written there"),
+        (cut, CorruptTileError, r"tile \(1, 1\) of kernel .* has 20 bytes, expected 204"),
+        (missing, CorruptTileError, r"tile \(1, 1\) of kernel .* is missing"),
+        (exchanged, StoreError, "set.zarr holds another set now .* open it again"),
+        (deleted, StoreNotFoundError, "set.zarr is not there any more on .* Put it back"),
+    ],
+)
+def test_what_changes_after_it_was_read_is_named(path, other, change, error, told):
+    reader = StoreReader(path)
+    keys = [(k, i, j) for k in range(2) for i, j in reader.tiling.pairs()]
+    assert len(list(reader.stream(keys))) == len(keys)
+    change(path, other)
+    with pytest.raises(error, match=told):
+        list(reader.stream(keys))
+
+
+def test_a_set_that_is_copied_back_goes_on(path, tmp_path):
+    reader = StoreReader(path)
+    before = reader.tile(KEY).copy()
+    shutil.copytree(path, tmp_path / "copy")
+    shutil.rmtree(path)
+    (tmp_path / "copy").rename(path)
+    ((_, tile),) = reader.stream([KEY])
+    np.testing.assert_array_equal(tile, before)
+
+
+# --- sent to other processes -----------------------------------------------------------------------------------------
+
+
+def test_a_copy_opens_when_it_is_asked(path, monkeypatch):
+    sent = dumps(StoreReader(path))
+    opened = []
+    monkeypatch.setattr(reading, "Root", lambda place, root=reading.Root: opened.append(place) or root(place))
+    arrived = loads(sent)
+    arrived.forget()
+    assert dumps(arrived) == sent
+    assert not opened
+    assert arrived.names == StoreReader(path).names
+    assert len(opened) == 2
+    with pytest.raises(AttributeError, match="'StoreReader' object has no attribute 'nonsense'"):
+        arrived.nonsense  # noqa: B018
+    assert loads(sent) is arrived
+
+
+def test_many_threads_open_one_copy(path):
+    arrived, found = pickle.loads(pickle.dumps(StoreReader(path))), []
+    threads = [threading.Thread(target=lambda: found.append(arrived.tile(KEY).sum())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize(("change", "told"), [(deleted, "there is no kernel set at {} on {}"), (exchanged, "{} holds")])
+def test_a_copy_that_cannot_be_opened_names_host_and_path(path, other, change, told):
+    sent = pickle.dumps(StoreReader(path))
+    change(path, other)
+    arrived = pickle.loads(sent)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=re.escape(told.format(path, socket.gethostname()))):
+            arrived.tile(KEY)

@@ -1,0 +1,94 @@
+"""What can be told of images and manifests without building them: what they copy is there, what they run exists."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dmkl.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = {part["kind"]: part for part in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
+
+
+def containers():
+    """The containers of the manifest by name."""
+    worker, scheduler = (KUBERNETES["DaskCluster"]["spec"][name]["spec"] for name in ("worker", "scheduler"))
+    pods = [worker, scheduler, KUBERNETES["Job"]["spec"]["template"]["spec"]]
+    return {pod["containers"][0]["name"]: (pod, pod["containers"][0]) for pod in pods}
+
+
+def copied():
+    """What the images copy from the repository."""
+    docker = re.findall(r"^COPY (?!--from)(.*) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    section = re.search(r"^%files\n((?: +.*\n)+)", (DEPLOY / "dmkl.def").read_text(), re.MULTILINE)
+    return {
+        "Dockerfile": {name for line in docker for name in line.split()},
+        "dmkl.def": {line.split()[0] for line in section[1].splitlines()},
+    }
+
+
+@pytest.mark.parametrize("image", ["Dockerfile", "dmkl.def"])
+def test_images_copy_what_a_build_needs(image):
+    names = copied()[image]
+    assert all((ROOT / name).exists() for name in names)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = {project["project"]["readme"], *project["project"]["license-files"], "pyproject.toml"}
+    assert names == {*needed, *project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+
+
+@pytest.mark.parametrize("image", ["Dockerfile", "dmkl.def"])
+def test_images_ask_for_extras_that_there_are(image):
+    extras = re.search(r"(?:EXTRAS=|/source\[)([a-z0-9,]+)", (DEPLOY / image).read_text())[1].split(",")
+    assert set(extras) <= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
+def test_the_image_and_the_pods_run_as_the_same_unprivileged_user():
+    text = (DEPLOY / "Dockerfile").read_text()
+    user = int(re.search(r"^USER (\d+)$", text, re.MULTILINE)[1])
+    assert f"useradd --uid {user}" in text
+    for pod, _ in containers().values():
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["runAsUser"] == user
+
+
+@pytest.mark.parametrize("file", ["Dockerfile", "dmkl.def", "README.md"])
+def test_commands_that_are_told_exist(file):
+    told = re.findall(r"(?: run .*dmkl(?:\.sif)?|^ +dmkl) ([a-z]+)", (DEPLOY / file).read_text(), re.MULTILINE)
+    assert told
+    assert set(told) <= set(COMMANDS)
+
+
+def test_the_job_is_a_command_with_options_that_there_are(capsys):
+    command, *given = containers()["client"][1]["args"]
+    assert main([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in given if option.startswith("--"))
+
+
+def test_the_job_finds_the_scheduler_and_the_state_is_where_all_see_it():
+    cluster, found = KUBERNETES["DaskCluster"], containers()
+    args = found["client"][1]["args"]
+    port = cluster["spec"]["scheduler"]["service"]["ports"][0]["port"]
+    assert args[args.index("--cluster") + 1] == f"tcp://{cluster['metadata']['name']}-scheduler:{port}"
+    claim = KUBERNETES["PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    for name in ("client", "worker"):
+        pod, container = found[name]
+        assert args[args.index("--state") + 1].startswith(container["volumeMounts"][0]["mountPath"])
+        assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+
+
+@pytest.mark.parametrize(("container", "program"), [("worker", "worker"), ("scheduler", "scheduler")])
+def test_programs_of_dask_take_the_options_of_the_manifest(container, program):
+    from importlib import import_module
+
+    options = {flag for item in import_module(f"distributed.cli.dask_{program}").main.params for flag in item.opts}
+    found = containers()[container][1]
+    assert found["command"] == ["dask", program]
+    assert {arg for arg in found["args"] if arg.startswith("--")} <= options

@@ -1,0 +1,107 @@
+"""README.md and the pages of docs/: blocks of Python run as they are copied, and what is named in them is there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import warnings
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from dmkl.cli.commands import COMMANDS
+from dmkl.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+
+
+def blocks_of(page):
+    return re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+
+
+def run(block, found):
+    exec(compile(block, "page", "exec"), found)
+
+
+def test_the_eight_lines_of_the_readme_run_in_an_empty_folder_and_draw_what_it_shows(tmp_path, monkeypatch, capsys):
+    (block,) = blocks_of(README)
+    assert sum(bool(line.strip()) for line in block.splitlines()) == 8
+    monkeypatch.chdir(tmp_path)
+    run(block, {})
+    assert "certified" in capsys.readouterr().out
+    shown = ROOT / re.search(r"^!\[.*\]\((.*\.png)\)$", README, flags=re.MULTILINE)[1]
+    drawn, kept = plt.imread(tmp_path / shown.name), plt.imread(shown)
+    assert drawn.shape == kept.shape
+    assert np.mean(np.abs(drawn - kept)) < 0.02  # fonts may differ; where the ring is costs less than another map does
+
+
+def test_pages_that_the_readme_links_are_there():
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)", README)
+    assert len(linked) > 10
+    assert [path for path in linked if not (ROOT / path).exists()] == []
+
+
+def test_slurm_stands_on_the_second_screen_of_the_readme_with_what_to_change():
+    lines = README.splitlines()
+    begins = lines.index("## On SLURM")
+    assert 30 < begins < 60
+    (job,) = re.findall(r"^```toml\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    assert f"```toml\n{job}```" in PAGES["clusters.md"]
+    read = tomllib.loads(job)
+    marked = [line.split("=")[0].strip(" #") for line in job.splitlines() if "# change" in line]
+    assert marked == ["store", "queue", "account", "interface"]
+    assert set(marked) - {"account"} <= {key for table in read.values() for key in table}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if blocks_of(page)])
+def test_the_blocks_of_a_page_run_one_after_another(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    blocks = blocks_of(PAGES[name])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for block in blocks:
+            run(block, found)
+    assert capsys.readouterr().out.count("\n") >= sum(block.count("print(") for block in blocks) > 0
+
+
+def test_paths_named_in_commands_are_there():
+    named = r"(?:python(?: -m pytest)?) ((?:pipelines|tests|storage)[\w/.]*)"
+    paths = re.findall(named, "\n".join([README, *PAGES.values()]))
+    assert len(paths) > 5
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def options_named():
+    """Each command, with the learner that a page names, and the options that it gives them."""
+    pages = "\n".join([README, *PAGES.values()])
+    found = {}
+    for line in re.findall(r"^ {4}dmkl +(\w.*)$|`dmkl (\w.*?)`", pages, flags=re.MULTILINE):
+        command, _, rest = max(line).partition(" ")
+        model = re.findall(r"--model (\w+)", rest)
+        found.setdefault((command, *model), set()).update(re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", f" {rest}"))
+    return {asked: sorted(options - {"--help", "--model"}) for asked, options in found.items()}
+
+
+@pytest.mark.parametrize(("asked", "options"), options_named().items(), ids=lambda part: " ".join(part)[:30])
+def test_commands_and_options_of_the_pages_are_there(asked, options, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    command, *model = asked
+    assert command in COMMANDS
+    assert main([command, *(["--model", *model] if model else []), "--help"]) == 0
+    told = capsys.readouterr().out
+    assert [option for option in options if not re.search(rf"(?<![\w-]){option}\b", told)] == []
+
+
+def test_messages_that_are_explained_are_those_of_the_code():
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "dmkl").rglob("*.py"))
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # literals that stand on several lines
+    terms = [line for line in PAGES["troubleshooting.md"].splitlines() if line.startswith('"')]
+    quoted = [text for line in terms for text in re.findall(r'"([^"]+)"', line)]
+    assert len(quoted) > 8
+    assert [text for text in quoted if text not in source] == []
