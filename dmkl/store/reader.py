@@ -205,12 +205,18 @@ class StoreReader:
         if not keys:
             return
         self._root.check(self.content_id)
-        upcoming = self._begin(keys[0])
-        for position, key in enumerate(keys):
-            current = upcoming
-            if position + 1 < len(keys):
-                upcoming = self._begin(keys[position + 1])
-            yield key, self._finish(key, current)
+        try:
+            upcoming = self._begin(keys[0])
+            for position, key in enumerate(keys):
+                current = upcoming
+                if position + 1 < len(keys):
+                    upcoming = self._begin(keys[position + 1])
+                yield key, self._finish(key, current)
+        except StoreError:
+            # Where the set was deleted or exchanged meanwhile, that is what has to be said, not that a tile is wrong.
+            self._root.check(self.content_id)
+            raise
+        self._root.check(self.content_id)
 
     def tile(self, key: TileKey) -> Array:
         """One tile, without padding."""

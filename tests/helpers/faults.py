@@ -202,7 +202,8 @@ def _tiles(store: Path) -> list[Path]:
 
 
 def delete(store: Path, _: Path) -> None:
-    shutil.rmtree(store)
+    # At once: a reader that finds some files of a folder and not others may say of either what is wrong.
+    shutil.rmtree(store.rename(store.with_name("deleted.zarr")))
 
 
 def cut(store: Path, _: Path) -> None:
@@ -226,8 +227,9 @@ def lose(store: Path, _: Path) -> None:
 
 
 def exchange(store: Path, other: Path) -> None:
-    shutil.rmtree(store)
-    shutil.copytree(other, store)
+    copy = shutil.copytree(other, store.with_name("copied.zarr"))
+    store.rename(store.with_name("before.zarr"))
+    copy.rename(store)
 
 
 DAMAGES = {"deleted": delete, "cut": cut, "flipped": flip, "missing": lose, "exchanged": exchange}
