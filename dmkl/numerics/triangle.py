@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DegenerateKernelError, IndefiniteKernelError
 from dmkl.numerics.cholesky import Cholesky
 
-__all__ = ["Factor", "LowerTriangle", "refined_and_bounded", "rough_factor"]
+__all__ = ["Factor", "LowerTriangle", "RoughFactor", "refined_and_bounded"]
 
 _PANEL = 256
 _MIRRORED = 512
@@ -147,50 +148,63 @@ _SHARP = 0.02
 _REFINEMENTS = 4
 
 
-def rough_factor(matrix: Callable[[], tuple[Array, Index | None]], ridge: float) -> Solve:
+@dataclass(frozen=True, eq=False)
+class RoughFactor:
     """What solves MX = B about, M = ½(I + K/ρ), by a Cholesky factor in single precision: 4·m² bytes.
 
-    Where rounding leaves M indefinite, a multiple of the identity is added to it. Nothing is proven of the solution:
-    see `refined_and_bounded`.
+    Nothing is proven of its solutions: see `refined_and_bounded`.
 
     Parameters
     ----------
-    matrix
-        Makes K anew, of which the lower triangle is right and is overwritten, in single precision and in LAPACK's
-        order; and the position of each of its rows among the samples, where that is another.
-    ridge
-        ρ
-
-    Raises
-    ------
-    DegenerateKernelError
-        If the sum is not finite.
+    factor
+        Of M.
+    order
+        The position of each of its rows among the samples, where that is another.
     """
-    shift = 0.0
-    while True:
-        lower, order = matrix()
-        lower *= np.float32(0.5 / ridge)
-        diagonal = lower.reshape(-1, order="A")[:: len(lower) + 1]
-        diagonal += np.float32(0.5 + shift)
-        largest = float(np.abs(diagonal).max())
-        if not np.isfinite(largest):
-            msg = "a sum of the kernels is not finite, though stored kernels are; run `dmkl check`"
-            raise DegenerateKernelError(msg)
-        try:
-            factor = Cholesky.of(lower)
-            break
-        except np.linalg.LinAlgError:
-            shift = max(10.0 * shift, 1e-6 * largest)
 
-    def solve(b: Float) -> Float:
-        found = factor.solve(b if order is None else b[order])
-        if order is None:
+    factor: Cholesky
+    order: Index | None = None
+
+    @classmethod
+    def of(cls, matrix: Callable[[], tuple[Array, Index | None]], ridge: float) -> RoughFactor:
+        """Factorize M; where rounding leaves it indefinite, a multiple of the identity is added to it.
+
+        Parameters
+        ----------
+        matrix
+            Makes K anew, of which the lower triangle is right and is overwritten, in single precision and in LAPACK's
+            order; and the position of each of its rows among the samples, where that is another.
+        ridge
+            ρ
+
+        Raises
+        ------
+        DegenerateKernelError
+            If the sum is not finite.
+        """
+        shift = 0.0
+        while True:
+            lower, order = matrix()
+            lower *= np.float32(0.5 / ridge)
+            diagonal = lower.reshape(-1, order="A")[:: len(lower) + 1]
+            diagonal += np.float32(0.5 + shift)
+            largest = float(np.abs(diagonal).max())
+            if not np.isfinite(largest):
+                msg = "a sum of the kernels is not finite, though stored kernels are; run `dmkl check`"
+                raise DegenerateKernelError(msg)
+            try:
+                return cls(Cholesky.of(lower), order)
+            except np.linalg.LinAlgError:
+                shift = max(10.0 * shift, 1e-6 * largest)
+
+    def solve(self, b: Float) -> Float:
+        """M⁻¹B about, (m, c)."""
+        found = self.factor.solve(b if self.order is None else b[self.order])
+        if self.order is None:
             return np.asarray(found, dtype=np.float64)
         solved = np.empty(b.shape)
-        solved[order] = found
+        solved[self.order] = found
         return solved
-
-    return solve
 
 
 def refined_and_bounded(
@@ -209,7 +223,7 @@ def refined_and_bounded(
     x
         What `solve` makes of B.
     solve
-        See `rough_factor`.
+        See `RoughFactor`.
     product
         KX in double precision.
     ridge

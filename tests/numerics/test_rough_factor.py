@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmkl.numerics.triangle import refined_and_bounded, rough_factor
+from dmkl.numerics.triangle import RoughFactor, refined_and_bounded
 
 
 def kernel(rng, m, rank):
@@ -17,7 +17,7 @@ def kernel(rng, m, rank):
 
 
 def lower(K, order):
-    """What `rough_factor` is given, anew each time: of the upper triangle it knows nothing."""
+    """What `RoughFactor.of` is given, anew each time: of the upper triangle it knows nothing."""
 
     def made():
         matrix = np.asfortranarray(np.tril(K[np.ix_(order, order)]), dtype=np.float32)
@@ -28,7 +28,7 @@ def lower(K, order):
 
 
 def settled(K, ridge, b, order):
-    solve = rough_factor(lower(K, order), ridge)
+    solve = RoughFactor.of(lower(K, order), ridge).solve
     return refined_and_bounded(solve(b), solve, lambda x: K @ x, ridge, b)
 
 
@@ -59,5 +59,5 @@ def test_refined_solutions_are_sharp(ridge):
 def test_what_rounding_leaves_indefinite_is_shifted():
     """A negative eigenvalue beyond the ridge, as rounding makes them: the factor exists, and solves about."""
     K = np.diag([1.0, 0.5, -1e-6])
-    solve = rough_factor(lower(K, np.arange(3)), 1e-8)
+    solve = RoughFactor.of(lower(K, np.arange(3)), 1e-8).solve
     assert np.isfinite(solve(np.ones((3, 1)))).all()

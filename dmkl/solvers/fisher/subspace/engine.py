@@ -36,6 +36,7 @@ from dmkl.passes.view import covering
 from dmkl.solvers.fisher.subspace.anchors import choose_anchors, grid_step
 from dmkl.solvers.fisher.subspace.checkpoint import restore, save
 from dmkl.solvers.fisher.subspace.extend import extend
+from dmkl.solvers.fisher.subspace.factors import kept_bytes, make_room
 from dmkl.solvers.fisher.subspace.growth import Growth
 from dmkl.solvers.fisher.subspace.problem import Point, Progress, SubspaceOptions, TargetSet, of_space
 from dmkl.solvers.fisher.subspace.products import scores
@@ -185,6 +186,8 @@ class SubspaceSolver:
             self._end()
             return False
         started = time.monotonic()
+        wider = [space.disk_bytes(space.width + b.width) for space, b in zip(self._spaces, blocks, strict=True)]
+        make_room([space.folder for space in self._spaces], 2 * sum(wider))
         for _ in extend(self._spaces, blocks, number):
             self._record("extend", started)
             started = time.monotonic()
@@ -216,8 +219,7 @@ class SubspaceSolver:
         widths = [space.width + block.width for space, block in zip(self._spaces, blocks, strict=True)]
         allowed = self.options.basis_bytes
         if allowed is None:
-            kept = sum(space.disk_bytes(space.width) for space in self._spaces)
-            allowed = (shutil.disk_usage(self.workspace.path).free + kept) // 2
+            allowed = (self._free_on_disk() + sum(space.disk_bytes(space.width) for space in self._spaces)) // 2
         on_disk = sum(space.disk_bytes(width) for space, width in zip(self._spaces, widths, strict=True))
         return on_disk > allowed or not fits(self._spaces, self.points, widths, self._growth.width)
 
@@ -334,10 +336,20 @@ class SubspaceSolver:
         needed = factor_task_bytes(self._spaces, self.points, self._growth.width)
         return needed <= machine().total_bytes and (there or self._anchors_on_disk() > 0)
 
+    def _free_on_disk(self) -> int:
+        """Bytes that bases and sums may have: factors that are kept give way to them."""
+        return shutil.disk_usage(self.workspace.path).free + kept_bytes(space.folder for space in self._spaces)
+
+    def _add_sums(self, chosen: Sequence[tuple[int, Float]], started: float) -> None:
+        """Add anchors, (space, β), by a pass."""
+        needed = sum(self._spaces[f].anchor_sizes[1] for f, _ in chosen)
+        make_room([space.folder for space in self._spaces], 2 * needed)
+        add_anchors(self._spaces, chosen)
+        self._record("anchor", started)
+
     def _anchors_on_disk(self) -> int:
         """New anchors of each space for which there is room in half of what is free on the disk."""
-        free = shutil.disk_usage(self.workspace.path).free
-        return free // 2 // sum(space.anchor_sizes[1] for space in self._spaces)
+        return self._free_on_disk() // 2 // sum(space.anchor_sizes[1] for space in self._spaces)
 
     def _most_anchors(self) -> int:
         """New anchors of a space in one pass: at most what a task can add up tile by tile, and the disk can hold."""
@@ -353,8 +365,7 @@ class SubspaceSolver:
         if anchored and not self._spaces[0].anchors:
             started = time.monotonic()
             uniform = np.ones(self._spaces[0].n_kernels)
-            add_anchors(self._spaces, [(f, uniform) for f in range(len(self._spaces))])
-            self._record("anchor", started)
+            self._add_sums([(f, uniform) for f in range(len(self._spaces))], started)
         return self._growth.first_blocks(number, anchored=anchored)
 
     def _add_anchors(self, opened: dict[int, OpenPoint]) -> bool:
@@ -373,8 +384,7 @@ class SubspaceSolver:
             new = choose_anchors([r.solution.beta for r in mine], [r.left for r in mine], known, most)
             chosen += [(f, beta) for beta in new]
         if chosen:
-            add_anchors(self._spaces, chosen)
-            self._record("anchor", started)
+            self._add_sums(chosen, started)
         return bool(chosen)
 
     # --- progress and state --------------------------------------------------------------------------------------

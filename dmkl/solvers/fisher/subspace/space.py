@@ -17,6 +17,7 @@ from dmkl.passes.execute import active_client, machine
 from dmkl.passes.sums import Combination, for_sums, sum_order
 from dmkl.passes.view import View
 from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness, conditions
+from dmkl.solvers.fisher.subspace.factors import choose_kept, factor_bytes, factor_stem, is_kept
 from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.strips import Strips, numbered
 from dmkl.solvers.fisher.subspace.tasks import Asked, ProductFiles, settle
@@ -280,6 +281,10 @@ class Subspace:
     def _stem(self, number: int) -> str:
         return str(self.folder / f"anchor-{number}")
 
+    def factor_stem(self, place: int, ridge: float) -> str:
+        """The beginning of the names of the files of an anchor's factor at a ridge."""
+        return factor_stem(self.folder, self.anchors[place].number, ridge)
+
     def stem(self, ahead: int) -> tuple[int, str]:
         """The number of a new anchor, `ahead` others being new too, and where its files go."""
         number = max((anchor.number for anchor in self.anchors), default=-1) + 1 + ahead
@@ -349,7 +354,8 @@ def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> 
     groups: dict[tuple[int, int, float], list[int]] = {}
     for position, item in enumerate(wanted):
         groups.setdefault((item.space, item.anchor, item.ridge), []).append(position)
-    asked = {key: _asked(spaces[key[0]], key[2], [wanted[k] for k in some]) for key, some in groups.items()}
+    kept = _kept(spaces, list(groups))
+    asked = {key: _asked(spaces[key[0]], key[2], [wanted[k] for k in some], kept[key]) for key, some in groups.items()}
     needed = max(anchor_bytes(spaces[key[0]].training.square.view, one.width) for key, one in asked.items())
     alone = needed > where.task_bytes
     # The ridges of one anchor share a task, which puts its sum together once, but leave work for every worker.
@@ -376,7 +382,17 @@ def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> 
     return result
 
 
-def _asked(space: Subspace, ridge: float, wanted: Sequence[Unsolved]) -> Asked:
+def _kept(
+    spaces: Sequence[Subspace], keys: Sequence[tuple[int, int, float]]
+) -> dict[tuple[int, int, float], str | None]:
+    """Where the factors of some spaces, anchors and ridges are kept, or are to be; None for those without room."""
+    stems = {key: spaces[key[0]].factor_stem(*key[1:]) for key in keys}
+    sizes = {stems[key]: factor_bytes(spaces[key[0]].training.n_train) for key in keys}
+    new = choose_kept([space.folder for space in spaces], sizes)
+    return {key: stem if stem in new or is_kept(stem) else None for key, stem in stems.items()}
+
+
+def _asked(space: Subspace, ridge: float, wanted: Sequence[Unsolved], kept: str | None) -> Asked:
     """What is asked of one factor."""
     worth = np.concatenate([np.full(item.columns.width, item.worth) for item in wanted])
-    return Asked(ridge, tuple(item.columns for item in wanted), numbered(space.round_file(), 0), worth)
+    return Asked(ridge, tuple(item.columns for item in wanted), numbered(space.round_file(), 0), worth, kept)

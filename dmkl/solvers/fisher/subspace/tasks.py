@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,11 @@ import numpy as np
 from dmkl.arrays import Array, Float, Index
 from dmkl.files.arrays import load_array, load_rows, save_array
 from dmkl.numerics.fisher import uniform_weights
-from dmkl.numerics.triangle import refined_and_bounded, rough_factor
+from dmkl.numerics.triangle import RoughFactor, refined_and_bounded
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import StoredSum
+from dmkl.solvers.fisher.subspace.factors import is_kept, read_factor, save_factor
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
 from dmkl.solvers.fisher.subspace.strips import Strips, keep
 from dmkl.solvers.semidefinite import KernelFacts
@@ -284,12 +284,15 @@ class Asked:
     worth
         (k,), what xᵀM⁻¹x must be at most, by the first solution, for its bound to be worth the products in double
         precision that it takes.
+    kept
+        The beginning of the names of the files in which the factor is, or may be kept; None where it may not.
     """
 
     ridge: float
     columns: tuple[Strips, ...]
     path: str | None
     worth: Float
+    kept: str | None = None
 
     @property
     def width(self) -> int:
@@ -310,10 +313,9 @@ def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> lis
     found = []
     exact: SumColumns | None = None  # reads the sum, so only once, and only where a bound is made
     with pinned_blas(blas_threads(tasks_per_machine)):
-        single = partial(anchor.matrix, np.float32)
-        matrix = _copies(single) if len(asked) > 1 else single
+        matrices = _Matrices(anchor, len(asked))
         for one in asked:
-            solve = rough_factor(matrix, one.ridge)
+            solve = _factor(matrices, one).solve
             columns = np.concatenate([part.array() for part in one.columns], axis=1)
             solved, bounds = solve(columns), np.full(one.width, np.inf)
             promising = np.sum(solved * columns, axis=0) <= one.worth
@@ -325,18 +327,43 @@ def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> lis
     return found
 
 
-def _copies(
-    matrix: Callable[[], tuple[Array, Index | None]],
-) -> Callable[[], tuple[Array, Index | None]]:
-    """What makes a matrix once, and then copies of it, all in one array: the pages of a new one take their time."""
-    whole, order = matrix()
-    scratch = np.empty_like(whole)
+def _factor(matrices: _Matrices, one: Asked) -> RoughFactor:
+    """The factor of one that is asked for: read where it is kept, and else made, and kept where it may be."""
+    if one.kept is not None and is_kept(one.kept):
+        return read_factor(one.kept, matrices.scratch(one.columns[0].rows))
+    factor = RoughFactor.of(matrices.sum, one.ridge)
+    if one.kept is not None:
+        save_factor(one.kept, factor)
+    return factor
 
-    def copy() -> tuple[Array, Index | None]:
+
+class _Matrices:
+    """The matrices of a task that has several factors of one anchor, one after another in the same memory.
+
+    The sum is put together once, and copied for each; the pages of new memory take their time.
+    """
+
+    def __init__(self, anchor: StoredSum, n_factors: int) -> None:
+        self._anchor, self._once = anchor, n_factors == 1
+        self._whole: tuple[Array, Index | None] | None = None
+        self._scratch: Array | None = None
+
+    def scratch(self, m: int) -> Array:
+        """Memory for one matrix, (m, m) in single precision and column-major."""
+        if self._scratch is None:
+            self._scratch = np.empty((m, m), np.float32, order="F")
+        return self._scratch
+
+    def sum(self) -> tuple[Array, Index | None]:
+        """The anchor's sum, to be overwritten, and the order of its rows."""
+        if self._once:
+            return self._anchor.matrix(np.float32)
+        if self._whole is None:
+            self._whole = self._anchor.matrix(np.float32)
+        whole, order = self._whole
+        scratch = self.scratch(len(whole))
         np.copyto(scratch, whole)
         return scratch, order
-
-    return copy
 
 
 def group_file(folder: Path, number: int, block: int, group: int) -> str:
