@@ -49,6 +49,7 @@ def test_search_grid(tmp_path):
     options = ["-n", 4, "-m", 90, "--ps", 1, 2, "--lams", 0.01, 1, "--output", tmp_path]
     printed = run("search_grid.py", "digits", *options, cwd=tmp_path)
     assert "as it must" in printed
+    assert re.search(r"^wrapper method, point by point: \d+ passes, ", printed, re.MULTILINE)
 
 
 @pytest.mark.slow
