@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -84,7 +85,7 @@ def pass_graph(
     where it is missing. `fitted` stands in for the statistics of a single lens where they are still to be computed.
     With `then`, what it gives for a group of kernels is called with their results by the task that has made them, so
     that these move nowhere; there are no sums among the columns then. `vectors` gives the blocks of the columns, whose
-    own have only their shape then: a task calls it, so that this process need not hold them.
+    own have only their shape then: each process that has tasks calls it, so that this one need not hold them.
     """
     where = machine()
     view = covering([lens.view for lens in lenses])
@@ -96,10 +97,8 @@ def pass_graph(
     # One node for what every task takes: the graph holds it once, a worker receives it once.
     parts_of = [unit for unit, _ in cut]
     riding = columns if vectors is None else [c.without_vectors() for c in columns]
-    load_here = fitted is None and vectors is None
-    (shared,) = send_all({f"{name}-shared-{token}": _shared(lenses, riding, parts_of, bench, load=load_here)})
-    if vectors is not None:
-        shared = delayed(_with_vectors, pure=False)(shared, vectors, dask_key_name=f"{name}-vectors-{token}")
+    everything = _shared(lenses, riding, parts_of, bench, vectors, load=fitted is None and vectors is None)
+    (shared,) = send_all({f"{name}-shared-{token}": everything})
     sweeping = delayed(_sweep_part, pure=False)
     members: dict[int, list[int]] = {}
     for number, unit in enumerate(parts_of):
@@ -152,6 +151,9 @@ def _pick(partial: Partial, positions: list[int]) -> Partial:
     return [partial[position] for position in positions]
 
 
+_LOADING = threading.Lock()
+
+
 @dataclass(frozen=True)
 class _Shared:
     """What all tasks of a pass take."""
@@ -163,6 +165,26 @@ class _Shared:
     ready: Loaded | None
     """The vectors, where all kernels see them alike; the columns are without them then."""
     bench: Workbench | None
+    vectors: Callable[[], Sequence[Array]] | None
+    """Where the columns are still to get their blocks."""
+
+    def here(self) -> _Shared:
+        """The same with the vectors: the first task of a process makes it, the others wait for it.
+
+        A task of its own for them would leave them with one worker, which Dask then prefers for all that takes them,
+        and the others would wait until it finds the time to send them.
+        """
+        if self.vectors is None:
+            return self
+        with _LOADING:
+            made: _Shared | None = self.__dict__.get("_made")
+            if made is None:
+                columns = [replace(c, block=block) for c, block in zip(self.columns, self.vectors(), strict=True)]
+                made = self.__dict__["_made"] = _loaded_once(replace(self, columns=columns, vectors=None))
+            return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_made"}
 
     def __sizeof__(self) -> int:
         # By its size sending it to a cluster is given its time.
@@ -175,11 +197,12 @@ def _shared(
     columns: Sequence[Columns],
     units: list[Unit],
     bench: Workbench | None,
+    vectors: Callable[[], Sequence[Array]] | None,
     *,
     load: bool,
 ) -> _Shared:
     through = [replace(lens, fitted=lens.fitted.for_products()) for lens in lenses]
-    shared = _Shared(through, list(columns), units, lanes_of(lenses, columns), None, bench)
+    shared = _Shared(through, list(columns), units, lanes_of(lenses, columns), None, bench, vectors)
     return _loaded_once(shared) if load else shared
 
 
@@ -191,11 +214,6 @@ def _loaded_once(shared: _Shared) -> _Shared:
     return replace(shared, ready=ready, columns=[c.without_vectors() for c in shared.columns])
 
 
-def _with_vectors(shared: _Shared, vectors: Callable[[], Sequence[Array]]) -> _Shared:
-    columns = [replace(c, block=block) for c, block in zip(shared.columns, vectors(), strict=True)]
-    return _loaded_once(replace(shared, columns=columns))
-
-
 def _sweep_part(
     shared: _Shared,
     fitted: Fitted | None,
@@ -204,6 +222,7 @@ def _sweep_part(
     held: dict[TileKey, Array] | None,
     last: Callable[[Partial], Any] | None,
 ) -> Any:
+    shared = shared.here()
     found = sweep(
         _lenses(shared, fitted),
         shared.units[number],
@@ -226,6 +245,7 @@ def _finish(
     last: Callable[[Partial], Any] | None,
 ) -> Any:
     """The results of a kernel of which several tasks have gone through some tiles each."""
+    shared = shared.here()
     columns = [shared.columns[position] for position in positions]
     ready = (
         None if shared.ready is None else replace(shared.ready, offsets=[shared.ready.offsets[p] for p in positions])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
 from dmkl.passes.combine import combine_pass, factor_pass, solve_by_factors
-from dmkl.passes.execute import Machine, active_client, computing_here, machine
+from dmkl.passes.execute import Machine, active_client, computing_here, execute, machine
 from dmkl.passes.riders import Columns
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.statistics import measure, measure_new
@@ -532,3 +532,26 @@ def test_what_is_computed_here_ends_with_the_context():
     with pytest.raises(RuntimeError), computing_here(here):
         fail()
     assert machine().slots == outside
+
+
+@pytest.mark.usefixtures("cutting", "tasks_of_parts")
+def test_vectors_that_each_process_makes_once(kernels):
+    """Those of a pass whose client holds none: the first task makes them, and the others take the same."""
+    K = in_memory(kernels, 5)
+    lenses = [lens(K, name) for name in LENSES]
+    columns = [c for c in riders(lenses) if c.want == "each"]
+    made = []
+
+    def vectors():
+        made.append(1)
+        return [c.block for c in columns]
+
+    hollow = [replace(c, block=np.broadcast_to(0.0, c.block.shape)) for c in columns]
+    with dask.config.set(scheduler="threads", num_workers=4):
+        graph = pass_graph(lenses, hollow, "apply-pass", vectors=vectors)
+        found = execute([found for _, found in graph.groups], graph.units, "apply-pass")
+        expected_ones = run_pass(lenses, columns)[0]
+    assert len(graph.units) > N
+    assert len(made) == 1
+    for position, reference in enumerate(expected_ones):
+        np.testing.assert_array_equal(np.concatenate([of_group[position] for of_group in found]), reference)
