@@ -17,9 +17,12 @@
     fold-<f>/probed-<round>-<k>.npy  K_jZ for a group of kernels, (kernels, m, s)
     fold-<f>/errors-<n>.npy          ZᵀE, (n, s, r)
     fold-<f>/anchor-<a>-<i>-<j>.npy  tiles of combined kernels
+    fold-<f>/anchor-<a>-factor-<ridge>-<c>.npy  a factor of one, from column c on; its lower triangle alone
+    fold-<f>/anchor-<a>-factor-<ridge>-order.npy  the order of its rows, written last: it is whole
     fold-<f>/round-<k>-<i>.npy       what tasks of other processes keep for one another, until the next round
 
-Whatever state.json does not name is left over from work that was cut off, and is written anew. Workers write the
+Whatever state.json does not name is left over from work that was cut off, and is written anew, but for factors of the
+anchors that it names: they are read where they are whole and undamaged, and made again where not. Workers write the
 products and the anchors themselves: the folder must be one that all of them see. Each file carries checksums: those of
 arrays follow them (see `dmkl.files.arrays`), that of state.json is one of its keys.
 """

@@ -23,6 +23,7 @@ from dmkl.solvers.fisher.subspace.factors import (
     read_factor,
     save_factor,
 )
+from dmkl.solvers.fisher.subspace.strips import Strips
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -75,6 +76,32 @@ def test_a_factor_of_which_only_a_part_was_written_is_not_there(tmp_path, monkey
     with pytest.raises(OSError, match="No space"):
         save_factor(stem, made(5))
     assert not is_kept(stem)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_a_damaged_factor_is_made_again(tmp_path, damage):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 40))
+    K = np.asfortranarray(X @ X.T, dtype=np.float32)
+
+    class Sum:
+        def matrix(self, dtype):
+            return K.copy(order="F"), None
+
+    stem, b = factor_stem(tmp_path, 0, 1.0), rng.standard_normal((30, 2))
+    asked = tasks.Asked(1.0, (Strips.of(b),), None, np.full(2, -1.0), stem)
+    ((first, _),) = tasks.settle(Sum(), 1, [asked])
+    (file,) = tmp_path.glob("*-0.npy")
+    content = bytearray(file.read_bytes())
+    if damage == "missing":
+        file.unlink()
+    else:
+        content[-100] ^= 8
+        file.write_bytes(content)
+    ((second, _),) = tasks.settle(Sum(), 1, [asked])
+    np.testing.assert_array_equal(first, second)
+    ((third, _),) = tasks.settle(None, 1, [asked])  # nothing is made: it was written anew
+    np.testing.assert_array_equal(first, third)
 
 
 def test_those_not_used_for_longest_give_way(tmp_path, disk):

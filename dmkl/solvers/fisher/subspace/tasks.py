@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.errors import DamagedFileError
 from dmkl.files.arrays import load_array, load_rows, save_array
 from dmkl.numerics.fisher import uniform_weights
 from dmkl.numerics.triangle import RoughFactor, refined_and_bounded
@@ -330,7 +332,8 @@ def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> lis
 def _factor(matrices: _Matrices, one: Asked) -> RoughFactor:
     """The factor of one that is asked for: read where it is kept, and else made, and kept where it may be."""
     if one.kept is not None and is_kept(one.kept):
-        return read_factor(one.kept, matrices.scratch(one.columns[0].rows))
+        with suppress(DamagedFileError):  # it can be made again
+            return read_factor(one.kept, matrices.scratch(one.columns[0].rows))
     factor = RoughFactor.of(matrices.sum, one.ridge)
     if one.kept is not None:
         save_factor(one.kept, factor)
