@@ -4,9 +4,10 @@
     python pipelines/memory_promise.py --memory 300MiB --commands fit predict
 
 Each command runs with each budget, as a user would run it, while this script adds up the memory of all its processes
-every 50 ms, with shared pages counted once (PSS). The same command with as many processes on a set of 90 samples says
-what interpreters and libraries take, and the rest is what the budget promises. Files that are mapped into memory, which
-the system takes back when it needs the room, are told apart. A budget that is refused must be refused at once.
+every 50 ms, with shared pages counted once (PSS). The search is one of two norms and two λ in two folds. The same
+command with as many processes on a set of 90 samples says what interpreters and libraries take, and the rest is what
+the budget promises. Files that are mapped into memory, which the system takes back when it needs the room, are told
+apart. A budget that is refused must be refused at once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import dmkl
 
 COMMANDS = {
     "fit": ["fit", "{set}", "{out}/model", "--all", "-p", "2", "--lam", "1e-2", "--overwrite"],
-    "search": ["search", "{set}", "{out}/found", "--all", "--cv", "3", "--overwrite"],
+    "search": ["search", "{set}", "{out}/found", "--all", "-p", "1,2", "--lam", "1e-2,1", "--cv", "2", "--overwrite"],
     "analyze": ["analyze", "{set}"],
     "predict": ["predict", "{out}/model", "{set}", "--rows", "{out}/rows.txt"],
 }

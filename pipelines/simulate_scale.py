@@ -38,7 +38,7 @@ from dmkl.passes.view import Lens, TileKey, View
 from dmkl.solvers.fisher.subspace import extend
 from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.space import Subspace
-from dmkl.solvers.fisher.subspace.strips import Strips
+from dmkl.solvers.fisher.subspace.strips import Strips, keep
 from dmkl.solvers.jobs import Training
 
 
@@ -70,23 +70,19 @@ class Sized:
 
 
 sizeof.register(Sized)(lambda one: one.n_bytes)
-EVENTS: dict[str, Any] = {"first": 0.0, "shared": 0, "seconds": 1.0}
-
-
-def light(make: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of what all tasks take: that many bytes for each node are counted, and not sent."""
-
-    def shared(*arguments: Any) -> Any:
-        found = make(*arguments)
-        EVENTS["shared"], EVENTS["work"] = len(pickle.dumps(found)), found
-        return found
-
-    return shared
+EVENTS: dict[str, Any] = {"first": 0.0, "seconds": 1.0}
+with_vectors = run._with_vectors
 
 
 def send(values: Mapping[str, Any]) -> list[None]:
     """In place of sending values to workers, which are all in this process."""
-    return [None for _ in values]
+    (EVENTS["work"],) = values.values()
+    return [None]
+
+
+def load(_: Any, vectors: Callable[[], Sequence[np.ndarray]]) -> Sized:
+    """In place of a task that makes ready the vectors, which all others take: these are made, and go no further."""
+    return Sized(sizeof(with_vectors(EVENTS["work"], vectors)))
 
 
 async def sweep(_: Any, __: Any, number: int, *more: Any) -> Any:
@@ -109,7 +105,7 @@ def merged(partials: list[list[Sized]]) -> list[Sized]:
     return [Sized(sum(part.n_bytes for part in same)) for same in zip(*partials, strict=True)]
 
 
-def keep(_: Any, *, keepings: Sequence[Any], kernels: tuple[int, ...], tasks_per_machine: int) -> list[Any]:
+def kept(_: Any, *, keepings: Sequence[Any], kernels: tuple[int, ...], tasks_per_machine: int) -> list[Any]:
     """In place of what writes products."""
     return [(np.zeros((len(kernels), 1, 1)), None) for _ in keepings]
 
@@ -161,8 +157,10 @@ def riders(source: Invented, columns: int, folds: int, folder: Path) -> list[Any
         place = folder / f"fold-{fold}"
         place.mkdir()
         space = Subspace(TargetSet(Training(square, square if folds == 1 else whole), ()), place)
-        block = rng.standard_normal((len(train), columns // folds))
-        found.append(extend._Rider(space, Strips.of(block), (0, columns // folds), source.dtype))
+        width = columns // folds
+        vectors = keep(rng.standard_normal((len(train), width)), str(place / "vectors.npy"))
+        strips = Strips((vectors,), len(train), (0, width))
+        found.append(extend._Rider(space, strips, (0, width), source.dtype))
     return found
 
 
@@ -208,9 +206,13 @@ def simulate(options: argparse.Namespace, folder: Path) -> None:
         seconds, spent = time.perf_counter() - clock, time.process_time() - spent
         extend.execute = execute
         sampler.end()
-        moved = sum(one["total"] for w in cluster.workers.values() for one in w.transfer_incoming_log if one["total"])
+        moved = Counter[bool]()
+        for worker in cluster.workers.values():
+            for received in worker.transfer_incoming_log:
+                for key, n_bytes in received["keys"].items():
+                    moved["-vectors-" in str(key)] += n_bytes
     returned = 8 * options.kernels * options.columns**2 // options.folds
-    shared = EVENTS["shared"] * (options.nodes - 1)
+    told = len(pickle.dumps(EVENTS["work"])) * options.nodes
     blocks = f"{options.folds} × {options.columns // options.folds} columns"
     print(f"{options.kernels:,} kernels of {options.samples:,} samples, {blocks}")
     print(f"{options.nodes} nodes of {options.cores} cores; tasks of about {options.seconds:g} s\n")
@@ -221,8 +223,9 @@ def simulate(options: argparse.Namespace, folder: Path) -> None:
         ("until the first task runs", f"{EVENTS['first'] - clock:.1f} s"),
         ("the pass", f"{seconds:.1f} s, {spent:.1f} s of this process's CPU"),
         ("products", f"{products / 1e9:.1f} GB"),
-        ("parts of them moved", f"{moved / 1e9:.1f} GB, {moved / products:.2f} of the products"),
-        ("vectors sent to nodes", f"{shared / 1e9:.1f} GB, {shared / products:.2f} of the products"),
+        ("parts of them moved", f"{moved[False] / 1e9:.1f} GB, {moved[False] / products:.2f} of the products"),
+        ("vectors moved", f"{moved[True] / 1e9:.1f} GB, {moved[True] / products:.2f} of the products"),
+        ("what tasks are told, sent by the client", f"{told / 1e9:.1f} GB"),
         ("results sent to the client", f"{returned / 1e9:.1f} GB"),
         ("most that a node holds", f"{sampler.held / 1e9:.1f} GB"),
         ("scheduler, client, books of all workers", f"{(sampler.resident - before) / 2**20:.0f} MiB more"),
@@ -248,9 +251,9 @@ def main() -> None:
 
     job.EVENTS["seconds"] = options.seconds
     run.merge_partials = job.merged
-    run._sweep_part, run._finish, extend.keep_products = job.sweep, job.finish, job.keep
+    run._sweep_part, run._finish, extend.keep_products = job.sweep, job.finish, job.kept
     if not options.plan:
-        run._shared, run.send_all = job.light(run._shared), job.send
+        run._with_vectors, run.send_all = job.load, job.send
     allowed = {"dmkl.memory": options.nodes * 2**38, "distributed.comm.timeouts.connect": "300s"}
     with dask.config.set(allowed), tempfile.TemporaryDirectory() as folder:
         (job.plan if options.plan else job.simulate)(options, Path(folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import zipfile
 from pathlib import Path
@@ -406,6 +407,18 @@ def test_kernels_of_one_name_in_two_groups_keep_their_paths(tmp_path):
 def test_a_zarr_array_alone(tmp_path):
     zarr.create_array(tmp_path / "k.zarr", data=K.transpose(1, 2, 0))
     same(take_in(tmp_path / "k.zarr", tmp_path)[0], K)
+
+
+def test_of_damaged_zarr_the_error_is_all_that_is_told(tmp_path, caplog):
+    path, group = hierarchy(tmp_path, "zarr 2")
+    for name in "abcd":
+        put(group, name, K)
+        (path / f"no-array-{name}").mkdir()
+    (path / "a" / ".zarray").write_text("{}")
+    with pytest.raises(InputError, match=r"k\.zarr cannot be read as Zarr"):
+        open_files(path)
+    gc.collect()  # asyncio speaks of the failure of a task when nothing refers to it any more
+    assert not caplog.records
 
 
 def test_a_kernel_set_is_not_imported_again(tmp_path):

@@ -117,7 +117,7 @@ def _nodes(path: Path) -> Iterator[dict[str, Any]]:
     if path.is_dir():
         with damaged_as(f"{path} cannot be read as Zarr", Exception):
             root: Any = zarr.open_group(str(path), mode="r")
-            nodes = nodes_in(root)
+            nodes = nodes_in(path)
         yield {"": root, **nodes}
         return
     with opened(path) as file:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,28 +37,19 @@ def zarr_arrays(path: Path) -> list[FileArray]:
         if root.attrs.get("format") == KERNEL_SET:
             msg = f"{path} is a kernel set already; open it with dmkl.open"
             raise InputError(msg)
-        nodes = nodes_in(root)
+        nodes = nodes_in(path)
     return [zarr_array(path, name, node) for name, node in nodes.items() if isinstance(node, zarr.Array)]
 
 
-def nodes_in(group: zarr.Group) -> dict[str, Any]:
-    """All groups and arrays in a group, by their names."""
-    with _silent(logging.getLogger("zarr.core.group")):
-        return dict(group.members(max_depth=None))
-
-
-@contextmanager
-def _silent(logger: logging.Logger) -> Iterator[None]:
-    """Keep Zarr from printing tracebacks of folders that are no nodes: they are none of the arrays."""
-
-    def nothing(record: logging.LogRecord) -> bool:
-        return False
-
-    logger.addFilter(nothing)
-    try:
-        yield
-    finally:
-        logger.removeFilter(nothing)
+def nodes_in(path: Path) -> dict[str, Any]:
+    """All groups and arrays in the folder of a group, by their names in order."""
+    # One after another: Zarr's `members` opens all at once, and of one damaged asyncio prints what became of others.
+    nodes: dict[str, Any] = {}
+    for folder in sorted(filter(is_zarr, path.iterdir())):
+        node = nodes[folder.name] = zarr.open(str(folder), mode="r")
+        if isinstance(node, zarr.Group):
+            nodes |= {f"{folder.name}/{name}": inner for name, inner in nodes_in(folder).items()}
+    return nodes
 
 
 def zarr_array(path: Path, name: str, array: Any) -> FileArray:

@@ -1,7 +1,7 @@
 """`python -m helpers.fuzzing.campaign`: many mutated files of every format, read by processes with limits.
 
-A process that dies, takes 10 seconds of its processor's time for a file, or asks for more than a gibibyte, is a finding
-like an exception is, and another takes its place.
+A process that dies, takes 10 seconds of processor time for a file, or asks for more than a gibibyte, is a finding like
+an exception is, and another takes its place. How busy the machine is makes none.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+import psutil
 
 __all__ = ["main"]
 
 SECONDS = 10.0  # of processor time for one file
 GIBIBYTE = 2**30  # of memory for one file, beside what a process has when it begins
 TICK = 5.0  # seconds that are waited for a process to say something
-SILENCE = 24  # times that this was in vain: a process that says nothing, and computes nothing, hangs
+SILENCE = 24  # times that this was in vain: a process that says nothing, and wants no processor, hangs
 
 
 @dataclass
@@ -37,6 +40,8 @@ class Share:
     stop: int
     process: subprocess.Popen[str] | None = None
     silent: int = 0
+    spent: float | None = None
+    """Seconds of processor time that it and its helpers had taken when it was first found silent."""
 
 
 def main() -> int:
@@ -61,12 +66,13 @@ def main() -> int:
         for start in range(given.seed, given.seed + each, step)
         for name in names
     ]
-    return _report(names, each, _campaign(waiting, given.processes))
+    return _report(names, each, *_campaign(waiting, given.processes))
 
 
-def _campaign(waiting: list[Share], n_processes: int) -> list[tuple[str, int, str]]:
-    """Run all shares, and give (format, number of the file, what was wrong)."""
+def _campaign(waiting: list[Share], n_processes: int) -> tuple[list[tuple[str, int, str]], Counter[str]]:
+    """Run all shares, and give (format, number of the file, what was wrong), and processor seconds by format."""
     found: list[tuple[str, int, str]] = []
+    seconds: Counter[str] = Counter()
     running = selectors.DefaultSelector()
     while waiting or running.get_map():
         while waiting and len(running.get_map()) < n_processes:
@@ -74,7 +80,7 @@ def _campaign(waiting: list[Share], n_processes: int) -> list[tuple[str, int, st
         told = running.select(timeout=TICK)
         for key, _ in told:
             share, line = key.data, key.fileobj.readline()  # type: ignore[union-attr]
-            share.silent = 0
+            share.silent, share.spent = 0, None
             if line:
                 number, fault = json.loads(line)
                 share.next = number + 1
@@ -82,13 +88,37 @@ def _campaign(waiting: list[Share], n_processes: int) -> list[tuple[str, int, st
                     found.append((share.name, number, fault))
                     print(f"{share.name} {number}: {fault}", flush=True)
                 continue
+            before = _ended_seconds()
             _end(share, running, waiting, found)
-        # Told in such times, since all of this may have been stopped for a while.
+            seconds[share.name] += _ended_seconds() - before
         for key in [] if told else list(running.get_map().values()):
-            key.data.silent += 1
-            if key.data.silent > SILENCE:
-                key.data.process.kill()
-    return found
+            _look_after(key.data)
+    return found, seconds
+
+
+def _look_after(share: Share) -> None:
+    """End a silent process that hangs, or whose helpers take too long; one that waits for a processor does neither."""
+    assert share.process is not None
+    with suppress(psutil.Error, OSError):
+        process = psutil.Process(share.process.pid)
+        family = [*process.children(recursive=True), process]
+        spent = sum(sum(member.cpu_times()[:2]) for member in family)
+        share.spent = spent if share.spent is None else share.spent
+        share.silent += not any(_wants_processor(member.pid) for member in family)
+        if spent - share.spent > SECONDS or share.silent > SILENCE:
+            for member in family:
+                member.send_signal(signal.SIGKILL if share.silent > SILENCE else signal.SIGPROF)
+
+
+def _wants_processor(process: int) -> bool:
+    """Whether a thread of a process computes, waits for its turn, or for a disk."""
+    stats = [file.read_text() for file in Path(f"/proc/{process}/task").glob("*/stat")]
+    return any(stat.rpartition(")")[2].split()[0] in "RD" for stat in stats)
+
+
+def _ended_seconds() -> float:
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
 
 
 def _start(share: Share, running: selectors.BaseSelector) -> None:
@@ -109,7 +139,7 @@ def _start(share: Share, running: selectors.BaseSelector) -> None:
         "ZARR_THREADING__MAX_WORKERS": "1",
     }
     share.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    share.silent = 0
+    share.silent, share.spent = 0, None
     running.register(share.process.stdout, selectors.EVENT_READ, share)  # type: ignore[arg-type]
 
 
@@ -129,12 +159,12 @@ def _end(
         waiting.append(Share(share.name, share.next + 1, share.stop))
 
 
-def _report(names: list[str], each: int, found: list[tuple[str, int, str]]) -> int:
+def _report(names: list[str], each: int, found: list[tuple[str, int, str]], seconds: Counter[str]) -> int:
     faults = Counter(name for name, _, _ in found)
-    print(f"{'format':<16}{'inputs':>8}{'faults':>8}")
+    print(f"{'format':<16}{'inputs':>8}{'faults':>8}{'CPU s':>8}")
     for name in names:
-        print(f"{name:<16}{each:>8,}{faults[name]:>8,}")
-    print(f"{'all':<16}{each * len(names):>8,}{len(found):>8,}")
+        print(f"{name:<16}{each:>8,}{faults[name]:>8,}{seconds[name]:>8.0f}")
+    print(f"{'all':<16}{each * len(names):>8,}{len(found):>8,}{sum(seconds.values()):>8.0f}")
     return int(bool(found))
 
 

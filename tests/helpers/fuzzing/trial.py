@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import shutil
 import struct
@@ -41,12 +42,15 @@ class Lab:
         _fill(self.outside)
         self._touched = _Touched(self.outside)
         self._watch = _Watch(folder)
+        self._logged = _Logged(self._watch.faults)
+        logging.getLogger().addHandler(self._logged)
         self._stands: Files = {}
 
     def __enter__(self) -> Lab:
         return self
 
     def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self._logged)
         self._touched.close()
 
     def trial(self, seed: int) -> str:
@@ -57,7 +61,6 @@ class Lab:
     def attempt(self, files: Files) -> str:
         """The same of given files."""
         self._put(files)
-        self._watch.faults.clear()
         with dask.config.set({"dmkl.memory": MEMORY, "scheduler": "synchronous"}), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._watch.on = True
@@ -68,7 +71,9 @@ class Lab:
                 found = _fault(error)
             finally:
                 self._watch.on = False
-        return "; ".join(filter(None, [found, *self._watch.faults, self._touched.since_last()]))
+        faults = [found, *self._watch.faults, self._touched.since_last()]
+        self._watch.faults.clear()
+        return "; ".join(filter(None, faults))
 
     def _put(self, files: Files) -> None:
         """Lay files out in the folder, in place of those that stand there; of many only those that differ."""
@@ -116,6 +121,18 @@ def _fill(outside: Path) -> None:
     with h5py.File(outside / "other.h5", "w") as file:
         file["K"] = np.eye(6)
     (outside / "other.bin").write_bytes(np.eye(6).tobytes())
+
+
+class _Logged(logging.Handler):
+    """What libraries would print as errors: also what asyncio says, some files later, of tasks that nobody asked."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._faults = faults
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Of Handler."""
+        self._faults.append(f"logged: {record.getMessage()[:200]} ({record.exc_info and record.exc_info[1]!r})")
 
 
 class _Touched:
