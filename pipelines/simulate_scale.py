@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,18 +71,12 @@ class Sized:
 
 sizeof.register(Sized)(lambda one: one.n_bytes)
 EVENTS: dict[str, Any] = {"first": 0.0, "seconds": 1.0}
-with_vectors = run._with_vectors
 
 
 def send(values: Mapping[str, Any]) -> list[None]:
     """In place of sending values to workers, which are all in this process."""
     (EVENTS["work"],) = values.values()
     return [None]
-
-
-def load(_: Any, vectors: Callable[[], Sequence[np.ndarray]]) -> Sized:
-    """In place of a task that makes ready the vectors, which all others take: these are made, and go no further."""
-    return Sized(sizeof(with_vectors(EVENTS["work"], vectors)))
 
 
 async def sweep(_: Any, __: Any, number: int, *more: Any) -> Any:
@@ -206,11 +200,9 @@ def simulate(options: argparse.Namespace, folder: Path) -> None:
         seconds, spent = time.perf_counter() - clock, time.process_time() - spent
         extend.execute = execute
         sampler.end()
-        moved = Counter[bool]()
-        for worker in cluster.workers.values():
-            for received in worker.transfer_incoming_log:
-                for key, n_bytes in received["keys"].items():
-                    moved["-vectors-" in str(key)] += n_bytes
+        received = [one for worker in cluster.workers.values() for one in worker.transfer_incoming_log]
+        moved = sum(sum(one["keys"].values()) for one in received)
+    vectors = sum(file.stat().st_size for file in folder.rglob("vectors.npy"))
     returned = 8 * options.kernels * options.columns**2 // options.folds
     told = len(pickle.dumps(EVENTS["work"])) * options.nodes
     blocks = f"{options.folds} × {options.columns // options.folds} columns"
@@ -223,8 +215,8 @@ def simulate(options: argparse.Namespace, folder: Path) -> None:
         ("until the first task runs", f"{EVENTS['first'] - clock:.1f} s"),
         ("the pass", f"{seconds:.1f} s, {spent:.1f} s of this process's CPU"),
         ("products", f"{products / 1e9:.1f} GB"),
-        ("parts of them moved", f"{moved[False] / 1e9:.1f} GB, {moved[False] / products:.2f} of the products"),
-        ("vectors moved", f"{moved[True] / 1e9:.1f} GB, {moved[True] / products:.2f} of the products"),
+        ("parts of them moved", f"{moved / 1e9:.1f} GB, {moved / products:.2f} of the products"),
+        ("vectors that all nodes read from disk", f"{options.nodes * vectors / 1e9:.1f} GB"),
         ("what tasks are told, sent by the client", f"{told / 1e9:.1f} GB"),
         ("results sent to the client", f"{returned / 1e9:.1f} GB"),
         ("most that a node holds", f"{sampler.held / 1e9:.1f} GB"),
@@ -253,7 +245,7 @@ def main() -> None:
     run.merge_partials = job.merged
     run._sweep_part, run._finish, extend.keep_products = job.sweep, job.finish, job.kept
     if not options.plan:
-        run._with_vectors, run.send_all = job.load, job.send
+        run.send_all = job.send
     allowed = {"dmkl.memory": options.nodes * 2**38, "distributed.comm.timeouts.connect": "300s"}
     with dask.config.set(allowed), tempfile.TemporaryDirectory() as folder:
         (job.plan if options.plan else job.simulate)(options, Path(folder))
