@@ -301,7 +301,10 @@ def test_what_fit_and_predict_refuse(run, tmp_path, store, model, kernels):
         (["predict", tmp_path / "none", store], "there is no model"),
         (["predict", model, tmp_path / "other.zarr"], "'s00'"),
         (["predict", model, model], "not a kernel set"),
-        (["predict", model, store, "--split", "1", "--part", "validation"], "is empty"),
+        (
+            ["predict", model, store, "--split", "1", "--part", "validation"],
+            "the validation part of split 1 is empty; choose another with --split or --part, or samples with --rows",
+        ),
     ):
         status, out, err = run(*arguments)
         assert (status, out) == (1, ""), arguments
