@@ -169,7 +169,7 @@ def predict(
     if contributions is not None and shares is not None:
         frame = as_frame(shares, "kernel")
         write_table(as_place(contributions), frame, shares.to_dataset(), overwrite=overwrite)
-    if plot is not None and told is not None:
+    if plot is not None and told is not None and told.counts is not None:
         save_figure(dmkl.plot_confusion(told.counts), plot, dpi=150)
     if as_json:
         files = None if features is None else [str(file) for file in features]

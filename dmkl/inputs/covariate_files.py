@@ -59,4 +59,6 @@ def _numbers_or_words(cells: Array) -> Any:
     try:
         return np.where(known, cells, "nan").astype(np.float64)
     except ValueError:
-        return np.where(known, cells.astype(object), None)
+        words = cells.astype(object)
+        words[~known] = None
+        return words

@@ -108,4 +108,4 @@ def mean_and_error(score: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     """
     n, mean = score.count("fold"), score.mean("fold")
     squares = ((score - mean) ** 2).sum("fold")
-    return mean, np.sqrt(squares / (n * (n - 1)).where(n > 1))  # of one fold xarray's std warns, in some versions
+    return mean, (squares / (n * (n - 1)).where(n > 1)) ** 0.5  # of one fold xarray's std warns, in some versions
