@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from rich.table import Table
 
 import dmkl
@@ -17,6 +16,8 @@ from dmkl.cli.options import (
     Kernels,
     Memory,
     Overwrite,
+    Restart,
+    Result,
     Split,
     State,
     Store,
@@ -41,7 +42,7 @@ __all__ = ["evaluate"]
 
 def evaluate(
     store: Store,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")],
+    out: Result,
     model: str = DEFAULT,
     kernels: Kernels = None,
     p: Norms = None,
@@ -80,7 +81,7 @@ def evaluate(
     train: Train = None,
     unknown: Unknown = None,
     state: State = None,
-    restart: Annotated[bool, option("Discard what an interrupted evaluation has kept.", None, "--restart")] = False,
+    restart: Restart = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = None,

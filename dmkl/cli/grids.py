@@ -12,7 +12,20 @@ if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
     from dmkl.searching.choice import Rule
 
-__all__ = ["FOLDS", "Costs", "Grid", "Groups", "Norms", "Ridges", "RuleName", "Scoring", "grid_values", "rule_of"]
+__all__ = [
+    "FOLDS",
+    "ChoiceName",
+    "Costs",
+    "Folds",
+    "Grid",
+    "Groups",
+    "Norms",
+    "Ridges",
+    "RuleName",
+    "Scoring",
+    "grid_values",
+    "rule_of",
+]
 
 _GRID = "Grid"
 FOLDS = "Folds and choice"
@@ -28,6 +41,16 @@ Costs = Annotated[str | None, option("SVM penalties. [default: 2^-2 to 2^7]", "C
 Grid = Annotated[
     list[str] | None,
     option("Values of another parameter, such as steps=center+trace,none; repeatable.", "NAME=V,V,…", panel=_GRID),
+]
+Folds = Annotated[
+    str | None,
+    option(
+        'How many, "splits" (stored ones), or a splitter of scikit-learn such as "GroupKFold(5)". '
+        "[default: splits with validation samples, else 5]",
+        "FOLDS",
+        "--cv",
+        panel=FOLDS,
+    ),
 ]
 Groups = Annotated[
     Path | None, option("Group of each sample, which no fold splits: one a line, or sample,group.", "FILE", panel=FOLDS)
@@ -46,6 +69,16 @@ RuleName = Annotated[
         'Take the "best" point, or the simplest one within "one-standard-error". [default: best]',
         "RULE",
         show_default=False,
+        panel=FOLDS,
+    ),
+]
+
+ChoiceName = Annotated[
+    Literal["fold", "joint"] | None,
+    option(
+        'Each "fold" chooses, or "joint": one for all. [default: fold with test rows]',
+        "WHO",
+        "--choice",
         panel=FOLDS,
     ),
 ]

@@ -6,13 +6,24 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
 import dmkl
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
+from dmkl.cli.grids import (
+    ChoiceName,
+    Costs,
+    Folds,
+    Grid,
+    Groups,
+    Norms,
+    Ridges,
+    RuleName,
+    Scoring,
+    grid_values,
+    rule_of,
+)
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
@@ -21,6 +32,8 @@ from dmkl.cli.options import (
     Kernels,
     Memory,
     Overwrite,
+    Restart,
+    Result,
     Split,
     State,
     Store,
@@ -50,7 +63,7 @@ _KERNELS = "Kernels"
 
 def importance(
     store: Store,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")],
+    out: Result,
     model: str = DEFAULT,
     kernels: Kernels = None,
     kernel_group: Annotated[
@@ -74,32 +87,18 @@ def importance(
     lam: Ridges = None,
     C: Costs = None,
     grid: Grid = None,
-    cv: Annotated[
-        str | None,
-        option(
-            'Number of folds, "splits" (stored ones), or a splitter of scikit-learn. [default: splits with validation '
-            "samples, or else 5]",
-            "FOLDS",
-            panel=FOLDS,
-        ),
-    ] = None,
+    cv: Folds = None,
     groups: Groups = None,
     scoring: Scoring = None,
     rule: RuleName = "best",
-    choice: Annotated[
-        Literal["fold", "joint"] | None,
-        option(
-            'Each "fold" chooses for itself, or all of them one point, "joint". [default: fold with test samples]',
-            panel=FOLDS,
-        ),
-    ] = None,
+    choice: ChoiceName = None,
     split: Split = None,
     train: Train = None,
     every: Every = False,
     unknown: Unknown = None,
     plot: Annotated[Path | None, option("Draw the losses here, as PNG.", "FILE")] = None,
     state: State = None,
-    restart: Annotated[bool, option("Discard what an interrupted run has kept.", None, "--restart")] = False,
+    restart: Restart = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = None,

@@ -25,6 +25,8 @@ __all__ = [
     "NewCovariates",
     "NewStore",
     "Overwrite",
+    "Restart",
+    "Result",
     "Rows",
     "SampleNames",
     "Split",
@@ -59,12 +61,14 @@ Anything = Annotated[
     str, typer.Argument(metavar="PATH", help="Kernel set (a folder or a URL), model, result, or state of a search.")
 ]
 NewStore = Annotated[str, typer.Argument(metavar="OUT", help="Kernel set to write: a folder or a URL.")]
+Result = Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")]
 Json = Annotated[bool, option("Print the result as JSON instead of tables.", None, "--json")]
 Overwrite = Annotated[bool, option("Overwrite existing output.", None, "--overwrite")]
 State = Annotated[
     Path | None,
     option("Where the state is kept, seen by all workers. [default: OUT.partial]", "DIR"),
 ]
+Restart = Annotated[bool, option("Discard what an interrupted run has kept.", None, "--restart")]
 Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…")]
 
 # --- samples and labels ----------------------------------------------------------------------------------------------

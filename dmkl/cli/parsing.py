@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -50,8 +49,8 @@ def parse_p(text: str) -> float:
 def parse_steps(text: str) -> tuple[Any, ...]:
     """Names of steps with commas or + between them; "none" is no step.
 
-    ``residualize=FILE`` takes out the covariates of a delimited file, whose first column names the samples;
-    ``residualize=FILE:NAME`` a column of a file with such names, as of obs of an .h5ad.
+    ``residualize=FILE`` takes out the covariates of a table that names its columns and samples;
+    ``residualize=FILE:NAME`` one column of it, or of obs of an .h5ad.
     """
     from dmkl.numerics.steps import as_steps
 
@@ -63,26 +62,13 @@ def parse_steps(text: str) -> tuple[Any, ...]:
 
 def read_covariates(given: str) -> Any:
     """The covariates in the file of an option or a step, as in ``residualize=FILE``."""
-    import pandas as pd
-
-    from dmkl.inputs.formats.tables import EXACT
+    from dmkl.inputs import read_covariates
     from dmkl.numerics.covariates import residualize
 
-    file = given.partition("=")[2]
-    if ":" in file and not Path(file).exists():
-        from dmkl.inputs import read_file
-
-        column = read_file(Path(file))
-        return residualize(pd.DataFrame({file.rpartition(":")[2]: column.values}, index=column.row_names))
     try:
-        with open(file, newline="") as lines:
-            separator = csv.Sniffer().sniff(lines.readline()).delimiter
-        table = pd.read_csv(file, index_col=0, sep=separator, converters={0: str}, **EXACT)
-    except (OSError, ValueError, csv.Error) as error:
-        msg = (
-            f"the covariates of {given} cannot be read: {error}; give a delimited file with a header, whose "
-            "first column names the samples"
-        )
+        table = read_covariates(Path(given.partition("=")[2]))
+    except InputError as error:
+        msg = f"the covariates of {given} cannot be read: {error}"
         raise InputError(msg) from error
     return residualize(table)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from rich.table import Table
 
 import dmkl
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, Scoring, grid_values
+from dmkl.cli.grids import Costs, Folds, Grid, Groups, Norms, Ridges, Scoring, grid_values
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
@@ -17,6 +16,8 @@ from dmkl.cli.options import (
     Kernels,
     Memory,
     Overwrite,
+    Restart,
+    Result,
     Split,
     State,
     Store,
@@ -43,7 +44,7 @@ _MOST_ROWS = 30
 
 def permute(
     store: Store,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")],
+    out: Result,
     model: str = DEFAULT,
     kernels: Kernels = None,
     p: Norms = None,
@@ -67,23 +68,14 @@ def permute(
         option('What changes places with --groups: labels "within" a group, or of "whole" groups.', panel=_PERMUTED),
     ] = "within",
     seed: Annotated[int, option("Seed of the permutations.", "N", panel=_PERMUTED)] = 0,
-    cv: Annotated[
-        str | None,
-        option(
-            'Folds: a number, "splits", or a splitter of scikit-learn such as "GroupKFold(5)". [default: the stored '
-            "splits with validation samples, or 5]",
-            "FOLDS",
-            "--cv",
-            panel=FOLDS,
-        ),
-    ] = None,
+    cv: Folds = None,
     groups: Groups = None,
     scoring: Scoring = None,
     split: Split = None,
     train: Train = None,
     unknown: Unknown = None,
     state: State = None,
-    restart: Annotated[bool, option("Discard what an interrupted test has kept.", None, "--restart")] = False,
+    restart: Restart = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = None,

@@ -24,7 +24,7 @@ from dmkl.cli.options import (
     Workers,
     option,
 )
-from dmkl.cli.output import claim_output, print_json, say, say_aside
+from dmkl.cli.output import claim_output, print_json, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_scoring, read_covariates
 from dmkl.cli.samples import ROWS, chosen_rows, positions, stored_split
 from dmkl.errors import InputError
@@ -77,6 +77,10 @@ def predict(
         str | None,
         option("The same for what each kernel adds to the scores; one more pass.", "FILE", "--contributions"),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        option("Draw which classes are taken for which here, with recall and precision of each, as PNG.", "FILE"),
+    ] = None,
     anndata: Annotated[
         Path | None,
         option("Put the scores into obsm of this .h5ad or .h5mu, by the names of samples.", "FILE", panel="AnnData"),
@@ -97,7 +101,7 @@ def predict(
 
     Examples
     --------
-        dmkl predict model kernels.zarr --split 0
+        dmkl predict model kernels.zarr --split 0 --plot confusion.png
         dmkl predict model new.zarr --out predictions.csv --probabilities
         dmkl predict model kernels.zarr --rows 0,5,10:20 --contributions shares.csv
         dmkl predict model --features new.npz --out predictions.csv
@@ -110,6 +114,8 @@ def predict(
     for place in [as_place(path) for path in (out, contributions) if path is not None]:
         check_table(place)
         claim_output(place, overwrite=overwrite, what="file")
+    if plot is not None:
+        claim_output(plot, overwrite=overwrite, what="file")
     _check_source(store, features, split, rows, join, missing)
     loaded = dmkl.load(model)
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
@@ -141,6 +147,10 @@ def predict(
     if truth is None and wanted is not None:
         msg = "--scoring needs the true labels, and they are not known; leave it out"
         raise InputError(msg)
+    if plot is not None and (truth is None or estimator.kind_ == "regression"):
+        why = "they are not known" if truth is None else f"{type(estimator).__name__} predicts numbers"
+        msg = f"--plot draws which true class is taken for which, and {why}; leave it out"
+        raise InputError(msg)
     with ConsoleWatch(), computing_on(cluster, reading=reading, workers=workers, memory=memory):
         regression = estimator.kind_ == "regression"
         scores = estimator.predict(**given) if regression else estimator.decision_function(**given)
@@ -159,6 +169,8 @@ def predict(
     if contributions is not None and shares is not None:
         frame = as_frame(shares, "kernel")
         write_table(as_place(contributions), frame, shares.to_dataset(), overwrite=overwrite)
+    if plot is not None and told is not None and told.counts is not None:
+        save_figure(dmkl.plot_confusion(told.counts), plot, dpi=150)
     if as_json:
         files = None if features is None else [str(file) for file in features]
         print_json(
@@ -182,6 +194,8 @@ def predict(
         told.print(what if new.any() else f"{what}, which the model was trained on: of new ones that says nothing")
         if new.any() and not new.all():
             say(f"{count(int((~new).sum()), 'further sample')}, which the model was trained on, are not scored.")
+    if plot is not None:
+        say(f"The picture is {plot}.")
     if out is not None:
         calibrated = f", with probabilities calibrated on {estimator.calibrated_on_}" if probabilities else ""
         say(f"Predictions are in {out}{calibrated}.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +19,8 @@ from dmkl.cli.options import (
     Kernels,
     Memory,
     Overwrite,
+    Restart,
+    Result,
     Split,
     State,
     Store,
@@ -48,7 +49,7 @@ def option(text: str, metavar: str | None = None, *names: str) -> Any:
 
 def stability(
     store: Store,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URL to save the result at.")],
+    out: Result,
     model: str = DEFAULT,
     kernels: Kernels = None,
     how: Annotated[
@@ -80,7 +81,7 @@ def stability(
     unknown: Unknown = None,
     plot: Annotated[Path | None, _option("Draw the weights and how often kernels are selected.", "FILE.png")] = None,
     state: State = None,
-    restart: Annotated[bool, _option("Discard what an interrupted run has kept.", None, "--restart")] = False,
+    restart: Restart = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = None,

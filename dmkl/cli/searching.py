@@ -11,7 +11,20 @@ import typer
 
 import dmkl
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
+from dmkl.cli.grids import (
+    FOLDS,
+    ChoiceName,
+    Costs,
+    Folds,
+    Grid,
+    Groups,
+    Norms,
+    Ridges,
+    RuleName,
+    Scoring,
+    grid_values,
+    rule_of,
+)
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
@@ -20,6 +33,7 @@ from dmkl.cli.options import (
     Kernels,
     Memory,
     Overwrite,
+    Restart,
     Split,
     State,
     Store,
@@ -60,26 +74,11 @@ def search(
     lam: Ridges = None,
     C: Costs = None,
     grid: Grid = None,
-    cv: Annotated[
-        str | None,
-        option(
-            'How many, "splits" (stored ones), or a splitter of scikit-learn such as "GroupKFold(5)". '
-            "[default: splits with validation samples, else 5]",
-            "FOLDS",
-            panel=FOLDS,
-        ),
-    ] = None,
+    cv: Folds = None,
     groups: Groups = None,
     scoring: Scoring = None,
     rule: RuleName = "best",
-    choice: Annotated[
-        Literal["fold", "joint"] | None,
-        option(
-            'Each "fold" chooses, or "joint": one for all. [default: fold with test rows]',
-            "WHO",
-            panel=FOLDS,
-        ),
-    ] = None,
+    choice: ChoiceName = None,
     refit: Annotated[bool, option("Train the chosen model.", None, "--refit/--no-refit", panel=FOLDS)] = True,
     baselines: Annotated[
         Literal["sum", "all", "none"],
@@ -95,7 +94,7 @@ def search(
     unknown: Unknown = None,
     plot: Annotated[Path | None, option("Draw scores, weights, and weights over p here.", "DIR")] = None,
     state: State = None,
-    restart: Annotated[bool, option("Discard what an interrupted search has kept.", None, "--restart")] = False,
+    restart: Restart = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
     cluster: Cluster = None,

@@ -145,8 +145,7 @@ class PermutationTest(Finding):
             how = "The point was chosen once, by the labels as they are: p-values are too small if there was a choice"
         else:
             how = "The point was chosen anew for each permutation"
-        lines.append(f"{how}. {count(self.n_passes_, 'pass')}, {attrs['seconds']:.3g} s")
-        return "\n".join(lines)
+        return "\n".join([*lines, how, f"{count(self.n_passes_, 'pass')}, {attrs['seconds']:.3g} s"])
 
     def plot(self, ax: Axes | None = None, *, task: str | None = None) -> Figure:
         """Draw the scores of permuted labels and the one observed; see `plot_permutations` of `permutation_plot`."""

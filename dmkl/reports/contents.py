@@ -136,7 +136,6 @@ def _search(found: SearchResult) -> Page:
     scores, attrs = found.scores, found.scores.attrs
     lines = found.summary().splitlines()
     chosen = [line.strip() for line in lines[1:] if not line.startswith("Time:") and " fits (" not in line]
-    answer = f"{'. '.join(chosen)}."
     facts = {
         "searched": " × ".join(f"{name} = {_range(values)}" for name, values in found.grid.items()),
         "folds": ", ".join(map(str, scores["fold"].values.tolist())),
@@ -164,7 +163,7 @@ def _search(found: SearchResult) -> Page:
     if n_open:
         gap = float(scores["gap"].max())
         notes.append(f"{count(n_open, 'fit')} of {scores['status'].size} ended open, with gaps up to {gap:.2g}.")
-    return Page(f"Search of {attrs['estimator']}", answer, facts, tuple(notes), tuple(sections))
+    return Page(f"Search of {attrs['estimator']}", _sentences(chosen), facts, tuple(notes), tuple(sections))
 
 
 def _range(values: list[Any]) -> str:
@@ -199,7 +198,8 @@ def _baselines(found: SearchResult) -> list[Section]:
     if baselines is None:
         return []
     fitted_at = ("Each with its own best parameters, by the same rows as the choice.",)
-    return [Section("Baselines", fitted_at, baselines.to_dataframe().reset_index())]
+    table = baselines.to_dataframe().reset_index()
+    return [Section("Baselines", fitted_at, table.loc[:, (table != "").any()])]
 
 
 @page_of.register
@@ -231,9 +231,7 @@ def _evaluation(found: EvaluationResult) -> Page:
         _again([f"dmkl.evaluate({_estimator_call(attrs)}, K, grid=…, outer={scores.sizes['fold']})"]),
     ]
     notes = ("The standard error takes outer folds for independent; they share training samples, so it is too small.",)
-    return Page(
-        f"Evaluation of {attrs['estimator']}", f"{'. '.join([lines[0], *beside])}.", facts, notes, tuple(sections)
-    )
+    return Page(f"Evaluation of {attrs['estimator']}", _sentences([lines[0], *beside]), facts, notes, tuple(sections))
 
 
 def _by_class(found: EvaluationResult) -> list[Section]:
@@ -287,14 +285,19 @@ def _analysis(found: Analysis) -> Page:
 
 @page_of.register
 def _finding(found: Finding) -> Page:
-    first, *lines = found.summary().splitlines()
-    shown = {"passes": f"{found.n_passes_:g}", "made by": str(found.data.attrs["created_by"])}
+    first, *lines, took = found.summary().splitlines()
+    shown = {"asked": first, "took": f"{took}, {found.data.attrs['created_by']}"}
     sections = []
     if hasattr(found, "plot"):
         sections.append(Section("Picture", figure=found.plot(), caption=first))
     if hasattr(found, "table"):
         sections.append(Section("Table", table=found.table().reset_index(drop=True)))
-    return Page(found.TITLE.capitalize(), " ".join([first, *lines]), shown, (), tuple(sections))
+    return Page(found.TITLE.capitalize(), _sentences(lines), shown, (), tuple(sections))
+
+
+def _sentences(lines: list[str]) -> str:
+    """Lines of a summary as sentences."""
+    return " ".join(f"{line[:1].upper()}{line[1:].removesuffix('.')}." for line in lines)
 
 
 # --- how to do it again ----------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class Section:
     def columns(self) -> list[tuple[str, bool]]:
         """Headings of the table, and whether numbers stand under them."""
         assert self.table is not None
-        return [(str(name), pd.api.types.is_numeric_dtype(self.table[name])) for name in self.table]
+        return [(str(name).replace("_", " "), pd.api.types.is_numeric_dtype(self.table[name])) for name in self.table]
 
     @property
     def n_more(self) -> int:

@@ -106,6 +106,6 @@ def mean_and_error(score: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
 
     The standard error of a single fold is NaN.
     """
-    n = score.count("fold")
-    spread = score.std("fold", ddof=1).where(n > 1)
-    return score.mean("fold"), spread / np.sqrt(n)
+    n, mean = score.count("fold"), score.mean("fold")
+    squares = ((score - mean) ** 2).sum("fold")
+    return mean, (squares / (n * (n - 1)).where(n > 1)) ** 0.5  # of one fold xarray's std warns, in some versions

@@ -535,7 +535,8 @@ def test_a_wrong_command_line_is_status_2(run, arguments):
     [
         ([], "samples come from STORE or from --features"),
         (["SET", "--features", "new.npz"], "samples come from STORE or from --features"),
-        (["--features", "new.npz", "--split", "0"], "--split is for STORE"),
+        (["--features", "new.npz", "--split", "0"], "--split is for STORE; of --features all samples are predicted"),
+        (["--features", "new.npz", "--rows", "0"], "--rows is for STORE; of --features all samples are predicted"),
         (["SET", "--missing", "zero"], "--missing is for --features"),
         (["--features", "nowhere.npz"], "nowhere.npz"),
         (["--features", "genes.csv"], "which the new features lack"),

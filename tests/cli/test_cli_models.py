@@ -8,6 +8,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.image import imread
+from sklearn.metrics import confusion_matrix
 
 import dmkl
 from dmkl.cli.parsing import parse_p
@@ -183,6 +185,38 @@ def test_a_code_for_unknown_labels(run, tmp_path, kernels):
         assert status == 0
 
 
+def test_predict_draws_the_confusion_of_what_it_predicted(run, tmp_path, store, model, monkeypatch):
+    drawn = []
+    plot_confusion = dmkl.plot_confusion
+    monkeypatch.setattr(dmkl, "plot_confusion", lambda counts: drawn.append(counts) or plot_confusion(counts))
+    command = ("predict", model, store, "--plot", tmp_path / "c.png", "--cluster", "threads")
+    status, text, err = run(*command, "--out", tmp_path / "p.csv")
+    assert status == 0, err
+    assert "The picture is" in text
+    assert imread(tmp_path / "c.png").shape[2] == 4
+    table, K = pd.read_csv(tmp_path / "p.csv"), dmkl.open(store)
+    truth = pd.Series(K.labels, K.samples)[table["sample"]].astype(str)
+    classes = drawn[0]["true"].values
+    expected = confusion_matrix(truth, table["predicted"].astype(str), labels=classes.astype(str))
+    np.testing.assert_array_equal(drawn[0].transpose("true", "predicted"), expected)
+    assert expected.sum() == len(table)
+    status, _, err = run(*command)
+    assert (status, "c.png exists already" in err) == (1, True)
+
+
+def test_predict_draws_no_confusion_of_labels_that_are_not_known(run, tmp_path, store, model):
+    dmkl.create(
+        tmp_path / "k.zarr",
+        list(np.asarray(dmkl.open(store))),
+        names=dmkl.open(store).names,
+        samples=dmkl.open(store).samples,
+    )
+    status, _, err = run("predict", model, tmp_path / "k.zarr", "--rows", "0:3", "--plot", tmp_path / "c.png")
+    assert status == 1
+    assert "--plot draws which true class is taken for which, and they are not known; leave it out" in err
+    assert not (tmp_path / "c.png").exists()
+
+
 def test_predict_on_new_samples_without_labels(run, tmp_path, store, model, kernels):
     K = dmkl.open(store)
     train, _, test = K.split(0)
@@ -267,7 +301,10 @@ def test_what_fit_and_predict_refuse(run, tmp_path, store, model, kernels):
         (["predict", tmp_path / "none", store], "there is no model"),
         (["predict", model, tmp_path / "other.zarr"], "'s00'"),
         (["predict", model, model], "not a kernel set"),
-        (["predict", model, store, "--split", "1", "--part", "validation"], "is empty"),
+        (
+            ["predict", model, store, "--split", "1", "--part", "validation"],
+            "the validation part of split 1 is empty; choose another with --split or --part, or samples with --rows",
+        ),
     ):
         status, out, err = run(*arguments)
         assert (status, out) == (1, ""), arguments

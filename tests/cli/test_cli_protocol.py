@@ -194,6 +194,7 @@ def test_parts_of_a_split_that_were_trained_on_are_refused(run, tmp_path, parts)
         status, _, err = run("predict", tmp_path / "model", parts, "--split", 0, "--part", part)
         assert status == 1
         assert f"trained on 9 samples of the 9 in the {part} part of split 0" in err
+        assert "would say nothing of new ones; take a model that was not, another --part, or choose samples with" in err
     assert run("predict", tmp_path / "model", parts, "--split", 0, "--part", "train", "--cluster", "threads")[0] == 0
     status, _, err = run("predict", tmp_path / "model", parts, "--split", 0, "--rows", tmp_path / "none")
     assert "--split and --rows exclude one another" in err

@@ -104,6 +104,16 @@ def test_rows_that_are_named_by_position_are_told(tmp_path, kernel):
     assert source.notes[0].endswith("(order=, --order FILE)")
 
 
+def test_sample_counts_are_those_of_the_files(tmp_path):
+    whole, part = tmp_path / "k.txt", tmp_path / "part.txt"
+    np.savetxt(whole, K[0])
+    np.savetxt(part, K[0][:5])
+    with pytest.raises(InputError, match=r"differ in shape: k.txt 6 × 6, part.txt 5 × 6; all kernels"):
+        open_files([whole, part])
+    with pytest.raises(InputError, match=r"y.txt has shape \(4,\), expected \(6,\), a class or a number"):
+        open_files(whole, labels=written(tmp_path / "y.txt", *Y[:4]))
+
+
 def test_order_names_the_rows_as_they_stand(tmp_path, kernel):
     labels = written(tmp_path / "y.csv", *(f"{name},{label}" for name, label in zip(NAMES, Y, strict=True)))
     order = written(tmp_path / "order.txt", *NAMES[::-1])

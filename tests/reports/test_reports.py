@@ -65,7 +65,12 @@ MADE = {
     "groups": lambda K, found: dmkl.GSMKL(n_groups=2).fit(K),
     "evaluation": lambda K, found: dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [1e-2, 1]}, outer=2, inner=2),
     "analysis": lambda K, found: dmkl.analyze(K),
+    "permutation test": lambda K, found: permuted(K),
 }
+
+
+def permuted(K):
+    return dmkl.permutation_test(dmkl.MKFDA(p=2), K, grid={"lam": [1e-2]}, n_permutations=9, cv=3)
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -76,7 +81,10 @@ def test_a_page_stands_alone_and_nothing_of_it_is_empty(kind, K, found):
     (title,) = page.of("h1")
     assert title in page.of("title")
     assert len(page.of("h2")) > 1
-    assert len(page.of("dt")) == len(page.of("dd")) > 2
+    assert len(page.of("dt")) == len(page.of("dd")) > 1
+    answer = page.of("p")[0]
+    assert answer[0] == answer[0].upper()
+    assert answer.endswith(".")
     wanted = [value for name, value in page.attributes if name in ("src", "href") and not value.startswith("#")]
     assert wanted == []  # no other file
     assert "<svg" in text
@@ -97,8 +105,19 @@ def test_a_page_of_a_search_says_what_was_chosen_and_how_the_sum_does(found):
     assert f"{best_sum:.4g}" in answer
     assert any("best of many" in text for text in page.of("p"))
     # p, λ, mean, error, gap, status of nine points; then the baselines, of which the sum names no kernel
+    assert page.of("th")[:6] == ["p", "lam", "mean score", "standard error", "gap", "status"]
+    assert "best kernel" not in page.of("th")
     baselines = found.baselines.to_dataframe().reset_index()
     assert len(page.of("td")) == 9 * 6 + int((baselines != "").to_numpy().sum())
+
+
+def test_a_page_of_a_permutation_test_answers_in_sentences(K):
+    found = permuted(K)
+    page = Reader(dmkl.report(found))
+    score = f"Accuracy {float(found.data['score']):.4g} at "
+    assert page.of("p")[0].startswith(score)
+    assert ". The point was chosen anew for each permutation." in page.of("p")[0]
+    assert page.of("dd")[1].startswith(found.summary().splitlines()[-1])
 
 
 @pytest.mark.slow
