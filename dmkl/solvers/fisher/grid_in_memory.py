@@ -3,7 +3,8 @@
 With K(β) factored for each weighting that is tried, α and the slopes q are exact, and what is left to prove is F − S.
 Targets go through the grid together: their K(β), and their q_j = tr(K_j Σ_k α_kα_kᵀ)/4λ, are products of one matrix
 with the kernels as its rows, which costs a tenth of the products K_jα. The curvature, which needs these, is that of one
-target for all to begin with (targets that are permuted labels are much alike), and their own where that does not do.
+target for all to begin with, in units of their slopes (targets that are permuted labels are much alike), and becomes
+their own by the slopes at the weightings that are tried, which cost nothing more.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from dmkl.solvers.weight_sets.balls import Ball
 
 __all__ = ["Solved", "solve_grid"]
 
-_OWN = 3
-"""Weightings after which each target gets a curvature of its own."""
+_NO_FALL = 1e-8
+"""Share of the fall of the slopes that the curvature foretells, below which what is seen is rounding."""
 _SHORTER = 0.3
 """What is left of a step that did not raise S."""
 _LEAST = 1e-12
@@ -169,45 +170,59 @@ def solve_grid(
     """
     stack = _Stack(kernels, facts)
     found: list[dict[tuple[float, float], Solved]] = [{} for _ in targets]
-    known: dict[float, Float] = {}
+    before: float | None = None
     # From small λ on, below which weights hardly change, and from equal weights to sparse ones.
     for lam in sorted({lam for _, lam in points}):
-        near: Float | None = None
+        larger: float | None = None
         for p in sorted({p for p, at in points if at == lam}, reverse=True):
-            starts = known.get(p, near)
-            if starts is None:
-                starts = np.tile(uniform_weights(stack.n, p), (len(targets), 1))
-            starts = np.stack([onto_sphere(beta, p) for beta in starts])
+            starts = np.stack([_start(mine, p, lam, larger, before, stack.n) for mine in found])
             solved = _solve_point(stack, targets, starts, p, lam, tol, max_steps)
             stack.score(solved)
-            known[p] = near = np.stack([one.beta for one in solved])
             for mine, one in zip(found, solved, strict=True):
                 mine[p, lam] = one
+            larger = p
+        before = lam
     return found
+
+
+def _start(
+    found: dict[tuple[float, float], Solved], p: float, lam: float, larger: float | None, before: float | None, n: int
+) -> Float:
+    """Weights to begin with, by the last norm that was solved at this λ, if any, and what the λ before has found.
+
+    At an optimum β_j^(p−1) ∝ q_j, and slopes at two norms change alike from one λ to the next.
+    """
+    at_norm = None if larger is None else found[larger, lam]
+    at_ridge = None if before is None else found.get((p, before))
+    if at_ridge is None:
+        return uniform_weights(n, p) if at_norm is None else onto_sphere(at_norm.beta, p)
+    both = None if larger is None or before is None else found.get((larger, before))
+    if at_norm is None or both is None or p == 1 or np.isinf(p):
+        return onto_sphere(at_ridge.beta, p)
+    change = np.log(_positive(at_norm.slopes) / _positive(both.slopes)) / (p - 1.0)
+    logs = np.log(np.maximum(at_ridge.beta, np.finfo(np.float64).tiny)) + change
+    return onto_sphere(np.exp(logs - logs.max()), p)
 
 
 def _solve_point(
     stack: _Stack, targets: Sequence[Float], starts: Float, p: float, lam: float, tol: float, max_steps: int
 ) -> list[Solved]:
-    """One point of all targets, each by Newton steps with shortening, from its start."""
+    """One point of all targets, each by quasi-Newton steps with shortening, from its start."""
     best = stack.evaluate(starts, targets, lam, p)
-    curvature = np.zeros((len(targets), stack.n, stack.n))
+    curvature: Float | None = None
     aims, shares = starts.copy(), np.ones(len(targets))
     rose, step = list(range(len(targets))), 1
     while left := [t for t, one in enumerate(best) if one.left > tol]:
         if step >= max_steps or stack.n == 1 or np.isinf(p):
             break
-        moved = [t for t in rose if t in left]
-        if moved and step == 1:
-            curvature[:] = stack.curvature(best[moved[0]], lam)
-        elif moved and step % _OWN == 0:
-            for t in moved:
-                curvature[t] = stack.curvature(best[t], lam)
-        if moved:
+        if curvature is None:
+            curvature = _alike(best, stack.curvature(best[left[0]], lam), left[0])
+        if moved := [t for t in rose if t in left]:
             aims[moved] = _aims([best[t] for t in moved], curvature[moved], p)
         tried = np.stack([_between(best[t].beta, aims[t], shares[t], p) for t in left])
         rose = []
         for t, one in zip(left, stack.evaluate(tried, [targets[t] for t in left], lam, p), strict=True):
+            curvature[t] = _updated(curvature[t], one.beta - best[t].beta, best[t].slopes - one.slopes)
             if one.objective >= best[t].objective - 1e-13 * abs(one.objective):
                 best[t], shares[t] = one, 1.0
                 rose.append(t)
@@ -219,13 +234,37 @@ def _solve_point(
     return best
 
 
+def _alike(found: Sequence[Solved], curvature: Float, of: int) -> Float:
+    """The curvature of one target for each, (t, n, n): C_ij grows with what the kernels i and j are to a target."""
+    sizes = np.sqrt(np.stack([_positive(one.slopes) for one in found]))
+    sizes /= sizes[of].copy()
+    return curvature * sizes[:, :, None] * sizes[:, None, :]
+
+
+def _updated(curvature: Float, step: Float, fall: Float) -> Float:
+    """The update of Broyden, Fletcher, Goldfarb and Shanno: along the step slopes fall as they did.
+
+    J is concave, so that a fall that is not positive along the step is rounding, and tells nothing.
+    """
+    along = curvature @ step
+    expected, seen = float(step @ along), float(step @ fall)
+    if seen <= _NO_FALL * expected or expected <= 0:
+        return curvature
+    return curvature - np.outer(along, along) / expected + np.outer(fall, fall) / seen
+
+
+def _positive(slopes: Float) -> Float:
+    """Slopes that have a logarithm."""
+    return np.maximum(slopes, _LEAST * float(slopes.max()))
+
+
 def _aims(found: Sequence[Solved], curvature: Float, p: float) -> Float:
     """Where the model of each has its optimum."""
     if p == 1:
         return np.stack(
             [newton_master(one.slopes, c, one.beta, Ball(p)) for one, c in zip(found, curvature, strict=True)]
         )
-    slopes = np.stack([np.maximum(one.slopes, _LEAST * float(one.slopes.max())) for one in found])
+    slopes = np.stack([_positive(one.slopes) for one in found])
     return weights_by_slopes(slopes, curvature, np.stack([one.beta for one in found]), p)
 
 
