@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
+from scipy.linalg.blas import dsymm
+from scipy.linalg.lapack import dpftrf, dpftrs, dsfrk, dtfttr, dtrtrs, dtrttf
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
@@ -50,7 +51,7 @@ class Solved:
     alpha
         (m, c)
     factor
-        The Cholesky factor of A, while the point is being solved.
+        The Cholesky factor of A, packed, while the point is being solved.
     scores
         Of the held-out rows, (rows, c), once it is solved.
     """
@@ -77,22 +78,29 @@ class Solved:
 
 
 class _Stack:
-    """The kernels of a training set in memory, (n, rows, m): training rows first, then those held out."""
+    """The kernels of a training set in memory, (n, rows, m): training rows first, then those held out.
+
+    Sums and slopes take the triangles alone, in LAPACK's rectangular full packed form, which halves what is read.
+    """
 
     def __init__(self, kernels: Float, facts: KernelFacts) -> None:
         self.n, rows, self.m = kernels.shape
         self.facts = facts
-        self.square: Float = np.ascontiguousarray(kernels[:, : self.m])
+        self.square = kernels[:, : self.m]
+        self.packed: Float = np.stack([dtrttf(kernel.T)[0] for kernel in self.square])
         self.held_out: Float = np.ascontiguousarray(kernels[:, self.m :]).reshape(self.n, (rows - self.m) * self.m)
+        self._diagonal = np.flatnonzero(dtrttf(np.eye(self.m, order="F"))[0])
 
     def evaluate(self, betas: Float, targets: Sequence[Float], lam: float, p: float) -> list[Solved]:
         """α, q and what they prove, of each target at its weights."""
-        n, m = self.n, self.m
-        flat = self.square.reshape(n, m * m)
-        sums = (betas @ flat).reshape(len(betas), m, m)
+        sums = betas @ self.packed
         solved = [self._solve(total, h, lam) for total, h in zip(sums, targets, strict=True)]
-        outer = np.stack([alpha @ alpha.T for alpha, _, _ in solved]).reshape(len(solved), m * m)
-        slopes = outer @ flat.T / (4.0 * lam)
+        # Each product of two rows of α stands once there and twice in the trace, but for those on the diagonal.
+        outer = sums
+        for place, (alpha, _, _) in zip(outer, solved, strict=True):
+            place[:] = dsfrk(self.m, alpha.shape[1], 2.0, alpha, 0.0, place, overwrite_c=True)
+        outer[:, self._diagonal] *= 0.5
+        slopes = outer @ self.packed.T / (4.0 * lam)
         found = []
         for beta, h, q, (alpha, factor, residual_sq) in zip(betas, targets, slopes, solved, strict=True):
             size = float(np.sum(alpha * alpha))
@@ -107,8 +115,8 @@ class _Stack:
     def _solve(self, total: Float, h: Float, lam: float) -> tuple[Float, Array, float]:
         """α, the factor of A, and ‖R‖², from K(β), which is used up."""
         total *= 0.5 / lam
-        np.einsum("ii->i", total)[:] += 0.5
-        factor, failed = dpotrf(total.T)
+        total[self._diagonal] += 0.5
+        factor, failed = dpftrf(self.m, total)
         if failed:
             msg = (
                 f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
@@ -116,8 +124,8 @@ class _Stack:
                 "with select(), or take a larger λ"
             )
             raise IndefiniteKernelError(msg)
-        alpha = dpotrs(factor, h)[0]
-        residual = h - total @ alpha
+        alpha = dpftrs(self.m, factor, h)[0]
+        residual = h - dsymm(1.0, dtfttr(self.m, total)[0], alpha)
         return alpha, factor, float(np.sum(residual * residual))
 
     def curvature(self, at: Solved, lam: float) -> Float:
@@ -126,7 +134,7 @@ class _Stack:
         products = np.empty((self.m, self.n, c))
         for j, kernel in enumerate(self.square):
             np.matmul(kernel, at.alpha, out=products[:, j])
-        half = dtrtrs(at.factor, products.reshape(self.m, self.n * c), trans=1)[0]
+        half = dtrtrs(dtfttr(self.m, at.factor)[0], products.reshape(self.m, self.n * c), trans=1)[0]
         rows = half.reshape(self.m, self.n, c).transpose(1, 0, 2).reshape(self.n, self.m * c)
         return np.asarray(rows @ rows.T / (4.0 * lam**2))
 
