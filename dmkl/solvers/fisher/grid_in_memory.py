@@ -96,7 +96,7 @@ class _Stack:
         sums = betas @ self.packed
         solved = [self._solve(total, h, lam) for total, h in zip(sums, targets, strict=True)]
         # Each product of two rows of α stands once there and twice in the trace, but for those on the diagonal.
-        outer = sums
+        outer = sums  # used up
         for place, (alpha, _, _) in zip(outer, solved, strict=True):
             place[:] = dsfrk(self.m, alpha.shape[1], 2.0, alpha, 0.0, place, overwrite_c=True)
         outer[:, self._diagonal] *= 0.5
