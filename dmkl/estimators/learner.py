@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -67,6 +68,13 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         super().__init_subclass__(**more)
         if not abstract:
             MODELS[cls.__name__] = cls
+
+    @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        """Names of the parameters, read from the signature once: plans of many fits copy learners by the thousand."""
+        names: list[str] = super()._get_param_names()
+        return names
 
     # --- what a learner says of itself ---------------------------------------------------------------------------
 

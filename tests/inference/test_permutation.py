@@ -56,6 +56,28 @@ def test_it_finds_what_searches_of_permuted_labels_find(found):
         np.testing.assert_allclose(own[f"{end}weight_share"], share, atol=1e-3)
 
 
+def test_p_values_are_those_of_a_loop_of_searches():
+    K, y = made(3, signal=1.0)
+    folds = list(StratifiedKFold(3).split(y, y))
+    grid = {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}
+    test = dmkl.permutation_test(MODEL, K, y, grid, 9, cv=3, random_state=3)
+    score, share = [], []
+    for order in [np.arange(len(y)), *test.data["order"].values]:
+        search = dmkl.search(dmkl.MKFDA(tol=1e-6), K, y[order], grid, folds, refit=False)
+        weight = search.chosen["weight"]
+        score.append(search.best_score_)
+        share.append((weight / weight.sum("kernel")).mean("fold").values)
+    score, share = np.array(score), np.array(share)
+    z = (share - share.mean(axis=0)) / share.std(axis=0)
+    assert 1 / 10 < test.p_value < 1
+    assert test.p_value == (1 + np.sum(score[1:] >= score[0] - 1e-12)) / 10
+    found = test.kernel_p_values
+    np.testing.assert_array_equal(found["raw"], (1 + np.sum(share[1:] >= share[0], axis=0)) / 10)
+    expected = (1 + np.sum(z[1:].max(axis=1)[:, None] >= z[0], axis=0)) / 10
+    np.testing.assert_array_equal(found["corrected"], expected)
+    assert len(set(expected)) > 1
+
+
 def test_what_is_there_is_significant(found):
     assert found.p_value == 1 / 20
     assert found.p_value_error == pytest.approx(np.sqrt(1 / 20 * 19 / 20 / 20))

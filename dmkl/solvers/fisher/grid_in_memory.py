@@ -3,7 +3,8 @@
 With K(β) factored for each weighting that is tried, α and the slopes q are exact, and what is left to prove is F − S.
 Targets go through the grid together: their K(β), and their q_j = tr(K_j Σ_k α_kα_kᵀ)/4λ, are products of one matrix
 with the kernels as its rows, which costs a tenth of the products K_jα. The curvature, which needs these, is that of one
-target for all to begin with (targets that are permuted labels are much alike), and their own where that does not do.
+target for all to begin with, in units of their slopes (targets that are permuted labels are much alike), and becomes
+their own by the slopes at the weightings that are tried, which cost nothing more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
+from scipy.linalg.blas import dsymm
+from scipy.linalg.lapack import dpftrf, dpftrs, dsfrk, dtfttr, dtrtrs, dtrttf
 
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
@@ -24,8 +26,8 @@ from dmkl.solvers.weight_sets.balls import Ball
 
 __all__ = ["Solved", "solve_grid"]
 
-_OWN = 3
-"""Weightings after which each target gets a curvature of its own."""
+_NO_FALL = 1e-8
+"""Share of the fall of the slopes that the curvature foretells, below which what is seen is rounding."""
 _SHORTER = 0.3
 """What is left of a step that did not raise S."""
 _LEAST = 1e-12
@@ -49,7 +51,7 @@ class Solved:
     alpha
         (m, c)
     factor
-        The Cholesky factor of A, while the point is being solved.
+        The Cholesky factor of A, packed, while the point is being solved.
     scores
         Of the held-out rows, (rows, c), once it is solved.
     """
@@ -76,22 +78,29 @@ class Solved:
 
 
 class _Stack:
-    """The kernels of a training set in memory, (n, rows, m): training rows first, then those held out."""
+    """The kernels of a training set in memory, (n, rows, m): training rows first, then those held out.
+
+    Sums and slopes take the triangles alone, in LAPACK's rectangular full packed form, which halves what is read.
+    """
 
     def __init__(self, kernels: Float, facts: KernelFacts) -> None:
         self.n, rows, self.m = kernels.shape
         self.facts = facts
-        self.square: Float = np.ascontiguousarray(kernels[:, : self.m])
+        self.square = kernels[:, : self.m]
+        self.packed: Float = np.stack([dtrttf(kernel.T)[0] for kernel in self.square])
         self.held_out: Float = np.ascontiguousarray(kernels[:, self.m :]).reshape(self.n, (rows - self.m) * self.m)
+        self._diagonal = np.flatnonzero(dtrttf(np.eye(self.m, order="F"))[0])
 
     def evaluate(self, betas: Float, targets: Sequence[Float], lam: float, p: float) -> list[Solved]:
         """α, q and what they prove, of each target at its weights."""
-        n, m = self.n, self.m
-        flat = self.square.reshape(n, m * m)
-        sums = (betas @ flat).reshape(len(betas), m, m)
+        sums = betas @ self.packed
         solved = [self._solve(total, h, lam) for total, h in zip(sums, targets, strict=True)]
-        outer = np.stack([alpha @ alpha.T for alpha, _, _ in solved]).reshape(len(solved), m * m)
-        slopes = outer @ flat.T / (4.0 * lam)
+        # Each product of two rows of α stands once there and twice in the trace, but for those on the diagonal.
+        outer = sums  # used up
+        for place, (alpha, _, _) in zip(outer, solved, strict=True):
+            place[:] = dsfrk(self.m, alpha.shape[1], 2.0, alpha, 0.0, place, overwrite_c=True)
+        outer[:, self._diagonal] *= 0.5
+        slopes = outer @ self.packed.T / (4.0 * lam)
         found = []
         for beta, h, q, (alpha, factor, residual_sq) in zip(betas, targets, slopes, solved, strict=True):
             size = float(np.sum(alpha * alpha))
@@ -106,8 +115,8 @@ class _Stack:
     def _solve(self, total: Float, h: Float, lam: float) -> tuple[Float, Array, float]:
         """α, the factor of A, and ‖R‖², from K(β), which is used up."""
         total *= 0.5 / lam
-        np.einsum("ii->i", total)[:] += 0.5
-        factor, failed = dpotrf(total.T)
+        total[self._diagonal] += 0.5
+        factor, failed = dpftrf(self.m, total)
         if failed:
             msg = (
                 f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
@@ -115,8 +124,8 @@ class _Stack:
                 "with select(), or take a larger λ"
             )
             raise IndefiniteKernelError(msg)
-        alpha = dpotrs(factor, h)[0]
-        residual = h - total @ alpha
+        alpha = dpftrs(self.m, factor, h)[0]
+        residual = h - dsymm(1.0, dtfttr(self.m, total)[0], alpha)
         return alpha, factor, float(np.sum(residual * residual))
 
     def curvature(self, at: Solved, lam: float) -> Float:
@@ -125,7 +134,7 @@ class _Stack:
         products = np.empty((self.m, self.n, c))
         for j, kernel in enumerate(self.square):
             np.matmul(kernel, at.alpha, out=products[:, j])
-        half = dtrtrs(at.factor, products.reshape(self.m, self.n * c), trans=1)[0]
+        half = dtrtrs(dtfttr(self.m, at.factor)[0], products.reshape(self.m, self.n * c), trans=1)[0]
         rows = half.reshape(self.m, self.n, c).transpose(1, 0, 2).reshape(self.n, self.m * c)
         return np.asarray(rows @ rows.T / (4.0 * lam**2))
 
@@ -169,45 +178,59 @@ def solve_grid(
     """
     stack = _Stack(kernels, facts)
     found: list[dict[tuple[float, float], Solved]] = [{} for _ in targets]
-    known: dict[float, Float] = {}
+    before: float | None = None
     # From small λ on, below which weights hardly change, and from equal weights to sparse ones.
     for lam in sorted({lam for _, lam in points}):
-        near: Float | None = None
+        larger: float | None = None
         for p in sorted({p for p, at in points if at == lam}, reverse=True):
-            starts = known.get(p, near)
-            if starts is None:
-                starts = np.tile(uniform_weights(stack.n, p), (len(targets), 1))
-            starts = np.stack([onto_sphere(beta, p) for beta in starts])
+            starts = np.stack([_start(mine, p, lam, larger, before, stack.n) for mine in found])
             solved = _solve_point(stack, targets, starts, p, lam, tol, max_steps)
             stack.score(solved)
-            known[p] = near = np.stack([one.beta for one in solved])
             for mine, one in zip(found, solved, strict=True):
                 mine[p, lam] = one
+            larger = p
+        before = lam
     return found
+
+
+def _start(
+    found: dict[tuple[float, float], Solved], p: float, lam: float, larger: float | None, before: float | None, n: int
+) -> Float:
+    """Weights to begin with, by the last norm that was solved at this λ, if any, and what the λ before has found.
+
+    At an optimum β_j^(p−1) ∝ q_j, and slopes at two norms change alike from one λ to the next.
+    """
+    at_norm = None if larger is None else found[larger, lam]
+    at_ridge = None if before is None else found.get((p, before))
+    if at_ridge is None:
+        return uniform_weights(n, p) if at_norm is None else onto_sphere(at_norm.beta, p)
+    both = None if larger is None or before is None else found.get((larger, before))
+    if at_norm is None or both is None or p == 1 or np.isinf(p):
+        return onto_sphere(at_ridge.beta, p)
+    change = np.log(_positive(at_norm.slopes) / _positive(both.slopes)) / (p - 1.0)
+    logs = np.log(np.maximum(at_ridge.beta, np.finfo(np.float64).tiny)) + change
+    return onto_sphere(np.exp(logs - logs.max()), p)
 
 
 def _solve_point(
     stack: _Stack, targets: Sequence[Float], starts: Float, p: float, lam: float, tol: float, max_steps: int
 ) -> list[Solved]:
-    """One point of all targets, each by Newton steps with shortening, from its start."""
+    """One point of all targets, each by quasi-Newton steps with shortening, from its start."""
     best = stack.evaluate(starts, targets, lam, p)
-    curvature = np.zeros((len(targets), stack.n, stack.n))
+    curvature: Float | None = None
     aims, shares = starts.copy(), np.ones(len(targets))
     rose, step = list(range(len(targets))), 1
     while left := [t for t, one in enumerate(best) if one.left > tol]:
         if step >= max_steps or stack.n == 1 or np.isinf(p):
             break
-        moved = [t for t in rose if t in left]
-        if moved and step == 1:
-            curvature[:] = stack.curvature(best[moved[0]], lam)
-        elif moved and step % _OWN == 0:
-            for t in moved:
-                curvature[t] = stack.curvature(best[t], lam)
-        if moved:
+        if curvature is None:
+            curvature = _alike(best, stack.curvature(best[left[0]], lam), left[0])
+        if moved := [t for t in rose if t in left]:
             aims[moved] = _aims([best[t] for t in moved], curvature[moved], p)
         tried = np.stack([_between(best[t].beta, aims[t], shares[t], p) for t in left])
         rose = []
         for t, one in zip(left, stack.evaluate(tried, [targets[t] for t in left], lam, p), strict=True):
+            curvature[t] = _updated(curvature[t], one.beta - best[t].beta, best[t].slopes - one.slopes)
             if one.objective >= best[t].objective - 1e-13 * abs(one.objective):
                 best[t], shares[t] = one, 1.0
                 rose.append(t)
@@ -219,13 +242,37 @@ def _solve_point(
     return best
 
 
+def _alike(found: Sequence[Solved], curvature: Float, of: int) -> Float:
+    """The curvature of one target for each, (t, n, n): C_ij grows with what the kernels i and j are to a target."""
+    sizes = np.sqrt(np.stack([_positive(one.slopes) for one in found]))
+    sizes /= sizes[of].copy()
+    return curvature * sizes[:, :, None] * sizes[:, None, :]
+
+
+def _updated(curvature: Float, step: Float, fall: Float) -> Float:
+    """The update of Broyden, Fletcher, Goldfarb and Shanno: along the step slopes fall as they did.
+
+    J is concave, so that a fall that is not positive along the step is rounding, and tells nothing.
+    """
+    along = curvature @ step
+    expected, seen = float(step @ along), float(step @ fall)
+    if seen <= _NO_FALL * expected or expected <= 0:
+        return curvature
+    return curvature - np.outer(along, along) / expected + np.outer(fall, fall) / seen
+
+
+def _positive(slopes: Float) -> Float:
+    """Slopes that have a logarithm."""
+    return np.maximum(slopes, _LEAST * float(slopes.max()))
+
+
 def _aims(found: Sequence[Solved], curvature: Float, p: float) -> Float:
     """Where the model of each has its optimum."""
     if p == 1:
         return np.stack(
             [newton_master(one.slopes, c, one.beta, Ball(p)) for one, c in zip(found, curvature, strict=True)]
         )
-    slopes = np.stack([np.maximum(one.slopes, _LEAST * float(one.slopes.max())) for one in found])
+    slopes = np.stack([_positive(one.slopes) for one in found])
     return weights_by_slopes(slopes, curvature, np.stack([one.beta for one in found]), p)
 
 

@@ -37,7 +37,7 @@ __all__ = ["SOLVER", "fits"]
 _TARGETS = 16
 """Targets of a task: more share more, fewer leave no slot idle."""
 _MATRICES = 3
-"""Matrices (m, m) that a task holds of each target, beside the kernels, which it holds twice: mapped, and cut."""
+"""Matrices (m, m) that a task holds of each target, beside the kernels, which it holds twice at most."""
 _FINE = 0.01
 """Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""
 
