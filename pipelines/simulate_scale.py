@@ -216,7 +216,7 @@ def simulate(options: argparse.Namespace, folder: Path) -> None:
         ("the pass", f"{seconds:.1f} s, {spent:.1f} s of this process's CPU"),
         ("products", f"{products / 1e9:.1f} GB"),
         ("parts of them moved", f"{moved / 1e9:.1f} GB, {moved / products:.2f} of the products"),
-        ("vectors that all nodes read from disk", f"{options.nodes * vectors / 1e9:.1f} GB"),
+        ("vectors that all nodes read from disk", f"{options.nodes * vectors / 1e9:.2g} GB"),
         ("what tasks are told, sent by the client", f"{told / 1e9:.1f} GB"),
         ("results sent to the client", f"{returned / 1e9:.1f} GB"),
         ("most that a node holds", f"{sampler.held / 1e9:.1f} GB"),
