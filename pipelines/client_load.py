@@ -48,16 +48,18 @@ def scheduler_and_workers(folder: Path, n_workers: int) -> Iterator[tuple[Path, 
     one_worker = ["--nthreads", "1", "--no-dashboard", "--local-directory", str(folder / "scratch")]
     commands = [["scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]]
     commands += [["worker", "--host", "127.0.0.1", "--no-nanny", *one_worker]] * n_workers
-    running = []
+    running: list[psutil.Popen] = []
     try:
         for what, *options in commands:
             command = [sys.executable, "-m", "dask", what, "--scheduler-file", str(file), *options]
-            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        yield file, [psutil.Process(worker.pid) for worker in running[1:]]
+            running.append(psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        yield file, running[1:]
     finally:
         for process in reversed(running):
             process.terminate()
-        for process in running:
+        # A worker whose scheduler leaves while it says goodbye may wait for ever: nothing of it is wanted any more.
+        for process in psutil.wait_procs(running, timeout=5)[1]:
+            process.kill()
             process.wait()
 
 
