@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=16, help="kernels")
     parser.add_argument("-m", type=int, default=8192, help="samples")
     parser.add_argument("--folds", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=2, help="searches on threads, and as many on processes")
+    parser.add_argument("--runs", type=int, default=3, help="searches on threads, and as many on processes")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--keep", type=Path, help="folder that keeps the set between runs")
     options = parser.parse_args()
@@ -96,7 +97,7 @@ def main() -> None:
         width, seconds = found[0][0], sorted(seconds for _, seconds in found)
         flops = 2 * options.n * options.m * options.m * (options.folds - 1) * width
         floor = max(kernels.bytes_per_pass / max(bandwidths), flops / max(rates))
-        median = seconds[len(seconds) // 2]
+        median = statistics.median(seconds)
         print(
             f"{name:<20}{f'{options.folds} x {width}':>9}{len(seconds):>8}{floor:8.3f}{seconds[0]:8.3f}{median:8.3f}",
             end="",

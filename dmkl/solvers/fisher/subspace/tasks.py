@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -112,19 +113,27 @@ def _kept(
         save_array(keeping.ahead, products[:, :m, last - first :])
     products = products[:, :, : last - first]
     save_array(keeping.path, products)
-    u = np.ascontiguousarray(v[:, first:last])
+    u = v[:, first:last]
     probes = None if keeping.known is None else load_array(keeping.probes)
     cross, errors = np.empty((len(kernels), v.shape[1], last - first)), []
+    single = _between([columns for columns, _ in keeping.double], v.shape[1])
     with pinned_blas(blas_threads(tasks_per_machine)):
         for place, (w, kernel) in enumerate(zip(products, kernels, strict=True)):
             double = w[:m].astype(np.float64, copy=False)
-            np.matmul(v.T, double, out=cross[place])
+            for start, stop in single:
+                np.matmul(v[:, start:stop].T, double, out=cross[place, start:stop])
             for (start, stop), files in keeping.double:
-                cross[place, start:stop] = files.strip(kernel, slice(0, m)).T @ u
+                np.matmul(files.strip(kernel, slice(0, m)).T, u, out=cross[place, start:stop])
             if probes is not None and keeping.known is not None:
                 errors.append(probes.T @ double - keeping.known.strip(kernel, slice(0, m)).T @ u)
     cross_file, errors_file = (keeping.results and f"{keeping.results}-{what}.npy" for what in ("cross", "errors"))
     return keep(cross, cross_file), keep(np.stack(errors), errors_file) if errors else None
+
+
+def _between(parts: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    """What some parts of 0 … end, each a first place and the one after the last, leave over."""
+    edges = [0, *itertools.chain(*sorted(parts)), end]
+    return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
 
 
 # --- reduced problems --------------------------------------------------------------------------------------------
