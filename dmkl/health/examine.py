@@ -205,7 +205,8 @@ def _spectrum(
     scale = portrait.unit = _unit(portrait.largest)
 
     def products(*columns: Columns) -> list[Array]:
-        return sweep([Lens(view, Fitted())], unit, list(columns), plan.tasks_per_machine, held)
+        found: list[Array] = sweep([Lens(view, Fitted())], unit, list(columns), plan.tasks_per_machine, held)
+        return found
 
     def matvec(vector: Array) -> Array:
         return np.asarray(products(Columns(vector[:, None], "each", None, double))[0][0, :, 0]) / scale

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import sys
 import threading
 import uuid
@@ -24,7 +23,7 @@ from dmkl.passes.lanes import Lane, lanes_of
 from dmkl.passes.loading import Loaded, loaded
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.riders import Columns
-from dmkl.passes.sweep import Partial, Workbench, finish, merge, merge_partials, sweep
+from dmkl.passes.sweep import Buffers, Last, Partial, Workbench, finish, merge, merge_partials, sweep
 from dmkl.passes.units import Unit, units_of
 from dmkl.passes.view import Lens, TileKey, covering
 
@@ -34,7 +33,7 @@ _FAN_IN = 8
 """Results added by one task: few enough to bound its memory, many enough to keep the tree flat."""
 
 
-Then = Callable[[int, tuple[int, ...]], Callable[[Partial], Any]]
+Then = Callable[[int, tuple[int, ...]], Last]
 """For a group of kernels, its number and their positions: what becomes of their results where they are made."""
 
 
@@ -135,9 +134,16 @@ def pass_graph(
     return PassGraph(units, groups, total, token)
 
 
-def alone(group: int, kernels: tuple[int, ...]) -> Callable[[Partial], Any]:
-    """For `then`, of a pass with one block of columns: the result itself, and no list of one."""
-    return operator.itemgetter(0)
+def alone(group: int, kernels: tuple[int, ...]) -> Last:
+    """For `then`, of a pass with one block of columns: the result itself, and no list of one.
+
+    Of a graph with a token alone, whose tasks share no buffers.
+    """
+    return _first
+
+
+def _first(found: Partial, buffers: Buffers) -> Any:
+    return found[0]
 
 
 def _some(task: Delayed, positions: list[int], columns: Sequence[Columns], name: str) -> Delayed:
@@ -220,10 +226,10 @@ def _sweep_part(
     number: int,
     tasks_per_machine: int,
     held: dict[TileKey, Array] | None,
-    last: Callable[[Partial], Any] | None,
+    last: Last | None,
 ) -> Any:
     shared = shared.here()
-    found = sweep(
+    return sweep(
         _lenses(shared, fitted),
         shared.units[number],
         shared.columns,
@@ -232,8 +238,8 @@ def _sweep_part(
         lanes=shared.lanes,
         ready=shared.ready,
         bench=shared.bench,
+        last=last,
     )
-    return found if last is None else last(found)
 
 
 def _finish(
@@ -242,7 +248,7 @@ def _finish(
     kernel: int,
     positions: list[int],
     parts: list[Partial],
-    last: Callable[[Partial], Any] | None,
+    last: Last | None,
 ) -> Any:
     """The results of a kernel of which several tasks have gone through some tiles each."""
     shared = shared.here()
@@ -251,7 +257,7 @@ def _finish(
         None if shared.ready is None else replace(shared.ready, offsets=[shared.ready.offsets[p] for p in positions])
     )
     found = finish(_lenses(shared, fitted), columns, kernel, ready, parts)
-    return found if last is None else last(found)
+    return found if last is None else last(found, Buffers())
 
 
 def _lenses(shared: _Shared, fitted: Fitted | None) -> list[Lens]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from dmkl.passes.riders import Columns
 from dmkl.passes.units import Unit
 from dmkl.passes.view import Lens, TileKey, TileTask
 
-__all__ = ["Partial", "Rows", "Workbench", "finish", "merge", "merge_partials", "sweep"]
+__all__ = ["Buffers", "Last", "Partial", "Rows", "Workbench", "finish", "merge", "merge_partials", "sweep"]
 
 Stream = Iterator[tuple[TileKey, Array]]
 
@@ -91,7 +91,7 @@ def finish(
     return results
 
 
-class _Buffers:
+class Buffers:
     """Arrays that are used again for every tile: fresh pages would take as long as filling them."""
 
     def __init__(self) -> None:
@@ -106,21 +106,25 @@ class _Buffers:
         return buffer[:size].reshape(shape)
 
 
+Last = Callable[[Partial, Buffers], Any]
+"""What becomes of the results of a task where they are made: they lie in its buffers, which it may use."""
+
+
 class Workbench:
     """The buffers of a pass in one process: tasks take them over from those that have ended."""
 
     def __init__(self) -> None:
-        self._idle: list[_Buffers] = []
+        self._idle: list[Buffers] = []
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Workbench, ()  # another process has its own
 
     @contextmanager
-    def buffers(self) -> Iterator[_Buffers]:
+    def buffers(self) -> Iterator[Buffers]:
         """Buffers that no other task uses inside this context."""
         with self._lock:
-            mine = self._idle.pop() if self._idle else _Buffers()
+            mine = self._idle.pop() if self._idle else Buffers()
         try:
             yield mine
         finally:
@@ -138,18 +142,21 @@ def sweep(
     lanes: Sequence[Lane] | None = None,
     ready: Loaded | None = None,
     bench: Workbench | None = None,
-) -> Partial:
+    last: Last | None = None,
+) -> Any:
     """Go once through the tiles of a unit: those that are `held` in memory, or else as they are read.
 
     `lanes` are those of the pass (`lanes_of`), where it has found them for all of its units, and `ready` its vectors,
-    where they are the same for all kernels.
+    where they are the same for all kernels. The results come back, or what `last` makes of them: they lie in buffers of
+    the bench then, which the next task of it writes to.
     """
     view = lenses[0].view
     keys = [(int(view.kernels[k]), tile.i, tile.j) for k in unit.kernels for tile in unit.tiles]
     stream = view.source.stream(keys) if held is None else ((key, held[key]) for key in keys)
     lanes = lanes_of(lenses, columns) if lanes is None else lanes
     with pinned_blas(blas_threads(tasks_per_machine)), (bench or Workbench()).buffers() as buffers:
-        return _sweep(lenses, unit, columns, lanes, ready, stream, buffers)
+        found = _sweep(lenses, unit, columns, lanes, ready, stream, buffers, reused=last is not None)
+        return found if last is None else last(found, buffers)
 
 
 def _sweep(
@@ -159,16 +166,21 @@ def _sweep(
     lanes: Sequence[Lane],
     ready: Loaded | None,
     stream: Stream,
-    buffers: _Buffers,
+    buffers: Buffers,
+    *,
+    reused: bool,
 ) -> Partial:
     seen = [lenses[c.lens] for c in columns]
     results: list[Any] = [
         np.zeros((lens.view.shape[1], c.width))
         if c.want == "sum"
-        else np.empty(
-            (len(unit.kernels) if unit.whole or c.want == "project" else 0, *_shape(c, lens.view.shape[1])), _out(c)
+        else (buffers if reused else Buffers()).take(
+            ("result", position),
+            _out(c),
+            len(unit.kernels) if unit.whole or c.want == "project" else 0,
+            *_shape(c, lens.view.shape[1]),
         )
-        for c, lens in zip(columns, seen, strict=True)
+        for position, (c, lens) in enumerate(zip(columns, seen, strict=True))
     ]
     vectors = None if ready is None else ready.aligned()
     same_for_all = all(lens.fitted.same_for_all for lens in lenses)
@@ -218,7 +230,7 @@ class _Running:
     """
 
     def __init__(
-        self, number: int, lane: Lane, columns: Sequence[Columns], seen: Sequence[Lens], buffers: _Buffers
+        self, number: int, lane: Lane, columns: Sequence[Columns], seen: Sequence[Lens], buffers: Buffers
     ) -> None:
         self.lane, self._number, self._buffers = lane, number, buffers
         # Passes over whole tiles do without loops that have to be compiled.

@@ -7,7 +7,7 @@ the kernels' own (see `rounding`): it holds most of what the solutions are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from dmkl.arrays import Array
 from dmkl.passes.execute import again, execute, machine
 from dmkl.passes.riders import Columns
 from dmkl.passes.run import pass_bytes, pass_graph
+from dmkl.passes.sweep import Last
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import Block, Subspace
@@ -142,7 +143,7 @@ def _pass(load: Sequence[_Rider], number: int) -> list[tuple[Block, Made]]:
     slots_per_host, name = machine().slots_per_host, f"extend-pass-{number}"
     kept = [rider.space.round_file() for rider in load]
 
-    def then(group: int, kernels: tuple[int, ...]) -> Callable[[list[Array]], Any]:
+    def then(group: int, kernels: tuple[int, ...]) -> Last:
         keepings = [
             _keeping(rider, number, group, kernels, None if stem is None else f"{stem}-{group}")
             for rider, stem in zip(load, kept, strict=True)

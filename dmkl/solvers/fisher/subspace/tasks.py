@@ -18,6 +18,7 @@ from dmkl.numerics.triangle import RoughFactor, refined_and_bounded
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import StoredSum
+from dmkl.passes.sweep import Buffers
 from dmkl.solvers.fisher.subspace.factors import is_kept, read_factor, save_factor
 from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
 from dmkl.solvers.fisher.subspace.strips import Strips, keep
@@ -94,14 +95,21 @@ class Keeping:
 
 
 def keep_products(
-    products: Sequence[Array], *, keepings: Sequence[Keeping], kernels: tuple[int, ...], tasks_per_machine: int
+    products: Sequence[Array],
+    buffers: Buffers,
+    *,
+    keepings: Sequence[Keeping],
+    kernels: tuple[int, ...],
+    tasks_per_machine: int,
 ) -> list[tuple[Float | str, Float | str | None]]:
     """Keep the products of some kernels with several blocks; what `_kept` returns of each."""
-    return [_kept(w, keeping, kernels, tasks_per_machine) for w, keeping in zip(products, keepings, strict=True)]
+    return [
+        _kept(w, buffers, keeping, kernels, tasks_per_machine) for w, keeping in zip(products, keepings, strict=True)
+    ]
 
 
 def _kept(
-    products: Array, keeping: Keeping, kernels: tuple[int, ...], tasks_per_machine: int
+    products: Array, buffers: Buffers, keeping: Keeping, kernels: tuple[int, ...], tasks_per_machine: int
 ) -> tuple[Float | str, Float | str | None]:
     """Write the products of some kernels to disk; VᵀW_j, (kernels, r, b), comes back, and ZᵀE_j, (kernels, s, b).
 
@@ -117,9 +125,10 @@ def _kept(
     probes = None if keeping.known is None else load_array(keeping.probes)
     cross, errors = np.empty((len(kernels), v.shape[1], last - first)), []
     single = _between([columns for columns, _ in keeping.double], v.shape[1])
+    double = buffers.take("double", cross.dtype, m, last - first)
     with pinned_blas(blas_threads(tasks_per_machine)):
         for place, (w, kernel) in enumerate(zip(products, kernels, strict=True)):
-            double = w[:m].astype(np.float64, copy=False)
+            np.copyto(double, w[:m])
             for start, stop in single:
                 np.matmul(v[:, start:stop].T, double, out=cross[place, start:stop])
             for (start, stop), files in keeping.double:
