@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SLURM := build/slurm
 
-.PHONY: setup demo test test-slow test-oldest test-slurm fuzz lint docs experiments package clean
+.PHONY: setup demo test test-slow test-oldest test-slurm test-browser fuzz lint docs experiments package clean
 
 setup: $(VENV)/.ready
 
@@ -59,6 +59,11 @@ $(SLURM)/.ready: tests/slurm/fetch.sh
 	mkdir -p $(SLURM)
 	tests/slurm/fetch.sh $(SLURM) || [ $$? -eq 3 ]
 	touch $@
+
+# Status 3: Chromium cannot be installed here. The tests then say that there is none.
+test-browser: setup
+	tests/reports/install_chromium.sh || [ $$? -eq 3 ]
+	$(BIN)/python -m pytest -m browser tests/reports
 
 lint: setup
 	$(BIN)/ruff check .

@@ -73,7 +73,7 @@ def _write_numbers(ax: Axes, values: Float, image: Any) -> None:
             red, green, blue, _ = image.cmap(image.norm(value))
             dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
             text = f"{value:.2f}".replace("0.", ".", 1).replace("1.00", "1")
-            ax.text(b, a, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
+            ax.text(b, a, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
 
 
 def plot_targets(data: xr.Dataset, task: str | None = None) -> Figure:
@@ -148,8 +148,8 @@ def plot_spectra(data: xr.Dataset) -> Figure:
         more = "" if len(known) <= 10 else " (the smallest 10)"
         ax.legend(
             title=f"effective rank{more}",
-            fontsize=7,
-            title_fontsize=7,
+            fontsize=8,
+            title_fontsize=8,
             frameon=False,
             loc="center left",
             bbox_to_anchor=(1, 0.5),

@@ -95,7 +95,7 @@ def _model(model: KernelLearner) -> Page:
     frame.insert(0, "kernel", list(model.kernel_names_))
     frame = frame.iloc[np.argsort(-each, kind="stable")]
     sections = [
-        Section("Weights", table=frame, figure=model.plot_weights(), caption="Weight of each kernel."),
+        Section("Weights", table=frame, figure=model.plot_weights(), caption="Weight of each kernel.", named=True),
         *_weight_map(model),
         *_convergence(model),
         _again([f"model = dmkl.{_call(model)}", "model.fit(K)"]),
@@ -198,8 +198,7 @@ def _baselines(found: SearchResult) -> list[Section]:
     if baselines is None:
         return []
     fitted_at = ("Each with its own best parameters, by the same rows as the choice.",)
-    table = baselines.to_dataframe().reset_index()
-    return [Section("Baselines", fitted_at, table.loc[:, (table != "").any()])]
+    return [Section("Baselines", fitted_at, baselines.to_dataframe().reset_index())]
 
 
 @page_of.register
@@ -248,6 +247,7 @@ def _by_class(found: EvaluationResult) -> list[Section]:
             frame,
             found.plot_confusion(),
             "Counts of test samples; recall and precision of each class.",
+            named=True,
         ),
     ]
 
@@ -272,7 +272,7 @@ def _analysis(found: Analysis) -> Page:
             figure=found.plot_alignment(),
             caption="Kernels that are alike lie side by side.",
         ),
-        Section("Pairs that are alike", table=found.pairs()),
+        _pairs(found),
     ]
     if "target_alignment" in found.data:
         picture = found.plot_targets()
@@ -281,6 +281,13 @@ def _analysis(found: Analysis) -> Page:
         )
     sections.append(Section("Kernels", table=found.table().reset_index()))
     return Page("Kernels beside one another", f"{first}.", facts, (), tuple(sections))
+
+
+def _pairs(found: Analysis) -> Section:
+    title, pairs = "Pairs that are alike", found.pairs()
+    if len(pairs):
+        return Section(title, table=pairs)
+    return Section(title, (f"No two kernels have an alignment of {found.data.attrs['threshold']:g} or more.",))
 
 
 @page_of.register

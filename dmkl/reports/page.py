@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,37 @@ __all__ = ["Page", "Section", "render"]
 
 MOST_ROWS = 40
 """Of a table; the rest is in the data."""
+_WRAPPED = 16
+"""Characters of a text that stand side by side in a column, in any window; in broad ones twice that."""
+_ON_PAPER = 80
+"""Characters that stand side by side in a table on paper, beside the gaps between its columns."""
+_SHRUNK = 0.85
+"""How small pictures become before they are scrolled: their texts, of 8 pt or more, then have 9 pixels."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table as it is shown.
+
+    Parameters
+    ----------
+    title
+        Its heading.
+    number
+        Whether numbers stand in it, which are never wrapped.
+    least
+        Characters that stand side by side in any case.
+    broad
+        The same in broad windows.
+    broken
+        Whether words of the heading are so long that they are broken.
+    """
+
+    title: str
+    number: bool
+    least: int
+    broad: int
+    broken: bool
 
 
 @dataclass(frozen=True)
@@ -37,6 +69,8 @@ class Section:
         What the picture shows, also for those who do not see it.
     code
         Lines to copy.
+    named
+        Whether headings of the table are names that somebody gave, such as those of classes, and are shown as they are.
     """
 
     title: str
@@ -45,8 +79,9 @@ class Section:
     figure: Figure | None = None
     caption: str = ""
     code: str = ""
+    named: bool = False
 
-    @property
+    @cached_property
     def svg(self) -> str:
         """The picture as a part of the page."""
         if self.figure is None:
@@ -61,21 +96,50 @@ class Section:
         return text[text.index("<svg") :]
 
     @property
-    def broad(self) -> bool:
-        """Whether the picture is too broad for a phone: scrolled there rather than made small."""
-        return self.figure is not None and self.figure.get_figwidth() > 7.5
+    def least_width(self) -> float:
+        """The width in pixels below which the picture is scrolled rather than made smaller."""
+        points = re.match(r'<svg[^>]*? width="([0-9.]+)pt"', self.svg)
+        return 0.0 if points is None else _SHRUNK * float(points[1]) * 96 / 72
 
-    @property
+    @cached_property
+    def shown(self) -> pd.DataFrame:
+        """The table without the rows that are too many, and without columns where nothing stands."""
+        assert self.table is not None
+        return self.table.loc[:, (self.table != "").any()].head(MOST_ROWS)
+
+    @cached_property
     def rows(self) -> list[list[str]]:
         """The cells of the table as they are shown."""
-        assert self.table is not None
-        return [[_told(value) for value in row] for row in self.table.head(MOST_ROWS).itertuples(index=False)]
+        if self.shown.empty:
+            return []
+        return [[_told(value) for value in row] for row in self.shown.itertuples(index=False)]
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """The columns of the table as they are shown."""
+        found = []
+        for k, name in enumerate(self.shown):
+            title = str(name) if self.named else str(name).replace("_", " ")
+            number = pd.api.types.is_numeric_dtype(self.shown[name])
+            broadest = max((len(row[k]) for row in self.rows), default=0)
+            word = max(map(len, title.split()), default=0)
+            cells = [broadest if number else min(broadest, most) for most in (_WRAPPED, 2 * _WRAPPED)]
+            least, broad = (max(min(word, _WRAPPED), cell) for cell in cells)
+            found.append(Column(title, number, least, broad, word > _WRAPPED))
+        return found
 
     @property
-    def columns(self) -> list[tuple[str, bool]]:
-        """Headings of the table, and whether numbers stand under them."""
-        assert self.table is not None
-        return [(str(name).replace("_", " "), pd.api.types.is_numeric_dtype(self.table[name])) for name in self.table]
+    def parts(self) -> list[list[int]]:
+        """Columns by number that stand side by side on paper: all parts of a broad table begin with the first."""
+        first, *others = [column.least for column in self.columns]
+        parts, room = [[0]], _ON_PAPER - first
+        for k, least in enumerate(others, 1):
+            if least + 2 > room and len(parts[-1]) > 1:
+                parts.append([0])
+                room = _ON_PAPER - first
+            parts[-1].append(k)
+            room -= least + 2
+        return parts
 
     @property
     def n_more(self) -> int:
@@ -113,12 +177,21 @@ def _template() -> Any:
     from jinja2 import Environment
 
     text = files("dmkl.reports").joinpath("page.html").read_text(encoding="utf-8")
-    return Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["breakable"] = _breakable
+    return environment.from_string(text)
 
 
 def render(page: Page) -> str:
     """The page as HTML that needs no other file."""
     return str(_template().render(page=page))
+
+
+def _breakable(text: str) -> Any:
+    """Let a long name go on in the next line after the signs that stand between its parts."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(text))) if len(text) > _WRAPPED else escape(text))
 
 
 def _told(value: Any) -> str:

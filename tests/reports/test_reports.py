@@ -8,14 +8,14 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics.pairwise import rbf_kernel
+from helpers.reported import MADE, permuted
 
 import dmkl
 from dmkl.cli.main import main
 from dmkl.errors import InputError
 from dmkl.reports.page import MOST_ROWS, Page, Section, render
 
-VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle", "stop"}
+VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle", "stop", "wbr"}
 
 
 class Reader(HTMLParser):
@@ -44,39 +44,9 @@ class Reader(HTMLParser):
         return [text for one, text in self.texts if one == tag]
 
 
-@pytest.fixture(scope="module")
-def K(tmp_path_factory):
-    rng = np.random.default_rng(0)
-    y = np.array(["<apple>", "pear", "plum"])[np.arange(60) % 3]
-    views = [rng.normal(size=(60, 4)) + shift * (np.arange(60)[:, None] % 3) for shift in (1.5, 0.5, 0.0)]
-    path = tmp_path_factory.mktemp("reports") / "set.zarr"
-    return dmkl.create(path, [rbf_kernel(view) for view in views], names=["clear", "fair & poor", "noise"], labels=y)
-
-
-@pytest.fixture(scope="module")
-def found(K):
-    return dmkl.search(dmkl.MKFDA(tol=1e-3), K, grid={"p": [1, 2, np.inf], "lam": [1e-4, 1e-2, 1]}, cv=3)
-
-
-MADE = {
-    "search": lambda K, found: found,
-    "model": lambda K, found: found.best_,
-    "machine": lambda K, found: dmkl.MKSVM().fit(K),
-    "groups": lambda K, found: dmkl.GSMKL(n_groups=2).fit(K),
-    "evaluation": lambda K, found: dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [1e-2, 1]}, outer=2, inner=2),
-    "analysis": lambda K, found: dmkl.analyze(K),
-    "permutation test": lambda K, found: permuted(K),
-}
-
-
-def permuted(K):
-    return dmkl.permutation_test(dmkl.MKFDA(p=2), K, grid={"lam": [1e-2]}, n_permutations=9, cv=3)
-
-
 @pytest.mark.parametrize("kind", MADE)
-@pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
-def test_a_page_stands_alone_and_nothing_of_it_is_empty(kind, K, found):
-    text = dmkl.report(MADE[kind](K, found))
+def test_a_page_stands_alone_and_nothing_of_it_is_empty(kind, report):
+    text = report(kind)
     page = Reader(text)
     (title,) = page.of("h1")
     assert title in page.of("title")
@@ -95,8 +65,8 @@ def test_a_page_stands_alone_and_nothing_of_it_is_empty(kind, K, found):
     assert "<apple>" not in text
 
 
-def test_a_page_of_a_search_says_what_was_chosen_and_how_the_sum_does(found):
-    page = Reader(dmkl.report(found))
+def test_a_page_of_a_search_says_what_was_chosen_and_how_the_sum_does(found, report):
+    page = Reader(report("search"))
     answer = page.of("p")[0]
     assert f"p={found.best_params_['p']:g}" in answer
     best_sum = float(found.scores["mean_score"].sel(p=np.inf).max())
@@ -136,11 +106,11 @@ def test_a_choice_at_the_end_of_the_grid_is_told(K):
     assert any("is at the end of those searched" in text for text in texts)
 
 
-def test_the_command_writes_the_page_and_replaces_nothing_unasked(found, tmp_path, capsys):
+def test_the_command_writes_the_page_and_replaces_nothing_unasked(found, tmp_path, capsys, report):
     found.save(tmp_path / "found")
     arguments = ["report", str(tmp_path / "found"), "-o", str(tmp_path / "page.html")]
     assert main(arguments) == 0
-    assert (tmp_path / "page.html").read_text() == dmkl.report(found)
+    assert (tmp_path / "page.html").read_text() == report("search")
     assert main(arguments) == 1
     assert "exists already" in capsys.readouterr().err
     assert main([*arguments, "--overwrite"]) == 0
@@ -158,3 +128,28 @@ def test_long_tables_are_cut_and_say_so():
     page = Reader(render(Page("t", "a.", {"x": "y"}, (), (Section("s", table=frame),))))
     assert len(page.of("td")) == 2 * MOST_ROWS
     assert f"… and {100 - MOST_ROWS} more rows in the data." in page.of("p")
+
+
+def test_columns_where_nothing_stands_are_left_out_and_tables_without_rows_say_so():
+    frame = pd.DataFrame({"name": ["a", "b"], "nothing": ["", ""], "value_of": [0.0, 1.0]})
+    page = Reader(render(Page("t", "a.", {"x": "y"}, (), (Section("s", table=frame),))))
+    assert page.of("th") == ["name", "value of"]
+    page = Reader(render(Page("t", "a.", {"x": "y"}, (), (Section("s", table=frame[:0]),))))
+    assert page.of("th") == []
+    assert "There are no rows." in page.of("p")
+
+
+def test_broad_tables_are_parted_on_paper_and_keep_their_first_column():
+    frame = pd.DataFrame({"name": ["a", "b"], **{f"column {k}": [k, k / 7] for k in range(20)}})
+    text = render(Page("t", "a.", {"x": "y"}, (), (Section("s", table=frame),)))
+    whole, *parts = re.findall(r"<table>.*?</table>", text, flags=re.DOTALL)
+    heads = [Reader(part).of("th") for part in parts]
+    assert len(parts) > 1
+    assert all(names[0] == "name" for names in heads)
+    assert [name for names in heads for name in names[1:]] == Reader(whole).of("th")[1:] == [*frame][1:]
+
+
+def test_names_that_somebody_gave_are_shown_as_they_are(unwieldy_report):
+    text = unwieldy_report("evaluation").replace("<wbr>", "")
+    assert text.count(">Actinobacteria_from_soil</t") >= 3  # two tables of classes, one of them with it as a heading
+    assert "Actinobacteria from soil" not in text

@@ -1,0 +1,29 @@
+"""What there are reports of: models and results on a small kernel set, by kind."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import dmkl
+
+__all__ = ["MADE", "permuted", "search"]
+
+
+def search(K):
+    return dmkl.search(dmkl.MKFDA(tol=1e-3), K, grid={"p": [1, 2, np.inf], "lam": [1e-4, 1e-2, 1]}, cv=3)
+
+
+def permuted(K):
+    return dmkl.permutation_test(dmkl.MKFDA(p=2), K, grid={"lam": [1e-2]}, n_permutations=9, cv=3)
+
+
+MADE = {
+    "search": lambda K, found: found(),
+    "model": lambda K, found: found().best_,
+    "machine": lambda K, found: dmkl.MKSVM().fit(K),
+    "groups": lambda K, found: dmkl.GSMKL(n_groups=2).fit(K),
+    "evaluation": lambda K, found: dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [1e-2, 1]}, outer=2, inner=2),
+    "analysis": lambda K, found: dmkl.analyze(K),
+    "permutation test": lambda K, found: permuted(K),
+}
+"""Functions of a kernel set and of what gives its search."""

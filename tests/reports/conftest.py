@@ -1,0 +1,58 @@
+"""Small kernel sets, and the pages of models and results on them, each made once in a session."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+from helpers.reported import MADE, search
+from sklearn.metrics.pairwise import rbf_kernel
+
+import dmkl
+from dmkl.errors import ConvergenceWarning
+
+
+@pytest.fixture(scope="session")
+def K(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    y = np.array(["<apple>", "pear", "plum"])[np.arange(60) % 3]
+    views = [rng.normal(size=(60, 4)) + shift * (np.arange(60)[:, None] % 3) for shift in (1.5, 0.5, 0.0)]
+    path = tmp_path_factory.mktemp("reports") / "set.zarr"
+    return dmkl.create(path, [rbf_kernel(view) for view in views], names=["clear", "fair & poor", "noise"], labels=y)
+
+
+@pytest.fixture(scope="session")
+def found(K):
+    return search(K)
+
+
+@pytest.fixture(scope="session")
+def report(K, found):
+    """The page of a kind of `MADE` on `K`, as text."""
+    return _reports(K, lambda: found)
+
+
+@pytest.fixture(scope="session")
+def unwieldy_report(tmp_path_factory):
+    """The same on kernels and classes with names that are long, or cannot be broken between words."""
+    rng = np.random.default_rng(0)
+    names = [f"{part} of gene expression, RBF γ={width}" for part in ("promoters", "all") for width in (0.001, 0.01, 1)]
+    names += ["x" * 60, "/data/cohort_2/mirna/linear_normalized_without_sex_chromosomes.npy", "m_$2$ & <b>"]
+    classes = ["Actinobacteria_from_soil", "Proteobacteria (marine)", "Bacteroidetes", "Firmicutes", "y" * 40]
+    y = np.arange(60) % len(classes)
+    views = [rng.normal(size=(60, 4)) + 0.4 * (j % 4) * y[:, None] for j in range(len(names))]
+    path = tmp_path_factory.mktemp("unwieldy") / "set.zarr"
+    K = dmkl.create(path, [rbf_kernel(view) for view in views], names=names, labels=np.array(classes)[y])
+    return _reports(K, cache(lambda: search(K)))
+
+
+def _reports(K, found):
+    @cache
+    def report(kind):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return dmkl.report(MADE[kind](K, found))
+
+    return report
