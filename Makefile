@@ -63,7 +63,7 @@ $(SLURM)/.ready: tests/slurm/fetch.sh
 # Status 3: Chromium cannot be installed here. The tests then say that there is none.
 test-browser: setup
 	tests/reports/install_chromium.sh || [ $$? -eq 3 ]
-	$(BIN)/python -m pytest -m browser tests/reports
+	$(BIN)/python -m pytest -rs -m browser tests/reports
 
 lint: setup
 	$(BIN)/ruff check .

@@ -14,5 +14,7 @@ if ! command -v apt-get >/dev/null || [ "$(id -u)" != 0 ]; then
     exit 3
 fi
 export DEBIAN_FRONTEND=noninteractive
-apt-get --quiet=2 update
-apt-get --quiet=2 install --yes --no-install-recommends chromium >/dev/null
+if ! { apt-get --quiet=2 update && apt-get --quiet=2 install --yes --no-install-recommends chromium >/dev/null; }; then
+    echo "Chromium could not be installed from Debian packages: see apt-get's words above" >&2
+    exit 3
+fi
