@@ -98,7 +98,9 @@ class _Stack:
         for system, place, h in zip(systems, work, targets, strict=True):
             alpha = dpftrs(self.m, self._factor(system, place, lam), h)[0]
             # Each product of two rows of α stands once there and twice in the trace, but for those on the diagonal.
-            place[:] = dsfrk(self.m, alpha.shape[1], 2.0, alpha, 0.0, place, overwrite_c=True)
+            outer = dsfrk(self.m, alpha.shape[1], 2.0, alpha, 0.0, place, overwrite_c=True)
+            if not np.may_share_memory(outer, place):
+                place[:] = outer
             alphas.append(alpha)
         work[:, self._diagonal] *= 0.5
         slopes = work @ self.packed.T / (4.0 * lam)
