@@ -16,7 +16,15 @@ from scipy.special import softmax
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
-from dmkl.numerics.discriminant import Discriminant, directions, excess, leave_one_out, left_out_densities, weigh
+from dmkl.numerics.discriminant import (
+    Discriminant,
+    directions,
+    excess,
+    leave_one_out,
+    left_out_densities,
+    weigh,
+    whitened,
+)
 from dmkl.numerics.fisher import Targets
 from dmkl.unknown import is_known
 
@@ -227,8 +235,9 @@ class Decider:
         weights = [None] * len(scores) if weights is None else weights
         units = [np.ones(part.shape[1]) for part in scores] if units is None else units
         for part, classes, q, d, unit in zip(scores, index, priors, weights, units, strict=True):
-            found.append(Discriminant.of(part, classes, len(q), q, d))
-            left_out = left_out_densities(part, classes, len(q), d)
+            of_all = whitened(part, classes, len(q), d)
+            found.append(Discriminant.of_whitened(*of_all, q))
+            left_out = left_out_densities(part, classes, len(q), d, of_all)
             a, b = weigh(left_out, directions(part / unit), classes, d)
             sharp.append(a)
             direct.append(b / unit)
@@ -342,6 +351,8 @@ class HeldOut:
 
     def take(self, chosen: npt.NDArray[np.bool_]) -> HeldOut:
         """Some of the rows, all for choosing."""
+        if self.n_validation == len(self.rows) and chosen.all():
+            return self
         index = [one[chosen] for one in self.index]
         return replace(
             self,
@@ -382,7 +393,9 @@ def cross_decided(kind: str, folds: Sequence[HeldOut], priors: Sequence[Sequence
     found = []
     for fold, q in zip(folds, priors, strict=True):
         others = [other.validation for other in folds if other is not fold]
-        rest = joined([other.take(~np.isin(other.rows, fold.rows)) for other in others]) if others else None
+        held = np.zeros(1 + max(int(other.rows.max(initial=0)) for other in folds), dtype=bool)
+        held[fold.rows] = True
+        rest = joined([other.take(~held[other.rows]) for other in others]) if others else None
         own = fold.validation
         if rest is not None and rest.enough_for(q):
             decided = _shifted(kind, rest, q, own.scores)

@@ -62,6 +62,8 @@ def by_class(class_weight: ClassWeight, targets: Targets) -> list[Float]:
         raise InputError(msg)
     weight = dict(class_weight) if isinstance(class_weight, Mapping) else class_weight
     found = np.ones(labels.shape)
+    if weight is None:
+        return list(found.T)
     for column, own in zip(labels.T, found.T, strict=True):
         known = is_known(column)
         own[known] = compute_sample_weight(weight, column[known])

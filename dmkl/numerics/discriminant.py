@@ -34,7 +34,16 @@ import numpy as np
 
 from dmkl.arrays import Float, Index
 
-__all__ = ["Discriminant", "directions", "excess", "indicators", "leave_one_out", "left_out_densities", "weigh"]
+__all__ = [
+    "Discriminant",
+    "directions",
+    "excess",
+    "indicators",
+    "leave_one_out",
+    "left_out_densities",
+    "weigh",
+    "whitened",
+]
 
 _CENTERED = 1e-2
 """How far A⁻¹1 may be from 2·1, relative, for the kernel to count as centered."""
@@ -141,10 +150,14 @@ class Discriminant:
         Every class has a row at least. `priors` (classes,) weight the classes in the order of the coordinates;
         `weights` (rows,) say how often a row counts, once where None.
         """
-        means, white = _whitened(scores, index, n_classes, weights)
+        return cls.of_whitened(*whitened(scores, index, n_classes, weights), priors)
+
+    @classmethod
+    def of_whitened(cls, means: Float, white: Float, priors: Float) -> Discriminant:
+        """The same from what `whitened` has found."""
         between = np.sqrt(priors)[:, None] * ((means - priors @ means) @ white)
         _, _, turned = np.linalg.svd(between, full_matrices=False)
-        return cls(means, white @ turned.T[:, : n_classes - 1])
+        return cls(means, white @ turned.T[:, : len(means) - 1])
 
     def scaled(self, factor: Float) -> Discriminant:
         """The same for scores s of which these are s·factor, column by column."""
@@ -160,8 +173,8 @@ class Discriminant:
         return np.asarray(rows @ means.T - 0.5 * (means**2).sum(axis=1))
 
 
-def _whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> tuple[Float, Float]:
-    """Class means (classes, columns), and B (columns, columns) with BᵀWB = I for the covariance W within classes."""
+def whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> tuple[Float, Float]:
+    """Estimate class means (classes, columns), and B (columns, columns) with BᵀWB = I, W the covariance in classes."""
     counted = np.eye(n_classes)[index]
     if weights is not None:
         counted *= weights[:, None]
@@ -171,20 +184,27 @@ def _whitened(scores: Float, index: Index, n_classes: int, weights: Float | None
     inside = scores - means[index]
     total = float((d * (scores - mean) ** 2).sum()) / n / scores.shape[1]
     within = (d * inside).T @ inside / n
-    within[np.diag_indices_from(within)] += _RIDGE * total if total > 0 else 1.0
+    within.flat[:: len(within) + 1] += _RIDGE * total if total > 0 else 1.0
     values, vectors = np.linalg.eigh(within)
     return means, vectors / np.sqrt(values)
 
 
-def left_out_densities(scores: Float, index: Index, n_classes: int, weights: Float | None = None) -> Float:
+def left_out_densities(
+    scores: Float,
+    index: Index,
+    n_classes: int,
+    weights: Float | None = None,
+    of_all: tuple[Float, Float] | None = None,
+) -> Float:
     """Fisher's L_k of each row by the class means and the covariance of all other rows, (rows, classes).
 
     Without row i of class k, whose deviation from its mean is r, weight d, and weights S_k of its class and S of all,
     the mean moves by −d r/(S_k − d), and the covariance becomes (S W − d S_k/(S_k − d) r rᵀ)/(S − d), whose inverse is
     one of rank one more (Friedman: Regularized discriminant analysis, JASA 84, 1989). NaN for the only row of a class.
+    `of_all` is what `whitened` finds of all rows, where that is known.
     """
     d = np.ones(len(index)) if weights is None else weights
-    means, white = _whitened(scores, index, n_classes, weights)
+    means, white = whitened(scores, index, n_classes, weights) if of_all is None else of_all
     x, centers, rows = scores @ white, means @ white, np.arange(len(index))
     r, total, own = x - centers[index], d.sum(), np.bincount(index, d, minlength=n_classes)[index]
     alone = np.bincount(index, minlength=n_classes)[index] < 2
@@ -266,10 +286,10 @@ def _least(function: Callable[[Float], tuple[float, Float, Float]], start: Float
         free = (x > low) | (slope < 0.0)
         if not free.any():
             break
-        inner = curvature[np.ix_(free, free)]
-        step = np.zeros_like(x)
+        values, vectors = np.linalg.eigh(curvature * free * free[:, None])
         # Where terms are multiples of one another the curvature is singular along the direction that changes nothing.
-        step[free] = np.linalg.lstsq(inner, slope[free], rcond=_SINGULAR)[0]
+        kept = values > _SINGULAR * values[-1]
+        step = np.where(free, vectors[:, kept] @ (slope @ vectors[:, kept] / values[kept]), 0.0)
         if slope @ step <= _NOTHING * (1.0 + abs(value)):  # what rounding hides
             break
         size = 1.0

@@ -20,6 +20,7 @@ from dmkl.numerics.discriminant import (
     leave_one_out,
     left_out_densities,
     weigh,
+    whitened,
 )
 from dmkl.numerics.fisher import encode_targets
 from dmkl.numerics.triangle import Factor
@@ -146,6 +147,18 @@ def test_left_out_densities_are_those_of_scikit_learn_without_the_row(sizes, col
         theirs = LinearDiscriminantAnalysis(solver="lsqr").fit(scores[rows], index[rows])
         expected = theirs.predict_log_proba(scores[[i]])[0] - np.log(theirs.priors_)
         np.testing.assert_allclose(log_softmax(found[i]), log_softmax(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_what_was_whitened_before_gives_the_same():
+    scores, index = sample((20, 30, 9), 3)
+    q, d = np.array([0.2, 0.5, 0.3]), np.linspace(1.0, 2.0, 59)
+    means, white = of_all = whitened(scores, index, 3, d)
+    inside = scores - means[index]
+    np.testing.assert_allclose(white.T @ ((d[:, None] * inside).T @ inside / d.sum()) @ white, np.eye(3), atol=1e-6)
+    one, other = Discriminant.of_whitened(*of_all, q), Discriminant.of(scores, index, 3, q, d)
+    np.testing.assert_array_equal(one.log_densities(scores), other.log_densities(scores))
+    left_out = left_out_densities(scores, index, 3, d)
+    np.testing.assert_array_equal(left_out_densities(scores, index, 3, d, of_all), left_out)
 
 
 def test_the_only_row_of_a_class_cannot_be_left_out():

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg.blas import dsymm
 from scipy.linalg.lapack import dpftrf, dpftrs, dsfrk, dtfttr, dtrtrs, dtrttf
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.fisher import dual_norm, onto_sphere, uniform_weights
 from dmkl.numerics.slope_model import weights_by_slopes
@@ -45,13 +45,11 @@ class Solved:
     objective, upper
         S(α, β) and F(α).
     residual_sq
-        ‖R‖², of the factor's rounding.
+        ‖R‖², of the factor's rounding; ∞ where it was not computed, because more is left in any case.
     share
         βᵀq/|S|, the part of S that the kernels make.
     alpha
-        (m, c)
-    factor
-        The Cholesky factor of A, packed, while the point is being solved.
+        (m, c); None once it is solved, where dual variables are not asked for.
     scores
         Of the held-out rows, (rows, c), once it is solved.
     """
@@ -62,8 +60,7 @@ class Solved:
     upper: float
     residual_sq: float
     share: float
-    alpha: Float
-    factor: Array | None
+    alpha: Float | None
     scores: Float | None = None
 
     @property
@@ -83,40 +80,52 @@ class _Stack:
     Sums and slopes take the triangles alone, in LAPACK's rectangular full packed form, which halves what is read.
     """
 
-    def __init__(self, kernels: Float, facts: KernelFacts) -> None:
+    def __init__(self, kernels: Float, facts: KernelFacts, together: int) -> None:
         self.n, rows, self.m = kernels.shape
         self.facts = facts
         self.square = kernels[:, : self.m]
         self.packed: Float = np.stack([dtrttf(kernel.T)[0] for kernel in self.square])
         self.held_out: Float = np.ascontiguousarray(kernels[:, self.m :]).reshape(self.n, (rows - self.m) * self.m)
         self._diagonal = np.flatnonzero(dtrttf(np.eye(self.m, order="F"))[0])
+        # Taken once: memory that is new for every step costs more than what is computed in it.
+        self._sums, self._work = np.empty((2, together, self.packed.shape[1]))
+        self._held_out_sums = np.empty((together, self.held_out.shape[1]))
 
-    def evaluate(self, betas: Float, targets: Sequence[Float], lam: float, p: float) -> list[Solved]:
-        """α, q and what they prove, of each target at its weights."""
-        sums = betas @ self.packed
-        solved = [self._solve(total, h, lam) for total, h in zip(sums, targets, strict=True)]
-        # Each product of two rows of α stands once there and twice in the trace, but for those on the diagonal.
-        outer = sums  # used up
-        for place, (alpha, _, _) in zip(outer, solved, strict=True):
-            place[:] = dsfrk(self.m, alpha.shape[1], 2.0, alpha, 0.0, place, overwrite_c=True)
-        outer[:, self._diagonal] *= 0.5
-        slopes = outer @ self.packed.T / (4.0 * lam)
+    def evaluate(self, betas: Float, targets: Sequence[Float], lam: float, p: float, enough: float) -> list[Solved]:
+        """α, q and what they prove, of each target at its weights; ‖R‖² where no more than `enough` is left."""
+        systems, work = self._systems(betas, lam), self._work[: len(betas)]
+        alphas = []
+        for system, place, h in zip(systems, work, targets, strict=True):
+            alpha = dpftrs(self.m, self._factor(system, place, lam), h)[0]
+            # Each product of two rows of α stands once there and twice in the trace, but for those on the diagonal.
+            outer = dsfrk(self.m, alpha.shape[1], 2.0, alpha, 0.0, place, overwrite_c=True)
+            if not np.may_share_memory(outer, place):
+                place[:] = outer
+            alphas.append(alpha)
+        work[:, self._diagonal] *= 0.5
+        slopes = work @ self.packed.T / (4.0 * lam)
         found = []
-        for beta, h, q, (alpha, factor, residual_sq) in zip(betas, targets, slopes, solved, strict=True):
+        for beta, h, q, alpha, system in zip(betas, targets, slopes, alphas, systems, strict=True):
             size = float(np.sum(alpha * alpha))
             check_forms(q, self.facts, size / (4.0 * lam))
             linear, part = 0.25 * size - float(np.sum(h * alpha)), float(beta @ q)
             objective = linear + part
             share = min(1.0, max(part / abs(objective), float(np.finfo(np.float64).tiny)))
-            upper = linear + dual_norm(q, p)
-            found.append(Solved(beta.copy(), q, objective, upper, residual_sq, share, alpha, factor))
+            one = Solved(beta.copy(), q, objective, linear + dual_norm(q, p), 0.0, share, alpha)
+            one.residual_sq = self._residual_sq(system, h, alpha) if one.left <= enough else np.inf
+            found.append(one)
         return found
 
-    def _solve(self, total: Float, h: Float, lam: float) -> tuple[Float, Array, float]:
-        """α, the factor of A, and ‖R‖², from K(β), which is used up."""
-        total *= 0.5 / lam
-        total[self._diagonal] += 0.5
-        factor, failed = dpftrf(self.m, total)
+    def _systems(self, betas: Float, lam: float) -> Float:
+        """A = ½(I + K(β)/λ) of each, packed, in memory that the next call takes again."""
+        systems = np.matmul(betas * (0.5 / lam), self.packed, out=self._sums[: len(betas)])
+        systems[:, self._diagonal] += 0.5
+        return systems
+
+    def _factor(self, system: Float, place: Float, lam: float) -> Float:
+        """The Cholesky factor of A, packed, in another place."""
+        place[:] = system
+        factor, failed = dpftrf(self.m, place, overwrite_a=True)
         if failed:
             msg = (
                 f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
@@ -124,25 +133,29 @@ class _Stack:
                 "with select(), or take a larger λ"
             )
             raise IndefiniteKernelError(msg)
-        alpha = dpftrs(self.m, factor, h)[0]
-        residual = h - dsymm(1.0, dtfttr(self.m, total)[0], alpha)
-        return alpha, factor, float(np.sum(residual * residual))
+        return np.asarray(factor)
+
+    def _residual_sq(self, system: Float, h: Float, alpha: Float) -> float:
+        residual = h - dsymm(1.0, dtfttr(self.m, system)[0], alpha)
+        return float(np.sum(residual * residual))
 
     def curvature(self, at: Solved, lam: float) -> Float:
         """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k), (n, n)."""
+        assert at.alpha is not None
         c = at.alpha.shape[1]
         products = np.empty((self.m, self.n, c))
         for j, kernel in enumerate(self.square):
             np.matmul(kernel, at.alpha, out=products[:, j])
-        half = dtrtrs(dtfttr(self.m, at.factor)[0], products.reshape(self.m, self.n * c), trans=1)[0]
+        factor = self._factor(self._systems(at.beta[None], lam)[0], self._work[0], lam)
+        half = dtrtrs(dtfttr(self.m, factor)[0], products.reshape(self.m, self.n * c), trans=1)[0]
         rows = half.reshape(self.m, self.n, c).transpose(1, 0, 2).reshape(self.n, self.m * c)
         return np.asarray(rows @ rows.T / (4.0 * lam**2))
 
     def score(self, found: Sequence[Solved]) -> None:
         """Σ_j β_j K_j α on the held-out rows of each."""
         betas = np.stack([one.beta for one in found])
-        sums = (betas @ self.held_out).reshape(len(found), -1, self.m)
-        for one, total in zip(found, sums, strict=True):
+        sums = np.matmul(betas, self.held_out, out=self._held_out_sums[: len(found)])
+        for one, total in zip(found, sums.reshape(len(found), -1, self.m), strict=True):
             one.scores = total @ one.alpha
 
 
@@ -153,6 +166,8 @@ def solve_grid(
     tol: float,
     max_steps: int,
     facts: KernelFacts,
+    *,
+    duals: bool = True,
 ) -> list[dict[tuple[float, float], Solved]]:
     """Solve all points (p, λ) of some targets.
 
@@ -170,13 +185,15 @@ def solve_grid(
         Most weightings tried for a point.
     facts
         What is known of the kernels.
+    duals
+        Whether dual variables are kept.
 
     Raises
     ------
     IndefiniteKernelError
         If I + K(β)/λ is not positive definite, or a form αᵀK_jα comes out negative.
     """
-    stack = _Stack(kernels, facts)
+    stack = _Stack(kernels, facts, len(targets))
     found: list[dict[tuple[float, float], Solved]] = [{} for _ in targets]
     before: float | None = None
     # From small λ on, below which weights hardly change, and from equal weights to sparse ones.
@@ -187,6 +204,7 @@ def solve_grid(
             solved = _solve_point(stack, targets, starts, p, lam, tol, max_steps)
             stack.score(solved)
             for mine, one in zip(found, solved, strict=True):
+                one.alpha = one.alpha if duals else None
                 mine[p, lam] = one
             larger = p
         before = lam
@@ -216,7 +234,7 @@ def _solve_point(
     stack: _Stack, targets: Sequence[Float], starts: Float, p: float, lam: float, tol: float, max_steps: int
 ) -> list[Solved]:
     """One point of all targets, each by quasi-Newton steps with shortening, from its start."""
-    best = stack.evaluate(starts, targets, lam, p)
+    best = stack.evaluate(starts, targets, lam, p, tol)
     curvature: Float | None = None
     aims, shares = starts.copy(), np.ones(len(targets))
     rose, step = list(range(len(targets))), 1
@@ -229,7 +247,7 @@ def _solve_point(
             aims[moved] = _aims([best[t] for t in moved], curvature[moved], p)
         tried = np.stack([_between(best[t].beta, aims[t], shares[t], p) for t in left])
         rose = []
-        for t, one in zip(left, stack.evaluate(tried, [targets[t] for t in left], lam, p), strict=True):
+        for t, one in zip(left, stack.evaluate(tried, [targets[t] for t in left], lam, p, tol), strict=True):
             curvature[t] = _updated(curvature[t], one.beta - best[t].beta, best[t].slopes - one.slopes)
             if one.objective >= best[t].objective - 1e-13 * abs(one.objective):
                 best[t], shares[t] = one, 1.0
@@ -237,8 +255,8 @@ def _solve_point(
             else:
                 shares[t] *= _SHORTER
         step += 1
-    for one in best:
-        one.factor = None
+    for t in left:  # open: the gap is told with all that it has
+        (best[t],) = stack.evaluate(best[t].beta[None], [targets[t]], lam, p, np.inf)
     return best
 
 

@@ -98,21 +98,23 @@ _AMPLE = 1e-3
 _ROOM = 100
 """Directions that it should have room for."""
 _MANY, _DIRECTIONS = 32, 5
-"""Targets from which one factor for all may be better than one for each, and the directions that each takes."""
+"""Targets from which one factor for all may be better than one for each, and the directions that each column takes."""
+_SOME = 8
+"""Targets from which it is worth the asking whether a subspace for all would be as large as the kernels are."""
 
 
 def choose(jobs: Sequence[Job]) -> str:
     """The solver for some jobs, as `pipelines/compare_solvers.py` has measured them.
 
-    For many targets with several points (p, λ) each the stacked solver, where all kernels of a training set fit the
-    memory of a task; the anchored one for many targets where factors fit, unless they have several points and all of
-    them a subspace smaller than the kernels are. The subspace solver where a target has several points with weights to
-    learn, whose subspace is one; the direct one where combined kernels fit in memory; otherwise descent for a single
-    problem of ample λ, and the subspace solver.
+    For many targets with several points (p, λ) each, or some whose columns fill the space of the training samples, the
+    stacked solver, where all kernels of a training set fit the memory of a task; the anchored one for many targets
+    where factors fit, unless they have several points and all of them a subspace smaller than the kernels are. The
+    subspace solver where a target has several points with weights to learn, whose subspace is one; the direct one where
+    combined kernels fit in memory; otherwise descent for a single problem of ample λ, and the subspace solver.
     """
     points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
     several = max(points.values(), default=0) > 1
-    if several and _are_many(jobs, several=False) and stacked.fits(jobs):
+    if several and (_are_many(jobs, several=False) or _fill(jobs)) and stacked.fits(jobs):
         return stacked.SOLVER.name
     if _are_many(jobs, several=several) and anchored.fits(jobs):
         return anchored.SOLVER.name
@@ -141,6 +143,16 @@ def _are_many(jobs: Sequence[Job], *, several: bool) -> bool:
     sizes = {id(job.training): job.training.n_train for job in jobs}
     least = {training: sizes[training] / _DIRECTIONS if several else _MANY for training in counts}
     return any(count >= max(_MANY, least[training]) for training, count in counts.items())
+
+
+def _fill(jobs: Sequence[Job]) -> bool:
+    """Whether a subspace for all targets of a training set would be all of its space."""
+    targets = {(id(job.training), id(job.problem.h)): job for job in jobs if job.n_kernels > 1}
+    counts = Counter(training for training, _ in targets)
+    return any(
+        counts[training] >= _SOME and counts[training] * job.problem.h.shape[1] * _DIRECTIONS >= job.training.n_train
+        for (training, _), job in targets.items()
+    )
 
 
 def check_resolution(lens: Lens, lam: float) -> None:

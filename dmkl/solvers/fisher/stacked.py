@@ -34,9 +34,9 @@ from dmkl.solvers.weight_sets.balls import Ball
 
 __all__ = ["SOLVER", "fits"]
 
-_TARGETS = 16
-"""Targets of a task: more share more, fewer leave no slot idle."""
-_MATRICES = 3
+_TARGETS = 32
+"""Most targets of a task: more share more, fewer leave no slot idle."""
+_MATRICES = 1.5
 """Matrices (m, m) that a task holds of each target, beside the kernels, which it holds twice at most."""
 _FINE = 0.01
 """Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""
@@ -66,7 +66,7 @@ def _stack_bytes(jobs: Sequence[Job]) -> int:
     return max(8 * job.training.n_kernels * job.training.n_rows * job.training.n_train for job in jobs)
 
 
-def _task_bytes(jobs: Sequence[Job]) -> int:
+def _task_bytes(jobs: Sequence[Job]) -> float:
     square = max(8 * job.training.n_train**2 for job in jobs)
     return 2 * _stack_bytes(jobs) + _MATRICES * _TARGETS * square
 
@@ -106,8 +106,9 @@ def _chunks(jobs: Sequence[Job]) -> list[_Chunk]:
         alike.setdefault((training, kernels, tuple(numbers)), []).append(numbers)
     chunks = []
     for (_, _, points), members in alike.items():
-        for first in range(0, len(members), _TARGETS):
-            some = members[first : first + _TARGETS]
+        n_parts = -(-len(members) // _TARGETS)
+        for part in range(n_parts):
+            some = members[part * len(members) // n_parts : (part + 1) * len(members) // n_parts]
             mine = [jobs[next(iter(numbers.values()))] for numbers in some]
             targets = [job.problem.h for job in mine]
             chunks.append(_Chunk(mine[0].training, mine[0].kernels, targets, list(points), some))
@@ -200,7 +201,13 @@ def _solve_chunk(
     whole: Float = np.load(stack, mmap_mode="r")
     with pinned_blas(threads):
         solved = solve_grid(
-            np.asarray(whole) if kernels is None else whole[kernels], targets, points, _FINE * tol, steps, facts
+            np.asarray(whole) if kernels is None else whole[kernels],
+            targets,
+            points,
+            _FINE * tol,
+            steps,
+            facts,
+            duals=duals,
         )
     rows: list[Solved] = [mine[point] for mine in solved for point in points]
     shape = (len(targets), len(points))
@@ -218,7 +225,7 @@ def _solve_chunk(
         "scores": table([one.scores for one in rows if one.scores is not None]),
     }
     if duals:
-        found["dual"] = table([one.alpha for one in rows])
+        found["dual"] = table([one.alpha for one in rows if one.alpha is not None])
     if file is not None:
         save_arrays(file, found)
     return found

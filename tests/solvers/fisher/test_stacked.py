@@ -63,6 +63,27 @@ def test_many_targets_with_several_points_are_its_by_default():
     assert dmkl.search(dmkl.MKFDA(), K, y[:, :2], grid, 2, refit=False).scores.solver == "subspace"
 
 
+def test_some_targets_whose_columns_fill_the_space_are_its_by_default():
+    K, y = kernels(36), np.random.default_rng(0).integers(0, 2, (36, 10))
+    y[:2], y[18:20] = [[0], [1]], [[0], [1]]
+    fold = [(np.arange(18), np.arange(18, 36))]
+    grid = {"p": [1.5, 2.0], "lam": [0.1]}
+    for n_tasks, solver in ((10, "stacked"), (7, "subspace")):
+        assert dmkl.search(dmkl.MKFDA(), K, y[:, :n_tasks], grid, fold, refit=False).scores.solver == solver
+
+
+def test_points_that_stay_open_tell_the_gap_of_their_pair():
+    K, rng = kernels() + 1e-3 * np.eye(40), np.random.default_rng(0)
+    targets = [rng.standard_normal((40, 2)) for _ in range(3)]
+    found = solve_grid(K, targets, [(1.25, 1e-2)], 1e-12, 1, UNKNOWN)
+    for h, mine in zip(targets, found, strict=True):
+        (one,) = mine.values()
+        residual = h - 0.5 * one.alpha - np.tensordot(one.beta, K, 1) @ one.alpha / 2e-2
+        assert one.left > 1e-12
+        assert one.residual_sq == pytest.approx(np.sum(residual**2), abs=1e-20)
+        assert one.gap == pytest.approx((one.upper - one.objective + one.residual_sq) / abs(one.objective))
+
+
 @pytest.mark.parametrize("p", [1 + 2**-6, 1.5, 3.0])
 def test_weights_by_a_model_agree_with_the_cone_program_where_slopes_hardly_change(p):
     rng = np.random.default_rng(0)
