@@ -19,7 +19,10 @@ SMALL = 500
 
 @compiled()
 def gather(matrix: Array, rows: Array, cols: Array, out: Array) -> None:
-    """Write matrix[rows][:, cols] to out, in the precision of out; positions are unsigned, which saves a comparison."""
+    """Write matrix[rows][:, cols] to the first columns of out, in the precision of out.
+
+    Positions are unsigned, which saves a comparison.
+    """
     # Four rows at a time: a position is looked up once for all of them.
     fours = len(rows) - len(rows) % 4
     for i in range(0, fours, 4):
