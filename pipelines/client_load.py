@@ -23,6 +23,9 @@ from pathlib import Path
 import psutil
 from memory_promise import MIB, made, memory_of
 
+ALL = ["--all", "--lam", "1e-7,1e-6,1e-5,1e-4,1e-3,1e-2,0.1,1,10"]
+"""The default grid but for λ = 10⁻⁸, which single precision does not resolve on 90 samples."""
+
 
 @dataclass
 class Load:
@@ -98,7 +101,7 @@ def main() -> None:
     parser.add_argument("-m", type=int, nargs="+", default=[3000, 6000], help="samples")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread")
     parser.add_argument("--keep", type=Path, help="a folder for the sets, kept and used again")
-    parser.add_argument("--arguments", nargs=argparse.REMAINDER, default=["--all"], help="of dmkl search")
+    parser.add_argument("--arguments", nargs=argparse.REMAINDER, default=ALL, help="of dmkl search")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         base = options.keep or Path(temporary)
