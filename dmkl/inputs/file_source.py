@@ -121,11 +121,15 @@ def _arrays_named(path: Path, held: Iterable[FileArray], names: Sequence[str]) -
             raise InputError(msg)
         variable = by_name[name]
         _refuse(variable)
-        if len(variable.shape) not in (2, 3):
-            msg = f"{where(variable)} has shape {variable.shape}, expected one kernel (m, m) or several"
-            raise InputError(msg)
+        _check_dimensions(variable)
         chosen.append(variable)
     return chosen
+
+
+def _check_dimensions(variable: FileArray) -> None:
+    if len(variable.shape) not in (2, 3):
+        msg = f"{where(variable)} has shape {variable.shape}, expected one kernel (m, m) or several"
+        raise InputError(msg)
 
 
 def _find_kernels(path: Path, held: Sequence[FileArray]) -> list[FileArray]:
@@ -138,6 +142,8 @@ def _find_kernels(path: Path, held: Sequence[FileArray]) -> list[FileArray]:
         if variable.problem in _NAMED_PROBLEMS:
             _refuse(variable)
     likely = [variable for variable in likely if not variable.problem]
+    for variable in likely:  # a kernel by its place has any shape
+        _check_dimensions(variable)
     if len(likely) > 1 and any(len(variable.shape) == 3 for variable in likely):
         msg = (
             f"{path} holds several arrays that may be the kernels: {listed(likely)}; say which, "

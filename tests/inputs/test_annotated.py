@@ -106,6 +106,35 @@ def test_kernels_that_are_named(path):
         open_files(path, variables=["obsp/none"])
 
 
+def test_a_kernel_by_its_place_has_the_dimensions_of_one(data, tmp_path):
+    path = tmp_path / "cells.h5ad"
+    with quietly():
+        data.write_h5ad(path)
+    with h5py.File(path, "a") as file:
+        attributes = dict(file["obsp/dense"].attrs)
+        del file["obsp/dense"]
+        file["obsp"].create_dataset("dense", data=np.ones(12)).attrs.update(attributes)
+    with pytest.raises(InputError, match=r"'obsp/dense' of .* has shape \(12,\), expected one kernel"):
+        open_files(path)
+
+
+def test_a_sparse_matrix_without_entries_whose_rows_begin_anywhere_is_damaged(data, tmp_path):
+    path = tmp_path / "cells.h5ad"
+    with quietly():
+        data.write_h5ad(path)
+    with h5py.File(path, "a") as file:
+        for part in ("data", "indices"):
+            attributes, dtype = dict(file[f"obsp/sparse/{part}"].attrs), file[f"obsp/sparse/{part}"].dtype
+            del file[f"obsp/sparse/{part}"]
+            file["obsp/sparse"].create_dataset(part, data=np.zeros(0, dtype)).attrs.update(attributes)
+        starts = np.zeros(13, dtype=file["obsp/sparse/indptr"].dtype)
+        starts[5] = 2**27
+        file["obsp/sparse/indptr"][:] = starts
+    source, _ = open_files(path, variables=["obsp/sparse"])
+    with pytest.raises(InputError, match=r"is damaged: .*out of order"):
+        np.asarray(next(source.matrices())[:, :])
+
+
 @pytest.mark.parametrize("column", ["cell_type", "sample", "counts", "doublet"])
 def test_columns_of_obs(path, data, column):
     table = read_file(type(path)(f"{path}:{column}"))

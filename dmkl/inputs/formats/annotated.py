@@ -309,8 +309,9 @@ class _SparseRows:
         with damaged_as(f"{self._what} is damaged", Exception):
             bounds = np.asarray(self._indptr[start : stop + 1]).astype(np.int64)
             first, last = int(bounds[0]), int(bounds[-1])
-            if not 0 <= first <= last <= self._data.shape[0]:
-                msg = f"its rows or columns {start} to {stop} begin at entry {first} and end at {last}"
+            # SciPy looks at the starts of rows only where there are entries, and then writes wherever they say.
+            if not 0 <= first <= last <= self._data.shape[0] or (np.diff(bounds) < 0).any():
+                msg = f"its rows or columns {start} to {stop} begin at entry {first}, end at {last} or are out of order"
                 raise ValueError(msg)
             entries = last - first
             check_memory(f"a part of {self._what}", entries * (self.dtype.itemsize + 8), "allow more")

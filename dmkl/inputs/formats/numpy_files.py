@@ -77,6 +77,9 @@ def _sparse(path: Path, parts: Mapping[str, FileArray]) -> FileArray:
             held = tuple(parts[name].read() for name in ("data", "indices", "indptr"))
             matrix = kinds[form](held, shape=(n_rows, n_cols))
             matrix.check_format(full_check=True)
+            if (np.diff(matrix.indptr) < 0).any():  # which SciPy looks at only where there are entries
+                msg = "its rows or columns begin out of order"
+                raise ValueError(msg)
             return SparseMatrix(matrix)
 
     dtype = parts["data"].dtype
