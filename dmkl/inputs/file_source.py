@@ -42,7 +42,10 @@ class KernelArray:
             return
         if chunks is not None:
             chunks = [length for axis, length in enumerate(chunks) if axis != self.axis]
-        for layer in ArraySource(array, axis=self.axis).matrices():
+        check = getattr(array, "check_written", None)
+        for j, layer in enumerate(ArraySource(array, axis=self.axis).matrices()):
+            if check is not None:  # a shape may claim any number of kernels
+                check(self.axis, j)
             yield _in_strips(layer, chunks)
 
     def identity(self, j: int) -> dict[str, Any]:

@@ -409,6 +409,17 @@ def test_a_zarr_array_alone(tmp_path):
     same(take_in(tmp_path / "k.zarr", tmp_path)[0], K)
 
 
+def test_kernels_that_a_shape_claims_and_no_chunk_holds_are_refused(tmp_path):
+    array = zarr.create_array(tmp_path / "k.zarr", shape=(65536, 5, 5), chunks=(3, 5, 5), dtype="float64")
+    array[:3] = K[:3, :5, :5]
+    source, _ = open_files(tmp_path / "k.zarr")
+    found = source.matrices()
+    for expected in K[:3]:
+        np.testing.assert_array_equal(next(found)[:, :], expected[:5, :5])
+    with pytest.raises(InputError, match="of number 3 along axis 0 nothing was ever written, and it would be zero"):
+        next(found)
+
+
 def test_of_damaged_zarr_the_error_is_all_that_is_told(tmp_path, caplog):
     path, group = hierarchy(tmp_path, "zarr 2")
     for name in "abcd":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from zarr.storage import LocalStore
 from dmkl.errors import InputError
 from dmkl.inputs.formats.limits import n_bytes, ranges_of
 
-__all__ = ["check_chunks"]
+__all__ = ["check_chunks", "is_written"]
 
 _HEAD_BYTES = 32
+_MOST_LOOKED_FOR = 100_000
+"""Files that are looked for: that many without one are no array that anybody has written."""
 _SLACK_BYTES = 2**20
 """What filters may add to a chunk."""
 
@@ -30,22 +32,35 @@ def check_chunks(array: Any, key: Any, what: str) -> None:
     told = _CLAIMS.get(_compressor(array))
     if told is None or not isinstance(array.store, LocalStore):
         return
-    folder = Path(array.store.root) / array.path
     most = 2 * n_bytes(array.chunks, array.dtype.itemsize) + _SLACK_BYTES
-    stored = getattr(array, "shards", None) or array.chunks
-    spans = [
-        range(part.start // chunk, -(-part.stop // chunk)) if part.stop > part.start else range(0)
-        for part, chunk in zip(ranges_of(array.shape, key), stored, strict=True)
-    ]
-    for place in itertools.product(*spans):
+    for place, path in _files(array, key):
         try:
-            with (folder / array.metadata.encode_chunk_key(place)).open("rb") as file:
+            with path.open("rb") as file:
                 claimed = told(file.read(_HEAD_BYTES))
         except OSError:  # a chunk that is not there holds the fill value
             continue
         if claimed > most:
             msg = f"{what} is damaged: its chunk {place} claims to unpack to {claimed} bytes, expected at most {most}"
             raise InputError(msg)
+
+
+def is_written(array: Any, key: Any) -> bool:
+    """Whether any chunk of a part of an array is there, or that is not known; a part without holds the fill value."""
+    return not isinstance(array.store, LocalStore) or any(
+        path.exists() for _, path in itertools.islice(_files(array, key), _MOST_LOOKED_FOR)
+    )
+
+
+def _files(array: Any, key: Any) -> Iterator[tuple[tuple[int, ...], Path]]:
+    """The chunks, or shards, of a part of an array in a local folder: their places, and their files."""
+    folder = Path(array.store.root) / array.path
+    stored = getattr(array, "shards", None) or array.chunks
+    spans = [
+        range(part.start // chunk, -(-part.stop // chunk)) if part.stop > part.start else range(0)
+        for part, chunk in zip(ranges_of(array.shape, key), stored, strict=True)
+    ]
+    for place in itertools.product(*spans):
+        yield place, folder / array.metadata.encode_chunk_key(place)
 
 
 def _compressor(array: Any) -> str:

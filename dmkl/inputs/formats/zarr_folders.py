@@ -11,7 +11,7 @@ import zarr
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.limits import asked_bytes, check_memory, n_bytes
-from dmkl.inputs.formats.zarr_chunks import check_chunks
+from dmkl.inputs.formats.zarr_chunks import check_chunks, is_written
 
 __all__ = ["KERNEL_SET", "is_zarr", "nodes_in", "zarr_array", "zarr_arrays"]
 
@@ -72,6 +72,16 @@ class _ZarrArray:
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.dtype: np.dtype[Any] = np.dtype(array.dtype)
         self.chunks: tuple[int, ...] | None = tuple(array.chunks)
+
+    def check_written(self, axis: int, j: int) -> None:
+        """Refuse a part, the one at position j along an axis, of which nothing was written: all of it would be zero."""
+        if is_written(self._array, (slice(None),) * axis + (slice(j, j + 1),)):
+            return
+        msg = (
+            f"array {self._name or '/'!r} of {self._path} has the shape {self.shape}, but of number {j} along axis "
+            f"{axis} nothing was ever written, and it would be zero everywhere; write it, or leave it out"
+        )
+        raise InputError(msg)
 
     def __getitem__(self, key: Any) -> Any:
         what = f"array {self._name or '/'!r} of {self._path}"
