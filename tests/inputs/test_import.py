@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -418,6 +419,15 @@ def test_kernels_that_a_shape_claims_and_no_chunk_holds_are_refused(tmp_path):
         np.testing.assert_array_equal(next(found)[:, :], expected[:5, :5])
     with pytest.raises(InputError, match="of number 3 along axis 0 nothing was ever written, and it would be zero"):
         next(found)
+
+
+def test_zarr_chunks_of_no_length_are_damage(tmp_path):
+    zarr.create_array(tmp_path / "k.zarr", data=K, chunks=(1, 7, 7), zarr_format=2)
+    metadata = tmp_path / "k.zarr" / ".zarray"
+    told = json.loads(metadata.read_text())
+    metadata.write_text(json.dumps({**told, "chunks": [0, 7, 7]}))
+    with pytest.raises(InputError, match=r"k\.zarr"):
+        [matrix[:, :] for matrix in open_files(tmp_path / "k.zarr")[0].matrices()]
 
 
 def test_of_damaged_zarr_the_error_is_all_that_is_told(tmp_path, caplog):
