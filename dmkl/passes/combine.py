@@ -19,7 +19,8 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.files.arrays import read_array, save_array
 from dmkl.numerics.triangle import Factor
 from dmkl.passes.blas import factor_threads, pinned_blas
-from dmkl.passes.execute import active_client, again, execute, send_all
+from dmkl.passes.execute import active_client, again, execute
+from dmkl.passes.sending import send_all
 from dmkl.passes.sums import Combination, Share, SumPlan, SumTile, add_tiles, put_together, sum_order
 from dmkl.passes.view import Lens, TileTask, View
 

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import dask
 from dask.base import get_scheduler, tokenize
 from dask.callbacks import Callback
-from dask.delayed import Delayed, delayed
+from dask.delayed import Delayed
 from dask.local import get_sync
-from dask.sizeof import sizeof
 
 from dmkl import progress, settings
 from dmkl.errors import InputError, MemoryBudgetError, NoWorkersError, SchedulerLostError, WorkerLostError
@@ -41,9 +40,8 @@ __all__ = [
     "graph_token",
     "keeping",
     "machine",
-    "send",
-    "send_all",
     "told_workers",
+    "workers_of",
 ]
 
 Result = TypeVar("Result")
@@ -119,7 +117,7 @@ def machine() -> Machine:
         return Machine(slots, slots, budget // slots, budget)
     if client.status != "running":
         raise _scheduler_lost()
-    workers = look_at(client, _workers(client), _KEPT.get())
+    workers = look_at(client, workers_of(client), _KEPT.get())
     chosen = common(workers)
     per_place: Counter[tuple[str, str]] = Counter()
     for worker in chosen:
@@ -141,7 +139,8 @@ def _local_slots() -> int:
     return settings.tasks_at_once() if asked is None else int(asked)
 
 
-def _workers(client: Client) -> Mapping[str, Any]:
+def workers_of(client: Client) -> Mapping[str, Any]:
+    """What the scheduler says of its workers, by address, once there are any; NoWorkersError if that takes too long."""
     deadline = time.monotonic() + float(settings.get("workers-timeout"))
     while not (workers := told_workers(client)):
         if time.monotonic() > deadline:
@@ -203,59 +202,6 @@ def _size(n_bytes: float) -> str:
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1024
     raise AssertionError
-
-
-def send(value: Any, name: str) -> Any:
-    """Make a value available to many tasks: sent to a cluster's workers once, a node of the graph otherwise."""
-    return send_all({name: value})[0]
-
-
-def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
-    """Make several such values available, by name, with one message to the cluster for all of them.
-
-    Without `broadcast` each value goes to one worker: for values that one task takes, too large for the graph itself.
-    """
-    client = active_client()
-    if client is None:
-        return [delayed(value, name=name, traverse=False) for name, value in values.items()]
-    from distributed.comm.core import CommClosedError
-
-    for pause_seconds in (0.2, 1.0, 5.0, None):
-        try:
-            allowed = machine().workers  # waits for one, and says so if none comes
-            if broadcast:
-                _knock(client)
-            return _scattered(client, list(values.values()), allowed, broadcast=broadcast)
-        # A worker has died and the scheduler has yet to notice, has just noticed, or knows no other.
-        except (CommClosedError, KeyError, TimeoutError):
-            if pause_seconds is None or client.status != "running":
-                raise
-            time.sleep(pause_seconds)
-    raise AssertionError
-
-
-def _knock(client: Client) -> None:
-    """Give every worker a trifle, in turn: of one that has died, and that the scheduler has yet to miss, this raises.
-
-    Copying values to it, the scheduler would try without end.
-    """
-    _scattered(client, [None] * len(_workers(client)), None, broadcast=False)
-
-
-_SCATTER_SECONDS, _SCATTER_RATE = 30.0, 1e6
-"""How long sending may take: so much, and a second for so many bytes to each worker."""
-
-
-def _scattered(client: Client, values: list[Any], workers: Sequence[str] | None, *, broadcast: bool) -> list[Any]:
-    """Futures of values that are sent to workers; TimeoutError if that takes much longer than it should.
-
-    A worker that dies right after it was heard of is tried without end; Dask's own timeout is for finding workers.
-    """
-    n_copies = len(_workers(client)) if broadcast else 1
-    seconds = _SCATTER_SECONDS + n_copies * sizeof(values) / _SCATTER_RATE
-    return list(
-        client.sync(client.scatter, values, workers=workers, broadcast=broadcast, hash=False, callback_timeout=seconds)
-    )
 
 
 def graph_token(where: Machine, *content: Any) -> str:
@@ -410,7 +356,7 @@ def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_comple
         with ended.thread_condition:
             ended.thread_condition.wait(0.1)
         if time.monotonic() - looked > _LOOK_SECONDS:
-            there = told_workers(client) or _workers(client)
+            there = told_workers(client) or workers_of(client)
             looked = time.monotonic()
             if allowed is not None and not set(allowed) & set(there):
                 msg = "the workers with enough memory are gone"

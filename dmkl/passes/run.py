@@ -18,11 +18,12 @@ from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.numerics.chain import Fitted
-from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send_all
+from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine
 from dmkl.passes.lanes import Lane, lanes_of
 from dmkl.passes.loading import Loaded, loaded
 from dmkl.passes.memory import HeldTiles
 from dmkl.passes.riders import Columns
+from dmkl.passes.sending import send_all
 from dmkl.passes.sweep import Buffers, Last, Partial, Workbench, finish, merge, merge_partials, sweep
 from dmkl.passes.units import Unit, units_of
 from dmkl.passes.view import Lens, TileKey, covering

@@ -16,8 +16,9 @@ from dmkl.arrays import Array, Float
 from dmkl.numerics.gather_loops import SMALL, add_weighted
 from dmkl.numerics.triangle import LowerTriangle
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import machine, send_all
+from dmkl.passes.execute import machine
 from dmkl.passes.ordering import StoreOrder
+from dmkl.passes.sending import send_all
 from dmkl.passes.units import bytes_of_task
 from dmkl.passes.view import Lens, TileTask, covering
 

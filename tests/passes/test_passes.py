@@ -39,9 +39,10 @@ import dmkl
 from dmkl import progress
 from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorkersError, WorkerLostError
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import machine, send_all
+from dmkl.passes.execute import machine
 from dmkl.passes.riders import Columns
 from dmkl.passes.run import run_pass
+from dmkl.passes.sending import send_all
 from dmkl.store.metadata import SEAL
 
 M = 23
@@ -638,7 +639,7 @@ def test_what_the_client_keeps_of_the_workers_is_not_asked(stored, dense, monkey
 
 
 def test_what_never_arrives_is_sent_again(stored, dense, client, monkeypatch):
-    """The scheduler tries without end to copy values to a worker that died right after it was heard of."""
+    """The scheduler waits without end for a worker that takes values and never answers."""
     sent, scatter = [], client._scatter
 
     async def stuck(*args, **kwargs):
@@ -646,7 +647,7 @@ def test_what_never_arrives_is_sent_again(stored, dense, client, monkeypatch):
         return await (asyncio.sleep(60) if len(sent) == 1 else scatter(*args, **kwargs))
 
     monkeypatch.setattr(client, "_scatter", stuck)
-    monkeypatch.setattr("dmkl.passes.execute._SCATTER_SECONDS", 0.5)
+    monkeypatch.setattr("dmkl.passes.sending._SECONDS", 0.5)
     V = block(2, 12)
     found = stored[TRAIN, TRAIN].center().apply(V).compute()
     assert error(found, dense_view(dense, TRAIN, TRAIN, ["center"]) @ V) < 1e-12
@@ -677,17 +678,54 @@ def test_nothing_is_sent_to_a_cluster_without_workers(broadcast):
     "raised", [CommClosedError("gone"), KeyError("tcp://127.0.0.1:1"), TimeoutError("No valid workers found")]
 )
 def test_what_is_sent_while_a_worker_dies_is_sent_again(client, monkeypatch, raised):
-    to_raise = [None, raised]  # knocking is well
+    to_raise = [raised]
 
     def scatter(*values, whole=client.scatter, **options):
-        if to_raise and (error := to_raise.pop(0)):
-            raise error
+        if to_raise:
+            raise to_raise.pop()
         return whole(*values, **options)
 
     monkeypatch.setattr(client, "scatter", scatter)
     (sent,) = send_all({"value": 1})
     assert not to_raise
     assert sent.result() == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_dies_while_values_are_copied_holds_nobody_up(stored, dense, monkeypatch):
+    """Dask's own copying to all workers would never end, nor would any later one."""
+    dying: list[str] = []
+    with (
+        LocalCluster(n_workers=3, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        pids = client.run(os.getpid)
+
+        def kill(*args, update=cluster.scheduler.update_data, **options):
+            """Between the values' way to one worker and their copies: the scheduler has yet to notice."""
+            update(*args, **options)
+            holders = set().union(*options["who_has"].values())
+            if not dying and (others := pids.keys() - holders):
+                dying.append(others.pop())
+                os.kill(pids[dying[0]], signal.SIGKILL)
+
+        monkeypatch.setattr(cluster.scheduler, "update_data", kill)
+        (sent,) = send_all({"value": 1})
+        assert sent.result() == 1
+        V = block(2, 12)
+        found = stored[TRAIN, TRAIN].center().apply(V).compute()
+    assert dying
+    assert error(found, dense_view(dense, TRAIN, TRAIN, ["center"]) @ V) < 1e-12
+
+
+@pytest.mark.parametrize("n_workers", [1, 6, 30])
+def test_what_is_sent_is_with_all_workers(n_workers):
+    with (
+        LocalCluster(n_workers=n_workers, processes=False, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        sent = send_all({"first": np.ones(3), "second": 2.0})
+        assert {len(holders) for holders in client.who_has(sent).values()} == {n_workers}
 
 
 def test_a_damaged_tile_is_named_from_a_worker(tmp_path, dense, client):
