@@ -888,6 +888,23 @@ def test_damaged_files_are_named(tmp_path, name, keep):
     assert name in str(caught.value)
 
 
+def test_a_file_that_hdf5_would_read_without_end_is_damaged(tmp_path, monkeypatch):
+    """After an object of a length that is not true, its heap of strings goes on with free objects of no bytes."""
+    monkeypatch.setattr("dmkl.inputs.formats.reader_process._SECONDS", 0.5)
+    file = tmp_path / "k.h5"
+    with h5py.File(file, "w") as made:
+        made["labels"] = np.array(["a", "b"], dtype=object)
+    assert list(read_vector(file, "labels")) == ["a", "b"]
+    content = bytearray(file.read_bytes())
+    heap = content.index(b"GCOL")
+    last = heap + 16 + 24
+    assert content[last] == 2
+    content[last + 8] = 9
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"k.h5 is damaged, or made to do harm: the process that read it"):
+        read_vector(file, "labels")
+
+
 def test_a_damaged_member_of_an_npz_is_told(tmp_path):
     np.savez(tmp_path / "k.npz", K=psd(3, 40))
     data = bytearray((tmp_path / "k.npz").read_bytes())

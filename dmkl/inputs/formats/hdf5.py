@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, damaged_as
 from dmkl.inputs.formats.limits import asked_bytes, check_memory, n_bytes
+from dmkl.inputs.formats.reader_process import asked
 
 __all__ = ["H5Array", "check_stored", "elsewhere", "hdf5_array", "hdf5_arrays", "nodes_of", "opened"]
 
@@ -27,13 +28,31 @@ _MOST_INFLATED = 1032
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """An HDF5 file, closed at the end."""
+    """An HDF5 file, closed at the end; InputError if HDF5 cannot go through it."""
+    _look_through(path)
     # Of a damaged file h5py raises whatever its reader of one of many structures meets.
     with damaged_as(f"{path} is not a whole HDF5 file", Exception):
         # A lock that a parallel file system does not grant is no reason not to read.
         file = h5py.File(path, "r", locking="best-effort")
         with file:
             yield file
+
+
+_LOOKED_THROUGH: set[tuple[str, int, int, int]] = set()
+
+
+def _look_through(path: Path) -> None:
+    """Let another process go through all of a file but its numbers, once.
+
+    The library crashes on some damaged files, and never ends on others.
+    """
+    with suppress(OSError):  # what cannot be opened says so there
+        status = path.stat()
+        file = (str(path.absolute()), status.st_ino, status.st_mtime_ns, status.st_size)
+        if file not in _LOOKED_THROUGH and h5py.is_hdf5(path):
+            with asked(path) as reader:
+                reader.ask("hdf5 look")
+            _LOOKED_THROUGH.add(file)
 
 
 def hdf5_arrays(path: Path) -> list[FileArray]:

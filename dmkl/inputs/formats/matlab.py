@@ -15,7 +15,7 @@ from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.hdf5 import H5Array, elsewhere, nodes_of, opened
 from dmkl.inputs.formats.limits import check_memory, n_bytes
-from dmkl.inputs.formats.mat5_process import SPARSE, read_variable, variables_of
+from dmkl.inputs.formats.mat5 import SPARSE, read_variable, variables_of
 from dmkl.inputs.kernel_sources import Matrix
 
 __all__ = ["matlab_arrays"]

@@ -207,5 +207,5 @@ _FORBIDDEN = {
 
 
 def _is_reader(command: Any) -> bool:
-    """Whether a command starts the process that reads MATLAB files."""
-    return "mat5_program" in str(command)
+    """Whether a command starts the process that reads what libraries may die of."""
+    return "reader_program" in str(command)
