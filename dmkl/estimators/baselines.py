@@ -11,7 +11,7 @@ import xarray as xr
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import check_cv
 
-from dmkl.arrays import Array, Index
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import HeldOut, Priors, class_index, predicted_labels
 from dmkl.estimators.fisher import MKFDA, FisherClassifier, Uniform
@@ -96,27 +96,33 @@ class SingleBest(FisherClassifier):
 
     def _decided(self, fit: Fit, found: Sequence[FitOutcome]) -> Fit:
         """The kernel with the highest mean accuracy, the first of those that tie."""
-        folds = self._folds(fit)
-        n = len(found) // len(folds)
-        scores = np.array([self._accuracies(folds, found[j::n], fit) for j in range(n)])
+        scores = np.array(self._accuracies(self._folds(fit), found, fit))
         best = int(np.argmax(scores.mean(axis=1)))
         return replace(fit, kernels=np.array([best]), nested=scores)
 
-    def _accuracies(self, folds: Sequence[Fold], found: Sequence[FitOutcome], fit: Fit) -> list[float]:
-        """Of one kernel on each fold, decided as in a search; samples count as in training."""
+    def _accuracies(self, folds: Sequence[Fold], found: Sequence[FitOutcome], fit: Fit) -> list[list[float]]:
+        """Of each kernel on each fold, decided as in a search; samples count as in training."""
         labels = fit.targets.labels
+        n = len(found) // len(folds)
         weights = np.ones(len(labels)) if fit.sample_weight is None else fit.sample_weight
-        targets = [each.data.problems.targets for each in found]
+        targets = [each.data.problems.targets for each in found[::n]]
         kind, classes = targets[0].kind, targets[0].classes
+        index = [class_index(kind, classes, labels[test]) for _, test in folds]
         held_out = [
-            HeldOut(each.scores, class_index(kind, classes, labels[test]), test, len(test))
-            for each, (_, test) in zip(found, folds, strict=True)
+            [
+                HeldOut(each.scores, own, test, len(test))
+                for each, own, (_, test) in zip(found[j::n], index, folds, strict=True)
+            ]
+            for j in range(n)
         ]
-        decided = self._decided_held_out(held_out, targets)
-        predicted = [predicted_labels(kind, classes, each[:, 0] if kind == "binary" else each) for each in decided]
+
+        def accuracy(test: Index, decision: Float) -> float:
+            predicted = predicted_labels(kind, classes, decision[:, 0] if kind == "binary" else decision)
+            return float(accuracy_score(labels[test], predicted, sample_weight=weights[test]))
+
         return [
-            float(accuracy_score(labels[test], each, sample_weight=weights[test]))
-            for (_, test), each in zip(folds, predicted, strict=True)
+            [accuracy(test, decision) for (_, test), decision in zip(folds, decided, strict=True)]
+            for decided in self._decided_held_out([self] * n, held_out, targets)
         ]
 
     def _set_attributes(self, found: FitOutcome) -> None:

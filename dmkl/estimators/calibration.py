@@ -137,9 +137,22 @@ class Calibrated:
         """For each problem what turns its scores, column by column, into such as do not depend on the training set."""
         return [np.ones(len(targets.classes) if targets.kind == "multiclass" else 1) for _ in targets.problems]
 
-    def _decided_held_out(self, folds: Sequence[HeldOut], targets: Sequence[Targets]) -> list[Float]:
-        """Decisions about the held-out rows of each fold of a search, of their scores: what labels are read from."""
-        return [fold.scores for fold in folds]
+    @classmethod
+    def _decided_held_out(
+        cls, models: Sequence[Self], held_out: Sequence[Sequence[HeldOut]], targets: Sequence[Targets]
+    ) -> list[list[Float]]:
+        """Decisions of each model about the held-out rows of each fold of a search: what labels are read from.
+
+        Parameters
+        ----------
+        models
+            Of several points of a grid, or the same for other kernels.
+        held_out
+            The scores of each on each fold; the rows are the same for all models.
+        targets
+            What each fold has learnt.
+        """
+        return [[fold.scores for fold in folds] for folds in held_out]
 
     # --- learning what scores mean -------------------------------------------------------------------------------
 

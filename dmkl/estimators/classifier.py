@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score
 
 from dmkl.arrays import Array, Float
 from dmkl.estimators.calibration import Calibrated
-from dmkl.estimators.decisions import class_sizes, prior_probabilities
+from dmkl.estimators.decisions import prior_probabilities
 from dmkl.estimators.given import tell_new_classes
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import FitOutcome, TrainingSet
@@ -70,7 +70,7 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
 
     def _priors(self, targets: Targets) -> list[Float]:
         """Prior probabilities of the classes of each problem."""
-        return [prior_probabilities(self.priors, targets.classes, sizes) for sizes in class_sizes(targets)]
+        return [prior_probabilities(self.priors, targets.classes, sizes) for sizes in targets.sizes]
 
     def _truth(self, K: Kernels | None, y: npt.ArrayLike | None, what: str = "score", unknown: Any = None) -> Array:
         found = super()._truth(K, y, what, unknown)

@@ -38,7 +38,6 @@ __all__ = [
     "Priors",
     "check_priors",
     "class_index",
-    "class_sizes",
     "class_weights",
     "cross_decided",
     "index_of",
@@ -47,6 +46,7 @@ __all__ = [
     "prior_probabilities",
     "regression_scores",
     "regression_units",
+    "stacked",
 ]
 
 LEFT_OUT = "leave-one-out scores of the training rows"
@@ -137,22 +137,11 @@ def index_of(labels: Array, classes: Array) -> Index:
     return index
 
 
-def class_sizes(targets: Targets) -> list[Float]:
-    """Training rows of each class, for each problem, whose class is known: the sum of their weights."""
-    n_classes, weights = len(targets.classes), targets.weights or [None] * len(targets.problems)
-    found = class_index(targets.kind, targets.classes, targets.labels)
-    return [
-        np.bincount(index[index >= 0], d, minlength=n_classes).astype(np.float64)
-        for index, d in zip(found, weights, strict=True)
-    ]
-
-
-def class_weights(targets: Targets) -> list[Float | None]:
+def class_weights(targets: Targets) -> list[Float] | None:
     """What a training row of each class counts on average, (classes,), for each problem; None where all count once."""
     if targets.weights is None:
-        return [None] * len(targets.problems)
-    counts = class_sizes(replace(targets, weights=None))
-    return [size / count for size, count in zip(class_sizes(targets), counts, strict=True)]
+        return None
+    return [size / count for size, count in zip(targets.sizes, replace(targets, weights=None).sizes, strict=True)]
 
 
 def regression_units(sizes: Sequence[Float], ridges: Sequence[float]) -> list[Float]:
@@ -171,7 +160,7 @@ def regression_scores(targets: Targets, dual: Float, inverses: Sequence[Float | 
     """
     n_classes, found = len(targets.classes), []
     indexes = class_index(targets.kind, targets.classes, targets.labels)
-    alphas, sizes = _parts(targets.kind, dual), class_sizes(targets)
+    alphas, sizes = _parts(targets.kind, dual), targets.sizes
     for k, (h, alpha, inverse, index) in enumerate(zip(targets.problems, alphas, inverses, indexes, strict=True)):
         alpha, index = alpha[index >= 0], index[index >= 0]
         d = None if targets.weights is None else targets.weights[k]
@@ -233,14 +222,15 @@ class Decider:
         """
         found, sharp, direct = [], [], []
         weights = [None] * len(scores) if weights is None else weights
-        units = [np.ones(part.shape[1]) for part in scores] if units is None else units
+        units = [np.ones(part.shape[-1]) for part in scores] if units is None else units
         for part, classes, q, d, unit in zip(scores, index, priors, weights, units, strict=True):
-            of_all = whitened(part, classes, len(q), d)
+            n_classes = q.shape[-1]
+            of_all = whitened(part, classes, n_classes, d)
             found.append(Discriminant.of_whitened(*of_all, q))
-            left_out = left_out_densities(part, classes, len(q), d, of_all)
-            a, b = weigh(left_out, directions(part / unit), classes, d)
+            left_out = left_out_densities(part, classes, n_classes, d, of_all)
+            a, b = weigh(left_out, directions(part / unit[..., None, :]), classes, d)
             sharp.append(a)
-            direct.append(b / unit)
+            direct.append(b[..., None] / unit)
         return cls(kind, tuple(found), np.array(priors), np.array(sharp), tuple(direct), learnt_on)
 
     def scaled(self, factors: Sequence[Float]) -> Decider:
@@ -254,25 +244,26 @@ class Decider:
         logits = self._logits(scores)
         if self.kind == "multiclass":
             return logits[0]
-        return np.stack([each[:, 1] - each[:, 0] for each in logits], axis=1)
+        return np.stack([each[..., 1] - each[..., 0] for each in logits], axis=-1)
 
     def probabilities(self, scores: Float) -> Float:
         """(rows, classes), of the second class of each task (rows, tasks)."""
-        found = [softmax(logits, axis=1) for logits in self._logits(scores)]
-        return np.stack([each[:, 1] for each in found], axis=1) if self.kind == "multilabel" else found[0]
+        found = [softmax(logits, axis=-1) for logits in self._logits(scores)]
+        return np.stack([each[..., 1] for each in found], axis=-1) if self.kind == "multilabel" else found[0]
 
     def coordinates(self, scores: Float) -> Float:
         """Discriminant coordinates of all problems side by side, (rows, r)."""
         parts = zip(self.discriminants, _parts(self.kind, scores), self.priors, strict=True)
-        return np.concatenate([one.coordinates(part, q) for one, part, q in parts], axis=1)
+        return np.concatenate([one.coordinates(part, q) for one, part, q in parts], axis=-1)
 
     def _logits(self, scores: Float) -> list[Float]:
         parts = _parts(self.kind, scores)
         logs = [one.log_densities(part) for one, part in zip(self.discriminants, parts, strict=True)]
+        sharpness, priors = self.sharpness[..., None, None], np.log(self.priors)[..., None, :]
         if self.direct is None:
-            return [t * (log + np.log(q)) for t, log, q in zip(self.sharpness, logs, self.priors, strict=True)]
-        own = [directions(part * b) for part, b in zip(parts, self.direct, strict=True)]
-        return [a * log + f + np.log(q) for a, log, f, q in zip(self.sharpness, logs, own, self.priors, strict=True)]
+            return [t * (log + q) for t, log, q in zip(sharpness, logs, priors, strict=True)]
+        own = [directions(part * b[..., None, :]) for part, b in zip(parts, self.direct, strict=True)]
+        return [a * log + f + q for a, log, f, q in zip(sharpness, logs, own, priors, strict=True)]
 
     # --- saving --------------------------------------------------------------------------------------------------
 
@@ -304,7 +295,7 @@ class Decider:
 
 def _parts(kind: str, scores: Float) -> list[Float]:
     """The scores of each problem."""
-    return [column[:, None] for column in scores.T] if kind == "multilabel" else [scores]
+    return [scores[..., [k]] for k in range(scores.shape[-1])] if kind == "multilabel" else [scores]
 
 
 def predicted_labels(kind: str, classes: Array, decision: Array) -> Array:
@@ -324,6 +315,8 @@ def predicted_labels(kind: str, classes: Array, decision: Array) -> Array:
 @dataclass(frozen=True, eq=False)
 class HeldOut:
     """The held-out rows of one fold.
+
+    Several machines that hold out the same rows decide together: see `stacked`.
 
     Parameters
     ----------
@@ -346,7 +339,7 @@ class HeldOut:
     index: Sequence[Index]
     rows: Index
     n_validation: int
-    by_class: Sequence[Float | None] | None = None
+    by_class: Sequence[Float] | None = None
     units: Sequence[Float] | None = None
 
     def take(self, chosen: npt.NDArray[np.bool_]) -> HeldOut:
@@ -356,7 +349,7 @@ class HeldOut:
         index = [one[chosen] for one in self.index]
         return replace(
             self,
-            scores=self.scores[chosen],
+            scores=self.scores[..., chosen, :],
             index=index,
             rows=self.rows[chosen],
             n_validation=int(np.count_nonzero(chosen)),
@@ -365,15 +358,14 @@ class HeldOut:
     def decider(self, kind: str, priors: Sequence[Float], learnt_on: str) -> Decider:
         """The rule that these rows teach, those whose class is known."""
         known = [index >= 0 for index in self.index]
-        parts = [part[k] for part, k in zip(_parts(kind, self.scores), known, strict=True)]
+        parts = [part[..., k, :] for part, k in zip(_parts(kind, self.scores), known, strict=True)]
         index = [index[k] for index, k in zip(self.index, known, strict=True)]
-        of_class = [None] * len(index) if self.by_class is None else self.by_class
-        weights = [None if d is None else d[i] for d, i in zip(of_class, index, strict=True)]
+        weights = None if self.by_class is None else [d[..., i] for d, i in zip(self.by_class, index, strict=True)]
         return Decider.learn(kind, parts, index, priors, learnt_on, weights, self.units)
 
     def enough_for(self, priors: Sequence[Float] | Float) -> bool:
         """Whether every class of every problem has the rows that a rule is learnt from."""
-        counts = [np.bincount(i[i >= 0], minlength=len(q)).min() for i, q in zip(self.index, priors, strict=True)]
+        counts = [np.bincount(i[i >= 0], minlength=q.shape[-1]).min() for i, q in zip(self.index, priors, strict=True)]
         return bool(min(counts) >= _FEWEST)
 
     @property
@@ -402,12 +394,15 @@ def cross_decided(kind: str, folds: Sequence[HeldOut], priors: Sequence[Sequence
         elif kind != "multiclass":
             decided = _shifted(kind, own, q, own.scores)
         else:
-            decided = np.empty((len(own.rows), len(q[0])))
+            decided = np.empty_like(own.scores)
             part = _fifths(own.index[0])
             for k in range(part.max() + 1):
-                decided[part == k] = _shifted(kind, own.take(part != k), q, own.scores[part == k])
-        tested = fold.scores[fold.n_validation :]
-        found.append(np.concatenate([decided, _shifted(kind, own, q, tested)]) if len(tested) else decided)
+                mine = part == k
+                decided[..., mine, :] = _shifted(kind, own.take(~mine), q, own.scores[..., mine, :])
+        tested = fold.scores[..., fold.n_validation :, :]
+        if tested.shape[-2]:
+            decided = np.concatenate([decided, _shifted(kind, own, q, tested)], axis=-2)
+        found.append(decided)
     return found
 
 
@@ -416,8 +411,27 @@ def joined(some: Sequence[HeldOut]) -> HeldOut:
     index = [np.concatenate(each) for each in zip(*(one.index for one in some), strict=True)]
     rows = np.concatenate([one.rows for one in some])
     return HeldOut(
-        np.concatenate([one.scores for one in some]), index, rows, len(rows), some[0].by_class, some[0].units
+        np.concatenate([one.scores for one in some], axis=-2), index, rows, len(rows), some[0].by_class, some[0].units
     )
+
+
+def stacked(some: Sequence[HeldOut]) -> HeldOut:
+    """The same rows with the scores of several machines, (machines, rows, columns)."""
+    return replace(
+        some[0],
+        scores=np.stack([one.scores for one in some]),
+        by_class=_by_problem([one.by_class for one in some]),
+        units=_by_problem([one.units for one in some]),
+    )
+
+
+def _by_problem(found: Sequence[Sequence[Float] | None]) -> list[Float] | None:
+    """Factors of each machine for each problem, as (machines, factors); None stands for ones where some are given."""
+    given = next((each for each in found if each is not None), None)
+    if given is None:
+        return None
+    ones = [np.ones_like(one) for one in given]
+    return [np.stack(each) for each in zip(*(ones if each is None else each for each in found), strict=True)]
 
 
 def _fifths(index: Index) -> Index:
@@ -437,6 +451,6 @@ def _shifted(kind: str, learnt: HeldOut, priors: Sequence[Float], scores: Float)
     decider = learnt.decider(kind, priors, SEARCHED)
     if kind == "multiclass":
         return decider.decision(scores)
-    low, high = decider.decision(np.zeros((1, scores.shape[1]))), decider.decision(np.ones((1, scores.shape[1])))
+    low, high = [decider.decision(np.full((1, scores.shape[-1]), value)) for value in (0.0, 1.0)]
     slope = high - low
     return np.where(slope > 0, scores + low / np.where(slope > 0, slope, 1.0), scores)

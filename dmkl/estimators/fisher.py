@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import xarray as xr
@@ -21,10 +21,10 @@ from dmkl.estimators.decisions import (
     Priors,
     check_priors,
     class_index,
-    class_sizes,
     cross_decided,
     regression_scores,
     regression_units,
+    stacked,
 )
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.norms import Constraints, KernelGroups, Prices, WeightRules
@@ -47,6 +47,8 @@ __all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Uniform"]
 
 OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None}
 """Parameters of the set of weights, with the values of a plain sum."""
+_TOGETHER = 2**19
+"""Bytes of scores that rules are learnt from at once: arrays as large lie in a processor's cache."""
 
 
 class FisherLearner(KernelLearner, abstract=True):
@@ -187,8 +189,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
 
     def _units(self, targets: Targets) -> list[Float]:
         """See `Calibrated._units`: into estimates g = P(k | x) − π_k."""
-        sizes = class_sizes(targets)
-        return regression_units(sizes, one_for_each("lam", self._ridges(), len(sizes)))
+        return regression_units(targets.sizes, one_for_each("lam", self._ridges(), len(targets.sizes)))
 
     @one_blas_thread
     def transform(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
@@ -218,16 +219,33 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         learnt_on = LEFT_OUT if honest else ""
         return Decider.learn(targets.kind, scores, index, priors, learnt_on, weights, units).scaled(units)
 
-    def _decided_held_out(self, folds: Sequence[HeldOut], targets: Sequence[Targets]) -> list[Float]:
-        comparable = [self._comparable(fold, each) for fold, each in zip(folds, targets, strict=True)]
-        priors = [self._priors(self._weighted(each)) for each in targets]
+    @classmethod
+    def _decided_held_out(
+        cls, models: Sequence[Self], held_out: Sequence[Sequence[HeldOut]], targets: Sequence[Targets]
+    ) -> list[list[Float]]:
+        n = max(1, _TOGETHER // sum(fold.scores.nbytes for fold in held_out[0]))
+        found = []
+        for k in range(0, len(models), n):
+            found += cls._decided_together(models[k : k + n], held_out[k : k + n], targets)
+        return found
+
+    @classmethod
+    def _decided_together(
+        cls, models: Sequence[Self], held_out: Sequence[Sequence[HeldOut]], targets: Sequence[Targets]
+    ) -> list[list[Float]]:
+        """See `_decided_held_out`: by rules that are learnt from the scores of all models at once."""
+        some, priors = [], []
+        for own, folds in zip(targets, zip(*held_out, strict=True), strict=True):
+            some.append(stacked([model._comparable(fold, own) for model, fold in zip(models, folds, strict=True)]))
+            of_models = [model._priors(model._weighted(own)) for model in models]
+            priors.append([np.stack(of_problem) for of_problem in zip(*of_models, strict=True)])
         decided: dict[int, Float] = {}
         # Folds that have learnt other classes say nothing of one another.
         for classes in {tuple(each.classes.tolist()) for each in targets}:
             mine = [f for f, each in enumerate(targets) if tuple(each.classes.tolist()) == classes]
-            found = cross_decided(targets[mine[0]].kind, [comparable[f] for f in mine], [priors[f] for f in mine])
+            found = cross_decided(targets[mine[0]].kind, [some[f] for f in mine], [priors[f] for f in mine])
             decided |= dict(zip(mine, found, strict=True))
-        return [decided[f] for f in range(len(folds))]
+        return [[decided[f][k] for f in range(len(targets))] for k in range(len(models))]
 
 
 class MKFDA(FisherClassifier):

@@ -31,6 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from dmkl.arrays import Float, Index
 
@@ -155,38 +156,40 @@ class Discriminant:
     @classmethod
     def of_whitened(cls, means: Float, white: Float, priors: Float) -> Discriminant:
         """The same from what `whitened` has found."""
-        between = np.sqrt(priors)[:, None] * ((means - priors @ means) @ white)
+        between = np.sqrt(priors)[..., None] * ((means - priors[..., None, :] @ means) @ white)
         _, _, turned = np.linalg.svd(between, full_matrices=False)
-        return cls(means, white @ turned.T[:, : len(means) - 1])
+        return cls(means, white @ turned.mT[..., : means.shape[-2] - 1])
 
     def scaled(self, factor: Float) -> Discriminant:
         """The same for scores s of which these are s·factor, column by column."""
-        return Discriminant(self.means / factor, self.scalings * factor[:, None])
+        return Discriminant(self.means / factor[..., None, :], self.scalings * factor[..., None])
 
     def coordinates(self, scores: Float, priors: Float) -> Float:
         """Discriminant coordinates, (rows, r), with the mean of the class means at zero."""
-        return np.asarray((scores - priors @ self.means) @ self.scalings)
+        return np.asarray((scores - priors[..., None, :] @ self.means) @ self.scalings)
 
     def log_densities(self, scores: Float) -> Float:
         """Log p(s | k), (rows, classes), up to what all classes share: Fisher's functions, linear in the scores."""
         rows, means = scores @ self.scalings, self.means @ self.scalings
-        return np.asarray(rows @ means.T - 0.5 * (means**2).sum(axis=1))
+        return np.asarray(rows @ means.mT - 0.5 * (means**2).sum(axis=-1)[..., None, :])
 
 
 def whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> tuple[Float, Float]:
     """Estimate class means (classes, columns), and B (columns, columns) with BᵀWB = I, W the covariance in classes."""
-    counted = np.eye(n_classes)[index]
-    if weights is not None:
-        counted *= weights[:, None]
-    sizes, d = counted.sum(axis=0), counted.sum(axis=1)[:, None]
-    means = (counted / sizes).T @ scores
-    mean, n = sizes / sizes.sum() @ means, sizes.sum()
-    inside = scores - means[index]
-    total = float((d * (scores - mean) ** 2).sum()) / n / scores.shape[1]
-    within = (d * inside).T @ inside / n
-    within.flat[:: len(within) + 1] += _RIDGE * total if total > 0 else 1.0
+    d = np.ones(len(index)) if weights is None else weights
+    counted = np.eye(n_classes)[:, index] * d[..., None, :]
+    sizes, n = counted.sum(axis=-1), d.sum(axis=-1)
+    means = (counted / sizes[..., None]) @ scores
+    shares = sizes / n[..., None]
+    inside = scores - means[..., index, :]
+    within = inside.mT @ ((d / n[..., None])[..., None] * inside)
+    diagonal = np.einsum("...cc->...c", within)
+    # The variance of all rows is that within classes and that between their means.
+    between = shares[..., None] * (means - shares[..., None, :] @ means) ** 2
+    total = (diagonal.sum(axis=-1) + between.sum(axis=(-2, -1))) / scores.shape[-1]
+    diagonal += np.where(total > 0, _RIDGE * total, 1.0)[..., None]
     values, vectors = np.linalg.eigh(within)
-    return means, vectors / np.sqrt(values)
+    return means, vectors / np.sqrt(values)[..., None, :]
 
 
 def left_out_densities(
@@ -205,25 +208,33 @@ def left_out_densities(
     """
     d = np.ones(len(index)) if weights is None else weights
     means, white = whitened(scores, index, n_classes, weights) if of_all is None else of_all
-    x, centers, rows = scores @ white, means @ white, np.arange(len(index))
-    r, total, own = x - centers[index], d.sum(), np.bincount(index, d, minlength=n_classes)[index]
-    alone = np.bincount(index, minlength=n_classes)[index] < 2
-    rest = np.where(alone, np.nan, own - d)
-    moved = r * (own / rest)[:, None]
-    squares = (x**2).sum(axis=1)[:, None] - 2.0 * x @ centers.T + (centers**2).sum(axis=1)
-    along = (r * x).sum(axis=1)[:, None] - r @ centers.T
-    squares[rows, index], along[rows, index] = (moved**2).sum(axis=1), (r * moved).sum(axis=1)
-    taken = d * own / rest / total
-    gained = taken / np.maximum(1.0 - taken * (r**2).sum(axis=1), _SINGULAR)
-    return np.asarray(-0.5 * ((total - d) / total)[:, None] * (squares + gained[:, None] * along**2))
+    # (columns, rows) and (classes, rows): sums over the shorter side run along memory.
+    x, centers, rows = white.mT @ scores.mT, means @ white, np.arange(len(index))
+    r = x - centers.mT[..., index]
+    total, own = d.sum(axis=-1)[..., None], (d @ np.eye(n_classes)[index])[..., index]
+    rest = np.where(np.bincount(index, minlength=n_classes)[index] < 2, np.nan, own - d)
+    moved, length = own / rest, (r**2).sum(axis=-2)
+    squares = centers @ x
+    squares *= -2.0
+    squares += (x**2).sum(axis=-2)[..., None, :]
+    squares += (centers**2).sum(axis=-1)[..., None]
+    along = (r * x).sum(axis=-2)[..., None, :] - centers @ r
+    squares[..., index, rows], along[..., index, rows] = moved**2 * length, moved * length
+    taken = d * moved / total
+    gained = taken / np.maximum(1.0 - taken * length, _SINGULAR)
+    along *= along
+    along *= gained[..., None, :]
+    squares += along
+    squares *= (-0.5 * (total - d) / total)[..., None, :]
+    return squares.mT
 
 
 def directions(scores: Float) -> Float:
     """f_k, (rows, classes): the scores themselves; of a single column, for two classes, −f and f."""
-    return np.hstack([-scores, scores]) if scores.shape[1] == 1 else scores
+    return np.concatenate([-scores, scores], axis=-1) if scores.shape[-1] == 1 else scores
 
 
-def weigh(densities: Float, scores: Float, index: Index, weights: Float | None = None) -> tuple[float, float]:
+def weigh(densities: Float, scores: Float, index: Index, weights: Float | None = None) -> tuple[Float, Float]:
     """Find a, b ≥ 0 for which softmax_k(log π_k + a L_k + b f_k) has the least log loss, π the shares of the classes.
 
     Where nothing is ever mistaken the loss falls for ever as a and b grow. So one row more is counted, which nothing is
@@ -241,65 +252,94 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     weights
         (rows,), how often they count; once where None.
     """
-    kept = np.isfinite(densities).all(axis=1)
+    *stack, n_rows, n_classes = densities.shape
+    # (machines, 2, classes, rows): sums over the classes, the shorter side, run along memory.
+    terms = np.stack([each.mT.reshape(-1, n_classes, n_rows) for each in (densities, scores)], axis=1)
+    d = np.ones(n_rows) if weights is None else weights
+    d = np.broadcast_to(d, (*stack, n_rows)).reshape(-1, n_rows)
+    shares = d @ np.eye(n_classes)[index] / d.sum(axis=1, keepdims=True)
+    kept = np.isfinite(terms[:, 0]).all(axis=(0, 1))
+    if not kept.all():  # the only row of a class, whatever the machine
+        terms, d, index = terms[..., kept], d[:, kept], index[kept]
     if not kept.any():
-        return 1.0, 0.0
-    d = np.ones(len(index)) if weights is None else weights
-    shares = np.bincount(index, d, minlength=densities.shape[1]) / d.sum()
-    index, d = index[kept], d[kept] / d[kept].sum()
+        return np.ones(stack), np.zeros(stack)
+    d = d / d.sum(axis=1, keepdims=True)
     one = 1.0 / len(index)
-    # (2, classes, rows): sums over the classes, the shorter side, run along memory.
-    terms = np.stack([np.ascontiguousarray(each[kept].T) for each in (densities, scores)])
-    terms -= terms.mean(axis=1, keepdims=True)
-    scale = np.sqrt((terms**2).mean(axis=(1, 2)))
+    terms -= terms.mean(axis=2, keepdims=True)
+    scale = np.sqrt((terms**2).mean(axis=(2, 3)))
     scale[scale == 0.0] = 1.0
-    terms /= scale[:, None, None]
-    flat, prior = terms.reshape(2, -1), np.log(shares)[:, None]
-    truth = (np.eye(len(shares))[:, index] + one * shares[:, None]) / (1.0 + one)
-    true = flat @ (d * truth).reshape(-1)
+    terms /= scale[..., None, None]
+    prior = np.log(shares)[..., None]
+    truth = (np.eye(n_classes)[:, index] + one * shares[..., None]) / (1.0 + one)
+    true = np.einsum("bjkn,bkn->bj", terms, truth * d[:, None])
 
-    def loss(coefficients: Float) -> tuple[float, Float, Float]:
-        """Log loss up to a constant, its slope and its curvature."""
-        logits = (coefficients @ flat).reshape(truth.shape) + prior
-        highest = logits.max(axis=0)
-        likely = np.exp(logits - highest)
-        total = likely.sum(axis=0)
-        likely *= d / total
-        each = terms * likely
-        means = each.sum(axis=1)
-        curvature = each.reshape(2, -1) @ flat.T - (means / d) @ means.T
-        return float(d @ (np.log(total) + highest) - coefficients @ true), means.sum(axis=1) - true, curvature
+    def loss(coefficients: Float, which: Index) -> tuple[Float, Float, Float]:
+        """Log loss up to a constant, its slope and its curvature, of some machines."""
+        mine, weight = (terms, d) if len(which) == len(terms) else (terms[which], d[which])
+        flat = mine.reshape(len(which), 2, -1)
+        likely = (coefficients[:, None] @ flat).reshape(mine[:, 0].shape)
+        likely += prior[which]
+        highest = likely.max(axis=1)
+        likely -= highest[:, None]
+        np.exp(likely, out=likely)
+        total = likely.sum(axis=1)
+        likely *= (weight / total)[:, None]
+        each = mine * likely[:, None]
+        means = each.sum(axis=2)
+        curvature = _products(each.reshape(flat.shape), flat) - _products(means / weight[:, None], means)
+        value = (weight * (np.log(total) + highest)).sum(axis=1) - (coefficients * true[which]).sum(axis=1)
+        return value, means.sum(axis=2) - true[which], curvature
 
-    a, b = _least(loss, np.ones(2), np.array([_LEAST, 0.0])) / scale
-    return float(a), float(b)
+    found = _least(loss, np.ones((len(terms), 2)), np.array([_LEAST, 0.0])) / scale
+    a, b = found.T.reshape(2, *stack)
+    return a, b
 
 
-def _least(function: Callable[[Float], tuple[float, Float, Float]], start: Float, low: Float) -> Float:
-    """Where a smooth convex function of a few variables, each above its bound, is least.
+def _least(function: Callable[[Float, Index], tuple[Float, Float, Float]], start: Float, low: Float) -> Float:
+    """Where smooth convex functions of a few variables, each above its bound, are least, (functions, variables).
 
     Newton's steps in the variables that are free, cut off at the bounds (Bertsekas: Projected Newton methods, SIAM
-    Journal on Control and Optimization 20, 1982).
+    Journal on Control and Optimization 20, 1982). All functions take them together, each until its own end.
+
+    Parameters
+    ----------
+    function
+        Values (n,), slopes (n, variables) and curvatures (n, variables, variables), at a point each, of those of some
+        positions.
     """
-    x = start
-    value, slope, curvature = function(x)
+    x, active = start, np.arange(len(start))
+    value, slope, curvature = function(x, active)
     for _ in range(_MOST_STEPS):
-        free = (x > low) | (slope < 0.0)
-        if not free.any():
+        step = _newton_step(slope[active], curvature[active], (x[active] > low) | (slope[active] < 0.0))
+        promised = (slope[active] * step).sum(axis=1)
+        going = promised > _NOTHING * (1.0 + np.abs(value[active]))  # less is what rounding hides
+        active, step = active[going], step[going]
+        if not len(active):
             break
-        values, vectors = np.linalg.eigh(curvature * free * free[:, None])
-        # Where terms are multiples of one another the curvature is singular along the direction that changes nothing.
-        kept = values > _SINGULAR * values[-1]
-        step = np.where(free, vectors[:, kept] @ (slope @ vectors[:, kept] / values[kept]), 0.0)
-        if slope @ step <= _NOTHING * (1.0 + abs(value)):  # what rounding hides
-            break
-        size = 1.0
-        while True:
-            trial = np.maximum(x - size * step, low)
-            there = function(trial)
-            if there[0] <= value - _ENOUGH * float(slope @ (x - trial)):
-                break
+        size, searching = 1.0, active
+        while len(searching) and size >= _SHORTEST:
+            trial = np.maximum(x[searching] - size * step, low)
+            there = function(trial, searching)
+            least = _ENOUGH * (slope[searching] * (x[searching] - trial)).sum(axis=1)
+            kept = there[0] <= value[searching] - least
+            for array, new in zip((x, value, slope, curvature), (trial, *there), strict=True):
+                array[searching[kept]] = new[kept]
+            searching, step = searching[~kept], step[~kept]
             size *= 0.5
-            if size < _SHORTEST:
-                return x
-        x, (value, slope, curvature) = trial, there
+        active = np.setdiff1d(active, searching)
     return x
+
+
+def _newton_step(slope: Float, curvature: Float, free: npt.NDArray[np.bool_]) -> Float:
+    """The steps down, (functions, variables), in the variables that are free."""
+    values, vectors = np.linalg.eigh(curvature * free[:, None] * free[..., None])
+    # Where terms are multiples of one another the curvature is singular along the direction that changes nothing.
+    kept = values > _SINGULAR * values[:, -1:]
+    along = np.einsum("bi,bij->bj", slope, vectors)
+    along = np.divide(along, values, out=np.zeros_like(along), where=kept)
+    return np.where(free, np.einsum("bij,bj->bi", vectors, along), 0.0)
+
+
+def _products(some: Float, others: Float) -> Float:
+    """Inner products of a few long rows with others."""
+    return np.asarray(np.vecdot(some[..., :, None, :], others[..., None, :, :]))

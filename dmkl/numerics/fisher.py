@@ -152,6 +152,15 @@ class Targets:
         """The targets of each regression problem as they were given, (m, 1)."""
         return tuple(h + mean for h, mean in zip(self.problems, self.means, strict=True))
 
+    @cached_property
+    def sizes(self) -> tuple[Float, ...]:
+        """Labeled samples of each class, (classes,), for each problem of classes: the sum of their weights."""
+        weights = self.weights or [None] * len(self.problems)
+        return tuple(
+            np.bincount(_class_of(h), d, minlength=len(self.classes)).astype(np.float64)
+            for h, d in zip(self.problems, weights, strict=True)
+        )
+
     def weighted(self, weights: Sequence[Float]) -> Targets:
         """The same where samples have weights d: H as of samples that are repeated d_i times.
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +46,6 @@ __all__ = [
     "fit_grid",
     "fit_grids",
     "grid_fits",
-    "models_of",
     "per_task",
     "working",
 ]
@@ -75,6 +75,11 @@ class Question:
         """Problems that choose for themselves."""
         return len(self.targets.problems)
 
+    @cached_property
+    def models(self) -> list[KernelLearner]:
+        """The estimator at each point of the grid."""
+        return [clone(self.estimator).set_params(**point) for point in points(self.grid)]
+
     @property
     def name_ends(self) -> list[str]:
         """What the names of scores end in, one for each measure: nothing for the one that decides."""
@@ -83,7 +88,7 @@ class Question:
     @property
     def by_class(self) -> list[str]:
         """Parameters of the grid that each class chooses for itself, by its own validation scores."""
-        allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in models_of(self)))
+        allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in self.models))
         return [
             name
             for name, values in self.grid.items()
@@ -94,12 +99,12 @@ class Question:
         """What is learnt from some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
 
-    def held_out(self, fold: int, scores: Float, targets: Targets) -> HeldOut:
-        """The scores of what a fold holds out, with the classes of its rows among those that the fold has learnt."""
+    def held_out(self, fold: int, scores: Sequence[Float], targets: Targets) -> list[HeldOut]:
+        """Some scores of what a fold holds out, each with the classes of its rows among those that the fold learnt."""
         parts = self.folds[fold]
         rows = np.concatenate([parts.validation, parts.test])
         index = class_index(targets.kind, targets.classes, self.labels[rows])
-        return HeldOut(scores.reshape(len(rows), -1), index, rows, len(parts.validation))
+        return [HeldOut(each.reshape(len(rows), -1), index, rows, len(parts.validation)) for each in scores]
 
 
 def ask(
@@ -299,11 +304,6 @@ def working(
             workspace.close()
 
 
-def models_of(question: Question) -> list[KernelLearner]:
-    """The estimator at each point of the grid."""
-    return [clone(question.estimator).set_params(**point) for point in points(question.grid)]
-
-
 def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kernels: Index | None = None) -> list[Fit]:
     """The rows of a plan: every point of the grid on every fold, fold by fold.
 
@@ -314,7 +314,7 @@ def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kern
     kernels
         Positions of the kernels that may have weight; all where None.
     """
-    models = models_of(question)
+    models = question.models
     targets = [question.targets_of(fold.train) for fold in question.folds] if targets is None else targets
     fits = []
     for fold, learnt in zip(question.folds, targets, strict=True):
@@ -350,13 +350,17 @@ def decided(question: Question, found: GridFits) -> dict[tuple[int, int], Float]
     """What labels of the held-out rows are read from, of each (point, fold), by rules from rows of these folds."""
     if question.targets.kind == "regression":
         return found.decisions
-    result: dict[tuple[int, int], Float] = {}
-    for g, point in enumerate(points(question.grid)):
-        model = clone(question.estimator).set_params(**point)
-        kept = [question.held_out(f, found.decisions[g, f], targets) for f, targets in enumerate(found.targets)]
-        for f, rows in enumerate(model._decided_held_out(kept, found.targets)):
-            result[g, f] = rows.reshape(found.decisions[g, f].shape)
-    return result
+    models = question.models
+    of_folds = [
+        question.held_out(f, [found.decisions[g, f] for g in range(len(models))], targets)
+        for f, targets in enumerate(found.targets)
+    ]
+    decisions = type(models[0])._decided_held_out(models, list(zip(*of_folds, strict=True)), found.targets)
+    return {
+        (g, f): rows.reshape(found.decisions[g, f].shape)
+        for g, of_point in enumerate(decisions)
+        for f, rows in enumerate(of_point)
+    }
 
 
 def _put(result: GridFits, place: tuple[int, int], found: FitOutcome) -> None:

@@ -68,7 +68,8 @@ def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fol
         scores = np.stack([column[:, k] for k, column in enumerate(columns)], axis=1)
     else:
         scores = scores_of()
-    return question.held_out(fold, scores, grid.targets[fold]).validation
+    (held_out,) = question.held_out(fold, [scores], grid.targets[fold])
+    return held_out.validation
 
 
 def chosen_fit(

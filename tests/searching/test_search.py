@@ -135,7 +135,7 @@ def decided(learner, held_out_scores, folds, y, by=0.0):
         targets.append(encode_targets(y[fold[0]], len(fold[0])))
         index = class_index(targets[-1].kind, targets[-1].classes, y[rows])
         held_out.append(HeldOut(scores, index, rows, len(fold[1])))
-    found = learner._decided_held_out(held_out, targets)
+    (found,) = learner._decided_held_out([learner], [held_out], targets)
     return [each[:, 0] if own.kind == "binary" else each for each, own in zip(found, targets, strict=True)]
 
 
