@@ -180,6 +180,9 @@ class Decider:
     probabilities, log p the functions of `Discriminant`, and a and b are those of `dmkl.numerics.discriminant.weigh`.
     The decision is the class of the largest. Of two classes with one score s the last term is −bs and bs.
 
+    Rules of several machines can be one decider, learnt from scores (machines, rows, columns): it decides about such
+    scores, and its numbers have that axis behind the one of the problems. It is not saved.
+
     Parameters
     ----------
     kind
@@ -295,7 +298,7 @@ class Decider:
 
 def _parts(kind: str, scores: Float) -> list[Float]:
     """The scores of each problem."""
-    return [scores[..., [k]] for k in range(scores.shape[-1])] if kind == "multilabel" else [scores]
+    return [scores[..., k : k + 1] for k in range(scores.shape[-1])] if kind == "multilabel" else [scores]
 
 
 def predicted_labels(kind: str, classes: Array, decision: Array) -> Array:
@@ -316,12 +319,11 @@ def predicted_labels(kind: str, classes: Array, decision: Array) -> Array:
 class HeldOut:
     """The held-out rows of one fold.
 
-    Several machines that hold out the same rows decide together: see `stacked`.
-
     Parameters
     ----------
     scores
-        (rows, columns), comparable between folds: g for regression scores.
+        (rows, columns), comparable between folds: g for regression scores. With those of several machines `stacked` in
+        front all of them decide together, each by rules of its own, and numbers for each problem may have that axis.
     index
         The class of each row, for each problem.
     rows

@@ -47,7 +47,7 @@ __all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Uniform"]
 
 OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None}
 """Parameters of the set of weights, with the values of a plain sum."""
-_TOGETHER = 2**19
+_TOGETHER = 2**20
 """Bytes of scores that rules are learnt from at once: arrays as large lie in a processor's cache."""
 
 
@@ -223,7 +223,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     def _decided_held_out(
         cls, models: Sequence[Self], held_out: Sequence[Sequence[HeldOut]], targets: Sequence[Targets]
     ) -> list[list[Float]]:
-        n = max(1, _TOGETHER // sum(fold.scores.nbytes for fold in held_out[0]))
+        n = max(1, _TOGETHER // max(1, sum(fold.scores.nbytes for fold in held_out[0])))
         found = []
         for k in range(0, len(models), n):
             found += cls._decided_together(models[k : k + n], held_out[k : k + n], targets)

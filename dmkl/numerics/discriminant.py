@@ -244,7 +244,7 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     Parameters
     ----------
     densities
-        L, (rows, classes), of `left_out_densities`; rows of NaN are left out.
+        L, (rows, classes), of `left_out_densities`; rows of NaN are left out, for all machines alike.
     scores
         f, (rows, classes), of `directions`: of rows that the machine was not trained on.
     index
@@ -259,7 +259,7 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     d = np.broadcast_to(d, (*stack, n_rows)).reshape(-1, n_rows)
     shares = d @ np.eye(n_classes)[index] / d.sum(axis=1, keepdims=True)
     kept = np.isfinite(terms[:, 0]).all(axis=(0, 1))
-    if not kept.all():  # the only row of a class, whatever the machine
+    if not kept.all():
         terms, d, index = terms[..., kept], d[:, kept], index[kept]
     if not kept.any():
         return np.ones(stack), np.zeros(stack)
@@ -326,7 +326,8 @@ def _least(function: Callable[[Float, Index], tuple[Float, Float, Float]], start
                 array[searching[kept]] = new[kept]
             searching, step = searching[~kept], step[~kept]
             size *= 0.5
-        active = np.setdiff1d(active, searching)
+        if len(searching):
+            active = np.setdiff1d(active, searching)
     return x
 
 

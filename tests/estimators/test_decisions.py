@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -14,6 +16,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.estimators import fisher
 from dmkl.estimators.decisions import (
     GIVEN,
     LEFT_OUT,
@@ -23,8 +26,10 @@ from dmkl.estimators.decisions import (
     NotCalibratedError,
     cross_decided,
     joined,
+    stacked,
 )
 from dmkl.numerics.discriminant import directions, weigh
+from dmkl.numerics.fisher import encode_targets
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 SIZES = {"binary": (90, 15), "multiclass": (60, 30, 10)}
@@ -296,6 +301,70 @@ def test_rows_that_another_fold_tests_on_do_not_decide_about_them():
     shared = HeldOut(second.scores, second.index, first.rows, second.n_validation)
     alone = cross_decided("multiclass", [first], [q])[0]
     np.testing.assert_allclose(cross_decided("multiclass", [first, shared], [q, q])[0], alone)
+
+
+def held_out_rows(rng, kind, n_folds, n_models, own=False):
+    """Of several models the scores of the same rows, a third of them for testing; of `own` weights and units."""
+    shares, n_problems = [0.7, 0.3], 3 if kind == "multilabel" else 1
+    if kind == "multiclass":
+        shares = [0.6, 0.3, 0.1]
+    n_classes = len(shares)
+    found = [[] for _ in range(n_models)]
+    for f in range(n_folds):
+        n = 60 + f
+        index = [rng.choice(n_classes, n, p=shares) for _ in range(n_problems)]
+        truth = np.eye(3)[index[0]] if kind == "multiclass" else np.stack(index, axis=1)
+        if kind == "multilabel":
+            index[1][:7] = -1
+        rows = 50 * f + np.arange(n)  # some of which the next fold holds out too
+        for k, models in enumerate(found):
+            scores = (0.5 * k * truth + rng.standard_normal(truth.shape)) * 10.0 ** (k - 2)
+            held_out = HeldOut(scores, index, rows, 40)
+            if own and k:
+                by_class = [rng.uniform(0.5, 2.0, n_classes) for _ in range(n_problems)]
+                units = np.split(rng.uniform(0.5, 2.0, truth.shape[1]), n_problems)
+                held_out = replace(held_out, by_class=by_class, units=units)
+            models.append(held_out)
+    priors = [[[rng.dirichlet(np.full(n_classes, 9.0)) for _ in range(n_problems)] for _ in found[0]] for _ in found]
+    return found, priors
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("n_folds", [1, 3])
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
+def test_models_decided_about_together_are_decided_about_one_by_one(kind, n_folds, own):
+    """Also where some classes and units count as they do and others by themselves."""
+    models, priors = held_out_rows(np.random.default_rng(9), kind, n_folds, 5, own)
+    folds = [stacked(each) for each in zip(*models, strict=True)]
+    q = [[np.stack(each) for each in zip(*of_models, strict=True)] for of_models in zip(*priors, strict=True)]
+    together = cross_decided(kind, folds, q)
+    for k, (alone, of_model) in enumerate(zip(models, priors, strict=True)):
+        for found, expected in zip(together, cross_decided(kind, alone, of_model), strict=True):
+            np.testing.assert_allclose(found[k], expected, rtol=1e-10, atol=1e-10 * np.abs(expected).max())
+    probabilities = joined(folds).decider(kind, q[0], SEARCHED).probabilities(folds[0].scores)
+    for k, alone in enumerate(models):
+        expected = joined(alone).decider(kind, priors[k][0], SEARCHED).probabilities(alone[0].scores)
+        np.testing.assert_allclose(probabilities[k], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("together", [1, 2**13, 2**30])
+def test_points_of_all_parameters_are_decided_about_one_by_one(monkeypatch, together):
+    """Whatever their ridges, weights of classes and priors, and however many are taken at once."""
+    monkeypatch.setattr(fisher, "_TOGETHER", together)
+    models = [
+        dmkl.MKFDA(lam=lam, class_weight=weight, priors=priors)
+        for lam in (1e-4, 1.0)
+        for weight in (None, "balanced", {1: 3.0})
+        for priors in (None, "uniform", [0.2, 0.3, 0.5])
+    ]
+    held_out, _ = held_out_rows(np.random.default_rng(10), "multiclass", 3, len(models))
+    labels = np.repeat([0, 1, 2], (50, 30, 20))
+    targets = [encode_targets(labels[f:], len(labels) - f) for f in range(3)]
+    found = dmkl.MKFDA._decided_held_out(models, held_out, targets)
+    for k, model in enumerate(models):
+        (expected,) = dmkl.MKFDA._decided_held_out([model], held_out[k : k + 1], targets)
+        for ours, theirs in zip(found[k], expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10 * np.abs(theirs).max())
 
 
 def test_two_classes_keep_their_order():

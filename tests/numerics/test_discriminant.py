@@ -161,6 +161,59 @@ def test_what_was_whitened_before_gives_the_same():
     np.testing.assert_array_equal(left_out_densities(scores, index, 3, d, of_all), left_out)
 
 
+def sum_of_the_others(scores):
+    """Scores of which one follows from the others, and one is there twice."""
+    return np.concatenate([scores, -scores.sum(axis=-1, keepdims=True), scores[..., :1]], axis=-1)
+
+
+@pytest.mark.parametrize("counted", ["once", "alike", "by machine"])
+@pytest.mark.parametrize(
+    ("sizes", "columns", "change"),
+    [
+        ((60, 9, 25), 3, None),
+        ((40, 30, 2), 3, None),
+        ((40, 30, 1), 3, None),  # whose only row cannot be left out
+        ((25, 12), 1, None),
+        ((25, 1), 1, None),
+        ((20, 12, 15, 9, 30), 2, None),  # of fewer dimensions than classes tell apart
+        ((20, 15, 25), 2, sum_of_the_others),
+    ],
+)
+def test_rules_learnt_together_are_those_learnt_one_by_one(sizes, columns, change, counted):
+    """Of machines whose scores differ in size and in what they tell, some of them nothing."""
+    rng = np.random.default_rng(8)
+    n, n_machines = len(sizes), 7
+    (plain, index), means = sample(sizes, columns), rng.standard_normal((n, columns))
+    noise = rng.standard_normal((n_machines, len(index), columns))
+    told = np.array([0.0, 0.1, 0.3, 1.0, 3.0, 30.0, 0.0])[:, None, None]
+    scores = (told * means[index] + noise) * 10.0 ** np.arange(-3, 4)[:, None, None]
+    scores[-1] = 0.0
+    scores[0] = plain
+    scores = scores if change is None else change(scores)
+    q = rng.dirichlet(np.full(n, 5.0), n_machines)
+    weights = {
+        "once": [None] * n_machines,
+        "alike": [rng.uniform(0.5, 2.0, len(index))] * n_machines,
+        "by machine": rng.uniform(0.5, 2.0, (n_machines, len(index))),
+    }[counted]
+    d = weights if counted == "by machine" else weights[0]
+
+    def learnt(scores, q, d):
+        """Log densities, those without each row, and the weights of both rules."""
+        of_all = whitened(scores, index, n, d)
+        left_out = left_out_densities(scores, index, n, d, of_all)
+        own = np.concatenate([scores] * n, axis=-1)[..., :n] if n > 2 else directions(scores)
+        densities = Discriminant.of_whitened(*of_all, q).log_densities(scores)
+        return densities, left_out, *weigh(left_out, own, index, d)
+
+    together = learnt(scores, q, d)
+    assert [each.shape for each in together] == [(n_machines, len(index), n)] * 2 + [(n_machines,)] * 2
+    for k in range(n_machines):
+        alone = learnt(scores[k], q[k], weights[k])
+        for found, expected in zip(together, alone, strict=True):
+            np.testing.assert_allclose(found[k], expected, rtol=1e-10, atol=1e-10 * np.nanmax(np.abs(expected)))
+
+
 def test_the_only_row_of_a_class_cannot_be_left_out():
     scores, index = sample((9, 12, 1), 2)
     found = left_out_densities(scores, index, 3)
