@@ -16,7 +16,7 @@ from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Answers, Fit, Plan
 from dmkl.searching.choice import Choice
 from dmkl.searching.dataset import as_dataset
-from dmkl.searching.fits import GridFits, Question, as_grid_fits, grid_fits, models_of, working
+from dmkl.searching.fits import GridFits, Question, as_grid_fits, grid_fits, working
 from dmkl.searching.grid import points
 
 __all__ = [
@@ -148,8 +148,8 @@ class _Rows:
 
     def _known(self, question: Question, plain: Question) -> list[int] | None:
         """Rows of the search that are those of the sum already, as where its grid holds p = ∞; None if any is not."""
-        texts = [(type(model), model._parameter_texts(question.K.names)) for model in models_of(question)]
-        wanted = [(type(model), model._parameter_texts(question.K.names)) for model in models_of(plain)]
+        texts = [(type(model), model._parameter_texts(question.K.names)) for model in question.models]
+        wanted = [(type(model), model._parameter_texts(question.K.names)) for model in plain.models]
         if not all(one in texts for one in wanted):
             return None
         places = [texts.index(one) for one in wanted]

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +46,6 @@ __all__ = [
     "fit_grid",
     "fit_grids",
     "grid_fits",
-    "models_of",
     "per_task",
     "working",
 ]
@@ -80,10 +80,15 @@ class Question:
         """What the names of scores end in, one for each measure: nothing for the one that decides."""
         return ["" if k == 0 else f"_{name}" for k, name in enumerate(self.metrics)]
 
-    @property
+    @cached_property
+    def models(self) -> list[KernelLearner]:
+        """The estimator at each point of the grid."""
+        return [clone(self.estimator).set_params(**point) for point in points(self.grid)]
+
+    @cached_property
     def by_class(self) -> list[str]:
         """Parameters of the grid that each class chooses for itself, by its own validation scores."""
-        allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in models_of(self)))
+        allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in self.models))
         return [
             name
             for name, values in self.grid.items()
@@ -299,11 +304,6 @@ def working(
             workspace.close()
 
 
-def models_of(question: Question) -> list[KernelLearner]:
-    """The estimator at each point of the grid."""
-    return [clone(question.estimator).set_params(**point) for point in points(question.grid)]
-
-
 def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kernels: Index | None = None) -> list[Fit]:
     """The rows of a plan: every point of the grid on every fold, fold by fold.
 
@@ -314,13 +314,12 @@ def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kern
     kernels
         Positions of the kernels that may have weight; all where None.
     """
-    models = models_of(question)
     targets = [question.targets_of(fold.train) for fold in question.folds] if targets is None else targets
     fits = []
     for fold, learnt in zip(question.folds, targets, strict=True):
         held_out = np.concatenate([fold.validation, fold.test])
-        some = Fit(models[0], fold.train, learnt, question.tasks, held_out, kernels, title=f"{fold.title}: ")
-        fits += [replace(some, learner=model) for model in models]
+        some = Fit(question.models[0], fold.train, learnt, question.tasks, held_out, kernels, title=f"{fold.title}: ")
+        fits += [replace(some, learner=model) for model in question.models]
     return fits
 
 
