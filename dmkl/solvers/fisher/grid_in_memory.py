@@ -4,8 +4,7 @@ With K(β) factored for each weighting that is tried, α and the slopes q are ex
 Targets go through the grid together: their K(β), and their q_j = tr(K_j Σ_k α_kα_kᵀ)/4λ, are products of one matrix
 with the kernels as its rows, which costs a tenth of the products K_jα. The curvature, which needs these, is that of one
 target for all to begin with, in units of their slopes (targets that are permuted labels are much alike), and becomes
-their own by the slopes at the weightings that are tried, which cost nothing more. Of many targets a few go ahead, and
-how far they end from where they began is how far the others begin from there.
+their own by the slopes at the weightings that are tried, which cost nothing more.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ _NO_FALL = 1e-8
 """Share of the fall of the slopes that the curvature foretells, below which what is seen is rounding."""
 _SHORTER = 0.3
 """What is left of a step that did not raise S."""
-_AHEAD = 4
-"""Targets that go ahead."""
 _SMALL = 0.05
 """Share of S that the kernels make below which slopes change so little with the weights that a model of them holds from
 one norm to the next."""
@@ -213,7 +210,7 @@ def solve_grid(
                 solved, curvature = _solve_point(stack, targets, starts, limits, curvature)
             else:
                 starts = np.stack([_start(mine, p, lam, larger, before, stack.n) for mine in found])
-                solved = _solve_after_some(stack, targets, starts, limits)
+                solved, curvature = _solve_point(stack, targets, starts, limits)
             stack.score(solved)
             for mine, one in zip(found, solved, strict=True):
                 one.alpha = one.alpha if duals else None
@@ -251,31 +248,16 @@ class _Limits(NamedTuple):
     max_steps: int
 
 
-def _solve_after_some(stack: _Stack, targets: Sequence[Float], starts: Float, limits: _Limits) -> list[Solved]:
-    """One point of all targets, some of which go ahead where there are many."""
-    if len(targets) <= 2 * _AHEAD or np.isinf(limits.p):
-        return _solve_point(stack, targets, starts, limits)[0]
-    first, curvature = _solve_point(stack, targets[:_AHEAD], starts[:_AHEAD], limits)
-    rest = starts[_AHEAD:]
-    if limits.p > 1:
-        began, ended = _logs(starts[:_AHEAD]), _logs(np.stack([one.beta for one in first]))
-        logs = _logs(rest) + np.mean(ended - began, axis=0)
-        rest = np.stack([onto_sphere(beta, limits.p) for beta in np.exp(logs - logs.max(axis=1, keepdims=True))])
-    like = None if curvature is None else (first[0], curvature[0])
-    return first + _solve_point(stack, targets[_AHEAD:], rest, limits, like=like)[0]
-
-
 def _solve_point(
     stack: _Stack,
     targets: Sequence[Float],
     starts: Float,
     limits: _Limits,
     curvature: Float | None = None,
-    like: tuple[Solved, Float] | None = None,
 ) -> tuple[list[Solved], Float | None]:
-    """One point of all targets, each by quasi-Newton steps with shortening, from its start; and the curvature of each.
+    """One point of all targets, each by quasi-Newton steps with shortening, from its start.
 
-    The curvature is made where it is needed and not given: of that of another target, where there is one.
+    And the curvature of each, which is made, where it is needed and not given, of that of the first that needs it.
     """
     p, lam, tol, max_steps = limits
     best = stack.evaluate(starts, targets, lam, p, tol)
@@ -286,8 +268,7 @@ def _solve_point(
             break
         if curvature is None:
             one = best[left[0]]
-            known = like or (one, stack.curvature(one.beta, targets[left[0]], lam))
-            curvature = _alike(best, known[1], known[0])
+            curvature = _alike(best, stack.curvature(one.beta, targets[left[0]], lam), one)
         if moved := [t for t in rose if t in left]:
             aims[moved] = _aims([best[t] for t in moved], curvature[moved], p)
         tried = np.stack([_between(best[t].beta, aims[t], shares[t], p) for t in left])
