@@ -35,7 +35,7 @@ from dmkl.solvers.outcome import Outcome, Round
 from dmkl.solvers.requests import Solver
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["run"]
+__all__ = ["least_lam", "run"]
 
 
 def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
@@ -100,6 +100,13 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         for parts in zip(sets, outcomes, scores, prepared, solvers, strict=True)
     ]
     return Answers(found, tally)
+
+
+def least_lam(plan: Plan) -> float:
+    """The least λ that the stored precision resolves on all training sets of a plan; one pass for their statistics."""
+    with _open(None) as space, looking_for_damage(plan.K.view):
+        sets, _, _ = _training_sets(plan.K, plan.fits, space, Tally())
+    return max(data.fit.learner._least_lam(training.square) for data in sets for training in data.trainings)
 
 
 @contextmanager
