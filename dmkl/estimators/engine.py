@@ -35,7 +35,7 @@ from dmkl.solvers.outcome import Outcome, Round
 from dmkl.solvers.requests import Solver
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["run"]
+__all__ = ["least_lam", "run"]
 
 
 def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
@@ -59,8 +59,10 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     MemoryBudgetError
         If a solver that was asked for does not fit the budget.
     """
+    # Rows share learners and targets by the thousand.
+    for learner in {id(fit.learner): fit.learner for fit in plan.fits}.values():
+        learner._check_parameters()
     for fit in plan.fits:
-        fit.learner._check_parameters()
         fit.learner._check_data(plan.K, fit.targets)
         if fit.sample_weight is not None:
             fit.learner._check_weights()
@@ -98,6 +100,13 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         for parts in zip(sets, outcomes, scores, prepared, solvers, strict=True)
     ]
     return Answers(found, tally)
+
+
+def least_lam(plan: Plan) -> float:
+    """The least λ that the stored precision resolves on all training sets of a plan; one pass for their statistics."""
+    with _open(None) as space, looking_for_damage(plan.K.view):
+        sets, _, _ = _training_sets(plan.K, plan.fits, space, Tally())
+    return max(data.fit.learner._least_lam(training.square) for data in sets for training in data.trainings)
 
 
 @contextmanager
@@ -144,6 +153,15 @@ def _training_sets(
     titles: list[str] = []
     problems: dict[Hashable, Problems] = {}
     learnt: list[Problems] = []
+    parts: dict[tuple[int, int, int], KernelSet] = {}
+
+    def part_of(source: KernelSet, rows: Index, cols: Index) -> KernelSet:
+        # Rows of a plan share these arrays, by the thousand.
+        key = (id(source), id(rows), id(cols))
+        if key not in parts:
+            parts[key] = _part(source, rows, cols)
+        return parts[key]
+
     for fit in fits:
         source = sources.setdefault(type(fit.learner), fit.learner._source(K))
         mine = _problems(fit, problems)
@@ -171,7 +189,7 @@ def _training_sets(
     found = []
     for fit, own, places_of in zip(fits, learnt, owners, strict=True):
         source = sources[type(fit.learner)]
-        kernels, new = _part(source, fit.train, fit.train), _part(source, fit.held_out, fit.train)
+        kernels, new = part_of(source, fit.train, fit.train), part_of(source, fit.held_out, fit.train)
         found.append(TrainingSet(kernels, new, tuple(trainings[place] for place in places_of), own, fit, K.names))
     return found, trainings, statistics
 

@@ -34,8 +34,9 @@ from dmkl.estimators.weights import ClassWeight, counts
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.passes.blas import one_blas_thread
+from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
-from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver
+from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver, least_lam
 from dmkl.solvers.fisher.solver import SolverName
 from dmkl.solvers.jobs import Job
 from dmkl.solvers.weight_sets.base import WeightSet
@@ -130,6 +131,10 @@ class FisherLearner(KernelLearner, abstract=True):
         if found is None:
             return targets
         return targets.weighted([d if rows is None else d[rows] for d, rows in zip(found, targets.rows, strict=True)])
+
+    def _least_lam(self, lens: Lens) -> float:
+        """See `Learner._least_lam`."""
+        return least_lam(lens)
 
     def _method(self) -> FisherMethod:
         return FisherMethod(self.solver, self._options())

@@ -27,6 +27,7 @@ from dmkl.numerics.fisher import Targets, with_unknown
 from dmkl.numerics.fitted import Weighing
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.blas import one_blas_thread
+from dmkl.passes.view import Lens
 from dmkl.solvers.jobs import Job, Method, SideBySide
 from dmkl.stores import Kernels, as_kernel_set
 from dmkl.variables import describe
@@ -108,6 +109,10 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         if not self._TAKES_WEIGHTS:
             msg = f"{type(self).__name__} does not weigh samples; leave sample_weight out"
             raise InputError(msg)
+
+    def _least_lam(self, lens: Lens) -> float:
+        """See `Learner._least_lam`."""
+        return 0.0
 
     def _of_plain_sum(self) -> KernelLearner | None:
         """The same learner on the sum of all kernels, of which none weighs more; None where there is no such."""

@@ -17,6 +17,7 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.estimators.problems import DecisionRule, Multiclass, Problems
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
+from dmkl.passes.view import Lens
 from dmkl.solvers.driver import Tally
 from dmkl.solvers.jobs import Job, Method, Training
 from dmkl.solvers.outcome import Outcome
@@ -279,6 +280,9 @@ class Learner(Protocol):
 
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         """The independent problems."""
+
+    def _least_lam(self, lens: Lens) -> float:
+        """The least λ that the stored precision of kernels resolves, for learners that have one; 0 for others."""
 
     def _preparation(self, data: TrainingSet) -> Preparation | None:
         """What fits on this training set have in common."""

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
 
+from dmkl import progress
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import HeldOut, class_index
-from dmkl.estimators.engine import run
+from dmkl.estimators.engine import least_lam, run
 from dmkl.estimators.given import labeled_targets
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
@@ -28,7 +29,7 @@ from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
 from dmkl.searching.folds import Fold, OuterFold
-from dmkl.searching.grid import as_grid, points
+from dmkl.searching.grid import LAM_TRACE, as_grid, points
 from dmkl.searching.scoring import Metric, as_metrics
 from dmkl.solvers.outcome import Round, worst
 from dmkl.solvers.workspace import Workspace, state_folder
@@ -54,6 +55,8 @@ __all__ = [
 Made = TypeVar("Made", bound=Fold | OuterFold)
 OF_TASKS = ("p", "lam", "C")
 """Parameters of which each task of one model may have its own."""
+_FEW = 4096
+"""Samples beyond which single precision resolves every λ of the papers, unless a few are far larger than the rest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,17 +78,17 @@ class Question:
         """Problems that choose for themselves."""
         return len(self.targets.problems)
 
-    @cached_property
-    def models(self) -> list[KernelLearner]:
-        """The estimator at each point of the grid."""
-        return [clone(self.estimator).set_params(**point) for point in points(self.grid)]
-
     @property
     def name_ends(self) -> list[str]:
         """What the names of scores end in, one for each measure: nothing for the one that decides."""
         return ["" if k == 0 else f"_{name}" for k, name in enumerate(self.metrics)]
 
-    @property
+    @cached_property
+    def models(self) -> list[KernelLearner]:
+        """The estimator at each point of the grid."""
+        return [clone(self.estimator).set_params(**point) for point in points(self.grid)]
+
+    @cached_property
     def by_class(self) -> list[str]:
         """Parameters of the grid that each class chooses for itself, by its own validation scores."""
         allowed = set.intersection(*(set(model._of_classes(self.targets.kind)) for model in self.models))
@@ -144,7 +147,27 @@ def ask(
         what, estimator, K, y, fold, scoring=scoring, groups=groups, unknown=unknown, grid_of=grid_of
     )
     _check_tasks(question, what, refit=refit)
-    return question, folds
+    return _resolved(question), folds
+
+
+def _resolved(question: Question) -> Question:
+    """Of the papers' λ those that the stored precision resolves: on few samples it may not be all.
+
+    That is known after a pass, which is made where samples are few and precision is low.
+    """
+    lams = question.grid.get("lam")
+    if lams != LAM_TRACE or question.K.dtype == np.float64 or question.K.shape[1] > _FEW:
+        return question
+    n_points = len(points(question.grid))
+    least = least_lam(Plan(question.K, grid_fits(question)[::n_points], duals=False))
+    resolved = tuple(lam for lam in lams if lam >= least)
+    if resolved == lams:
+        return question
+    left_out = ", ".join(f"{lam:g}" for lam in lams if lam < least)
+    progress.current().note(
+        f"lam {left_out} left out: on {question.K.shape[1]} samples {question.K.dtype} resolves λ from {least:.1e} on"
+    )
+    return replace(question, grid=question.grid | {"lam": resolved})
 
 
 def ask_once(
@@ -314,13 +337,12 @@ def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kern
     kernels
         Positions of the kernels that may have weight; all where None.
     """
-    models = question.models
     targets = [question.targets_of(fold.train) for fold in question.folds] if targets is None else targets
     fits = []
     for fold, learnt in zip(question.folds, targets, strict=True):
         held_out = np.concatenate([fold.validation, fold.test])
-        some = Fit(models[0], fold.train, learnt, question.tasks, held_out, kernels, title=f"{fold.title}: ")
-        fits += [replace(some, learner=model) for model in models]
+        some = Fit(question.models[0], fold.train, learnt, question.tasks, held_out, kernels, title=f"{fold.title}: ")
+        fits += [replace(some, learner=model) for model in question.models]
     return fits
 
 

@@ -19,7 +19,7 @@ P_VALUES = (1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np
 """The twelve norms of the papers, with ∞ for their 10⁶ (JMLR Section 3.3, CVPR Section 4.1)."""
 
 LAM_TRACE = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
-"""λ for kernels of unit trace (CVPR Section 4.1), all of them however few the samples.
+"""λ for kernels of unit trace (CVPR Section 4.1); on few samples those of them that the stored precision resolves.
 
 Without the smallest a small search is quicker, and worse where labels have no noise (`pipelines/small_ridges.py`).
 """

@@ -10,6 +10,7 @@ import pytest
 from dask.base import tokenize
 from helpers.references import Counting, dense_view, digits, in_memory, over
 from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score
 from sklearn.model_selection import KFold, RepeatedStratifiedKFold, StratifiedGroupKFold, StratifiedKFold
@@ -18,6 +19,7 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import HeldOut, class_index
 from dmkl.numerics.fisher import encode_targets
+from dmkl.searching.grid import LAM_TRACE
 from dmkl.solvers.workspace import Workspace
 
 TIGHT = 1e-7
@@ -264,6 +266,22 @@ def test_the_papers_grid_by_default():
 
 
 # --- what a search reads ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", [np.float32, np.float64])
+def test_the_papers_grid_where_precision_does_not_resolve_all_of_it(tmp_path, stored):
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    x = rng.standard_normal((60, 4)) + y[:, None]
+    K = dmkl.create(tmp_path / "few.zarr", [(x @ x.T).astype(stored), np.exp(-cdist(x, x)).astype(stored)], labels=y)
+    model = dmkl.Uniform()
+    result = dmkl.search(model, K, cv=3, refit=False)
+    left_out = 1 if stored == np.float32 else 0
+    assert tuple(result.grid["lam"]) == LAM_TRACE[left_out:]
+    assert np.isfinite(result.scores["score"]).all()
+    if left_out:
+        with pytest.raises(InputError, match="lam=1e-08 is below what the stored precision resolves"):
+            dmkl.search(model, K, grid={"lam": LAM_TRACE[:2]}, cv=3)
 
 
 def test_passes_are_counted():

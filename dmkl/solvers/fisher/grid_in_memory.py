@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg.blas import dsymm
-from scipy.linalg.lapack import dpftrf, dpftrs, dsfrk, dtfttr, dtrtrs, dtrttf
 
 from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics import packed
 from dmkl.numerics.fisher import dual_norm, onto_sphere, uniform_weights
 from dmkl.numerics.slope_model import weights_by_slopes
 from dmkl.solvers.masters import newton_master
@@ -30,6 +30,9 @@ _NO_FALL = 1e-8
 """Share of the fall of the slopes that the curvature foretells, below which what is seen is rounding."""
 _SHORTER = 0.3
 """What is left of a step that did not raise S."""
+_SMALL = 0.05
+"""Share of S that the kernels make below which slopes change so little with the weights that a model of them holds from
+one norm to the next."""
 _LEAST = 1e-12
 """Slopes are no smaller than this share of the largest, for their logarithms."""
 
@@ -84,23 +87,23 @@ class _Stack:
         self.n, rows, self.m = kernels.shape
         self.facts = facts
         self.square = kernels[:, : self.m]
-        self.packed: Float = np.stack([dtrttf(kernel.T)[0] for kernel in self.square])
+        self.packed: Float = np.stack([packed.pack(kernel.T) for kernel in self.square])
         self.held_out: Float = np.ascontiguousarray(kernels[:, self.m :]).reshape(self.n, (rows - self.m) * self.m)
-        self._diagonal = np.flatnonzero(dtrttf(np.eye(self.m, order="F"))[0])
+        self._diagonal = packed.diagonal(self.m)
         # Taken once: memory that is new for every step costs more than what is computed in it.
         self._sums, self._work = np.empty((2, together, self.packed.shape[1]))
         self._held_out_sums = np.empty((together, self.held_out.shape[1]))
+        self._whole = np.empty((self.m, self.m), order="F")
 
     def evaluate(self, betas: Float, targets: Sequence[Float], lam: float, p: float, enough: float) -> list[Solved]:
         """α, q and what they prove, of each target at its weights; ‖R‖² where no more than `enough` is left."""
         systems, work = self._systems(betas, lam), self._work[: len(betas)]
         alphas = []
         for system, place, h in zip(systems, work, targets, strict=True):
-            alpha = dpftrs(self.m, self._factor(system, place, lam), h)[0]
+            self._factorize(system, place, lam)
+            alpha = packed.solve(self.m, place, h)
             # Each product of two rows of α stands once there and twice in the trace, but for those on the diagonal.
-            outer = dsfrk(self.m, alpha.shape[1], 2.0, alpha, 0.0, place, overwrite_c=True)
-            if not np.may_share_memory(outer, place):
-                place[:] = outer
+            packed.add_outer(self.m, 2.0, alpha, 0.0, place)
             alphas.append(alpha)
         work[:, self._diagonal] *= 0.5
         slopes = work @ self.packed.T / (4.0 * lam)
@@ -122,33 +125,30 @@ class _Stack:
         systems[:, self._diagonal] += 0.5
         return systems
 
-    def _factor(self, system: Float, place: Float, lam: float) -> Float:
-        """The Cholesky factor of A, packed, in another place."""
+    def _factorize(self, system: Float, place: Float, lam: float) -> None:
+        """Put the Cholesky factor of A, packed, in another place."""
         place[:] = system
-        factor, failed = dpftrf(self.m, place, overwrite_a=True)
-        if failed:
+        if not packed.factorize(self.m, place):
             msg = (
                 f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
                 "samples. Run `dmkl check`; mend such kernels with repair='clip', 'flip' or 'shift', leave them out "
                 "with select(), or take a larger λ"
             )
             raise IndefiniteKernelError(msg)
-        return np.asarray(factor)
 
     def _residual_sq(self, system: Float, h: Float, alpha: Float) -> float:
-        residual = h - dsymm(1.0, dtfttr(self.m, system)[0], alpha)
+        residual = h - packed.product(self.m, system, alpha, self._whole)
         return float(np.sum(residual * residual))
 
-    def curvature(self, at: Solved, lam: float) -> Float:
-        """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k), (n, n)."""
-        assert at.alpha is not None
-        c = at.alpha.shape[1]
-        products = np.empty((self.m, self.n, c))
-        for j, kernel in enumerate(self.square):
-            np.matmul(kernel, at.alpha, out=products[:, j])
-        factor = self._factor(self._systems(at.beta[None], lam)[0], self._work[0], lam)
-        half = dtrtrs(dtfttr(self.m, factor)[0], products.reshape(self.m, self.n * c), trans=1)[0]
-        rows = half.reshape(self.m, self.n, c).transpose(1, 0, 2).reshape(self.n, self.m * c)
+    def curvature(self, beta: Float, h: Float, lam: float) -> Float:
+        """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k), (n, n), of a target at these weights."""
+        (system,), factor = self._systems(beta[None], lam), self._work[0]
+        self._factorize(system, factor, lam)
+        alpha = packed.solve(self.m, factor, h)
+        # The rows of a kernel are the columns of its product.
+        products = np.matmul(np.ascontiguousarray(alpha.T), self.square)
+        packed.half_solve(self.m, factor, products.reshape(-1, self.m).T)
+        rows = products.reshape(self.n, -1)
         return np.asarray(rows @ rows.T / (4.0 * lam**2))
 
     def score(self, found: Sequence[Solved]) -> None:
@@ -199,9 +199,18 @@ def solve_grid(
     # From small λ on, below which weights hardly change, and from equal weights to sparse ones.
     for lam in sorted({lam for _, lam in points}):
         larger: float | None = None
+        curvature: Float | None = None
         for p in sorted({p for p, at in points if at == lam}, reverse=True):
-            starts = np.stack([_start(mine, p, lam, larger, before, stack.n) for mine in found])
-            solved = _solve_point(stack, targets, starts, p, lam, tol, max_steps)
+            limits = _Limits(p, lam, tol, max_steps)
+            if larger is not None and max(mine[larger, lam].share for mine in found) < _SMALL:
+                last = [mine[larger, lam] for mine in found]
+                if curvature is None:
+                    curvature = _alike(last, stack.curvature(last[0].beta, targets[0], lam), last[0])
+                starts = _aims(last, curvature, p)
+                solved, curvature = _solve_point(stack, targets, starts, limits, curvature)
+            else:
+                starts = np.stack([_start(mine, p, lam, larger, before, stack.n) for mine in found])
+                solved, curvature = _solve_point(stack, targets, starts, limits)
             stack.score(solved)
             for mine, one in zip(found, solved, strict=True):
                 one.alpha = one.alpha if duals else None
@@ -226,23 +235,40 @@ def _start(
     if at_norm is None or both is None or p == 1 or np.isinf(p):
         return onto_sphere(at_ridge.beta, p)
     change = np.log(_positive(at_norm.slopes) / _positive(both.slopes)) / (p - 1.0)
-    logs = np.log(np.maximum(at_ridge.beta, np.finfo(np.float64).tiny)) + change
+    logs = _logs(at_ridge.beta) + change
     return onto_sphere(np.exp(logs - logs.max()), p)
 
 
+class _Limits(NamedTuple):
+    """A point, what `Solved.left` is to be there, and how many weightings may be tried."""
+
+    p: float
+    lam: float
+    tol: float
+    max_steps: int
+
+
 def _solve_point(
-    stack: _Stack, targets: Sequence[Float], starts: Float, p: float, lam: float, tol: float, max_steps: int
-) -> list[Solved]:
-    """One point of all targets, each by quasi-Newton steps with shortening, from its start."""
+    stack: _Stack,
+    targets: Sequence[Float],
+    starts: Float,
+    limits: _Limits,
+    curvature: Float | None = None,
+) -> tuple[list[Solved], Float | None]:
+    """One point of all targets, each by quasi-Newton steps with shortening, from its start.
+
+    And the curvature of each, which is made, where it is needed and not given, of that of the first that needs it.
+    """
+    p, lam, tol, max_steps = limits
     best = stack.evaluate(starts, targets, lam, p, tol)
-    curvature: Float | None = None
     aims, shares = starts.copy(), np.ones(len(targets))
     rose, step = list(range(len(targets))), 1
     while left := [t for t, one in enumerate(best) if one.left > tol]:
         if step >= max_steps or stack.n == 1 or np.isinf(p):
             break
         if curvature is None:
-            curvature = _alike(best, stack.curvature(best[left[0]], lam), left[0])
+            one = best[left[0]]
+            curvature = _alike(best, stack.curvature(one.beta, targets[left[0]], lam), one)
         if moved := [t for t in rose if t in left]:
             aims[moved] = _aims([best[t] for t in moved], curvature[moved], p)
         tried = np.stack([_between(best[t].beta, aims[t], shares[t], p) for t in left])
@@ -257,13 +283,12 @@ def _solve_point(
         step += 1
     for t in left:  # open: the gap is told with all that it has
         (best[t],) = stack.evaluate(best[t].beta[None], [targets[t]], lam, p, np.inf)
-    return best
+    return best, curvature
 
 
-def _alike(found: Sequence[Solved], curvature: Float, of: int) -> Float:
+def _alike(found: Sequence[Solved], curvature: Float, of: Solved) -> Float:
     """The curvature of one target for each, (t, n, n): C_ij grows with what the kernels i and j are to a target."""
-    sizes = np.sqrt(np.stack([_positive(one.slopes) for one in found]))
-    sizes /= sizes[of].copy()
+    sizes = np.sqrt(np.stack([_positive(one.slopes) for one in found]) / _positive(of.slopes))
     return curvature * sizes[:, :, None] * sizes[:, None, :]
 
 
@@ -277,6 +302,10 @@ def _updated(curvature: Float, step: Float, fall: Float) -> Float:
     if seen <= _NO_FALL * expected or expected <= 0:
         return curvature
     return curvature - np.outer(along, along) / expected + np.outer(fall, fall) / seen
+
+
+def _logs(beta: Float) -> Float:
+    return np.asarray(np.log(np.maximum(beta, np.finfo(np.float64).tiny)))
 
 
 def _positive(slopes: Float) -> Float:
@@ -298,5 +327,5 @@ def _between(beta: Float, aim: Float, share: float, p: float) -> Float:
     """A share of the way: of weights for p = 1, where they may be zero, and of their logarithms otherwise."""
     if p == 1:
         return onto_sphere(beta + share * (aim - beta), p)
-    logs = np.log(np.maximum([beta, aim], np.finfo(np.float64).tiny))
+    logs = _logs(np.stack([beta, aim]))
     return onto_sphere(np.exp(logs[0] + share * (logs[1] - logs[0])), p)

@@ -22,7 +22,7 @@ from dmkl.solvers.fisher.subspace import solve as subspace
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 
-__all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose"]
+__all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam"]
 
 SOLVERS: dict[str, FisherSolver] = {
     module.SOLVER.name: module.SOLVER for module in (direct, cg, anchored, subspace, interleaved, dual, stacked)
@@ -155,31 +155,38 @@ def _fill(jobs: Sequence[Job]) -> bool:
     )
 
 
-def check_resolution(lens: Lens, lam: float) -> None:
-    """Refuse a λ that drowns in the rounding of the stored kernels.
+def least_lam(lens: Lens) -> float:
+    """The least λ that does not drown in the rounding of the stored kernels; 0 where that cannot be told.
 
     Entries rounded to u relative add a random symmetric matrix whose norm is about u √m times their size: below that,
     I + K/λ may have negative eigenvalues that no kernel has.
-
-    Raises
-    ------
-    InputError
-        If λ is that small.
     """
     view, fitted = lens.view, lens.fitted
     diagonal = view.source.diagonal(view.kernels)
     if diagonal is None:
-        return
+        return 0.0
     unit = 0.5 * float(np.finfo(view.source.dtype).eps)
     # Where the chain differs from kernel to kernel, it has brought the samples to unit norm.
     factors = np.array([fitted.factor(j) for j in range(len(view.kernels))])
     size = float(np.median(np.abs(diagonal).max(axis=1) * factors)) if fitted.same_for_all else 1.0
     # Of D^{1/2}ED^{1/2} the norm is that of its largest row, about √(d_i Σd).
     counts = fitted.counts(view.shape[1])
-    noise = unit * np.sqrt(counts.max() * counts.sum()) * size
+    return float(unit * np.sqrt(counts.max() * counts.sum()) * size)
+
+
+def check_resolution(lens: Lens, lam: float) -> None:
+    """Refuse a λ that drowns in the rounding of the stored kernels.
+
+    Raises
+    ------
+    InputError
+        If λ is less than `least_lam`.
+    """
+    noise = least_lam(lens)
     if lam < noise:
+        dtype = lens.view.source.dtype
         msg = (
-            f"lam={lam:g} is below what the stored precision resolves: rounding to {view.source.dtype} alone perturbs "
-            f"these kernels by about {noise:.1e}. Take a larger lam, or store the kernels in float64"
+            f"lam={lam:g} is below what the stored precision resolves: rounding to {dtype} alone perturbs these "
+            f"kernels by about {noise:.1e}. Take a larger lam, or store the kernels in float64"
         )
         raise InputError(msg)
