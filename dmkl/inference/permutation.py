@@ -41,7 +41,7 @@ __all__ = ["permutation_test"]
 Choosing = Literal["anew", "fixed"]
 _Found = dict[str, Array]
 """Arrays whose first dimension are the permutations."""
-_CHUNK_BYTES = 2**28
+_CHUNK_BYTES = 2**30
 """Scores of held-out rows that are kept at once: permutations are fitted as many together as have no more."""
 
 
