@@ -721,6 +721,8 @@ def test_a_worker_that_dies_while_values_are_copied_holds_nobody_up(stored, dens
 @pytest.mark.parametrize("n_workers", [1, 6, 30])
 def test_what_is_sent_is_with_all_workers(n_workers):
     with (
+        # It takes copies away again that no task waits for.
+        dask.config.set({"distributed.scheduler.active-memory-manager.start": False}),
         LocalCluster(n_workers=n_workers, processes=False, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
