@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 from dask.delayed import delayed
@@ -36,27 +37,19 @@ def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
     client = active_client()
     if client is None:
         return [delayed(value, name=name, traverse=False) for name, value in values.items()]
-    sent, allowed = _sent(client, list(values.values()))
-    if broadcast:
-        _spread(client, sent, list(allowed or workers_of(client)), sizeof(list(values.values())))
-    return sent
-
-
-def _sent(client: Client, values: list[Any]) -> tuple[list[Future[Any]], tuple[str, ...] | None]:
-    """Futures of values, each of which one worker has now, and the workers that may have them, if not all may.
-
-    It is tried again where a worker dies meanwhile.
-    """
-    seconds = _SECONDS + sizeof(values) / _BYTES_PER_SECOND
+    given = list(values.values())
+    seconds = _SECONDS + sizeof(given) / _BYTES_PER_SECOND
     for pause_seconds in (0.2, 1.0, 5.0, None):
         allowed = machine().workers  # waits for one, and says so if none comes
         try:
             # Dask's own timeout is for finding workers: a worker that never answers is waited for without end.
-            sent = client.sync(client.scatter, values, workers=allowed, hash=False, callback_timeout=seconds)
-            return list(sent), allowed
-        # A worker has died and the scheduler has yet to notice, has just noticed, or knows no other; an error of a
-        # connection that ends is an OSError, and so is a TimeoutError.
-        except (OSError, KeyError):
+            sent = list(client.sync(client.scatter, given, workers=allowed, hash=False, callback_timeout=seconds))
+            if broadcast:
+                _spread(client, sent, list(allowed or workers_of(client)), sizeof(given))
+            return sent
+        # A worker has died, and the scheduler has yet to notice, has just noticed, or knows no other that has the
+        # values; an error of a connection that ends is an OSError, and so is a TimeoutError.
+        except (OSError, KeyError, CancelledError):
             if pause_seconds is None or client.status != "running":
                 raise
             time.sleep(pause_seconds)
