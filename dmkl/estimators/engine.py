@@ -59,13 +59,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     MemoryBudgetError
         If a solver that was asked for does not fit the budget.
     """
-    # Rows share learners and targets by the thousand.
-    for learner in {id(fit.learner): fit.learner for fit in plan.fits}.values():
-        learner._check_parameters()
-    for fit in plan.fits:
-        fit.learner._check_data(plan.K, fit.targets)
-        if fit.sample_weight is not None:
-            fit.learner._check_weights()
+    _check(plan)
     tally = Tally()
     with progress.spending() as tally.phases, _open(workspace) as space, looking_for_damage(plan.K.view):
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
@@ -102,8 +96,28 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     return Answers(found, tally)
 
 
+def _check(plan: Plan) -> None:
+    """Refuse parameters, labels and kernels that break a rule, before anything runs."""
+    # Rows share learners and targets by the thousand.
+    for learner in {id(fit.learner): fit.learner for fit in plan.fits}.values():
+        learner._check_parameters()
+    for fit in plan.fits:
+        fit.learner._check_data(plan.K, fit.targets)
+        if fit.sample_weight is not None:
+            fit.learner._check_weights()
+
+
 def least_lam(plan: Plan) -> float:
-    """The least λ that the stored precision resolves on all training sets of a plan; one pass for their statistics."""
+    """The least λ that the stored precision resolves on all training sets of a plan; one pass for their statistics.
+
+    Raises
+    ------
+    InputError
+        If a parameter, the labels or the kernels break a rule.
+    CorruptTileError
+        If a tile is damaged.
+    """
+    _check(plan)
     with _open(None) as space, looking_for_damage(plan.K.view):
         sets, _, _ = _training_sets(plan.K, plan.fits, space, Tally())
     return max(data.fit.learner._least_lam(training.square) for data in sets for training in data.trainings)

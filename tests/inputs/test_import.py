@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import dmkl
 from dmkl.errors import InputError
 from dmkl.inputs import as_features, open_files, read_vector
+from dmkl.inputs.formats.mat5 import read_variable
 from dmkl.store.ingest import ingest
 
 K = psd(3, 7).round(3)
@@ -903,6 +904,27 @@ def test_a_file_that_hdf5_would_read_without_end_is_damaged(tmp_path, monkeypatc
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"k.h5 is damaged, or made to do harm: the process that read it"):
         read_vector(file, "labels")
+
+
+def test_an_interrupted_reading_leaves_nothing_to_the_next(tmp_path, monkeypatch):
+    """In a notebook, say, where work goes on in the same process."""
+    for name, value in (("first", 1.0), ("second", 2.0)):
+        scipy.io.savemat(tmp_path / f"{name}.mat", {"K": np.full((3, 3), value)})
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dmkl.inputs.formats.reader_process.Reader.fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            read_variable(tmp_path / "first.mat", "K")
+    assert np.array_equal(read_variable(tmp_path / "second.mat", "K"), np.full((3, 3), 2.0))
+
+
+def test_what_inflates_to_far_more_has_the_time_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("dmkl.inputs.formats.reader_process._SECONDS", 0.01)
+    scipy.io.savemat(tmp_path / "zeros.mat", {"K": np.zeros((3000, 3000))}, do_compression=True)
+    assert not read_variable(tmp_path / "zeros.mat", "K").any()
 
 
 def test_a_damaged_member_of_an_npz_is_told(tmp_path):

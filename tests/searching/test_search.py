@@ -282,6 +282,10 @@ def test_the_papers_grid_where_precision_does_not_resolve_all_of_it(tmp_path, st
     if left_out:
         with pytest.raises(InputError, match="lam=1e-08 is below what the stored precision resolves"):
             dmkl.search(model, K, grid={"lam": LAM_TRACE[:2]}, cv=3)
+    counted, source = over(K, Counting)
+    with pytest.raises(InputError, match="tol must be positive"):
+        dmkl.search(dmkl.Uniform(tol=-1.0), counted, y, cv=3)
+    assert not source.reads
 
 
 def test_passes_are_counted():

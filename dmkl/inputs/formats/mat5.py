@@ -29,7 +29,7 @@ def variables_of(path: Path) -> list[tuple[str, tuple[int, ...], str]]:
         If even listing takes more memory than is allowed.
     """
     with asked(path) as reader:
-        answer = _checked(reader.ask("mat5 list"), str(path))
+        answer = _checked(reader.ask("mat5 list", unpacked_bytes=settings.memory_budget_bytes()), str(path))
         return [(str(name), tuple(shape), str(kind)) for name, shape, kind in answer["variables"]]
 
 
@@ -44,7 +44,9 @@ def read_variable(path: Path, name: str) -> Any:
         If it takes more memory than is allowed.
     """
     with asked(path) as reader:
-        answer = _checked(reader.ask("mat5 read", name), f"variable {name!r} of {path}")
+        # A variable is deflated, and read as a whole.
+        found = reader.ask("mat5 read", name, unpacked_bytes=settings.memory_budget_bytes())
+        answer = _checked(found, f"variable {name!r} of {path}")
         return _received(answer["variable"], reader)
 
 

@@ -23,8 +23,8 @@ from dmkl.errors import InputError
 __all__ = ["Reader", "asked"]
 
 _PROGRAM = Path(__file__).with_name("reader_program.py")
-_SECONDS, _BYTES_PER_SECOND = 5.0, 2e6
-"""Processor time that reading may take: so much, and a second for so many bytes of a file."""
+_SECONDS, _BYTES_PER_SECOND, _UNPACKED_PER_SECOND = 5.0, 2e6, 1e8
+"""Processor time that reading may take: so much, and a second for so many bytes of a file, or of what comes of it."""
 _LOCK = threading.Lock()
 _RUNNING: dict[int, subprocess.Popen[bytes]] = {}
 """The process that reads, by the process that it reads for: a fork must not talk into its parent's pipe."""
@@ -41,12 +41,12 @@ class Reader:
             running = _RUNNING[os.getpid()] = _started()
         self._process = running
 
-    def ask(self, work: str, *details: Any) -> dict[str, Any]:
-        """The answer; the bytes of arrays may follow it."""
+    def ask(self, work: str, *details: Any, unpacked_bytes: int = 0) -> dict[str, Any]:
+        """The answer; the bytes of arrays may follow it, so many at most where they are `unpacked_bytes`."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        seconds = _SECONDS + self._path.stat().st_size / _BYTES_PER_SECOND
+        seconds = _SECONDS + self._path.stat().st_size / _BYTES_PER_SECOND + unpacked_bytes / _UNPACKED_PER_SECOND
         request = (work, str(self._path.absolute()), settings.memory_budget_bytes(), seconds, details)
         try:
             stdin.write(json.dumps(request).encode() + b"\n")
@@ -68,6 +68,11 @@ class Reader:
             if not count:
                 raise self._death()
             rest = rest[count:]
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        _end()
 
     def _death(self) -> InputError:
         status = self._process.wait()
@@ -93,7 +98,13 @@ def asked(path: Path) -> Iterator[Reader]:
         If the process dies of it, or takes much longer than it should.
     """
     with _LOCK:
-        yield Reader(path)
+        reader = Reader(path)
+        try:
+            yield reader
+        except BaseException as error:
+            if not isinstance(error, Exception):  # interrupted: its answer would be taken for that to the next request
+                reader.kill()
+            raise
 
 
 def _started() -> subprocess.Popen[bytes]:

@@ -84,7 +84,10 @@ def _look(file: str, memory_bytes: int) -> dict[str, Any]:
         while waiting:
             group = waiting.pop()
             _read_attributes(group)
-            for key in group:
+            keys: list[str] = []
+            with suppress(Exception):  # of one group; the others are read all the same
+                keys += group
+            for key in keys:
                 with suppress(Exception):
                     if not isinstance(group.get(key, getlink=True), h5py.HardLink):
                         continue
@@ -101,9 +104,10 @@ def _look(file: str, memory_bytes: int) -> dict[str, Any]:
 
 
 def _read_attributes(node: Any) -> None:
-    for name in node.attrs:
-        with suppress(Exception):
-            node.attrs[name]
+    with suppress(Exception):
+        for name in node.attrs:
+            with suppress(Exception):
+                node.attrs[name]
 
 
 def _read_strings(node: Any, memory_bytes: int) -> None:
