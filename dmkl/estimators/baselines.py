@@ -13,8 +13,9 @@ from sklearn.model_selection import check_cv
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import HeldOut, Priors, class_index, predicted_labels
+from dmkl.estimators.decisions import Priors, class_index, predicted_labels
 from dmkl.estimators.fisher import MKFDA, FisherClassifier, Uniform
+from dmkl.estimators.held_out import HeldOut
 from dmkl.estimators.plan import Fit, FitOutcome
 from dmkl.estimators.weights import ClassWeight
 from dmkl.kernelset import KernelSet

@@ -16,14 +16,13 @@ from dmkl.estimators.decisions import (
     GIVEN,
     SEARCHED,
     Decider,
-    HeldOut,
     NotCalibratedError,
     Priors,
     class_index,
     class_weights,
-    joined,
     predicted_labels,
 )
+from dmkl.estimators.held_out import HeldOut, joined
 from dmkl.estimators.plan import FitOutcome
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.blas import one_blas_thread

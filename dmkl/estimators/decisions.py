@@ -33,28 +33,23 @@ __all__ = [
     "LEFT_OUT",
     "SEARCHED",
     "Decider",
-    "HeldOut",
     "NotCalibratedError",
     "Priors",
+    "by_problem",
     "check_priors",
     "class_index",
     "class_weights",
-    "cross_decided",
     "index_of",
-    "joined",
     "predicted_labels",
     "prior_probabilities",
     "regression_scores",
     "regression_units",
-    "stacked",
 ]
 
 LEFT_OUT = "leave-one-out scores of the training rows"
 SEARCHED = "held-out rows of the folds of a search"
 GIVEN = "rows that were given to calibrate"
 """What probabilities can be calibrated on."""
-_FEWEST = 2
-"""Rows of each class that a rule is learnt from."""
 
 
 class NotCalibratedError(InputError, AttributeError):
@@ -160,7 +155,7 @@ def regression_scores(targets: Targets, dual: Float, inverses: Sequence[Float | 
     """
     n_classes, found = len(targets.classes), []
     indexes = class_index(targets.kind, targets.classes, targets.labels)
-    alphas, sizes = _parts(targets.kind, dual), targets.sizes
+    alphas, sizes = by_problem(targets.kind, dual), targets.sizes
     for k, (h, alpha, inverse, index) in enumerate(zip(targets.problems, alphas, inverses, indexes, strict=True)):
         alpha, index = alpha[index >= 0], index[index >= 0]
         d = None if targets.weights is None else targets.weights[k]
@@ -256,11 +251,11 @@ class Decider:
 
     def coordinates(self, scores: Float) -> Float:
         """Discriminant coordinates of all problems side by side, (rows, r)."""
-        parts = zip(self.discriminants, _parts(self.kind, scores), self.priors, strict=True)
+        parts = zip(self.discriminants, by_problem(self.kind, scores), self.priors, strict=True)
         return np.concatenate([one.coordinates(part, q) for one, part, q in parts], axis=-1)
 
     def _logits(self, scores: Float) -> list[Float]:
-        parts = _parts(self.kind, scores)
+        parts = by_problem(self.kind, scores)
         logs = [one.log_densities(part) for one, part in zip(self.discriminants, parts, strict=True)]
         sharpness, priors = self.sharpness[..., None, None], np.log(self.priors)[..., None, :]
         if self.direct is None:
@@ -296,7 +291,7 @@ class Decider:
         return cls(kind, found, priors, arrays["decision_sharpness"], direct, learnt_on)
 
 
-def _parts(kind: str, scores: Float) -> list[Float]:
+def by_problem(kind: str, scores: Float) -> list[Float]:
     """The scores of each problem."""
     return [scores[..., k : k + 1] for k in range(scores.shape[-1])] if kind == "multilabel" else [scores]
 
@@ -310,149 +305,3 @@ def predicted_labels(kind: str, classes: Array, decision: Array) -> Array:
         return (decision > 0).astype(np.int64)
     index = (decision > 0).astype(np.int64) if kind == "binary" else np.argmax(decision, axis=1)
     return np.asarray(classes[index])
-
-
-# --- held-out rows of several folds ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """The held-out rows of one fold.
-
-    Parameters
-    ----------
-    scores
-        (rows, columns), comparable between folds: g for regression scores. With those of several machines `stacked` in
-        front all of them decide together, each by rules of its own, and numbers for each problem may have that axis.
-    index
-        The class of each row, for each problem.
-    rows
-        Positions of the rows among all samples.
-    n_validation
-        The first of the rows are for choosing, the others for testing.
-    by_class
-        What rows of each class count, (classes,), for each problem; once where None.
-    units
-        Of what multiples of the machine's own scores these are, (columns,) for each problem; they themselves where
-        None.
-    """
-
-    scores: Float
-    index: Sequence[Index]
-    rows: Index
-    n_validation: int
-    by_class: Sequence[Float] | None = None
-    units: Sequence[Float] | None = None
-
-    def take(self, chosen: npt.NDArray[np.bool_]) -> HeldOut:
-        """Some of the rows, all for choosing."""
-        if self.n_validation == len(self.rows) and chosen.all():
-            return self
-        index = [one[chosen] for one in self.index]
-        return replace(
-            self,
-            scores=self.scores[..., chosen, :],
-            index=index,
-            rows=self.rows[chosen],
-            n_validation=int(np.count_nonzero(chosen)),
-        )
-
-    def decider(self, kind: str, priors: Sequence[Float], learnt_on: str) -> Decider:
-        """The rule that these rows teach, those whose class is known."""
-        known = [index >= 0 for index in self.index]
-        parts = [part[..., k, :] for part, k in zip(_parts(kind, self.scores), known, strict=True)]
-        index = [index[k] for index, k in zip(self.index, known, strict=True)]
-        weights = None if self.by_class is None else [d[..., i] for d, i in zip(self.by_class, index, strict=True)]
-        return Decider.learn(kind, parts, index, priors, learnt_on, weights, self.units)
-
-    def enough_for(self, priors: Sequence[Float] | Float) -> bool:
-        """Whether every class of every problem has the rows that a rule is learnt from."""
-        counts = [np.bincount(i[i >= 0], minlength=q.shape[-1]).min() for i, q in zip(self.index, priors, strict=True)]
-        return bool(min(counts) >= _FEWEST)
-
-    @property
-    def validation(self) -> HeldOut:
-        """The rows for choosing."""
-        return self.take(np.arange(len(self.rows)) < self.n_validation)
-
-
-def cross_decided(kind: str, folds: Sequence[HeldOut], priors: Sequence[Sequence[Float]]) -> list[Float]:
-    """Decisions about the held-out rows of each fold, (rows, columns), by rules that were learnt from other rows.
-
-    The rule for the validation rows of a fold is learnt from those of the other folds that it does not hold out; the
-    rule for its test rows from its validation rows. With a single fold, or too few rows of a class, validation rows
-    of several classes are decided in five parts, each by a rule from the others; of two classes, whose rule on one
-    score is a single threshold, all by one from themselves. `priors` are those of each fold, for each problem.
-    """
-    found = []
-    for fold, q in zip(folds, priors, strict=True):
-        others = [other.validation for other in folds if other is not fold]
-        held = np.zeros(1 + max(int(other.rows.max(initial=0)) for other in folds), dtype=bool)
-        held[fold.rows] = True
-        rest = joined([other.take(~held[other.rows]) for other in others]) if others else None
-        own = fold.validation
-        if rest is not None and rest.enough_for(q):
-            decided = _shifted(kind, rest, q, own.scores)
-        elif kind != "multiclass":
-            decided = _shifted(kind, own, q, own.scores)
-        else:
-            decided = np.empty_like(own.scores)
-            part = _fifths(own.index[0])
-            for k in range(part.max() + 1):
-                mine = part == k
-                decided[..., mine, :] = _shifted(kind, own.take(~mine), q, own.scores[..., mine, :])
-        tested = fold.scores[..., fold.n_validation :, :]
-        if tested.shape[-2]:
-            decided = np.concatenate([decided, _shifted(kind, own, q, tested)], axis=-2)
-        found.append(decided)
-    return found
-
-
-def joined(some: Sequence[HeldOut]) -> HeldOut:
-    """Rows of several folds together, all for choosing."""
-    index = [np.concatenate(each) for each in zip(*(one.index for one in some), strict=True)]
-    rows = np.concatenate([one.rows for one in some])
-    return HeldOut(
-        np.concatenate([one.scores for one in some], axis=-2), index, rows, len(rows), some[0].by_class, some[0].units
-    )
-
-
-def stacked(some: Sequence[HeldOut]) -> HeldOut:
-    """The same rows with the scores of several machines, (machines, rows, columns)."""
-    return replace(
-        some[0],
-        scores=np.stack([one.scores for one in some]),
-        by_class=_by_problem([one.by_class for one in some]),
-        units=_by_problem([one.units for one in some]),
-    )
-
-
-def _by_problem(found: Sequence[Sequence[Float] | None]) -> list[Float] | None:
-    """Factors of each machine for each problem, as (machines, factors); None stands for ones where some are given."""
-    given = next((each for each in found if each is not None), None)
-    if given is None:
-        return None
-    ones = [np.ones_like(one) for one in given]
-    return [np.stack(each) for each in zip(*(ones if each is None else each for each in found), strict=True)]
-
-
-def _fifths(index: Index) -> Index:
-    """A part of five for each row, the rows of a class dealt out in turn."""
-    part = np.empty(len(index), dtype=np.int64)
-    part[np.argsort(index, kind="stable")] = np.arange(len(index)) % 5
-    return part
-
-
-def _shifted(kind: str, learnt: HeldOut, priors: Sequence[Float], scores: Float) -> Float:
-    """Decisions by the rule of some rows; of two classes the scores themselves less a threshold, in their own order.
-
-    The scores where there are too few rows for a rule, or where they do not grow from the first class to the second.
-    """
-    if not learnt.enough_for(priors):
-        return scores
-    decider = learnt.decider(kind, priors, SEARCHED)
-    if kind == "multiclass":
-        return decider.decision(scores)
-    low, high = [decider.decision(np.full((1, scores.shape[-1]), value)) for value in (0.0, 1.0)]
-    slope = high - low
-    return np.where(slope > 0, scores + low / np.where(slope > 0, slope, 1.0), scores)

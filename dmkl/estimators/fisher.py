@@ -17,15 +17,13 @@ from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.decisions import (
     LEFT_OUT,
     Decider,
-    HeldOut,
     Priors,
     check_priors,
     class_index,
-    cross_decided,
     regression_scores,
     regression_units,
-    stacked,
 )
+from dmkl.estimators.held_out import HeldOut, cross_decided, stacked
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.norms import Constraints, KernelGroups, Prices, WeightRules
 from dmkl.estimators.plan import FitOutcome, TrainingSet

@@ -19,9 +19,10 @@ from dmkl import progress
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import HeldOut, class_index
+from dmkl.estimators.decisions import class_index
 from dmkl.estimators.engine import least_lam, run
 from dmkl.estimators.given import labeled_targets
+from dmkl.estimators.held_out import HeldOut
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.files.locks import claim

@@ -17,17 +17,8 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators import fisher
-from dmkl.estimators.decisions import (
-    GIVEN,
-    LEFT_OUT,
-    SEARCHED,
-    Decider,
-    HeldOut,
-    NotCalibratedError,
-    cross_decided,
-    joined,
-    stacked,
-)
+from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, Decider, NotCalibratedError
+from dmkl.estimators.held_out import HeldOut, cross_decided, joined, stacked
 from dmkl.numerics.discriminant import directions, weigh
 from dmkl.numerics.fisher import encode_targets
 

@@ -17,7 +17,8 @@ from sklearn.model_selection import KFold, RepeatedStratifiedKFold, StratifiedGr
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import HeldOut, class_index
+from dmkl.estimators.decisions import class_index
+from dmkl.estimators.held_out import HeldOut
 from dmkl.numerics.fisher import encode_targets
 from dmkl.searching.grid import LAM_TRACE
 from dmkl.solvers.workspace import Workspace
