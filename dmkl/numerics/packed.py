@@ -13,7 +13,7 @@ import numpy as np
 from dmkl.arrays import Array, Float
 from dmkl.numerics.lapack import call, status
 
-__all__ = ["add_outer", "diagonal", "factorize", "half_solve", "pack", "product", "solve"]
+__all__ = ["add_outer", "diagonal", "factorize", "half_solve", "pack", "product", "solve", "unpack"]
 
 _FORM = (b"N", b"U")
 
@@ -58,4 +58,11 @@ def product(m: int, matrix: Float, x: Float, work: Float) -> Float:
     status("dtfttr", *_FORM, m, matrix, work, m)
     found = np.empty(x.shape, order="F")
     call("dsymm", b"L", b"U", m, x.shape[1], 1.0, work, m, x, m, 0.0, found, m)
+    return found
+
+
+def unpack(m: int, matrix: Float) -> Float:
+    """The triangle as the upper one of a matrix (m, m), column-major; what is below the diagonal means nothing."""
+    found = np.zeros((m, m), order="F")
+    status("dtfttr", *_FORM, m, matrix, found, m)
     return found

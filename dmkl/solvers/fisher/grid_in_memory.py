@@ -1,30 +1,32 @@
 """All points (p, λ) of many targets on kernels in memory: what a task of the solver "stacked" computes.
 
-With K(β) factored for each weighting that is tried, α and the slopes q are exact, and what is left to prove is F − S.
-Targets go through the grid together: their K(β), and their q_j = tr(K_j Σ_k α_kα_kᵀ)/4λ, are products of one matrix
-with the kernels as its rows, which costs a tenth of the products K_jα. The curvature, which needs these, is that of one
-target for all to begin with, in units of their slopes (targets that are permuted labels are much alike), and becomes
-their own by the slopes at the weightings that are tried, which cost nothing more.
+A few targets go through the grid with a factor for each weighting that is tried (`kernels_in_memory`). Where there are
+many, these few side by side are one target, the anchor, whose weights are amid those of all: its factor then solves the
+others (`near_anchor`), and those that are too far from it get factors of their own.
+
+The next weights come from a model of the slopes. Its curvature, which needs all products K_jα, is that of one target
+for all to begin with, in units of their slopes (targets that are permuted labels are much alike), and becomes their own
+by the slopes at the weightings that are tried, which cost nothing more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence, Set
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dmkl.arrays import Float
-from dmkl.errors import IndefiniteKernelError
-from dmkl.numerics import packed
-from dmkl.numerics.fisher import dual_norm, onto_sphere, uniform_weights
+from dmkl.numerics.fisher import onto_sphere, uniform_weights
 from dmkl.numerics.slope_model import weights_by_slopes
+from dmkl.numerics.tiles import Tiles
+from dmkl.solvers.fisher.kernels_in_memory import KernelStack, OwnFactors, Solved
+from dmkl.solvers.fisher.near_anchor import Kernels, NearAnchor, sensitivity
 from dmkl.solvers.masters import newton_master
-from dmkl.solvers.semidefinite import KernelFacts, check_forms
+from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.weight_sets.balls import Ball
 
-__all__ = ["Solved", "solve_grid"]
+__all__ = ["TOGETHER", "solve_grid"]
 
 _NO_FALL = 1e-8
 """Share of the fall of the slopes that the curvature foretells, below which what is seen is rounding."""
@@ -35,128 +37,20 @@ _SMALL = 0.05
 one norm to the next."""
 _LEAST = 1e-12
 """Slopes are no smaller than this share of the largest, for their logarithms."""
-
-
-@dataclass(eq=False)
-class Solved:
-    """The best pair of a target at a point, and what is proven of it.
-
-    Parameters
-    ----------
-    beta, slopes
-        β and q, (n,).
-    objective, upper
-        S(α, β) and F(α).
-    residual_sq
-        ‖R‖², of the factor's rounding; ∞ where it was not computed, because more is left in any case.
-    share
-        βᵀq/|S|, the part of S that the kernels make.
-    alpha
-        (m, c); None once it is solved, where dual variables are not asked for.
-    scores
-        Of the held-out rows, (rows, c), once it is solved.
-    """
-
-    beta: Float
-    slopes: Float
-    objective: float
-    upper: float
-    residual_sq: float
-    share: float
-    alpha: Float | None
-    scores: Float | None = None
-
-    @property
-    def gap(self) -> float:
-        """(F − S + ‖R‖²)/|S|."""
-        return (max(self.upper - self.objective, 0.0) + self.residual_sq) / (abs(self.objective) or 1.0)
-
-    @property
-    def left(self) -> float:
-        """What is left relative to the part of S that the kernels make."""
-        return self.gap / self.share
-
-
-class _Stack:
-    """The kernels of a training set in memory, (n, rows, m): training rows first, then those held out.
-
-    Sums and slopes take the triangles alone, in LAPACK's rectangular full packed form, which halves what is read.
-    """
-
-    def __init__(self, kernels: Float, facts: KernelFacts, together: int) -> None:
-        self.n, rows, self.m = kernels.shape
-        self.facts = facts
-        self.square = kernels[:, : self.m]
-        self.packed: Float = np.stack([packed.pack(kernel.T) for kernel in self.square])
-        self.held_out: Float = np.ascontiguousarray(kernels[:, self.m :]).reshape(self.n, (rows - self.m) * self.m)
-        self._diagonal = packed.diagonal(self.m)
-        # Taken once: memory that is new for every step costs more than what is computed in it.
-        self._sums, self._work = np.empty((2, together, self.packed.shape[1]))
-        self._held_out_sums = np.empty((together, self.held_out.shape[1]))
-        self._whole = np.empty((self.m, self.m), order="F")
-
-    def evaluate(self, betas: Float, targets: Sequence[Float], lam: float, p: float, enough: float) -> list[Solved]:
-        """α, q and what they prove, of each target at its weights; ‖R‖² where no more than `enough` is left."""
-        systems, work = self._systems(betas, lam), self._work[: len(betas)]
-        alphas = []
-        for system, place, h in zip(systems, work, targets, strict=True):
-            self._factorize(system, place, lam)
-            alpha = packed.solve(self.m, place, h)
-            # Each product of two rows of α stands once there and twice in the trace, but for those on the diagonal.
-            packed.add_outer(self.m, 2.0, alpha, 0.0, place)
-            alphas.append(alpha)
-        work[:, self._diagonal] *= 0.5
-        slopes = work @ self.packed.T / (4.0 * lam)
-        found = []
-        for beta, h, q, alpha, system in zip(betas, targets, slopes, alphas, systems, strict=True):
-            size = float(np.sum(alpha * alpha))
-            check_forms(q, self.facts, size / (4.0 * lam))
-            linear, part = 0.25 * size - float(np.sum(h * alpha)), float(beta @ q)
-            objective = linear + part
-            share = min(1.0, max(part / abs(objective), float(np.finfo(np.float64).tiny)))
-            one = Solved(beta.copy(), q, objective, linear + dual_norm(q, p), 0.0, share, alpha)
-            one.residual_sq = self._residual_sq(system, h, alpha) if one.left <= enough else np.inf
-            found.append(one)
-        return found
-
-    def _systems(self, betas: Float, lam: float) -> Float:
-        """A = ½(I + K(β)/λ) of each, packed, in memory that the next call takes again."""
-        systems = np.matmul(betas * (0.5 / lam), self.packed, out=self._sums[: len(betas)])
-        systems[:, self._diagonal] += 0.5
-        return systems
-
-    def _factorize(self, system: Float, place: Float, lam: float) -> None:
-        """Put the Cholesky factor of A, packed, in another place."""
-        place[:] = system
-        if not packed.factorize(self.m, place):
-            msg = (
-                f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
-                "samples. Run `dmkl check`; mend such kernels with repair='clip', 'flip' or 'shift', leave them out "
-                "with select(), or take a larger λ"
-            )
-            raise IndefiniteKernelError(msg)
-
-    def _residual_sq(self, system: Float, h: Float, alpha: Float) -> float:
-        residual = h - packed.product(self.m, system, alpha, self._whole)
-        return float(np.sum(residual * residual))
-
-    def curvature(self, beta: Float, h: Float, lam: float) -> Float:
-        """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k), (n, n), of a target at these weights."""
-        (system,), factor = self._systems(beta[None], lam), self._work[0]
-        self._factorize(system, factor, lam)
-        alpha = packed.solve(self.m, factor, h)
-        # The rows of a kernel are the columns of its product.
-        products = np.matmul(np.ascontiguousarray(alpha.T), self.square)
-        packed.half_solve(self.m, factor, products.reshape(-1, self.m).T)
-        rows = products.reshape(self.n, -1)
-        return np.asarray(rows @ rows.T / (4.0 * lam**2))
-
-    def score(self, found: Sequence[Solved]) -> None:
-        """Σ_j β_j K_j α on the held-out rows of each."""
-        betas = np.stack([one.beta for one in found])
-        sums = np.matmul(betas, self.held_out, out=self._held_out_sums[: len(found)])
-        for one, total in zip(found, sums.reshape(len(found), -1, self.m), strict=True):
-            one.scores = total @ one.alpha
+TOGETHER = 16
+"""Targets whose sums of kernels are made together where each has factors of its own."""
+_MANY = 12
+"""From so many targets on an anchor saves more than it costs."""
+_ANCHOR = 4
+"""Targets side by side that make the anchor."""
+_ANCHOR_TOL = 1e-3
+"""What may be left of the anchor, whose weights need only be near those of the others."""
+_NEAR_STEPS = 8
+"""Most weightings tried near an anchor."""
+_ROUNDING = 0.3
+"""Share of the tolerance that single precision may take from slopes."""
+_CHANGE = 0.1
+"""How far weights are from those of an anchor, roughly; and the share of what α may leave open for rounding."""
 
 
 def solve_grid(
@@ -182,7 +76,7 @@ def solve_grid(
     tol
         What `Solved.left` is to be.
     max_steps
-        Most weightings tried for a point.
+        Most weightings tried for a point, by the factor of an anchor and by those of its own alike.
     facts
         What is known of the kernels.
     duals
@@ -193,31 +87,134 @@ def solve_grid(
     IndefiniteKernelError
         If I + K(β)/λ is not positive definite, or a form αᵀK_jα comes out negative.
     """
-    stack = _Stack(kernels, facts, len(targets))
+    stack = KernelStack(kernels, facts, min(TOGETHER, len(targets)))
+    limits = _Limits(tol, max_steps)
+    if len(targets) < _MANY:
+        solved = _each(stack, Tiles(kernels, np.float64), targets, points, limits)
+    else:
+        solved = _near(stack, _Precisions(kernels), targets, points, limits)
     found: list[dict[tuple[float, float], Solved]] = [{} for _ in targets]
+    for point, every in solved:
+        for mine, one in zip(found, every, strict=True):
+            one.alpha = one.alpha if duals else None
+            mine[point] = one
+    return found
+
+
+class _Limits(NamedTuple):
+    """What `Solved.left` is to be, and how many weightings may be tried for it."""
+
+    tol: float
+    max_steps: int
+
+
+_Point = tuple[float, float]
+
+
+def _each(
+    stack: KernelStack, tiles: Tiles, targets: Sequence[Float], points: Sequence[_Point], limits: _Limits
+) -> Iterator[tuple[_Point, list[Solved]]]:
+    """Each point with all targets solved, by factors of their own, and their scores."""
+    for point, solved in _walk(stack, targets, points, limits):
+        _score(tiles, solved)
+        yield point, solved
+
+
+def _near(
+    stack: KernelStack,
+    precisions: _Precisions,
+    targets: Sequence[Float],
+    points: Sequence[_Point],
+    limits: _Limits,
+) -> Iterator[tuple[_Point, list[Solved]]]:
+    """The same, by the factor of an anchor wherever that is near enough."""
+    # The last ones: where something is compared with what chance makes of it, it comes first and is unlike the others.
+    anchor = np.asfortranarray(np.concatenate(targets[-_ANCHOR:], axis=1) / np.sqrt(_ANCHOR))
+    rows = np.ascontiguousarray(np.stack([h.T for h in targets]))
+    every = list(range(len(targets)))
+    for (p, lam), (amid,) in _walk(stack, [anchor], points, _Limits(max(_ANCHOR_TOL, limits.tol), limits.max_steps)):
+        tiles = precisions.enough(amid, p, lam, limits.tol)
+        at = NearAnchor(stack, tiles, rows, p, lam, amid.beta, limits.tol)
+        curvature: Float | None = None
+        starts = np.repeat(amid.beta[None], len(targets), axis=0)
+        if stack.n > 1 and not np.isinf(p):
+            slopes = at.slopes_at_anchor
+            places = [_Place(amid.beta, q) for q in slopes]
+            curvature = _alike(places, at.curvature(amid.beta, every[-1]), places[-1])
+            starts = _aims(places, curvature, p)
+        solved, curvature = _solve_point(
+            at, every, starts, limits._replace(max_steps=min(_NEAR_STEPS, limits.max_steps)), curvature
+        )
+        own = OwnFactors(stack, targets, p, lam, limits.tol)
+        if far := [t for t, one in enumerate(solved) if one.left > limits.tol]:
+            starts = np.stack([solved[t].beta for t in far])
+            for t, one in zip(far, _solve_point(own, far, starts, limits)[0], strict=True):
+                solved[t] = one
+        _score(tiles.slopes, solved)
+        yield (p, lam), solved
+
+
+class _Precisions:
+    """The kernels in tiles, in single precision wherever that is enough."""
+
+    def __init__(self, kernels: Float) -> None:
+        self._kernels = kernels
+        self._single = Tiles(kernels, np.float32)
+        self._double: Tiles | None = None
+
+    def enough(self, amid: Solved, p: float, lam: float, tol: float) -> Kernels:
+        """What a point asks for, by what single precision makes of the slopes of the anchor, which are known.
+
+        A relative error ε of slopes is one of ε in F − S for p = 1. Products err alike, with the change of the weights
+        only, and come into what is proven by their squares.
+        """
+        alpha = np.ascontiguousarray(np.asarray(amid.alpha).T)[None]
+        slopes = self._single.traces(alpha)[0] / (4.0 * lam)
+        error = float(np.abs(slopes - amid.slopes).max() / amid.slopes.max())
+        if error <= _ROUNDING * tol:
+            self._double = None
+            return Kernels(self._single, self._single)
+        if self._double is None:
+            self._double = Tiles(self._kernels, np.float64)
+        rough = (_CHANGE * error) ** 2 <= _CHANGE * tol * sensitivity(p, tol)
+        return Kernels(self._double, self._single if rough else self._double)
+
+
+def _score(tiles: Tiles, solved: Sequence[Solved]) -> None:
+    """Σ_j β_j K_j α on the held-out rows of each."""
+    alphas = np.stack([np.asarray(one.alpha).T for one in solved])
+    for one, scores in zip(solved, tiles.held_out(np.stack([one.beta for one in solved]), alphas), strict=True):
+        one.scores = scores.T
+
+
+def _walk(
+    stack: KernelStack, targets: Sequence[Float], points: Sequence[_Point], limits: _Limits
+) -> Iterator[tuple[_Point, list[Solved]]]:
+    """Each point with all targets solved, by factors of their own.
+
+    From small λ on, below which weights hardly change, and from equal weights to sparse ones.
+    """
+    found: list[dict[_Point, Solved]] = [{} for _ in targets]
+    every = list(range(len(targets)))
     before: float | None = None
-    # From small λ on, below which weights hardly change, and from equal weights to sparse ones.
     for lam in sorted({lam for _, lam in points}):
         larger: float | None = None
         curvature: Float | None = None
         for p in sorted({p for p, at in points if at == lam}, reverse=True):
-            limits = _Limits(p, lam, tol, max_steps)
+            own = OwnFactors(stack, targets, p, lam, limits.tol)
             if larger is not None and max(mine[larger, lam].share for mine in found) < _SMALL:
                 last = [mine[larger, lam] for mine in found]
                 if curvature is None:
-                    curvature = _alike(last, stack.curvature(last[0].beta, targets[0], lam), last[0])
-                starts = _aims(last, curvature, p)
-                solved, curvature = _solve_point(stack, targets, starts, limits, curvature)
+                    curvature = _alike(last, own.curvature(last[0].beta, 0), last[0])
+                solved, curvature = _solve_point(own, every, _aims(last, curvature, p), limits, curvature)
             else:
                 starts = np.stack([_start(mine, p, lam, larger, before, stack.n) for mine in found])
-                solved, curvature = _solve_point(stack, targets, starts, limits)
-            stack.score(solved)
+                solved, curvature = _solve_point(own, every, starts, limits)
             for mine, one in zip(found, solved, strict=True):
-                one.alpha = one.alpha if duals else None
                 mine[p, lam] = one
+            yield (p, lam), solved
             larger = p
         before = lam
-    return found
 
 
 def _start(
@@ -239,54 +236,79 @@ def _start(
     return onto_sphere(np.exp(logs - logs.max()), p)
 
 
-class _Limits(NamedTuple):
-    """A point, what `Solved.left` is to be there, and how many weightings may be tried."""
+class _Solver(Protocol):
+    """Targets at a point."""
 
     p: float
-    lam: float
-    tol: float
-    max_steps: int
+
+    @property
+    def lost(self) -> Set[int]:
+        """Targets that this way does not solve."""
+        ...
+
+    def evaluate(self, betas: Float, which: Sequence[int]) -> list[Solved]:
+        """α, q and what they prove, of some targets at weights (t, n)."""
+        ...
+
+    def told(self, one: Solved, t: int) -> Solved:
+        """The same with all that is left of it."""
+        ...
+
+    def curvature(self, beta: Float, t: int) -> Float:
+        """C of a target at these weights, (n, n)."""
+        ...
 
 
 def _solve_point(
-    stack: _Stack,
-    targets: Sequence[Float],
-    starts: Float,
-    limits: _Limits,
-    curvature: Float | None = None,
+    at: _Solver, which: Sequence[int], starts: Float, limits: _Limits, curvature: Float | None = None
 ) -> tuple[list[Solved], Float | None]:
-    """One point of all targets, each by quasi-Newton steps with shortening, from its start.
+    """A point of some targets, each by quasi-Newton steps with shortening, from its start.
 
     And the curvature of each, which is made, where it is needed and not given, of that of the first that needs it.
     """
-    p, lam, tol, max_steps = limits
-    best = stack.evaluate(starts, targets, lam, p, tol)
-    aims, shares = starts.copy(), np.ones(len(targets))
-    rose, step = list(range(len(targets))), 1
-    while left := [t for t, one in enumerate(best) if one.left > tol]:
-        if step >= max_steps or stack.n == 1 or np.isinf(p):
+    tol, p = limits.tol, at.p
+    best = at.evaluate(starts, which)
+    aims, shares = starts.copy(), np.ones(len(which))
+    rose, step = list(range(len(which))), 1
+    while left := [i for i, one in enumerate(best) if one.left > tol and which[i] not in at.lost]:
+        if step >= limits.max_steps or starts.shape[1] == 1 or np.isinf(p):
             break
         if curvature is None:
             one = best[left[0]]
-            curvature = _alike(best, stack.curvature(one.beta, targets[left[0]], lam), one)
-        if moved := [t for t in rose if t in left]:
-            aims[moved] = _aims([best[t] for t in moved], curvature[moved], p)
-        tried = np.stack([_between(best[t].beta, aims[t], shares[t], p) for t in left])
+            curvature = _alike(best, at.curvature(one.beta, which[left[0]]), one)
+        if moved := [i for i in rose if i in left]:
+            aims[moved] = _aims([best[i] for i in moved], curvature[moved], p)
+        tried = np.stack([_between(best[i].beta, aims[i], shares[i], p) for i in left])
         rose = []
-        for t, one in zip(left, stack.evaluate(tried, [targets[t] for t in left], lam, p, tol), strict=True):
-            curvature[t] = _updated(curvature[t], one.beta - best[t].beta, best[t].slopes - one.slopes)
-            if one.objective >= best[t].objective - 1e-13 * abs(one.objective):
-                best[t], shares[t] = one, 1.0
-                rose.append(t)
+        for i, one in zip(left, at.evaluate(tried, [which[i] for i in left]), strict=True):
+            curvature[i] = _updated(curvature[i], one.beta - best[i].beta, best[i].slopes - one.slopes)
+            if one.objective >= best[i].objective - 1e-13 * abs(one.objective):
+                best[i], shares[i] = one, 1.0
+                rose.append(i)
             else:
-                shares[t] *= _SHORTER
+                shares[i] *= _SHORTER
         step += 1
-    for t in left:  # open: the gap is told with all that it has
-        (best[t],) = stack.evaluate(best[t].beta[None], [targets[t]], lam, p, np.inf)
+    for i in left:  # open: the gap is told with all that it has
+        best[i] = at.told(best[i], which[i])
     return best, curvature
 
 
-def _alike(found: Sequence[Solved], curvature: Float, of: Solved) -> Float:
+class _Known(Protocol):
+    """Weights, and the slopes at them."""
+
+    @property
+    def beta(self) -> Float: ...
+
+    @property
+    def slopes(self) -> Float: ...
+
+
+class _Place(NamedTuple):
+    beta: Float
+    slopes: Float
+
+
+def _alike(found: Sequence[_Known], curvature: Float, of: _Known) -> Float:
     """The curvature of one target for each, (t, n, n): C_ij grows with what the kernels i and j are to a target."""
     sizes = np.sqrt(np.stack([_positive(one.slopes) for one in found]) / _positive(of.slopes))
     return curvature * sizes[:, :, None] * sizes[:, None, :]
@@ -313,7 +335,7 @@ def _positive(slopes: Float) -> Float:
     return np.maximum(slopes, _LEAST * float(slopes.max()))
 
 
-def _aims(found: Sequence[Solved], curvature: Float, p: float) -> Float:
+def _aims(found: Sequence[_Known], curvature: Float, p: float) -> Float:
     """Where the model of each has its optimum."""
     if p == 1:
         return np.stack(

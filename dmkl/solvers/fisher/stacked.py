@@ -22,7 +22,8 @@ from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.execute import check_shared, machine
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.grid_in_memory import Solved, solve_grid
+from dmkl.solvers.fisher.grid_in_memory import TOGETHER, solve_grid
+from dmkl.solvers.fisher.kernels_in_memory import Solved
 from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.fisher.solver import FisherSolver
 from dmkl.solvers.jobs import Context, Job, Training
@@ -34,11 +35,15 @@ from dmkl.solvers.weight_sets.balls import Ball
 
 __all__ = ["SOLVER", "fits"]
 
-_TARGETS = 32
+_TARGETS = 100
 """Most targets of a task: more share more, fewer leave no slot idle."""
+_COPIES = 3.5
+"""How often a task holds the kernels at most: as they are, packed, and in tiles of both precisions."""
 _MATRICES = 1.5
-"""Matrices (m, m) that a task holds of each target, beside the kernels, which it holds twice at most."""
-_FINE = 0.01
+"""Matrices (m, m) that a task holds of each target that it solves by a factor of its own, together with others."""
+_VECTORS = 12
+"""Matrices (m, c) that it holds of every target."""
+_FINE = 0.1
 """Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""
 
 
@@ -68,7 +73,9 @@ def _stack_bytes(jobs: Sequence[Job]) -> int:
 
 def _task_bytes(jobs: Sequence[Job]) -> float:
     square = max(8 * job.training.n_train**2 for job in jobs)
-    return 2 * _stack_bytes(jobs) + _MATRICES * _TARGETS * square
+    targets = max(8 * job.problem.h.size for job in jobs)
+    own, every = _MATRICES * TOGETHER * square, _VECTORS * _TARGETS * targets
+    return float(_COPIES * _stack_bytes(jobs) + own + every)
 
 
 def _check(jobs: Sequence[Job]) -> None:

@@ -80,8 +80,8 @@ def test_points_that_stay_open_tell_the_gap_of_their_pair():
         (one,) = mine.values()
         residual = h - 0.5 * one.alpha - np.tensordot(one.beta, K, 1) @ one.alpha / 2e-2
         assert one.left > 1e-12
-        assert one.residual_sq == pytest.approx(np.sum(residual**2), abs=1e-20)
-        assert one.gap == pytest.approx((one.upper - one.objective + one.residual_sq) / abs(one.objective))
+        assert one.excess == pytest.approx(np.sum(residual**2), abs=1e-20)
+        assert one.gap == pytest.approx((one.upper - one.objective + one.excess) / abs(one.objective))
 
 
 @pytest.mark.parametrize("p", [1 + 2**-6, 1.5, 3.0])

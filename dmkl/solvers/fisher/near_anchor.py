@@ -1,0 +1,220 @@
+"""Many targets at a point by one factor: their weights are near those of an anchor, and so are their solutions.
+
+Targets that are permutations of the same labels have weights that differ by some hundredths. With M̄ = M(β̄) factored at
+weights β̄ amid theirs, a target with weights β = β̄ + δ is solved by conjugate gradients that M̄ preconditions: of
+M(β) = M̄ + D, D = Σ_j δ_j K_j/2λ, the error that is left of α falls with every step by about θ = ‖M̄^(−½) D M̄^(−½)‖.
+Nothing of the order m³ is computed for a target. What is proven:
+
+- −θM̄ ⪯ D ⪯ θM̄ for θ ≤ max_j |δ_j|/β̄_j, and for kernels whose weight all but vanishes, for |δ_j|‖K_j‖/λ in place of
+  their share of the maximum, because I ⪯ 2M̄ (`spread`).
+- S(α, β) − min_α S = ½ Rᵀ M⁻¹ R is then at most ½ Rᵀ M̄⁻¹ R/(1 − θ), and at most ‖R‖², because M ⪰ ½I.
+- A step α + M̄⁻¹R leaves the residual −D M̄⁻¹R, whose ½ Rᵀ M̄⁻¹ R is at most θ² of what it was: where this is enough the
+  product that would tell R is not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.arrays import Float, Index
+from dmkl.numerics.cholesky import Cholesky
+from dmkl.numerics.tiles import Tiles
+from dmkl.solvers.fisher.kernels_in_memory import KernelStack, Solved
+from dmkl.solvers.semidefinite import check_forms
+
+__all__ = ["Kernels", "NearAnchor", "sensitivity", "spread"]
+
+_PRODUCTS = 8
+"""Most steps of conjugate gradients for weights that are tried; targets that need more are too far from the anchor."""
+_INEXACT = 0.5
+"""Share of the tolerance that α may leave open."""
+_ROUNDED = 1e-4
+"""Most that a factor in single precision may take from a preconditioned residual."""
+_FAR = 1e-3
+"""1 − θ from which on it bounds anything."""
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+class Kernels(NamedTuple):
+    """The kernels in tiles, in the precision that each purpose asks for.
+
+    Parameters
+    ----------
+    slopes, products
+        For αᵀK_jα, and for products with the change of K(β), which is so small that less will do.
+    """
+
+    slopes: Tiles
+    products: Tiles
+
+
+class NearAnchor:
+    """Targets at a point, solved by the factor of an anchor.
+
+    Parameters
+    ----------
+    stack, kernels
+        The kernels, for factors and for products.
+    targets
+        H of each, (t, c, m).
+    p, lam
+        The point.
+    beta
+        β̄, weights of the anchor.
+    tol
+        What `Solved.left` is to be.
+    """
+
+    def __init__(
+        self, stack: KernelStack, kernels: Kernels, targets: Float, p: float, lam: float, beta: Float, tol: float
+    ) -> None:
+        self.stack, self.kernels, self.targets = stack, kernels, targets
+        self.p, self.lam, self.beta, self.tol = p, lam, beta, tol
+        self._factor = stack.factor(beta, lam)
+        self._preconditioner = self._factor
+        single = np.dtype(np.float32)
+        condition = 1.0 + float(beta @ stack.norms) / lam
+        if kernels.slopes.dtype == single and condition * np.finfo(single).eps <= _ROUNDED:
+            self._preconditioner = Cholesky(self._factor.lower.astype(single))
+        self.alphas = _solved(self._factor, targets)
+        # H − M̄α of each.
+        self._behind = np.zeros_like(targets)
+        self.lost: set[int] = set()
+        """Targets that are too far from the anchor."""
+
+    @cached_property
+    def slopes_at_anchor(self) -> Float:
+        """The slopes of each at the weights of the anchor, (t, n)."""
+        return np.asarray(self.kernels.slopes.traces(self.alphas) / (4.0 * self.lam))
+
+    def evaluate(self, betas: Float, which: Sequence[int]) -> list[Solved]:
+        """α, q and what they prove, of some targets at weights (t, n)."""
+        at = np.asarray(which)
+        excess = self._settle(betas, at)
+        x, h = self.alphas[at], self.targets[at]
+        slopes = self.kernels.slopes.traces(x) / (4.0 * self.lam)
+        sizes, noise = np.sum(x * x, axis=(1, 2)) / (4.0 * self.lam), float(np.finfo(self.kernels.slopes.dtype).eps)
+        found = []
+        for beta, target, alpha, q, size, over in zip(betas, h, x, slopes, sizes, excess, strict=True):
+            check_forms(q, self.stack.facts, float(size), noise * float(size * self.stack.norms.max()))
+            found.append(Solved.of(beta.copy(), target.T, alpha.T, q, self.p, float(over)))
+        return found
+
+    def told(self, one: Solved, t: int) -> Solved:
+        """The same with all that is left of it: as it is."""
+        return one
+
+    def curvature(self, beta: Float, t: int) -> Float:
+        """C of a target at the weights of the anchor, (n, n), which are near enough."""
+        products = np.matmul(self.alphas[t], self.stack.square)
+        rows = self._factor.half_solve(products.reshape(-1, self.stack.m).T).T.reshape(self.stack.n, -1)
+        return np.asarray(rows @ rows.T / (4.0 * self.lam**2))
+
+    def _settle(self, betas: Float, at: Index) -> Float:
+        """Solve for α at weights of some targets, from what there is; a bound of S(α, β) − min_α S of each."""
+        change = betas - self.beta
+        if not change.any():
+            return np.zeros(len(at))
+        norms = self.stack.norms / self.lam
+        theta = spread(change, self.beta, norms)
+        # M ⪰ (1 − θ)M̄ by the weights that fell; not known where they all but vanish.
+        near = 1.0 - spread(np.minimum(change, 0.0), self.beta, norms)
+        near = np.where(near > _FAR, near, np.nan)
+        weights, x, behind = change / (2.0 * self.lam), self.alphas[at], self._behind[at]
+        r = behind - self.kernels.products.products(weights, x)
+        z = _solved(self._preconditioner, r)
+        along = np.sum(r * z, axis=2)
+        need = self._need(betas, at)
+        excess = np.full(len(at), np.inf)
+
+        def step_is_enough(on: Index, along: Float) -> npt.NDArray[np.bool_]:
+            """Mark those of which what is left after one more step of M̄ is known to be little enough."""
+            bound = 0.5 * along.sum(axis=1) * theta[on] ** 2 / near[on]
+            excess[on] = bound
+            return np.asarray(bound <= need[on])
+
+        on = np.arange(len(at))
+        fine = step_is_enough(on, along)
+        x[fine] += z[fine]
+        behind[fine] -= r[fine]
+        solved, on = fine, on[~fine]
+        r, z, along = r[on], z[on], along[on]
+        # Md = M̄d + Dd, of which M̄d is what the recurrence of d does to r.
+        d, md = z, r.copy()
+        for _ in range(_PRODUCTS):
+            if not len(on):
+                break
+            q = md + self.kernels.products.products(weights[on], d)
+            curved = np.sum(d * q, axis=2)
+            rises = (curved >= 0).all(axis=1)
+            length = (along / np.maximum(curved, _TINY))[rises, :, None]
+            on, r, d, md, along = on[rises], r[rises] - length * q[rises], d[rises], md[rises], along[rises]
+            x[on] += length * d
+            behind[on] -= length * md
+            left = np.sum(r * r, axis=(1, 2))
+            z = _solved(self._preconditioner, r)
+            new = np.sum(r * z, axis=2)
+            left = np.fmin(left, 0.5 * new.sum(axis=1) / near[on])
+            fine = left <= need[on]
+            by_step = ~fine & step_is_enough(on, new)
+            excess[on[fine]] = left[fine]
+            x[on[by_step]] += z[by_step]
+            behind[on[by_step]] -= r[by_step]
+            fine |= by_step
+            solved[on[fine]] = True
+            ratio = (new / np.maximum(along, _TINY))[:, :, None]
+            d, md, along = z + ratio * d, r + ratio * md, new
+            on, r, d, md, along = (one[~fine] for one in (on, r, d, md, along))
+        self.alphas[at[solved]], self._behind[at[solved]] = x[solved], behind[solved]
+        excess[~solved] = np.inf
+        self.lost |= set(at[~solved].tolist())
+        return excess
+
+    def _need(self, betas: Float, at: Index) -> Float:
+        """How far S may be above the least over α, of each."""
+        part = np.sum(betas * self.slopes_at_anchor[at], axis=1)
+        return np.asarray(_INEXACT * self.tol * sensitivity(self.p, self.tol) * part)
+
+
+def _solved(factor: Cholesky, b: Float) -> Float:
+    """M̄⁻¹B, (t, c, m)."""
+    solved = factor.solve(b.reshape(-1, b.shape[-1]).T)
+    return solved.T.reshape(b.shape).astype(np.float64, copy=False)
+
+
+def sensitivity(p: float, tol: float) -> float:
+    """Share of a tolerance for F − S that S may be above the least over α.
+
+    Slopes err by the root of what is left of S, and F by them: to first order for p = 1, where it is the largest slope,
+    and to second order divided by p − 1 otherwise.
+    """
+    return min(1.0, max(p - 1.0, tol))
+
+
+def spread(change: Float, beta: Float, norms: Float) -> Float:
+    """θ of −θM̄ ⪯ Σ_j δ_j K_j/2λ ⪯ θM̄, (t,), for M̄ = ½(I + Σ_j β̄_j K_j/λ).
+
+    Parameters
+    ----------
+    change
+        δ, (t, n).
+    beta
+        β̄, (n,).
+    norms
+        ‖K_j‖/λ, or more, (n,).
+    """
+    size = np.abs(change)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(size > 0, size / beta, 0.0)
+    order = np.argsort(-ratio, axis=1)
+    ratio = np.take_along_axis(ratio, order, axis=1)
+    apart = np.cumsum(np.take_along_axis(size * norms, order, axis=1), axis=1)
+    # The first k by their norms, the others by the largest of what is left of the ratios.
+    zero = np.zeros((len(change), 1))
+    both = np.concatenate([zero, apart], axis=1) + np.concatenate([ratio, zero], axis=1)
+    return np.asarray(both.min(axis=1))

@@ -1,0 +1,103 @@
+"""Many targets by the factor of an anchor: against factors of their own, bounds against eigenvalues, far targets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics.pairwise import rbf_kernel
+
+from dmkl.errors import IndefiniteKernelError
+from dmkl.numerics.fisher import dual_norm
+from dmkl.solvers.fisher import grid_in_memory
+from dmkl.solvers.fisher.grid_in_memory import solve_grid
+from dmkl.solvers.fisher.near_anchor import spread
+from dmkl.solvers.semidefinite import UNKNOWN
+
+M = 45
+POINTS = [(p, lam) for p in (1.0, 1 + 2**-6, 1.5, 4.0, np.inf) for lam in (1e-8, 1e-4, 1e-2, 1.0)]
+
+
+def kernels(rows=M + 10):
+    """Centred kernels of unit trace over the training rows, the held-out ones below."""
+    x = np.random.default_rng(0).standard_normal((rows, 6))
+    found = []
+    for scale in (0.05, 0.3, 2.0):
+        for part in (x, x[:, :2]):
+            K = rbf_kernel(part, gamma=scale)
+            train, center = K[:M, :M], np.eye(M) - 1 / M
+            K = np.concatenate([center @ train @ center, (K[M:, :M] - train.mean(axis=0)) @ center])
+            found.append(K / np.trace(K[:M]))
+    return np.stack(found)
+
+
+def permuted(n, seed=1):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(M) % 3
+    return [np.eye(3)[rng.permutation(labels)] - 1 / 3 for _ in range(n)]
+
+
+@pytest.mark.parametrize("tol", [1e-5, 1e-7])
+def test_permuted_labels_come_out_as_with_factors_of_their_own(tol):
+    K, targets = kernels(), permuted(14)
+    many = solve_grid(K, targets, POINTS, tol, 200, UNKNOWN)
+    alone = [solve_grid(K, [h], POINTS, 1e-8, 200, UNKNOWN)[0] for h in targets]
+    for mine, own in zip(many, alone, strict=True):
+        for point in POINTS:
+            one, other = mine[point], own[point]
+            assert one.left <= tol
+            part = tol * other.share * abs(other.objective)
+            assert abs(one.objective - other.objective) <= 2.0 * part
+            np.testing.assert_allclose(one.scores, other.scores, atol=20.0 * np.sqrt(tol) * np.abs(other.scores).max())
+
+
+def test_what_is_proven_holds_for_the_pairs_that_come_back():
+    K, targets = kernels(), permuted(14)
+    square = K[:, :M]
+    for h, mine in zip(targets, solve_grid(K, targets, POINTS, 1e-5, 200, UNKNOWN), strict=True):
+        for (p, lam), one in mine.items():
+            system = 0.5 * (np.eye(M) + np.tensordot(one.beta, square, 1) / lam)
+            q = np.einsum("mc,nmk,kc->n", one.alpha, square, one.alpha) / (4 * lam)
+            linear = 0.25 * np.sum(one.alpha**2) - np.sum(h * one.alpha)
+            rounding = 2e-5 * one.beta @ q
+            assert one.objective == pytest.approx(linear + one.beta @ q, abs=rounding)
+            assert one.upper == pytest.approx(linear + dual_norm(q, p), abs=rounding)
+            residual = h - system @ one.alpha
+            excess = 0.5 * np.sum(residual * np.linalg.solve(system, residual))
+            assert excess <= one.excess + 1e-2 * rounding
+
+
+def test_targets_that_are_unlike_the_others_get_factors_of_their_own(monkeypatch):
+    K, targets = kernels(), permuted(14)
+    values, vectors = np.linalg.eigh(K[1, :M])
+    targets[0] = vectors[:, -2:] * np.sqrt(values[-2:])
+    targets[0] = np.concatenate([targets[0], np.zeros((M, 1))], axis=1)
+    monkeypatch.setattr(grid_in_memory, "_NEAR_STEPS", 1)
+    found = solve_grid(K, targets, POINTS, 1e-7, 200, UNKNOWN)
+    (own,) = solve_grid(K, targets[:1], POINTS, 1e-9, 200, UNKNOWN)
+    for point in POINTS:
+        assert found[0][point].left <= 1e-7
+        scale = own[point].share * abs(own[point].objective)
+        assert found[0][point].objective == pytest.approx(own[point].objective, abs=2e-7 * scale)
+
+
+def test_kernels_that_are_not_semidefinite_are_refused():
+    K = kernels()
+    K[2, :M] -= 0.5 * np.eye(M)
+    with pytest.raises(IndefiniteKernelError):
+        solve_grid(K, permuted(14), [(2.0, 1e-3)], 1e-5, 50, UNKNOWN)
+
+
+@given(seed=st.integers(0, 1000), lam=st.sampled_from([1e-6, 1e-3, 0.1, 10.0]), size=st.sampled_from([1e-3, 0.1, 2.0]))
+def test_the_spread_bounds_the_eigenvalues(seed, lam, size):
+    rng = np.random.default_rng(seed)
+    square = kernels()[:, :M]
+    beta = rng.uniform(0, 1, 6) * rng.integers(0, 2, 6)
+    change = np.maximum(beta + size * rng.standard_normal(6), 0.0) - beta
+    anchor = 0.5 * (np.eye(M) + np.tensordot(beta, square, 1) / lam)
+    inverse = np.linalg.inv(np.linalg.cholesky(anchor))
+    values = np.linalg.eigvalsh(inverse @ np.tensordot(change / (2 * lam), square, 1) @ inverse.T)
+    norms = np.linalg.norm(square, axis=(1, 2)) / lam
+    assert np.abs(values).max() <= spread(change[None], beta, norms)[0] * (1 + 1e-9) + 1e-12
+    assert -values.min() <= spread(np.minimum(change, 0.0)[None], beta, norms)[0] * (1 + 1e-9) + 1e-12
