@@ -37,6 +37,8 @@ __all__ = ["SOLVER", "fits"]
 
 _TARGETS = 100
 """Most targets of a task: more share more, fewer leave no slot idle."""
+_FEW = 16
+"""Fewest targets that are worth a task of their own where there are others."""
 _COPIES = 3.5
 """How often a task holds the kernels at most: as they are, packed, and in tiles of both precisions."""
 _MATRICES = 1.5
@@ -68,14 +70,19 @@ def fits(jobs: Sequence[Job]) -> bool:
 
 
 def _stack_bytes(jobs: Sequence[Job]) -> int:
-    return max(8 * job.training.n_kernels * job.training.n_rows * job.training.n_train for job in jobs)
+    return max(8 * one.n_kernels * one.n_rows * one.n_train for one in _trainings(jobs))
 
 
 def _task_bytes(jobs: Sequence[Job]) -> float:
-    square = max(8 * job.training.n_train**2 for job in jobs)
-    targets = max(8 * job.problem.h.size for job in jobs)
+    square = max(8 * one.n_train**2 for one in _trainings(jobs))
+    targets = max(8 * h.size for h in {id(job.problem.h): job.problem.h for job in jobs}.values())
     own, every = _MATRICES * TOGETHER * square, _VECTORS * _TARGETS * targets
     return float(_COPIES * _stack_bytes(jobs) + own + every)
+
+
+def _trainings(jobs: Sequence[Job]) -> list[Training]:
+    """Each training set once: hundreds of targets share it."""
+    return list({id(job.training): job.training for job in jobs}.values())
 
 
 def _check(jobs: Sequence[Job]) -> None:
@@ -113,7 +120,8 @@ def _chunks(jobs: Sequence[Job]) -> list[_Chunk]:
         alike.setdefault((training, kernels, tuple(numbers)), []).append(numbers)
     chunks = []
     for (_, _, points), members in alike.items():
-        n_parts = -(-len(members) // _TARGETS)
+        # Two or four rather than one or three, which leave one of two slots with nothing to do.
+        n_parts = 2 * -(-len(members) // (2 * _TARGETS)) if len(members) >= 2 * _FEW else 1
         for part in range(n_parts):
             some = members[part * len(members) // n_parts : (part + 1) * len(members) // n_parts]
             mine = [jobs[next(iter(numbers.values()))] for numbers in some]
@@ -253,7 +261,7 @@ def _outcome(found: dict[str, Float], t: int, g: int, job: Job, options: FisherO
 
 SOLVER = FisherSolver(
     "stacked",
-    "whole grids of many targets, a factor for each weighting; all kernels in the memory of a task",
+    "whole grids of many targets, which share factors; all kernels in the memory of a task",
     _solve,
     check=_check,
 )
