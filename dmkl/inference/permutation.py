@@ -41,7 +41,7 @@ __all__ = ["permutation_test"]
 Choosing = Literal["anew", "fixed"]
 _Found = dict[str, Array]
 """Arrays whose first dimension are the permutations."""
-_CHUNK_BYTES = 2**30
+_CHUNK_BYTES = 5 * 2**28
 """Scores of held-out rows that are kept at once: permutations are fitted as many together as have no more."""
 
 
@@ -191,7 +191,10 @@ def _chunks(question: Question, orders: Index, choose: Choosing, workspace: Work
         chosen = alone["place"][:1]
         question, at = _only(question, chosen[0])
         first = 1
-    size = max(1, int(_CHUNK_BYTES / (8 * sum(_held_out(question)))))
+    most = max(1, int(_CHUNK_BYTES / (8 * sum(_held_out(question)))))
+    # As many each time: what few permutations at the end would share is little.
+    times = -(-(len(orders) - first) // most)
+    size = -(-(len(orders) - first) // times)
     while first < len(orders):
         found = _chunk(question, orders[first : first + size], at, workspace, first)
         # Of one point for all, its place in the whole grid.

@@ -45,7 +45,7 @@ _MATRICES = 1.5
 """Matrices (m, m) that a task holds of each target that it solves by a factor of its own, together with others."""
 _VECTORS = 12
 """Matrices (m, c) that it holds of every target."""
-_FINE = 0.1
+_FINE = 0.3
 """Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""
 
 
