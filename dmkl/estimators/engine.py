@@ -101,8 +101,9 @@ def _check(plan: Plan) -> None:
     # Rows share learners and targets by the thousand.
     for learner in {id(fit.learner): fit.learner for fit in plan.fits}.values():
         learner._check_parameters()
-    for fit in plan.fits:
+    for fit in {(id(fit.learner), id(fit.targets)): fit for fit in plan.fits}.values():
         fit.learner._check_data(plan.K, fit.targets)
+    for fit in plan.fits:
         if fit.sample_weight is not None:
             fit.learner._check_weights()
 

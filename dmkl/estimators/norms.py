@@ -75,6 +75,9 @@ class WeightRules:
         InputError
             If groups, prices or constraints name kernels that are not there, or constraints contradict each other.
         """
+        unpriced = isinstance(self.sigma, float | int) and self.sigma == 1
+        if self.constraints is None and self.kernel_groups is None and unpriced:
+            return Ball(p)  # at once: a permutation test asks for tens of thousands
         groups, sigma = self._groups(names), self._prices(names)
         if self.constraints is None:
             ball = Ball(p) if self.kernel_groups is None else grouped(p, groups)

@@ -21,7 +21,7 @@ from dmkl.numerics.fisher import onto_sphere, uniform_weights
 from dmkl.numerics.slope_model import weights_by_slopes
 from dmkl.numerics.tiles import Tiles
 from dmkl.solvers.fisher.kernels_in_memory import KernelStack, OwnFactors, Solved
-from dmkl.solvers.fisher.near_anchor import Kernels, NearAnchor, sensitivity
+from dmkl.solvers.fisher.near_anchor import Carried, Kernels, NearAnchor, sensitivity
 from dmkl.solvers.masters import newton_master
 from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.weight_sets.balls import Ball
@@ -47,6 +47,8 @@ _ANCHOR_TOL = 1e-3
 """What may be left of the anchor, whose weights need only be near those of the others."""
 _NEAR_STEPS = 8
 """Most weightings tried near an anchor."""
+_ALL = 0.99
+"""Share of S that the kernels make from which on solutions are looked at for the next λ."""
 _ROUNDING = 0.3
 """Share of the tolerance that single precision may take from slopes."""
 _CHANGE = 0.1
@@ -131,27 +133,54 @@ def _near(
     # The last ones: where something is compared with what chance makes of it, it comes first and is unlike the others.
     anchor = np.asfortranarray(np.concatenate(targets[-_ANCHOR:], axis=1) / np.sqrt(_ANCHOR))
     rows = np.ascontiguousarray(np.stack([h.T for h in targets]))
-    every = list(range(len(targets)))
+    before: dict[float, list[Carried | None]] = {}
     for (p, lam), (amid,) in _walk(stack, [anchor], points, _Limits(max(_ANCHOR_TOL, limits.tol), limits.max_steps)):
-        tiles = precisions.enough(amid, p, lam, limits.tol)
-        at = NearAnchor(stack, tiles, rows, p, lam, amid.beta, limits.tol)
-        curvature: Float | None = None
-        starts = np.repeat(amid.beta[None], len(targets), axis=0)
-        if stack.n > 1 and not np.isinf(p):
-            slopes = at.slopes_at_anchor
-            places = [_Place(amid.beta, q) for q in slopes]
-            curvature = _alike(places, at.curvature(amid.beta, every[-1]), places[-1])
-            starts = _aims(places, curvature, p)
-        solved, curvature = _solve_point(
-            at, every, starts, limits._replace(max_steps=min(_NEAR_STEPS, limits.max_steps)), curvature
-        )
-        own = OwnFactors(stack, targets, p, lam, limits.tol)
-        if far := [t for t, one in enumerate(solved) if one.left > limits.tol]:
-            starts = np.stack([solved[t].beta for t in far])
-            for t, one in zip(far, _solve_point(own, far, starts, limits)[0], strict=True):
+        known = before.get(p, [None] * len(targets))
+        carried = [None if one is None else one.to(lam, p, h) for one, h in zip(known, targets, strict=True)]
+        solved = [None if one is None or one.solved.left > limits.tol else one.solved for one in carried]
+        if todo := [t for t, one in enumerate(solved) if one is None]:
+            mine = [targets[t] for t in todo]
+            found, inner = _near_point(
+                stack, precisions.enough(amid, p, lam, limits.tol), mine, rows[todo], amid, (p, lam), limits
+            )
+            for t, one, length in zip(todo, found, inner, strict=True):
                 solved[t] = one
-        _score(tiles.slopes, solved)
-        yield (p, lam), solved
+                carried[t] = Carried(one, np.asarray(one.alpha), lam, float(length))
+        before[p] = [one if one is not None and np.isfinite(one.inner) else None for one in carried]
+        yield (p, lam), [one for one in solved if one is not None]
+
+
+def _near_point(
+    stack: KernelStack,
+    kernels: Kernels,
+    targets: Sequence[Float],
+    rows: Float,
+    amid: Solved,
+    point: _Point,
+    limits: _Limits,
+) -> tuple[list[Solved], Float]:
+    """A point of some targets, (m, c) and (t, c, m), beside an anchor, and αᵀM⁻¹α of each at most."""
+    p, lam = point
+    every = list(range(len(targets)))
+    at = NearAnchor(stack, kernels, rows, p, lam, amid.beta, limits.tol)
+    curvature: Float | None = None
+    starts = np.repeat(amid.beta[None], len(targets), axis=0)
+    if stack.n > 1 and not np.isinf(p):
+        places = [_Place(amid.beta, q) for q in at.slopes_at_anchor]
+        curvature = _alike(places, at.curvature(amid.beta, every[-1]), places[-1])
+        starts = _aims(places, curvature, p)
+    near = limits._replace(max_steps=min(_NEAR_STEPS, limits.max_steps))
+    solved, curvature = _solve_point(at, every, starts, near, curvature)
+    # Where the kernels make all of S, weights and α/λ change so little with λ that it may be proven of the next.
+    inner = at.inner(solved) if amid.share > _ALL else np.full(len(targets), np.inf)
+    if far := [t for t, one in enumerate(solved) if one.left > limits.tol]:
+        own = OwnFactors(stack, targets, p, lam, limits.tol)
+        starts = np.stack([solved[t].beta for t in far])
+        inner[far] = np.inf
+        for t, one in zip(far, _solve_point(own, far, starts, limits)[0], strict=True):
+            solved[t] = one
+    _score(kernels.slopes, solved)
+    return solved, inner
 
 
 class _Precisions:

@@ -27,7 +27,7 @@ from dmkl.numerics.tiles import Tiles
 from dmkl.solvers.fisher.kernels_in_memory import KernelStack, Solved
 from dmkl.solvers.semidefinite import check_forms
 
-__all__ = ["Kernels", "NearAnchor", "sensitivity", "spread"]
+__all__ = ["Carried", "Kernels", "NearAnchor", "sensitivity", "spread"]
 
 _PRODUCTS = 8
 """Most steps of conjugate gradients for weights that are tried; targets that need more are too far from the anchor."""
@@ -51,6 +51,38 @@ class Kernels(NamedTuple):
 
     slopes: Tiles
     products: Tiles
+
+
+class Carried(NamedTuple):
+    """A solution at λ, for what it is at a larger ridge.
+
+    With s = λ'/λ and the same weights, M' = M/s + ½(1 − 1/s)I ⪰ M/s, so that sα leaves a residual R' = R − ½(s − 1)α,
+    of which ½ R'ᵀM'⁻¹R' is at most (√(s·excess) + ½(s − 1)√(½ s αᵀM⁻¹α))². All else of it is a multiple.
+
+    Parameters
+    ----------
+    solved
+        At λ.
+    alpha
+        α, (m, c).
+    lam
+        λ.
+    inner
+        Σ_k α_kᵀM⁻¹α_k, or more.
+    """
+
+    solved: Solved
+    alpha: Float
+    lam: float
+    inner: float
+
+    def to(self, lam: float, p: float, h: Float) -> Carried:
+        """The same weights and sα at a larger λ, and what they prove there."""
+        one, s = self.solved, lam / self.lam
+        excess = (np.sqrt(s * one.excess) + 0.5 * (s - 1.0) * np.sqrt(0.5 * s * self.inner)) ** 2
+        found = Solved.of(one.beta, h, s * self.alpha, s * one.slopes, p, float(excess))
+        found.scores = None if one.scores is None else s * one.scores
+        return Carried(found, s * self.alpha, lam, s**3 * self.inner)
 
 
 class NearAnchor:
@@ -105,6 +137,18 @@ class NearAnchor:
             found.append(Solved.of(beta.copy(), target.T, alpha.T, q, self.p, float(over)))
         return found
 
+    def inner(self, solved: Sequence[Solved]) -> Float:
+        """αᵀM⁻¹α of every target, summed over columns, or more, (t,); ∞ where nothing bounds it."""
+        alphas = np.stack([np.asarray(one.alpha).T for one in solved])
+        length = np.sum(alphas * _solved(self._factor, alphas), axis=(1, 2))
+        near = self._near(np.stack([one.beta for one in solved]) - self.beta)
+        return np.asarray(np.where(np.isfinite(near), length / near, np.inf))
+
+    def _near(self, change: Float) -> Float:
+        """1 − θ of M ⪰ (1 − θ)M̄, by the weights that fell; NaN where they all but vanish, which bounds nothing."""
+        near = 1.0 - spread(np.minimum(change, 0.0), self.beta, self.stack.norms / self.lam)
+        return np.asarray(np.where(near > _FAR, near, np.nan))
+
     def told(self, one: Solved, t: int) -> Solved:
         """The same with all that is left of it: as it is."""
         return one
@@ -120,11 +164,7 @@ class NearAnchor:
         change = betas - self.beta
         if not change.any():
             return np.zeros(len(at))
-        norms = self.stack.norms / self.lam
-        theta = spread(change, self.beta, norms)
-        # M ⪰ (1 − θ)M̄ by the weights that fell; not known where they all but vanish.
-        near = 1.0 - spread(np.minimum(change, 0.0), self.beta, norms)
-        near = np.where(near > _FAR, near, np.nan)
+        theta, near = spread(change, self.beta, self.stack.norms / self.lam), self._near(change)
         weights, x, behind = change / (2.0 * self.lam), self.alphas[at], self._behind[at]
         r = behind - self.kernels.products.products(weights, x)
         z = _solved(self._preconditioner, r)

@@ -43,7 +43,7 @@ _COPIES = 3.5
 """How often a task holds the kernels at most: as they are, packed, and in tiles of both precisions."""
 _MATRICES = 1.5
 """Matrices (m, m) that a task holds of each target that it solves by a factor of its own, together with others."""
-_VECTORS = 12
+_VECTORS = 24
 """Matrices (m, c) that it holds of every target."""
 _FINE = 0.3
 """Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""

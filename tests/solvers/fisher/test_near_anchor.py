@@ -52,10 +52,10 @@ def test_permuted_labels_come_out_as_with_factors_of_their_own(tol):
             np.testing.assert_allclose(one.scores, other.scores, atol=20.0 * np.sqrt(tol) * np.abs(other.scores).max())
 
 
-def test_what_is_proven_holds_for_the_pairs_that_come_back():
-    K, targets = kernels(), permuted(14)
+def check_proofs(K, targets, found):
+    """What came back, and what is said of it, against dense arithmetic in double precision."""
     square = K[:, :M]
-    for h, mine in zip(targets, solve_grid(K, targets, POINTS, 1e-5, 200, UNKNOWN), strict=True):
+    for h, mine in zip(targets, found, strict=True):
         for (p, lam), one in mine.items():
             system = 0.5 * (np.eye(M) + np.tensordot(one.beta, square, 1) / lam)
             q = np.einsum("mc,nmk,kc->n", one.alpha, square, one.alpha) / (4 * lam)
@@ -66,6 +66,27 @@ def test_what_is_proven_holds_for_the_pairs_that_come_back():
             residual = h - system @ one.alpha
             excess = 0.5 * np.sum(residual * np.linalg.solve(system, residual))
             assert excess <= one.excess + 1e-2 * rounding
+            scores = np.tensordot(one.beta, K[:, M:], 1) @ one.alpha
+            np.testing.assert_allclose(one.scores, scores, atol=2e-5 * np.abs(scores).max())
+
+
+def test_what_is_proven_holds_for_the_pairs_that_come_back():
+    K, targets = kernels(), permuted(14)
+    check_proofs(K, targets, solve_grid(K, targets, POINTS, 1e-5, 200, UNKNOWN))
+
+
+def test_solutions_of_tiny_ridges_are_proven_of_the_next(monkeypatch):
+    K, targets, asked = kernels(), permuted(14), []
+    K[:, :M] += 1e-2 * (np.eye(M) - 1 / M)
+    points = [(p, lam) for p in (1.0, 1.5) for lam in (1e-8, 1e-7, 1.0)]
+    plain = grid_in_memory._near_point
+    monkeypatch.setattr(grid_in_memory, "_near_point", lambda *given: asked.append(given[5]) or plain(*given))
+    found = solve_grid(K, targets, points, 1e-5, 200, UNKNOWN)
+    assert all(one.left <= 1e-5 for mine in found for one in mine.values())
+    assert (1.5, 1e-8) in asked
+    assert (1.5, 1.0) in asked
+    assert (1.5, 1e-7) not in asked
+    check_proofs(K, targets, found)
 
 
 def test_targets_that_are_unlike_the_others_get_factors_of_their_own(monkeypatch):
