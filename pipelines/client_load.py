@@ -11,6 +11,7 @@ and bookkeeping; the client's memory is what it took at most beside mapped files
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,12 @@ class Load:
             self.client_bytes - other.client_bytes,
             self.worker_seconds - other.worker_seconds,
         )
+
+    @property
+    def share(self) -> float:
+        """What of the processor seconds is the client's; NaN where start-up has taken as many as the search."""
+        both = self.client_seconds + self.worker_seconds
+        return self.client_seconds / both if both > 0 else math.nan
 
 
 @contextmanager
@@ -110,8 +117,7 @@ def main() -> None:
         for m in options.m:
             folder = made(base / f"large-{options.n}-{m}", options.n, m)
             load = searched(folder, options.workers, options.arguments) - idle
-            share = load.client_seconds / (load.client_seconds + load.worker_seconds)
-            figures = f"{load.client_seconds:>10.1f}{load.worker_seconds:>11.1f}{share:>8.1%}"
+            figures = f"{load.client_seconds:>10.1f}{load.worker_seconds:>11.1f}{load.share:>8.1%}"
             print(f"{m:>8,}{figures}{load.client_bytes / MIB:>12.0f}", flush=True)
 
 

@@ -1,7 +1,8 @@
-"""Entries of the kernels after all steps, block by block: for export and for tests."""
+"""Entries of the kernels after all steps, block by block or a whole kernel at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dask.array as da
@@ -14,7 +15,7 @@ from dmkl.passes.execute import graph_token, machine
 from dmkl.passes.sending import send
 from dmkl.passes.view import Lens, View
 
-__all__ = ["entries", "view_blocks", "weighted_blocks"]
+__all__ = ["entries", "view_blocks", "weighted_blocks", "whole_kernels"]
 
 
 def raw_block(view: View, k: int, rows: Index, cols: Index) -> Array:
@@ -44,6 +45,23 @@ def entries(view: View, fitted: Fitted, kernel: int, rows: Index, cols: Index) -
     base_rows, base_cols = trail[0]
     raw = raw_block(view, int(view.kernels[kernel]), view.rows[base_rows], view.cols[base_cols])
     return fitted.elementwise(kernel, raw, trail) if fitted.steps else raw
+
+
+def whole_kernels(lenses: Sequence[Lens], kernel: int) -> Iterator[Float]:
+    """A kernel after all steps through each of several lenses of one source, (rows, columns); its tiles are read once.
+
+    Each is made as a product with the unit matrix: the means of other rows, which entries need and products do without,
+    are another pass.
+    """
+    views = [lens.view for lens in lenses]
+    rows = np.unique(np.concatenate([view.rows for view in views]))
+    cols = np.unique(np.concatenate([view.cols for view in views]))
+    raw = raw_block(views[0], int(views[0].kernels[kernel]), rows, cols)
+    for lens in lenses:
+        view = lens.view
+        right, carried = lens.fitted.right(kernel, np.eye(view.shape[2]))
+        part = raw[np.ix_(np.searchsorted(rows, view.rows), np.searchsorted(cols, view.cols))]
+        yield lens.fitted.left(kernel, np.matmul(part, right, dtype=np.float64), carried)
 
 
 def view_blocks(view: View, state: ChainState | Delayed, chunk: int | None) -> da.Array:

@@ -20,7 +20,7 @@ _SMALL_BYTES = 2**20
 
 
 def run_tasks(
-    what: str, work: Sequence[Callable[..., Any]], *shared: Any, own: Sequence[Any] | None = None
+    what: str, work: Sequence[Callable[..., Any]], *shared: Any, own: Sequence[Any] | None = None, task_bytes: int = 0
 ) -> list[Any]:
     """Run functions side by side, with arguments that all of them take; their results in order.
 
@@ -35,6 +35,8 @@ def run_tasks(
         Sent to a cluster's workers once.
     own
         For each task one more argument, after the shared ones, that may be large.
+    task_bytes
+        Bytes of kernels that each task reads, for the progress.
     """
     if not work:
         return []
@@ -51,7 +53,7 @@ def run_tasks(
             delayed(function, pure=False)(*held, *more, dask_key_name=f"{name}-{k}-{token}")
             for k, (function, more) in enumerate(zip(work, mine, strict=True))
         ]
-        return execute(tasks, [(task, 0) for task in tasks], name)
+        return execute(tasks, [(task, task_bytes) for task in tasks], name)
 
     return again(run, name)
 

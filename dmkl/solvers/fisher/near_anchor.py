@@ -10,6 +10,9 @@ Nothing of the order m³ is computed for a target. What is proven:
 - S(α, β) − min_α S = ½ Rᵀ M⁻¹ R is then at most ½ Rᵀ M̄⁻¹ R/(1 − θ), and at most ‖R‖², because M ⪰ ½I.
 - A step α + M̄⁻¹R leaves the residual −D M̄⁻¹R, whose ½ Rᵀ M̄⁻¹ R is at most θ² of what it was: where this is enough the
   product that would tell R is not computed.
+- At the anchor's own solution, M̄α = H, the residual is −Dα, and ½ Rᵀ M̄⁻¹ R ≤ Σ_j δ_j²/β̄_j q_j with its slopes q: the
+  matrix-fractional function xᵀY⁻¹x is jointly convex, and M̄ ⪰ Σ_j β̄_j K_j/2λ. Where weights are so near that this is
+  enough (p from about 1.5 on), a target takes one product with M̄⁻¹ and nothing else.
 """
 
 from __future__ import annotations
@@ -116,26 +119,51 @@ class NearAnchor:
         self.alphas = _solved(self._factor, targets)
         # H − M̄α of each.
         self._behind = np.zeros_like(targets)
+        self._moved: set[int] = set()
         self.lost: set[int] = set()
         """Targets that are too far from the anchor."""
 
     @cached_property
     def slopes_at_anchor(self) -> Float:
-        """The slopes of each at the weights of the anchor, (t, n)."""
+        """The slopes of M̄⁻¹H of each, (t, n); asked for before α is another."""
         return np.asarray(self.kernels.slopes.traces(self.alphas) / (4.0 * self.lam))
 
     def evaluate(self, betas: Float, which: Sequence[int]) -> list[Solved]:
         """α, q and what they prove, of some targets at weights (t, n)."""
+        known = self._at_anchor(betas, which)
+        others = [k for k, one in enumerate(known) if one is None]
+        found = iter(self._evaluate(betas[others], [which[k] for k in others]) if others else ())
+        return [next(found) if one is None else one for one in known]
+
+    def _at_anchor(self, betas: Float, which: Sequence[int]) -> list[Solved | None]:
+        """What M̄⁻¹H of some targets proves at weights (t, n); None where that is not enough, or α is another by now."""
+        change, slopes = betas - self.beta, self.slopes_at_anchor[list(which)]
+        with np.errstate(divide="ignore"):
+            ratio = np.where(change == 0, 0.0, change**2 / np.where(change == 0, 1.0, self.beta))
+        excess = np.sum(ratio * slopes, axis=1) / self._near(change)
+        found: list[Solved | None] = [None] * len(which)
+        for k, t in enumerate(which):
+            if t not in self._moved and np.isfinite(excess[k]):
+                one = self._told(t, betas[k], self.alphas[t], slopes[k], float(excess[k]))
+                found[k] = one if one.left <= self.tol else None
+        return found
+
+    def _evaluate(self, betas: Float, which: Sequence[int]) -> list[Solved]:
+        """α, q and what they prove, of some targets at weights (t, n), with α for these weights."""
         at = np.asarray(which)
         excess = self._settle(betas, at)
-        x, h = self.alphas[at], self.targets[at]
-        slopes = self.kernels.slopes.traces(x) / (4.0 * self.lam)
-        sizes, noise = np.sum(x * x, axis=(1, 2)) / (4.0 * self.lam), float(np.finfo(self.kernels.slopes.dtype).eps)
-        found = []
-        for beta, target, alpha, q, size, over in zip(betas, h, x, slopes, sizes, excess, strict=True):
-            check_forms(q, self.stack.facts, float(size), noise * float(size * self.stack.norms.max()))
-            found.append(Solved.of(beta.copy(), target.T, alpha.T, q, self.p, float(over)))
-        return found
+        alphas = self.alphas[at]
+        slopes = self.kernels.slopes.traces(alphas) / (4.0 * self.lam)
+        return [
+            self._told(t, beta, alpha, q, float(over))
+            for t, beta, alpha, q, over in zip(which, betas, alphas, slopes, excess, strict=True)
+        ]
+
+    def _told(self, t: int, beta: Float, alpha: Float, q: Float, excess: float) -> Solved:
+        """What α, (c, m), and its slopes say of a target, once they are those of semidefinite kernels."""
+        size, eps = float(np.sum(alpha * alpha)) / (4.0 * self.lam), float(np.finfo(self.kernels.slopes.dtype).eps)
+        check_forms(q, self.stack.facts, size, eps * size * float(self.stack.norms.max()))
+        return Solved.of(beta.copy(), self.targets[t].T, alpha.T, q, self.p, excess)
 
     def inner(self, solved: Sequence[Solved]) -> Float:
         """αᵀM⁻¹α of every target, summed over columns, or more, (t,); ∞ where nothing bounds it."""
@@ -211,6 +239,7 @@ class NearAnchor:
             d, md, along = z + ratio * d, r + ratio * md, new
             on, r, d, md, along = (one[~fine] for one in (on, r, d, md, along))
         self.alphas[at[solved]], self._behind[at[solved]] = x[solved], behind[solved]
+        self._moved |= set(at[solved].tolist())
         excess[~solved] = np.inf
         self.lost |= set(at[~solved].tolist())
         return excess

@@ -1,14 +1,15 @@
 """MK-FDA of many targets with many points each, on kernels that fit the memory of a task: solver "stacked".
 
 Hundreds of unlike targets (permuted labels) fill the space of the training samples, so that a subspace for all of them
-would be as large as the kernels are. Where these fit in memory, one pass reads them, after the steps, into a file that
-all tasks of a machine map; each task then takes some targets of a training set through the whole grid (see
-`grid_in_memory`). Results of a task are on disk when it ends, and an interrupted run does not solve them again.
+would be as large as the kernels are. Where these fit in memory, one pass reads them and writes them to files, as they
+are after the steps; each task then takes some targets of a training set through the whole grid (see `grid_in_memory`).
+Results of a task are on disk when it ends, and an interrupted run does not solve them again.
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,15 +21,15 @@ from dmkl.arrays import Float, Index
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.blas import blas_threads, pinned_blas
+from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import check_shared, machine
-from dmkl.solvers.driver import drive
+from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.grid_in_memory import TOGETHER, solve_grid
 from dmkl.solvers.fisher.kernels_in_memory import Solved
 from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.fisher.solver import FisherSolver
 from dmkl.solvers.jobs import Context, Job, Training
-from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import EachProduct, Solver
+from dmkl.solvers.outcome import Outcome, Status, Step, check_finite
 from dmkl.solvers.running import run_tasks
 from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.weight_sets.balls import Ball
@@ -182,28 +183,31 @@ def _solve_some(
     return found
 
 
-def _read(trainings: Sequence[Training], folder: Path, context: Context) -> dict[int, Path]:
-    """Write the kernels of each training set to a file, (n, rows, m) after the steps; one pass for all."""
+def _read(trainings: Sequence[Training], folder: Path, context: Context) -> dict[int, list[Path]]:
+    """Write the kernels of each training set to files, (rows, m) after the steps; one pass for all."""
     distinct = list({id(training): training for training in trainings}.values())
     if not distinct:
         return {}
     check_shared(folder, "where kernels are kept in memory", "set TMPDIR to a folder that all machines share")
-    products, _ = drive([(one.whole, _products(one.n_train)) for one in distinct], tally=context.tally)
-    files = {}
-    for place, one in enumerate(distinct):
-        files[id(one)] = folder / f"kernels-{place}.npy"
-        np.save(files[id(one)], products[place])
-        products[place] = np.zeros((0, 0, 0))
-    return files
+    started, lenses = time.monotonic(), [one.whole for one in distinct]
+    n_kernels, bytes_per_pass = distinct[0].n_kernels, covering([lens.view for lens in lenses]).bytes_per_pass
+    # Each file has one writer: pages that two machines write to would be lost on a network's file system.
+    files = [[folder / f"kernel-{k}-{place}.npy" for place in range(len(distinct))] for k in range(n_kernels)]
+    work = [partial(_write, k, mine) for k, mine in enumerate(files)]
+    run_tasks("read-pass", work, lenses, task_bytes=bytes_per_pass // n_kernels)
+    context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
+    return {id(one): list(mine) for one, mine in zip(distinct, zip(*files, strict=True), strict=True)}
 
 
-def _products(m: int) -> Solver[Float]:
-    products: Float = yield EachProduct(np.eye(m))
-    return products
+def _write(kernel: int, files: Sequence[Path], lenses: Sequence[Lens]) -> None:
+    with pinned_blas(1):
+        for file, entries in zip(files, whole_kernels(lenses, kernel), strict=True):
+            check_finite(entries)
+            np.save(file, entries)
 
 
 def _solve_chunk(
-    stack: Path,
+    files: Sequence[Path],
     kernels: Index | None,
     points: list[tuple[float, float]],
     how: tuple[float, int, int, bool],
@@ -213,10 +217,10 @@ def _solve_chunk(
 ) -> dict[str, Float]:
     """Solve some targets at all points; as arrays over (target, point), which are kept in a file where one is named."""
     tol, steps, threads, duals = how
-    whole: Float = np.load(stack, mmap_mode="r")
+    stack: Float = np.stack([np.load(files[k]) for k in (range(len(files)) if kernels is None else kernels)])
     with pinned_blas(threads):
         solved = solve_grid(
-            np.asarray(whole) if kernels is None else whole[kernels],
+            stack,
             targets,
             points,
             _FINE * tol,
