@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Self
 
@@ -10,6 +11,7 @@ import numpy as np
 import xarray as xr
 from dask.utils import parse_bytes
 
+from dmkl import settings
 from dmkl.arrays import Array, Float
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
@@ -46,8 +48,10 @@ __all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Uniform"]
 
 OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None}
 """Parameters of the set of weights, with the values of a plain sum."""
-_TOGETHER = 2**20
+_TOGETHER = 2**21
 """Bytes of scores that rules are learnt from at once: arrays as large lie in a processor's cache."""
+_THREADS = 2
+"""Rules are learnt in so many threads; what Python does between exponentials and products keeps more from gaining."""
 
 
 class FisherLearner(KernelLearner, abstract=True):
@@ -227,10 +231,14 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         cls, models: Sequence[Self], held_out: Sequence[Sequence[HeldOut]], targets: Sequence[Targets]
     ) -> list[list[Float]]:
         n = max(1, _TOGETHER // max(1, sum(fold.scores.nbytes for fold in held_out[0])))
-        found = []
-        for k in range(0, len(models), n):
-            found += cls._decided_together(models[k : k + n], held_out[k : k + n], targets)
-        return found
+        starts = range(0, len(models), n)
+
+        def group(k: int) -> list[list[Float]]:
+            return cls._decided_together(models[k : k + n], held_out[k : k + n], targets)
+
+        # Exponentials and products of many scores, during which other threads run.
+        with ThreadPoolExecutor(min(_THREADS, settings.available_cores(), len(starts))) as pool:
+            return [one for found in pool.map(group, starts) for one in found]
 
     @classmethod
     def _decided_together(

@@ -41,8 +41,11 @@ __all__ = ["permutation_test"]
 Choosing = Literal["anew", "fixed"]
 _Found = dict[str, Array]
 """Arrays whose first dimension are the permutations."""
-_CHUNK_BYTES = 5 * 2**28
+_CHUNK_BYTES = 9 * 2**28
 """Scores of held-out rows that are kept at once: permutations are fitted as many together as have no more."""
+
+_SCORE_BYTES = 4
+"""Solvers of many targets keep scores in single precision."""
 
 
 @one_blas_thread
@@ -191,7 +194,7 @@ def _chunks(question: Question, orders: Index, choose: Choosing, workspace: Work
         chosen = alone["place"][:1]
         question, at = _only(question, chosen[0])
         first = 1
-    most = max(1, int(_CHUNK_BYTES / (8 * sum(_held_out(question)))))
+    most = max(1, int(_CHUNK_BYTES / (_SCORE_BYTES * sum(_held_out(question)))))
     # As many each time: what few permutations at the end would share is little.
     times = -(-(len(orders) - first) // most)
     size = -(-(len(orders) - first) // times)
@@ -199,7 +202,7 @@ def _chunks(question: Question, orders: Index, choose: Choosing, workspace: Work
         found = _chunk(question, orders[first : first + size], at, workspace, first)
         # Of one point for all, its place in the whole grid.
         yield found if chosen is None else found | {"place": np.repeat(chosen, len(found["place"]), axis=0)}
-        first += size
+        first += len(found["place"])  # what an earlier run has kept may be other numbers of them
         progress.current().note(f"{min(first, len(orders)) - 1:,} of {len(orders) - 1:,} permutations fitted")
 
 

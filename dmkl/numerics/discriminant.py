@@ -254,7 +254,8 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     """
     *stack, n_rows, n_classes = densities.shape
     # (machines, 2, classes, rows): sums over the classes, the shorter side, run along memory.
-    terms = np.stack([each.mT.reshape(-1, n_classes, n_rows) for each in (densities, scores)], axis=1)
+    parts = [each.mT.reshape(-1, n_classes, n_rows) for each in (densities, scores)]
+    terms = np.ascontiguousarray(np.stack(parts, axis=1))
     d = np.ones(n_rows) if weights is None else weights
     d = np.broadcast_to(d, (*stack, n_rows)).reshape(-1, n_rows)
     shares = d @ np.eye(n_classes)[index] / d.sum(axis=1, keepdims=True)
@@ -273,18 +274,21 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     truth = (np.eye(n_classes)[:, index] + one * shares[..., None]) / (1.0 + one)
     true = np.einsum("bjkn,bkn->bj", terms, truth * d[:, None])
 
+    # Memory that is new at every step costs as much as what is computed in it.
+    room, products = np.empty(terms[:, 0].shape), np.empty(terms.shape)
+
     def loss(coefficients: Float, which: Index) -> tuple[Float, Float, Float]:
         """Log loss up to a constant, its slope and its curvature, of some machines."""
         mine, weight = (terms, d) if len(which) == len(terms) else (terms[which], d[which])
-        flat = mine.reshape(len(which), 2, -1)
-        likely = (coefficients[:, None] @ flat).reshape(mine[:, 0].shape)
+        flat, likely = mine.reshape(len(which), 2, -1), room[: len(which)]
+        np.matmul(coefficients[:, None], flat, out=likely.reshape(len(which), 1, -1))
         likely += prior[which]
         highest = likely.max(axis=1)
         likely -= highest[:, None]
         np.exp(likely, out=likely)
         total = likely.sum(axis=1)
         likely *= (weight / total)[:, None]
-        each = mine * likely[:, None]
+        each = np.multiply(mine, likely[:, None], out=products[: len(which)])
         means = each.sum(axis=2)
         curvature = _products(each.reshape(flat.shape), flat) - _products(means / weight[:, None], means)
         value = (weight * (np.log(total) + highest)).sum(axis=1) - (coefficients * true[which]).sum(axis=1)

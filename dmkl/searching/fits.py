@@ -108,7 +108,8 @@ class Question:
         parts = self.folds[fold]
         rows = np.concatenate([parts.validation, parts.test])
         index = class_index(targets.kind, targets.classes, self.labels[rows])
-        return [HeldOut(each.reshape(len(rows), -1), index, rows, len(parts.validation)) for each in scores]
+        double = (each.reshape(len(rows), -1).astype(np.float64, copy=False) for each in scores)
+        return [HeldOut(each, index, rows, len(parts.validation)) for each in double]
 
 
 def ask(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
 from dmkl.passes.combine import combine_pass, factor_pass, solve_by_factors
+from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import Machine, active_client, computing_here, execute, machine
 from dmkl.passes.riders import Columns
 from dmkl.passes.run import pass_graph, run_pass
@@ -89,6 +90,17 @@ def expected(kernels, c):
 
 def batched(found, c):
     return found[None] if c.want == "sum" else found
+
+
+def test_whole_kernels_are_read_once_for_all_lenses(kernels):
+    K, source = over(in_memory(kernels, 9), Counting)
+    lenses = [lens(K, name) for name in LENSES]
+    source.reads.clear()
+    for k in range(N):
+        for name, found in zip(LENSES, whole_kernels(lenses, k), strict=True):
+            assert error(found[None], dense(kernels, name)[[k]]) < 1e-12
+    assert set(source.reads.values()) == {1}
+    assert len(source.reads) == N * sum(1 for _ in source.tiling.pairs())
 
 
 # --- products -----------------------------------------------------------------------------------------------

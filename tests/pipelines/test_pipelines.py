@@ -1,5 +1,6 @@
 """Every job of pipelines/ runs to its end on a small set."""
 
+import math
 import re
 import subprocess
 import sys
@@ -57,6 +58,16 @@ def test_client_load(tmp_path):
     search = ["--arguments", "--all", "-p", "1,2", "--lam", "1e-2,1"]
     printed = run("client_load.py", "-n", 3, "-m", 120, "--workers", 1, "--keep", tmp_path, *search, cwd=tmp_path)
     assert "120" in printed.splitlines()[-1]
+
+
+def test_shares_of_a_client():
+    sys.path.insert(0, str(JOBS))
+    try:
+        from client_load import Load
+    finally:
+        sys.path.remove(str(JOBS))
+    assert (Load(3.0, 0, 10.0) - Load(1.0, 0, 4.0)).share == 0.25
+    assert math.isnan((Load(3.0, 0, 10.0) - Load(3.0, 0, 10.0)).share)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ by the slopes at the weightings that are tried, which cost nothing more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -49,6 +50,8 @@ _NEAR_STEPS = 8
 """Most weightings tried near an anchor."""
 _ALL = 0.99
 """Share of S that the kernels make from which on solutions are looked at for the next λ."""
+_DEPENDENT = 1e-13
+"""Singular values of targets below this share of the largest are zero."""
 _ROUNDING = 0.3
 """Share of the tolerance that single precision may take from slopes."""
 _CHANGE = 0.1
@@ -91,16 +94,29 @@ def solve_grid(
     """
     stack = KernelStack(kernels, facts, min(TOGETHER, len(targets)))
     limits = _Limits(tol, max_steps)
+    turned, back = _independent(targets)
     if len(targets) < _MANY:
-        solved = _each(stack, Tiles(kernels, np.float64), targets, points, limits)
+        solved = _each(stack, Tiles(kernels, np.float64), turned, points, limits)
     else:
-        solved = _near(stack, _Precisions(kernels), targets, points, limits)
+        solved = _near(stack, _Precisions(kernels), turned, points, limits)
     found: list[dict[tuple[float, float], Solved]] = [{} for _ in targets]
     for point, every in solved:
-        for mine, one in zip(found, every, strict=True):
-            one.alpha = one.alpha if duals else None
-            mine[point] = one
+        for mine, one, Q in zip(found, every, back, strict=True):
+            alpha = np.asarray(one.alpha) @ Q if duals else None
+            mine[point] = replace(one, alpha=alpha, scores=(np.asarray(one.scores) @ Q).astype(np.float32))
     return found
+
+
+def _independent(targets: Sequence[Float]) -> tuple[list[Float], list[Float]]:
+    """HQᵀ of each target, (m, r), and Q, (r, c), with QQᵀ = I and HQᵀQ = H: targets of c classes have rank c − 1.
+
+    S depends on α and H through ααᵀ and Hαᵀ alone, so that the solution of H is that of HQᵀ times Q.
+    """
+    parts = [np.linalg.svd(h, full_matrices=False) for h in targets]
+    rank = max(1, *(int(np.count_nonzero(v > _DEPENDENT * v.max(initial=0.0))) for _, v, _ in parts))
+    return [np.asfortranarray(h @ Q[:rank].T) for h, (_, _, Q) in zip(targets, parts, strict=True)], [
+        Q[:rank] for _, _, Q in parts
+    ]
 
 
 class _Limits(NamedTuple):
@@ -212,7 +228,8 @@ class _Precisions:
 def _score(tiles: Tiles, solved: Sequence[Solved]) -> None:
     """Σ_j β_j K_j α on the held-out rows of each."""
     alphas = np.stack([np.asarray(one.alpha).T for one in solved])
-    for one, scores in zip(solved, tiles.held_out(np.stack([one.beta for one in solved]), alphas), strict=True):
+    found = tiles.held_out(np.stack([one.beta for one in solved]), alphas).astype(np.float32)
+    for one, scores in zip(solved, found, strict=True):
         one.scores = scores.T
 
 

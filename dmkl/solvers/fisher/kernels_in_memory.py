@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dmkl.arrays import Float
+from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics import packed
 from dmkl.numerics.cholesky import Cholesky
@@ -39,7 +39,7 @@ class Solved:
     alpha
         (m, c); None once it is solved, where dual variables are not asked for.
     scores
-        Of the held-out rows, (rows, c), once it is solved.
+        Of the held-out rows, (rows, c), once it is solved: in single precision, for there are many of them.
     """
 
     beta: Float
@@ -49,7 +49,7 @@ class Solved:
     excess: float
     share: float
     alpha: Float | None
-    scores: Float | None = None
+    scores: Array | None = None
 
     @classmethod
     def of(cls, beta: Float, h: Float, alpha: Float, q: Float, p: float, excess: float) -> Solved:

@@ -10,9 +10,9 @@ Nothing of the order m³ is computed for a target. What is proven:
 - S(α, β) − min_α S = ½ Rᵀ M⁻¹ R is then at most ½ Rᵀ M̄⁻¹ R/(1 − θ), and at most ‖R‖², because M ⪰ ½I.
 - A step α + M̄⁻¹R leaves the residual −D M̄⁻¹R, whose ½ Rᵀ M̄⁻¹ R is at most θ² of what it was: where this is enough the
   product that would tell R is not computed.
-- At the anchor's own solution, M̄α = H, the residual is −Dα, and ½ Rᵀ M̄⁻¹ R ≤ Σ_j δ_j²/β̄_j q_j with its slopes q: the
-  matrix-fractional function xᵀY⁻¹x is jointly convex, and M̄ ⪰ Σ_j β̄_j K_j/2λ. Where weights are so near that this is
-  enough (p from about 1.5 on), a target takes one product with M̄⁻¹ and nothing else.
+- At the solution for the anchor's weights, M̄α = H, the residual is −Dα, whose ½ Rᵀ M̄⁻¹ R the slopes there bound
+  (`behind_anchor`). Where weights are so near that this is enough (p from about 1.5 on, or large λ), a target takes one
+  product with M̄⁻¹ and nothing else.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from dmkl.numerics.tiles import Tiles
 from dmkl.solvers.fisher.kernels_in_memory import KernelStack, Solved
 from dmkl.solvers.semidefinite import check_forms
 
-__all__ = ["Carried", "Kernels", "NearAnchor", "sensitivity", "spread"]
+__all__ = ["Carried", "Kernels", "NearAnchor", "behind_anchor", "sensitivity", "spread"]
 
 _PRODUCTS = 8
 """Most steps of conjugate gradients for weights that are tried; targets that need more are too far from the anchor."""
 _INEXACT = 0.5
 """Share of the tolerance that α may leave open."""
+_SECOND_ORDER = 4.0
+"""Of `sensitivity`: with more, slopes err so often too much that weightings are tried again."""
 _ROUNDED = 1e-4
 """Most that a factor in single precision may take from a preconditioned residual."""
 _FAR = 1e-3
@@ -138,9 +140,7 @@ class NearAnchor:
     def _at_anchor(self, betas: Float, which: Sequence[int]) -> list[Solved | None]:
         """What M̄⁻¹H of some targets proves at weights (t, n); None where that is not enough, or α is another by now."""
         change, slopes = betas - self.beta, self.slopes_at_anchor[list(which)]
-        with np.errstate(divide="ignore"):
-            ratio = np.where(change == 0, 0.0, change**2 / np.where(change == 0, 1.0, self.beta))
-        excess = np.sum(ratio * slopes, axis=1) / self._near(change)
+        excess = behind_anchor(change, self.beta, slopes, self.stack.norms / self.lam) / self._near(change)
         found: list[Solved | None] = [None] * len(which)
         for k, t in enumerate(which):
             if t not in self._moved and np.isfinite(excess[k]):
@@ -256,13 +256,43 @@ def _solved(factor: Cholesky, b: Float) -> Float:
     return solved.T.reshape(b.shape).astype(np.float64, copy=False)
 
 
+def behind_anchor(change: Float, beta: Float, slopes: Float, norms: Float) -> Float:
+    """A bound of ½ tr RᵀM̄⁻¹R for M̄α = H and R = H − M(β̄ + δ)α, (t,).
+
+    R = −Σ_j δ_jA_jα with A_j = K_j/2λ, and M̄ is at least the sum of W_j = ½w_jI + β̄_jA_j for any shares w that sum to
+    one. The matrix-fractional function is jointly convex, (Σ_j x_j)ᵀ(Σ_j W_j)⁻¹(Σ_j x_j) ≤ Σ_j x_jᵀW_j⁻¹x_j, and so
+
+        ½ tr RᵀM̄⁻¹R ≤ Σ_j δ_j² q_j/(β̄_j + w_jλ/‖K_j‖),
+
+    since a/(½w_j + β̄_ja) grows with the eigenvalue a of A_j, which is no more than ‖K_j‖/2λ. Shares are those that are
+    best where the kernels make little of M̄.
+
+    Parameters
+    ----------
+    change
+        δ, (t, n).
+    beta
+        β̄, (n,).
+    slopes
+        q_j = αᵀK_jα/4λ of each, (t, n).
+    norms
+        ‖K_j‖/λ, or more, (n,).
+    """
+    terms = change**2 * np.maximum(slopes, 0.0)
+    shares = np.sqrt(terms * norms)
+    total = shares.sum(axis=1, keepdims=True)
+    shares = np.divide(shares, total, out=np.zeros_like(shares), where=total > 0)
+    least = beta + np.divide(shares, norms, out=np.zeros_like(shares), where=norms > 0)
+    return np.asarray(np.divide(terms, least, out=np.where(terms > 0, np.inf, 0.0), where=least > 0).sum(axis=1))
+
+
 def sensitivity(p: float, tol: float) -> float:
     """Share of a tolerance for F − S that S may be above the least over α.
 
     Slopes err by the root of what is left of S, and F by them: to first order for p = 1, where it is the largest slope,
-    and to second order divided by p − 1 otherwise.
+    and to second order divided by p − 1 otherwise. What is proven in the end is F of the slopes as they are.
     """
-    return min(1.0, max(p - 1.0, tol))
+    return min(1.0, max(_SECOND_ORDER * (p - 1.0), tol))
 
 
 def spread(change: Float, beta: Float, norms: Float) -> Float:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.blas import blas_threads, pinned_blas
@@ -214,7 +214,7 @@ def _solve_chunk(
     facts: KernelFacts,
     file: Path | None,
     targets: list[Float],
-) -> dict[str, Float]:
+) -> dict[str, Array]:
     """Solve some targets at all points; as arrays over (target, point), which are kept in a file where one is named."""
     tol, steps, threads, duals = how
     stack: Float = np.stack([np.load(files[k]) for k in (range(len(files)) if kernels is None else kernels)])
@@ -231,8 +231,8 @@ def _solve_chunk(
     rows: list[Solved] = [mine[point] for mine in solved for point in points]
     shape = (len(targets), len(points))
 
-    def table(values: Sequence[Float | float]) -> Float:
-        stacked = np.array(values, dtype=np.float64)
+    def table(values: Sequence[Array | float]) -> Array:
+        stacked = np.array(values)
         return stacked.reshape(*shape, *stacked.shape[1:])
 
     found = {
@@ -250,7 +250,7 @@ def _solve_chunk(
     return found
 
 
-def _outcome(found: dict[str, Float], t: int, g: int, job: Job, options: FisherOptions) -> Outcome:
+def _outcome(found: dict[str, Array], t: int, g: int, job: Job, options: FisherOptions) -> Outcome:
     beta = found["weights"][t, g]
     if job.kernels is not None:
         wide = np.zeros(job.training.n_kernels)

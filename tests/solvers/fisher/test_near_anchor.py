@@ -12,7 +12,7 @@ from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.fisher import dual_norm
 from dmkl.solvers.fisher import grid_in_memory
 from dmkl.solvers.fisher.grid_in_memory import solve_grid
-from dmkl.solvers.fisher.near_anchor import spread
+from dmkl.solvers.fisher.near_anchor import behind_anchor, spread
 from dmkl.solvers.semidefinite import UNKNOWN
 
 M = 45
@@ -75,6 +75,23 @@ def test_what_is_proven_holds_for_the_pairs_that_come_back():
     check_proofs(K, targets, solve_grid(K, targets, POINTS, 1e-5, 200, UNKNOWN))
 
 
+def test_columns_that_depend_on_one_another_cost_nothing_and_change_nothing():
+    K, targets = kernels(), permuted(14)
+    rng = np.random.default_rng(2)
+    wide = [h @ rng.standard_normal((3, 5)) for h in targets]
+    narrow = [h @ np.linalg.svd(h)[2][:2].T for h in targets]
+    turned, back = grid_in_memory._independent(targets)
+    assert {h.shape[1] for h in turned} == {2}
+    for h, t, q in zip(targets, turned, back, strict=True):
+        np.testing.assert_allclose(t @ q, h, atol=1e-14)
+    for few in (slice(0, 14), slice(0, 2)):
+        check_proofs(K, wide[few], solve_grid(K, wide[few], POINTS[::3], 1e-5, 200, UNKNOWN))
+        found = solve_grid(K, targets[few], POINTS[::3], 1e-6, 200, UNKNOWN)
+        for one, other in zip(found, solve_grid(K, narrow[few], POINTS[::3], 1e-6, 200, UNKNOWN), strict=True):
+            for point in one:
+                assert one[point].objective == pytest.approx(other[point].objective, rel=2e-6)
+
+
 def test_solutions_of_tiny_ridges_are_proven_of_the_next(monkeypatch):
     K, targets, asked = kernels(), permuted(14), []
     K[:, :M] += 1e-2 * (np.eye(M) - 1 / M)
@@ -108,6 +125,24 @@ def test_kernels_that_are_not_semidefinite_are_refused():
     K[2, :M] -= 0.5 * np.eye(M)
     with pytest.raises(IndefiniteKernelError):
         solve_grid(K, permuted(14), [(2.0, 1e-3)], 1e-5, 50, UNKNOWN)
+
+
+@given(seed=st.integers(0, 1000), lam=st.sampled_from([1e-6, 1e-3, 0.1, 10.0]), size=st.sampled_from([1e-3, 0.1, 2.0]))
+def test_what_the_solution_of_an_anchor_leaves_is_bounded(seed, lam, size):
+    rng = np.random.default_rng(seed)
+    square = kernels()[:, :M]
+    beta = rng.uniform(0, 1, 6) * rng.integers(0, 2, 6)
+    change = np.maximum(beta + size * rng.standard_normal(6), 0.0) - beta
+    anchor = 0.5 * (np.eye(M) + np.tensordot(beta, square, 1) / lam)
+    alpha = np.linalg.solve(anchor, rng.standard_normal((M, 2)))
+    residual = np.tensordot(change, square, 1) @ alpha / (2 * lam)
+    slopes = np.einsum("mc,nmk,kc->n", alpha, square, alpha) / (4 * lam)
+    left = 0.5 * np.sum(residual * np.linalg.solve(anchor, residual))
+    (bound,) = behind_anchor(change[None], beta, slopes[None], np.linalg.norm(square, axis=(1, 2)) / lam)
+    assert left <= bound * (1 + 1e-6)
+    # Kernels that all change alike leave what the bound says, but for the part of the unit matrix.
+    (alike,) = behind_anchor(0.1 * beta[None], beta, slopes[None], np.linalg.norm(square, axis=(1, 2)) / lam)
+    assert alike <= 0.01 * beta @ slopes * (1 + 1e-6)
 
 
 @given(seed=st.integers(0, 1000), lam=st.sampled_from([1e-6, 1e-3, 0.1, 10.0]), size=st.sampled_from([1e-3, 0.1, 2.0]))
