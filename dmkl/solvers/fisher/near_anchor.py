@@ -161,14 +161,14 @@ class NearAnchor:
 
     def _told(self, t: int, beta: Float, alpha: Float, q: Float, excess: float) -> Solved:
         """What α, (c, m), and its slopes say of a target, once they are those of semidefinite kernels."""
-        size, eps = float(np.sum(alpha * alpha)) / (4.0 * self.lam), float(np.finfo(self.kernels.slopes.dtype).eps)
+        size, eps = float(np.vecdot(alpha, alpha).sum()) / (4.0 * self.lam), float(np.finfo(self.kernels.slopes.dtype).eps)
         check_forms(q, self.stack.facts, size, eps * size * float(self.stack.norms.max()))
         return Solved.of(beta.copy(), self.targets[t].T, alpha.T, q, self.p, excess)
 
     def inner(self, solved: Sequence[Solved]) -> Float:
         """αᵀM⁻¹α of every target, summed over columns, or more, (t,); ∞ where nothing bounds it."""
         alphas = np.stack([np.asarray(one.alpha).T for one in solved])
-        length = np.sum(alphas * _solved(self._factor, alphas), axis=(1, 2))
+        length = np.vecdot(alphas, _solved(self._factor, alphas)).sum(axis=1)
         near = self._near(np.stack([one.beta for one in solved]) - self.beta)
         return np.asarray(np.where(np.isfinite(near), length / near, np.inf))
 
@@ -196,7 +196,7 @@ class NearAnchor:
         weights, x, behind = change / (2.0 * self.lam), self.alphas[at], self._behind[at]
         r = behind - self.kernels.products.products(weights, x)
         z = _solved(self._preconditioner, r)
-        along = np.sum(r * z, axis=2)
+        along = np.vecdot(r, z)
         need = self._need(betas, at)
         excess = np.full(len(at), np.inf)
 
@@ -218,15 +218,15 @@ class NearAnchor:
             if not len(on):
                 break
             q = md + self.kernels.products.products(weights[on], d)
-            curved = np.sum(d * q, axis=2)
+            curved = np.vecdot(d, q)
             rises = (curved >= 0).all(axis=1)
             length = (along / np.maximum(curved, _TINY))[rises, :, None]
             on, r, d, md, along = on[rises], r[rises] - length * q[rises], d[rises], md[rises], along[rises]
             x[on] += length * d
             behind[on] -= length * md
-            left = np.sum(r * r, axis=(1, 2))
+            left = np.vecdot(r, r).sum(axis=1)
             z = _solved(self._preconditioner, r)
-            new = np.sum(r * z, axis=2)
+            new = np.vecdot(r, z)
             left = np.fmin(left, 0.5 * new.sum(axis=1) / near[on])
             fine = left <= need[on]
             by_step = ~fine & step_is_enough(on, new)
