@@ -161,8 +161,9 @@ class NearAnchor:
 
     def _told(self, t: int, beta: Float, alpha: Float, q: Float, excess: float) -> Solved:
         """What α, (c, m), and its slopes say of a target, once they are those of semidefinite kernels."""
-        size, eps = float(np.vecdot(alpha, alpha).sum()) / (4.0 * self.lam), float(np.finfo(self.kernels.slopes.dtype).eps)
-        check_forms(q, self.stack.facts, size, eps * size * float(self.stack.norms.max()))
+        size = float(np.vecdot(alpha, alpha).sum()) / (4.0 * self.lam)
+        noise = float(np.finfo(self.kernels.slopes.dtype).eps) * size * float(self.stack.norms.max())
+        check_forms(q, self.stack.facts, size, noise)
         return Solved.of(beta.copy(), self.targets[t].T, alpha.T, q, self.p, excess)
 
     def inner(self, solved: Sequence[Solved]) -> Float:
