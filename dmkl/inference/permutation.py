@@ -43,7 +43,6 @@ _Found = dict[str, Array]
 """Arrays whose first dimension are the permutations."""
 _CHUNK_BYTES = 9 * 2**28
 """Scores of held-out rows that are kept at once: permutations are fitted as many together as have no more."""
-
 _SCORE_BYTES = 4
 """Solvers of many targets keep scores in single precision."""
 

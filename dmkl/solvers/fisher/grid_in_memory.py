@@ -114,9 +114,8 @@ def _independent(targets: Sequence[Float]) -> tuple[list[Float], list[Float]]:
     """
     parts = [np.linalg.svd(h, full_matrices=False) for h in targets]
     rank = max(1, *(int(np.count_nonzero(v > _DEPENDENT * v.max(initial=0.0))) for _, v, _ in parts))
-    return [np.asfortranarray(h @ Q[:rank].T) for h, (_, _, Q) in zip(targets, parts, strict=True)], [
-        Q[:rank] for _, _, Q in parts
-    ]
+    back = [Q[:rank] for _, _, Q in parts]
+    return [np.asfortranarray(h @ Q.T) for h, Q in zip(targets, back, strict=True)], back
 
 
 class _Limits(NamedTuple):
@@ -228,8 +227,7 @@ class _Precisions:
 def _score(tiles: Tiles, solved: Sequence[Solved]) -> None:
     """Σ_j β_j K_j α on the held-out rows of each."""
     alphas = np.stack([np.asarray(one.alpha).T for one in solved])
-    found = tiles.held_out(np.stack([one.beta for one in solved]), alphas).astype(np.float32)
-    for one, scores in zip(solved, found, strict=True):
+    for one, scores in zip(solved, tiles.held_out(np.stack([one.beta for one in solved]), alphas), strict=True):
         one.scores = scores.T
 
 

@@ -39,7 +39,7 @@ class Solved:
     alpha
         (m, c); None once it is solved, where dual variables are not asked for.
     scores
-        Of the held-out rows, (rows, c), once it is solved: in single precision, for there are many of them.
+        Of the held-out rows, (rows, c), once it is solved.
     """
 
     beta: Float

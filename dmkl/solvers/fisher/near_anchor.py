@@ -191,8 +191,6 @@ class NearAnchor:
     def _settle(self, betas: Float, at: Index) -> Float:
         """Solve for α at weights of some targets, from what there is; a bound of S(α, β) − min_α S of each."""
         change = betas - self.beta
-        if not change.any():
-            return np.zeros(len(at))
         theta, near = spread(change, self.beta, self.stack.norms / self.lam), self._near(change)
         weights, x, behind = change / (2.0 * self.lam), self.alphas[at], self._behind[at]
         r = behind - self.kernels.products.products(weights, x)

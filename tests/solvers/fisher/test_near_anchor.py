@@ -127,13 +127,21 @@ def test_kernels_that_are_not_semidefinite_are_refused():
         solve_grid(K, permuted(14), [(2.0, 1e-3)], 1e-5, 50, UNKNOWN)
 
 
-@given(seed=st.integers(0, 1000), lam=st.sampled_from([1e-6, 1e-3, 0.1, 10.0]), size=st.sampled_from([1e-3, 0.1, 2.0]))
-def test_what_the_solution_of_an_anchor_leaves_is_bounded(seed, lam, size):
-    rng = np.random.default_rng(seed)
+DRAWN = {"lam": st.sampled_from([1e-6, 1e-3, 0.1, 10.0]), "size": st.sampled_from([1e-3, 0.1, 2.0])}
+
+
+def drawn(rng, lam, size):
+    """Kernels, weights of an anchor, some of them zero, a change of them that leaves none negative, and M̄."""
     square = kernels()[:, :M]
     beta = rng.uniform(0, 1, 6) * rng.integers(0, 2, 6)
     change = np.maximum(beta + size * rng.standard_normal(6), 0.0) - beta
-    anchor = 0.5 * (np.eye(M) + np.tensordot(beta, square, 1) / lam)
+    return square, beta, change, 0.5 * (np.eye(M) + np.tensordot(beta, square, 1) / lam)
+
+
+@given(seed=st.integers(0, 1000), **DRAWN)
+def test_what_the_solution_of_an_anchor_leaves_is_bounded(seed, lam, size):
+    rng = np.random.default_rng(seed)
+    square, beta, change, anchor = drawn(rng, lam, size)
     alpha = np.linalg.solve(anchor, rng.standard_normal((M, 2)))
     residual = np.tensordot(change, square, 1) @ alpha / (2 * lam)
     slopes = np.einsum("mc,nmk,kc->n", alpha, square, alpha) / (4 * lam)
@@ -145,13 +153,10 @@ def test_what_the_solution_of_an_anchor_leaves_is_bounded(seed, lam, size):
     assert alike <= 0.01 * beta @ slopes * (1 + 1e-6)
 
 
-@given(seed=st.integers(0, 1000), lam=st.sampled_from([1e-6, 1e-3, 0.1, 10.0]), size=st.sampled_from([1e-3, 0.1, 2.0]))
+@given(seed=st.integers(0, 1000), **DRAWN)
 def test_the_spread_bounds_the_eigenvalues(seed, lam, size):
     rng = np.random.default_rng(seed)
-    square = kernels()[:, :M]
-    beta = rng.uniform(0, 1, 6) * rng.integers(0, 2, 6)
-    change = np.maximum(beta + size * rng.standard_normal(6), 0.0) - beta
-    anchor = 0.5 * (np.eye(M) + np.tensordot(beta, square, 1) / lam)
+    square, beta, change, anchor = drawn(rng, lam, size)
     inverse = np.linalg.inv(np.linalg.cholesky(anchor))
     values = np.linalg.eigvalsh(inverse @ np.tensordot(change / (2 * lam), square, 1) @ inverse.T)
     norms = np.linalg.norm(square, axis=(1, 2)) / lam
