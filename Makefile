@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SLURM := build/slurm
 
-.PHONY: setup demo test test-slow test-oldest test-slurm test-browser fuzz lint docs experiments package clean
+.PHONY: setup demo test test-slow test-oldest test-slurm test-browser fuzz properties lint docs experiments package clean
 
 setup: $(VENV)/.ready
 
@@ -49,6 +49,10 @@ package: setup
 # 100,000 mutated files of every format that is read; FUZZ='--inputs 1000 --formats npy' takes others.
 fuzz: setup
 	cd tests && ../$(BIN)/python -m helpers.fuzzing.campaign $(FUZZ)
+
+# New random examples of every property, many of each: make test takes the same few each time.
+properties: setup
+	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=random --timeout=0
 
 test-slurm: setup $(SLURM)/.ready
 	$(BIN)/python -m pytest -m slurm tests/slurm
