@@ -68,8 +68,8 @@ class Tiles:
         return self._products(self._held_out, weights, x, self._rows - self.m)
 
     def _products(self, tiles: Sequence[Array], weights: Float, x: Float, size: int) -> Float:
-        found = np.empty((*x.shape[:2], size))
-        weights, x = weights.astype(self.dtype), x.astype(self.dtype)
+        found = np.empty((*x.shape[:2], size), dtype=self.dtype)
+        weights, x = weights.astype(self.dtype), x.astype(self.dtype, copy=False)
         for some in _parts(len(x)):
             at, mine = 0, x[some]
             for tile in tiles:
@@ -84,7 +84,7 @@ class Tiles:
     def traces(self, x: Float) -> Float:
         """Σ_c x_cᵀK_j x_c of each, (t, n), for X (t, c, m)."""
         found = np.zeros((len(x), self.n))
-        x = x.astype(self.dtype)
+        x = x.astype(self.dtype, copy=False)
         for some in _parts(len(x)):
             mine = x[some]
             for (i, j), wedge in zip(_spans(0, self.m), self._wedges, strict=True):

@@ -1,8 +1,9 @@
 """All points (p, λ) of many targets on kernels in memory: what a task of the solver "stacked" computes.
 
 A few targets go through the grid with a factor for each weighting that is tried (`kernels_in_memory`). Where there are
-many, these few side by side are one target, the anchor, whose weights are amid those of all: its factor then solves the
-others (`near_anchor`), and those that are too far from it get factors of their own.
+many, those that are alike share one: the target in their midst, the anchor, is solved so, and the factor at its weights
+solves the others (`near_anchor`). Those that are like no others get factors of their own, and so do those that turn out
+to be too far from the anchor.
 
 The next weights come from a model of the slopes. Its curvature, which needs all products K_jα, is that of one target
 for all to begin with, in units of their slopes (targets that are permuted labels are much alike), and becomes their own
@@ -40,12 +41,11 @@ _LEAST = 1e-12
 """Slopes are no smaller than this share of the largest, for their logarithms."""
 TOGETHER = 16
 """Targets whose sums of kernels are made together where each has factors of its own."""
-_MANY = 12
+_MANY = 4
 """From so many targets on an anchor saves more than it costs."""
-_ANCHOR = 4
-"""Targets side by side that make the anchor."""
-_ANCHOR_TOL = 1e-3
-"""What may be left of the anchor, whose weights need only be near those of the others."""
+_LIKE, _REACH = 0.1, 0.8
+"""How far logarithms of slopes may be apart for an anchor to be shared: by `_LIKE`, or by `_REACH` (p − 1) where that is
+more, for which weights, that grow with the power 1/(p − 1), are apart by `_REACH`."""
 _NEAR_STEPS = 8
 """Most weightings tried near an anchor."""
 _ALL = 0.99
@@ -92,15 +92,10 @@ def solve_grid(
     IndefiniteKernelError
         If I + K(β)/λ is not positive definite, or a form αᵀK_jα comes out negative.
     """
-    stack = KernelStack(kernels, facts, min(TOGETHER, len(targets)))
-    limits = _Limits(tol, max_steps)
     turned, back = _independent(targets)
-    if len(targets) < _MANY:
-        solved = _each(stack, Tiles(kernels, np.float64), turned, points, limits)
-    else:
-        solved = _near(stack, _Precisions(kernels), turned, points, limits)
+    walk = _Walk(kernels, turned, facts, _Limits(tol, max_steps))
     found: list[dict[tuple[float, float], Solved]] = [{} for _ in targets]
-    for point, every in solved:
+    for point, every in walk.through(points):
         for mine, one, Q in zip(found, every, back, strict=True):
             alpha = np.asarray(one.alpha) @ Q if duals else None
             mine[point] = replace(one, alpha=alpha, scores=(np.asarray(one.scores) @ Q).astype(np.float32))
@@ -128,74 +123,160 @@ class _Limits(NamedTuple):
 _Point = tuple[float, float]
 
 
-def _each(
-    stack: KernelStack, tiles: Tiles, targets: Sequence[Float], points: Sequence[_Point], limits: _Limits
-) -> Iterator[tuple[_Point, list[Solved]]]:
-    """Each point with all targets solved, by factors of their own, and their scores."""
-    for point, solved in _walk(stack, targets, points, limits):
-        _score(tiles, solved)
-        yield point, solved
+class _Place(NamedTuple):
+    """Weights of a target, the slopes at them, and what the kernels make of S."""
+
+    beta: Float
+    slopes: Float
+    share: float
 
 
-def _near(
-    stack: KernelStack,
-    precisions: _Precisions,
-    targets: Sequence[Float],
-    points: Sequence[_Point],
-    limits: _Limits,
-) -> Iterator[tuple[_Point, list[Solved]]]:
-    """The same, by the factor of an anchor wherever that is near enough."""
-    # The last ones: where something is compared with what chance makes of it, it comes first and is unlike the others.
-    anchor = np.asfortranarray(np.concatenate(targets[-_ANCHOR:], axis=1) / np.sqrt(_ANCHOR))
-    rows = np.ascontiguousarray(np.stack([h.T for h in targets]))
-    before: dict[float, list[Carried | None]] = {}
-    for (p, lam), (amid,) in _walk(stack, [anchor], points, _Limits(max(_ANCHOR_TOL, limits.tol), limits.max_steps)):
-        known = before.get(p, [None] * len(targets))
-        carried = [None if one is None else one.to(lam, p, h) for one, h in zip(known, targets, strict=True)]
-        solved = [None if one is None or one.solved.left > limits.tol else one.solved for one in carried]
-        if todo := [t for t, one in enumerate(solved) if one is None]:
-            mine = [targets[t] for t in todo]
-            found, inner = _near_point(
-                stack, precisions.enough(amid, p, lam, limits.tol), mine, rows[todo], amid, (p, lam), limits
-            )
-            for t, one, length in zip(todo, found, inner, strict=True):
+class _Walk:
+    """Targets on their way through the points: from small λ on, below which weights hardly change, to sparse weights.
+
+    Parameters
+    ----------
+    kernels
+        (n, rows, m), the training rows first.
+    targets
+        H of each, (m, c).
+    facts
+        What is known of the kernels.
+    limits
+        Where a point is done.
+    """
+
+    def __init__(self, kernels: Float, targets: Sequence[Float], facts: KernelFacts, limits: _Limits) -> None:
+        self._stack = KernelStack(kernels, facts, min(TOGETHER, len(targets)))
+        self._precisions = _Precisions(kernels)
+        self._targets, self._limits = targets, limits
+        self._rows = np.ascontiguousarray(np.stack([h.T for h in targets]))
+        self._found: list[dict[_Point, _Place]] = [{} for _ in targets]
+        self._carried: dict[float, list[Carried | None]] = {}
+        self._before: float | None = None
+        self._larger: float | None = None
+        self._curvature: tuple[list[int], Float] | None = None
+
+    def through(self, points: Sequence[_Point]) -> Iterator[tuple[_Point, list[Solved]]]:
+        """Each point with all targets solved, and their scores."""
+        for lam in sorted({lam for _, lam in points}):
+            self._larger = self._curvature = None
+            equal = self._slopes(lam)
+            for p in sorted({p for p, at in points if at == lam}, reverse=True):
+                groups = [[t] for t in range(len(self._targets))] if equal is None else alike(equal, p)
+                solved = self._point((p, lam), groups)
+                for mine, one in zip(self._found, solved, strict=True):
+                    mine[p, lam] = _Place(one.beta, one.slopes, one.share)
+                yield (p, lam), solved
+                self._larger = p
+            self._before = lam
+
+    def _slopes(self, lam: float) -> Float | None:
+        """The slopes of each target at equal weights, (t, n), roughly; None where few targets need no anchor."""
+        if len(self._targets) < _MANY:
+            return None
+        single, equal = self._precisions.single, np.ones(self._stack.n)
+        at = NearAnchor(self._stack, Kernels(single, single), self._rows, np.inf, lam, equal, self._limits.tol)
+        return at.slopes_at_anchor
+
+    def _point(self, point: _Point, groups: Sequence[Sequence[int]]) -> list[Solved]:
+        """A point of all targets: what is proven of the last λ, the anchors, those beside them, those that are far."""
+        (p, lam), tol, n_targets = point, self._limits.tol, len(self._targets)
+        known = self._carried.get(p, [None] * n_targets)
+        carried = [None if one is None else one.to(lam, p, h) for one, h in zip(known, self._targets, strict=True)]
+        solved = {t: one.solved for t, one in enumerate(carried) if one is not None and one.solved.left <= tol}
+        carried = [one if t in solved else None for t, one in enumerate(carried)]
+        many = [group for group in groups if len(group) >= _MANY]
+        alone = [t for group in groups for t in (group[:1] if len(group) >= _MANY else group) if t not in solved]
+        if alone:
+            solved |= zip(alone, self._own(point, alone), strict=True)
+        kernels = self._precisions.enough([solved[group[0]] for group in many], p, lam, tol)
+        far: dict[int, Float] = {}
+        for first, *others in many:
+            rest = [t for t in others if t not in solved]
+            for t, one, inner in self._beside(point, kernels, solved[first], rest):
+                if one.left > tol:
+                    far[t] = one.beta
+                    continue
                 solved[t] = one
-                carried[t] = Carried(one, np.asarray(one.alpha), lam, float(length))
-        before[p] = [one if one is not None and np.isfinite(one.inner) else None for one in carried]
-        yield (p, lam), [one for one in solved if one is not None]
+                if np.isfinite(inner):
+                    carried[t] = Carried(one, np.asarray(one.alpha), lam, inner)
+        if far:
+            own = OwnFactors(self._stack, self._targets, p, lam, tol)
+            solved |= zip(far, _solve_point(own, list(far), np.stack(list(far.values())), self._limits)[0], strict=True)
+        self._carried[p] = carried
+        _score(kernels.slopes, [one for one in solved.values() if one.scores is None])
+        return [solved[t] for t in range(n_targets)]
+
+    def _own(self, point: _Point, which: list[int]) -> list[Solved]:
+        """Some targets at a point, by factors of their own."""
+        p, lam = point
+        own = OwnFactors(self._stack, self._targets, p, lam, self._limits.tol)
+        last = [] if self._larger is None else [self._found[t][self._larger, lam] for t in which]
+        if last and max(one.share for one in last) < _SMALL:
+            if self._curvature is None or self._curvature[0] != which:
+                curvature = _alike(last, own.curvature(last[0].beta, which[0]), last[0])
+            else:
+                curvature = self._curvature[1]
+            solved, updated = _solve_point(own, which, _aims(last, curvature, p), self._limits, curvature)
+            self._curvature = None if updated is None else (which, updated)
+            return solved
+        starts = [_start(self._found[t], p, lam, self._larger, self._before, self._stack.n) for t in which]
+        return _solve_point(own, which, np.stack(starts), self._limits)[0]
+
+    def _beside(
+        self, point: _Point, kernels: Kernels, first: Solved, others: list[int]
+    ) -> Iterator[tuple[int, Solved, float]]:
+        """Targets by the factor of one that is solved, and αᵀM⁻¹α of each at most."""
+        if not others:
+            return
+        p, lam = point
+        every = list(range(len(others)))
+        at = NearAnchor(self._stack, kernels, self._rows[others], p, lam, first.beta, self._limits.tol)
+        curvature: Float | None = None
+        starts = np.repeat(first.beta[None], len(others), axis=0)
+        if self._stack.n > 1 and not np.isinf(p):
+            places = [_Place(first.beta, q, 1.0) for q in at.slopes_at_anchor]
+            curvature = _alike(places, at.curvature(first.beta, 0), places[0])
+            starts = _aims(places, curvature, p)
+        near = self._limits._replace(max_steps=min(_NEAR_STEPS, self._limits.max_steps))
+        solved, _ = _solve_point(at, every, starts, near, curvature)
+        # Where the kernels make all of S, weights and α/λ change so little with λ that it may be proven of the next.
+        inner = at.inner(solved) if first.share > _ALL else np.full(len(others), np.inf)
+        yield from zip(others, solved, inner.tolist(), strict=True)
 
 
-def _near_point(
-    stack: KernelStack,
-    kernels: Kernels,
-    targets: Sequence[Float],
-    rows: Float,
-    amid: Solved,
-    point: _Point,
-    limits: _Limits,
-) -> tuple[list[Solved], Float]:
-    """A point of some targets, (m, c) and (t, c, m), beside an anchor, and αᵀM⁻¹α of each at most."""
-    p, lam = point
-    every = list(range(len(targets)))
-    at = NearAnchor(stack, kernels, rows, p, lam, amid.beta, limits.tol)
-    curvature: Float | None = None
-    starts = np.repeat(amid.beta[None], len(targets), axis=0)
-    if stack.n > 1 and not np.isinf(p):
-        places = [_Place(amid.beta, q) for q in at.slopes_at_anchor]
-        curvature = _alike(places, at.curvature(amid.beta, every[-1]), places[-1])
-        starts = _aims(places, curvature, p)
-    near = limits._replace(max_steps=min(_NEAR_STEPS, limits.max_steps))
-    solved, curvature = _solve_point(at, every, starts, near, curvature)
-    # Where the kernels make all of S, weights and α/λ change so little with λ that it may be proven of the next.
-    inner = at.inner(solved) if amid.share > _ALL else np.full(len(targets), np.inf)
-    if far := [t for t, one in enumerate(solved) if one.left > limits.tol]:
-        own = OwnFactors(stack, targets, p, lam, limits.tol)
-        starts = np.stack([solved[t].beta for t in far])
-        inner[far] = np.inf
-        for t, one in zip(far, _solve_point(own, far, starts, limits)[0], strict=True):
-            solved[t] = one
-    _score(kernels.slopes, solved)
-    return solved, inner
+def alike(slopes: Float, p: float) -> list[list[int]]:
+    """Targets in groups that an anchor each can serve, the target in the midst of a group first.
+
+    Weights grow with the power 1/(p − 1) of slopes. So logarithms of the slopes at equal weights are compared, up to
+    what all kernels share: their root mean square difference over kernels, by the part that each makes of all slopes.
+    The target with the most others about it gathers these, and so does the next of those that are left; groups too
+    small for an anchor come apart. Random labels have groups where few samples make most of the slopes, as pairs of
+    samples that hardly differ do at small λ: what counts then is whether they share a label.
+
+    Parameters
+    ----------
+    slopes
+        At equal weights, (t, n).
+    p
+        Norm of the weights.
+    """
+    slopes = np.maximum(slopes, np.finfo(np.float64).tiny)
+    logs = np.log(np.stack([_positive(mine) for mine in slopes]))
+    parts = (slopes / slopes.sum(axis=1, keepdims=True)).mean(axis=0)
+    logs -= (logs @ parts)[:, None]
+    apart = np.sqrt(np.stack([(logs - mine) ** 2 @ parts for mine in logs]))
+    near, left = apart <= max(_LIKE, _REACH * (p - 1.0)), np.ones(len(logs), dtype=bool)
+    groups: list[list[int]] = []
+    while left.any():
+        most = int(np.argmax(np.where(left, (near & left).sum(axis=1), 0)))
+        members = np.flatnonzero(near[most] & left)
+        midst = int(np.argmin((apart[np.ix_(members, members)] ** 2).sum(axis=1)))
+        group = [int(members[midst]), *np.delete(members, midst).tolist()]
+        groups += [group] if len(group) >= _MANY else [[t] for t in group]
+        left[members] = False
+    return groups
 
 
 class _Precisions:
@@ -203,66 +284,40 @@ class _Precisions:
 
     def __init__(self, kernels: Float) -> None:
         self._kernels = kernels
-        self._single = Tiles(kernels, np.float32)
+        self.single = Tiles(kernels, np.float32)
         self._double: Tiles | None = None
 
-    def enough(self, amid: Solved, p: float, lam: float, tol: float) -> Kernels:
-        """What a point asks for, by what single precision makes of the slopes of the anchor, which are known.
+    def enough(self, known: Sequence[Solved], p: float, lam: float, tol: float) -> Kernels:
+        """What a point asks for, by what single precision makes of slopes that are known; double where none are.
 
         A relative error ε of slopes is one of ε in F − S for p = 1. Products err alike, with the change of the weights
         only, and come into what is proven by their squares.
         """
-        alpha = np.ascontiguousarray(np.asarray(amid.alpha).T)[None]
-        slopes = self._single.traces(alpha)[0] / (4.0 * lam)
-        error = float(np.abs(slopes - amid.slopes).max() / amid.slopes.max())
+        error = np.inf
+        if known:
+            slopes = self.single.traces(np.stack([np.asarray(one.alpha).T for one in known])) / (4.0 * lam)
+            exact = np.stack([one.slopes for one in known])
+            error = float((np.abs(slopes - exact).max(axis=1) / exact.max(axis=1)).max())
         if error <= _ROUNDING * tol:
             self._double = None
-            return Kernels(self._single, self._single)
+            return Kernels(self.single, self.single)
         if self._double is None:
             self._double = Tiles(self._kernels, np.float64)
         rough = (_CHANGE * error) ** 2 <= _CHANGE * tol * sensitivity(p, tol)
-        return Kernels(self._double, self._single if rough else self._double)
+        return Kernels(self._double, self.single if rough else self._double)
 
 
 def _score(tiles: Tiles, solved: Sequence[Solved]) -> None:
     """Σ_j β_j K_j α on the held-out rows of each."""
+    if not solved:
+        return
     alphas = np.stack([np.asarray(one.alpha).T for one in solved])
     for one, scores in zip(solved, tiles.held_out(np.stack([one.beta for one in solved]), alphas), strict=True):
         one.scores = scores.T
 
 
-def _walk(
-    stack: KernelStack, targets: Sequence[Float], points: Sequence[_Point], limits: _Limits
-) -> Iterator[tuple[_Point, list[Solved]]]:
-    """Each point with all targets solved, by factors of their own.
-
-    From small λ on, below which weights hardly change, and from equal weights to sparse ones.
-    """
-    found: list[dict[_Point, Solved]] = [{} for _ in targets]
-    every = list(range(len(targets)))
-    before: float | None = None
-    for lam in sorted({lam for _, lam in points}):
-        larger: float | None = None
-        curvature: Float | None = None
-        for p in sorted({p for p, at in points if at == lam}, reverse=True):
-            own = OwnFactors(stack, targets, p, lam, limits.tol)
-            if larger is not None and max(mine[larger, lam].share for mine in found) < _SMALL:
-                last = [mine[larger, lam] for mine in found]
-                if curvature is None:
-                    curvature = _alike(last, own.curvature(last[0].beta, 0), last[0])
-                solved, curvature = _solve_point(own, every, _aims(last, curvature, p), limits, curvature)
-            else:
-                starts = np.stack([_start(mine, p, lam, larger, before, stack.n) for mine in found])
-                solved, curvature = _solve_point(own, every, starts, limits)
-            for mine, one in zip(found, solved, strict=True):
-                mine[p, lam] = one
-            yield (p, lam), solved
-            larger = p
-        before = lam
-
-
 def _start(
-    found: dict[tuple[float, float], Solved], p: float, lam: float, larger: float | None, before: float | None, n: int
+    found: dict[_Point, _Place], p: float, lam: float, larger: float | None, before: float | None, n: int
 ) -> Float:
     """Weights to begin with, by the last norm that was solved at this λ, if any, and what the λ before has found.
 
@@ -345,11 +400,6 @@ class _Known(Protocol):
 
     @property
     def slopes(self) -> Float: ...
-
-
-class _Place(NamedTuple):
-    beta: Float
-    slopes: Float
 
 
 def _alike(found: Sequence[_Known], curvature: Float, of: _Known) -> Float:

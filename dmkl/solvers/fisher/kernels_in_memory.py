@@ -54,7 +54,8 @@ class Solved:
     @classmethod
     def of(cls, beta: Float, h: Float, alpha: Float, q: Float, p: float, excess: float) -> Solved:
         """S, F and what the kernels make of S, by α and the slopes at it."""
-        linear, part = 0.25 * float(np.sum(alpha * alpha)) - float(np.sum(h * alpha)), float(beta @ q)
+        # Both are in memory column by column.
+        linear, part = 0.25 * float(np.vdot(alpha.T, alpha.T)) - float(np.vdot(h.T, alpha.T)), float(beta @ q)
         objective = linear + part
         share = min(1.0, max(part / abs(objective), float(np.finfo(np.float64).tiny)))
         return cls(beta, q, objective, linear + dual_norm(q, p), excess, share, alpha)

@@ -18,13 +18,14 @@ Nothing of the order m³ is computed for a target. What is proven:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.tiles import Tiles
 from dmkl.solvers.fisher.kernels_in_memory import KernelStack, Solved
@@ -192,55 +193,71 @@ class NearAnchor:
         """Solve for α at weights of some targets, from what there is; a bound of S(α, β) − min_α S of each."""
         change = betas - self.beta
         theta, near = spread(change, self.beta, self.stack.norms / self.lam), self._near(change)
-        weights, x, behind = change / (2.0 * self.lam), self.alphas[at], self._behind[at]
-        r = behind - self.kernels.products.products(weights, x)
-        z = _solved(self._preconditioner, r)
-        along = np.vecdot(r, z)
-        need = self._need(betas, at)
+        weights, need = change / (2.0 * self.lam), self._need(betas, at)
         excess = np.full(len(at), np.inf)
 
         def step_is_enough(on: Index, along: Float) -> npt.NDArray[np.bool_]:
             """Mark those of which what is left after one more step of M̄ is known to be little enough."""
             bound = 0.5 * along.sum(axis=1) * theta[on] ** 2 / near[on]
-            excess[on] = bound
-            return np.asarray(bound <= need[on])
+            fine = np.asarray(bound <= need[on])
+            excess[on[fine]] = bound[fine]
+            return fine
 
-        on = np.arange(len(at))
+        # In what follows a target after the other takes what is computed of all: its vectors stay in the cache.
+        on, products = np.arange(len(at)), self.kernels.products
+        r = products.products(-weights, self.alphas[at]).astype(self._preconditioner.lower.dtype, copy=False)
+        for k, t in enumerate(at.tolist()):
+            if t in self._moved:
+                r[k] += self._behind[t]
+        z = _solved(self._preconditioner, r)
+        along = np.vecdot(r, z)
         fine = step_is_enough(on, along)
-        x[fine] += z[fine]
-        behind[fine] -= r[fine]
-        solved, on = fine, on[~fine]
-        r, z, along = r[on], z[on], along[on]
+        for k in on[fine].tolist():
+            self.alphas[at[k]] += z[k]
+            self._behind[at[k]] -= r[k]
+        self._moved |= set(at[fine].tolist())
+        on = on[~fine]
         # Md = M̄d + Dd, of which M̄d is what the recurrence of d does to r.
-        d, md = z, r.copy()
+        going = {
+            k: _Going(self.alphas[at[k]].copy(), self._behind[at[k]].copy(), r[k], z[k], r[k].copy())
+            for k in on.tolist()
+        }
         for _ in range(_PRODUCTS):
             if not len(on):
                 break
-            q = md + self.kernels.products.products(weights[on], d)
+            d = np.stack([going[k].d for k in on.tolist()])
+            q = products.products(weights[on], d).astype(d.dtype, copy=False)
+            for k, mine in zip(on.tolist(), q, strict=True):
+                mine += going[k].md
             curved = np.vecdot(d, q)
             rises = (curved >= 0).all(axis=1)
-            length = (along / np.maximum(curved, _TINY))[rises, :, None]
-            on, r, d, md, along = on[rises], r[rises] - length * q[rises], d[rises], md[rises], along[rises]
-            x[on] += length * d
-            behind[on] -= length * md
+            on, q, length = on[rises], q[rises], along[on[rises]] / np.maximum(curved[rises], _TINY)
+            for k, mine, far in zip(on.tolist(), q, length, strict=True):
+                going[k].go(far[:, None], mine)
+            if not len(on):
+                break
+            r = np.stack([going[k].r for k in on.tolist()])
             left = np.vecdot(r, r).sum(axis=1)
             z = _solved(self._preconditioner, r)
             new = np.vecdot(r, z)
             left = np.fmin(left, 0.5 * new.sum(axis=1) / near[on])
             fine = left <= need[on]
-            by_step = ~fine & step_is_enough(on, new)
             excess[on[fine]] = left[fine]
-            x[on[by_step]] += z[by_step]
-            behind[on[by_step]] -= r[by_step]
-            fine |= by_step
-            solved[on[fine]] = True
-            ratio = (new / np.maximum(along, _TINY))[:, :, None]
-            d, md, along = z + ratio * d, r + ratio * md, new
-            on, r, d, md, along = (one[~fine] for one in (on, r, d, md, along))
-        self.alphas[at[solved]], self._behind[at[solved]] = x[solved], behind[solved]
-        self._moved |= set(at[solved].tolist())
-        excess[~solved] = np.inf
-        self.lost |= set(at[~solved].tolist())
+            by_step = np.zeros_like(fine)
+            by_step[~fine] = step_is_enough(on[~fine], new[~fine])
+            ratio = new / np.maximum(along[on], _TINY)
+            along[on] = new
+            for i, k in enumerate(on.tolist()):
+                if by_step[i]:
+                    going[k].x += z[i]
+                    going[k].behind -= r[i]
+                if fine[i] or by_step[i]:
+                    self.alphas[at[k]], self._behind[at[k]] = going[k].x, going[k].behind
+                    self._moved.add(int(at[k]))
+                else:
+                    going[k].turn(z[i], ratio[i][:, None])
+            on = on[~(fine | by_step)]
+        self.lost |= set(at[np.isinf(excess)].tolist())
         return excess
 
     def _need(self, betas: Float, at: Index) -> Float:
@@ -249,10 +266,33 @@ class NearAnchor:
         return np.asarray(_INEXACT * self.tol * sensitivity(self.p, self.tol) * part)
 
 
-def _solved(factor: Cholesky, b: Float) -> Float:
-    """M̄⁻¹B, (t, c, m)."""
-    solved = factor.solve(b.reshape(-1, b.shape[-1]).T)
-    return solved.T.reshape(b.shape).astype(np.float64, copy=False)
+@dataclass(eq=False)
+class _Going:
+    """A target on the way of conjugate gradients: α, H − M̄α, the residual, the direction d and M̄d, (c, m)."""
+
+    x: Float
+    behind: Float
+    r: Array
+    d: Array
+    md: Array
+
+    def go(self, length: Array, q: Array) -> None:
+        """A step along d, of which q is the product with M."""
+        self.x += length * self.d
+        self.behind -= length * self.md
+        self.r -= length * q
+
+    def turn(self, z: Array, ratio: Array) -> None:
+        """The next direction, for z that M̄ makes of the residual."""
+        self.d *= ratio
+        self.d += z
+        self.md *= ratio
+        self.md += self.r
+
+
+def _solved(factor: Cholesky, b: Array) -> Array:
+    """M̄⁻¹B, (t, c, m), in the precision of the factor."""
+    return factor.solve(b.reshape(-1, b.shape[-1]).T).T.reshape(b.shape)
 
 
 def behind_anchor(change: Float, beta: Float, slopes: Float, norms: Float) -> Float:

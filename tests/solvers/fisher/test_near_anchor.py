@@ -96,8 +96,14 @@ def test_solutions_of_tiny_ridges_are_proven_of_the_next(monkeypatch):
     K, targets, asked = kernels(), permuted(14), []
     K[:, :M] += 1e-2 * (np.eye(M) - 1 / M)
     points = [(p, lam) for p in (1.0, 1.5) for lam in (1e-8, 1e-7, 1.0)]
-    plain = grid_in_memory._near_point
-    monkeypatch.setattr(grid_in_memory, "_near_point", lambda *given: asked.append(given[5]) or plain(*given))
+    plain = grid_in_memory._Walk._beside
+
+    def beside(walk, point, kernels, first, others):
+        if others:
+            asked.append(point)
+        return plain(walk, point, kernels, first, others)
+
+    monkeypatch.setattr(grid_in_memory._Walk, "_beside", beside)
     found = solve_grid(K, targets, points, 1e-5, 200, UNKNOWN)
     assert all(one.left <= 1e-5 for mine in found for one in mine.values())
     assert (1.5, 1e-8) in asked
