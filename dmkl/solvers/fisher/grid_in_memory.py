@@ -44,7 +44,7 @@ TOGETHER = 16
 _MANY = 4
 """From so many targets on an anchor saves more than it costs."""
 _LIKE, _REACH = 0.1, 0.8
-"""How far logarithms of slopes may be apart for an anchor to be shared: by `_LIKE`, or by `_REACH` (p − 1) where that is
+"""How far logarithms of slopes may be apart for an anchor to be shared: by `_LIKE`, or `_REACH` (p − 1) where that is
 more, for which weights, that grow with the power 1/(p − 1), are apart by `_REACH`."""
 _NEAR_STEPS = 8
 """Most weightings tried near an anchor."""
@@ -175,8 +175,10 @@ class _Walk:
         """The slopes of each target at equal weights, (t, n), roughly; None where few targets need no anchor."""
         if len(self._targets) < _MANY:
             return None
-        single, equal = self._precisions.single, np.ones(self._stack.n)
-        at = NearAnchor(self._stack, Kernels(single, single), self._rows, np.inf, lam, equal, self._limits.tol)
+        equal, last = np.ones((1, self._stack.n)), len(self._targets) - 1
+        known = OwnFactors(self._stack, self._targets, np.inf, lam, 0.0).evaluate(equal, [last])
+        kernels = self._precisions.enough(known, np.inf, lam, _LIKE)
+        at = NearAnchor(self._stack, kernels, self._rows, np.inf, lam, equal[0], self._limits.tol)
         return at.slopes_at_anchor
 
     def _point(self, point: _Point, groups: Sequence[Sequence[int]]) -> list[Solved]:
