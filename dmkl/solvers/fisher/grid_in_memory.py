@@ -7,7 +7,7 @@ to be too far from the anchor.
 
 The next weights come from a model of the slopes. Its curvature, which needs all products K_jα, is that of one target
 for all to begin with, in units of their slopes (targets that are permuted labels are much alike), and becomes their own
-by the slopes at the weightings that are tried, which cost nothing more.
+by the slopes at their weights for the last norm and at the weightings that are tried, which cost nothing more.
 """
 
 from __future__ import annotations
@@ -240,6 +240,10 @@ class _Walk:
         if self._stack.n > 1 and not np.isinf(p):
             places = [_Place(first.beta, q, 1.0) for q in at.slopes_at_anchor]
             curvature = _alike(places, at.curvature(first.beta, 0), places[0])
+            if self._larger is not None:
+                for i, (t, place) in enumerate(zip(others, places, strict=True)):
+                    last = self._found[t][self._larger, lam]
+                    curvature[i] = _updated(curvature[i], last.beta - place.beta, place.slopes - last.slopes)
             starts = _aims(places, curvature, p)
         near = self._limits._replace(max_steps=min(_NEAR_STEPS, self._limits.max_steps))
         solved, _ = _solve_point(at, every, starts, near, curvature)
@@ -383,7 +387,8 @@ def _solve_point(
         rose = []
         for i, one in zip(left, at.evaluate(tried, [which[i] for i in left]), strict=True):
             curvature[i] = _updated(curvature[i], one.beta - best[i].beta, best[i].slopes - one.slopes)
-            if one.objective >= best[i].objective - 1e-13 * abs(one.objective):
+            # What is proven is taken, though rounding of slopes may hide that S rose.
+            if one.left <= tol or one.objective >= best[i].objective - 1e-13 * abs(one.objective):
                 best[i], shares[i] = one, 1.0
                 rose.append(i)
             else:
