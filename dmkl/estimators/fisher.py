@@ -48,7 +48,7 @@ __all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Uniform"]
 
 OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None}
 """Parameters of the set of weights, with the values of a plain sum."""
-_TOGETHER = 2**21
+_TOGETHER = 2**23
 """Bytes of scores that rules are learnt from at once: arrays as large lie in a processor's cache."""
 _THREADS = 2
 """Rules are learnt in so many threads; what Python does between exponentials and products keeps more from gaining."""
@@ -230,15 +230,18 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
     def _decided_held_out(
         cls, models: Sequence[Self], held_out: Sequence[Sequence[HeldOut]], targets: Sequence[Targets]
     ) -> list[list[Float]]:
-        n = max(1, _TOGETHER // max(1, sum(fold.scores.nbytes for fold in held_out[0])))
-        starts = range(0, len(models), n)
+        fewest = max(1, -(-len(models) * sum(fold.scores.nbytes for fold in held_out[0]) // _TOGETHER))
+        threads = min(_THREADS, settings.available_cores(), fewest)
+        n_groups = min(len(models), threads * -(-fewest // threads))
+        bounds = [k * len(models) // n_groups for k in range(n_groups + 1)]
 
         def group(k: int) -> list[list[Float]]:
-            return cls._decided_together(models[k : k + n], held_out[k : k + n], targets)
+            some = slice(bounds[k], bounds[k + 1])
+            return cls._decided_together(models[some], held_out[some], targets)
 
         # Exponentials and products of many scores, during which other threads run.
-        with ThreadPoolExecutor(min(_THREADS, settings.available_cores(), len(starts))) as pool:
-            return [one for found in pool.map(group, starts) for one in found]
+        with ThreadPoolExecutor(threads) as pool:
+            return [one for found in pool.map(group, range(n_groups)) for one in found]
 
     @classmethod
     def _decided_together(

@@ -22,14 +22,13 @@ POINTS = [(p, lam) for p in (1.0, 1 + 2**-6, 1.5, 4.0, np.inf) for lam in (1e-8,
 def kernels(rows=M + 10):
     """Centred kernels of unit trace over the training rows, the held-out ones below."""
     x = np.random.default_rng(0).standard_normal((rows, 6))
-    found = []
-    for scale in (0.05, 0.3, 2.0):
-        for part in (x, x[:, :2]):
-            K = rbf_kernel(part, gamma=scale)
-            train, center = K[:M, :M], np.eye(M) - 1 / M
-            K = np.concatenate([center @ train @ center, (K[M:, :M] - train.mean(axis=0)) @ center])
-            found.append(K / np.trace(K[:M]))
-    return np.stack(found)
+    return np.stack([centered(rbf_kernel(part, gamma=g)) for g in (0.05, 0.3, 2.0) for part in (x, x[:, :2])])
+
+
+def centered(K):
+    train, center = K[:M, :M], np.eye(M) - 1 / M
+    K = np.concatenate([center @ train @ center, (K[M:, :M] - train.mean(axis=0)) @ center])
+    return K / np.trace(K[:M])
 
 
 def permuted(n, seed=1):
@@ -124,6 +123,81 @@ def test_targets_that_are_unlike_the_others_get_factors_of_their_own(monkeypatch
         assert found[0][point].left <= 1e-7
         scale = own[point].share * abs(own[point].objective)
         assert found[0][point].objective == pytest.approx(own[point].objective, abs=2e-7 * scale)
+
+
+def nearly_the_same():
+    """Kernels of two pairs of samples that hardly differ, each in what some kernels see more of."""
+    x = np.random.default_rng(3).standard_normal((M + 10, 6))
+    x[[0, 2]] = x[[1, 3]]
+    x[0, 0] += 1e-3
+    x[2, 5] += 1e-3
+    return np.stack([centered(rbf_kernel(x * np.r_[a, 1, 1, 1, 1, b], gamma=0.3)) for a, b in ((1, 1), (3, 1), (1, 3))])
+
+
+def test_targets_are_alike_whose_nearly_equal_samples_share_a_label_or_not(monkeypatch):
+    K, rng = nearly_the_same(), np.random.default_rng(4)
+    labels = [rng.permutation(np.arange(M) % 3) for _ in range(60)]
+    targets = [np.eye(3)[y] - 1 / 3 for y in labels]
+    same = np.array([[y[0] == y[1], y[2] == y[3]] for y in labels])
+    grouped, own = [], []
+    plain, factors = grid_in_memory.alike, grid_in_memory.OwnFactors._evaluate
+    monkeypatch.setattr(grid_in_memory, "alike", lambda *given: grouped.append(plain(*given)) or grouped[-1])
+    monkeypatch.setattr(
+        grid_in_memory.OwnFactors,
+        "_evaluate",
+        lambda at, betas, *given: own.append(len(betas)) or factors(at, betas, *given),
+    )
+    points = [(1.25, 1e-8)]
+    found = solve_grid(K, targets, points, 1e-5, 200, UNKNOWN)
+    check_proofs(K, targets, found)
+    assert all(mine[points[0]].left <= 1e-5 for mine in found)
+    (groups,) = grouped
+    assert sorted(t for group in groups for t in group) == list(range(60))
+    large = [group for group in groups if len(group) >= 4]
+    assert len(large) == 4
+    assert all((same[group] == same[group[0]]).all() for group in large)
+    assert sum(own) < 60
+
+
+@given(seed=st.integers(0, 1000), p=st.sampled_from([1.0, 1.5, 3.0, np.inf]))
+def test_groups_hold_each_target_once_and_depend_on_no_scale(seed, p):
+    rng = np.random.default_rng(seed)
+    slopes = np.exp(rng.normal(size=(30, 5)) * 0.05 + rng.normal(size=(3, 5))[rng.integers(0, 3, 30)])
+    groups = grid_in_memory.alike(slopes, p)
+    assert sorted(t for group in groups for t in group) == list(range(30))
+    assert grid_in_memory.alike(slopes * rng.uniform(0.1, 10.0, (30, 1)), p) == groups
+    if np.isinf(p):
+        assert len(groups) == 1
+
+
+def test_a_target_of_nothing_is_in_a_group_too():
+    slopes = np.concatenate([np.ones((5, 3)), np.zeros((1, 3))])
+    assert sorted(t for group in grid_in_memory.alike(slopes, 1.5) for t in group) == list(range(6))
+
+
+class Rounded:
+    """A target whose second weighting is proven, and looks lower than the first by rounding."""
+
+    p, lost = 1.0, frozenset()
+
+    def __init__(self):
+        self.asked = 0
+
+    def evaluate(self, betas, which):
+        self.asked += 1
+        upper, objective = (-1.0 + 1e-3, -1.0) if self.asked == 1 else (-1.0, -1.0 - 1e-7)
+        return [grid_in_memory.Solved(beta, np.array([2.0, 1.0]), objective, upper, 0.0, 1.0, None) for beta in betas]
+
+    def told(self, one, t):
+        return one
+
+
+def test_what_is_proven_is_taken_though_rounding_hides_that_it_rose():
+    at, curvature = Rounded(), np.eye(2)[None]
+    limits = grid_in_memory._Limits(1e-5, 50)
+    (one,), _ = grid_in_memory._solve_point(at, [0], np.array([[0.5, 0.5]]), limits, curvature)
+    assert at.asked == 2
+    assert one.left <= 1e-5
 
 
 def test_kernels_that_are_not_semidefinite_are_refused():
