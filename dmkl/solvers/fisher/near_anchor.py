@@ -210,7 +210,7 @@ class NearAnchor:
             if t in self._moved:
                 r[k] += self._behind[t]
         z = _solved(self._preconditioner, r)
-        along = np.vecdot(r, z)
+        along = _dots(r, z)
         fine = step_is_enough(on, along)
         for k in on[fine].tolist():
             self.alphas[at[k]] += z[k]
@@ -229,17 +229,17 @@ class NearAnchor:
             q = products.products(weights[on], d).astype(d.dtype, copy=False)
             for k, mine in zip(on.tolist(), q, strict=True):
                 mine += going[k].md
-            curved = np.vecdot(d, q)
+            curved = _dots(d, q)
             rises = (curved >= 0).all(axis=1)
             on, q, length = on[rises], q[rises], along[on[rises]] / np.maximum(curved[rises], _TINY)
             for k, mine, far in zip(on.tolist(), q, length, strict=True):
-                going[k].go(far[:, None], mine)
+                going[k].go(far.astype(d.dtype)[:, None], mine)
             if not len(on):
                 break
             r = np.stack([going[k].r for k in on.tolist()])
-            left = np.vecdot(r, r).sum(axis=1)
+            left = _dots(r, r).sum(axis=1)
             z = _solved(self._preconditioner, r)
-            new = np.vecdot(r, z)
+            new = _dots(r, z)
             left = np.fmin(left, 0.5 * new.sum(axis=1) / near[on])
             fine = left <= need[on]
             excess[on[fine]] = left[fine]
@@ -255,7 +255,7 @@ class NearAnchor:
                     self.alphas[at[k]], self._behind[at[k]] = going[k].x, going[k].behind
                     self._moved.add(int(at[k]))
                 else:
-                    going[k].turn(z[i], ratio[i][:, None])
+                    going[k].turn(z[i], ratio[i].astype(d.dtype)[:, None])
             on = on[~(fine | by_step)]
         self.lost |= set(at[np.isinf(excess)].tolist())
         return excess
@@ -293,6 +293,11 @@ class _Going:
 def _solved(factor: Cholesky, b: Array) -> Array:
     """M̄⁻¹B, (t, c, m), in the precision of the factor."""
     return factor.solve(b.reshape(-1, b.shape[-1]).T).T.reshape(b.shape)
+
+
+def _dots(a: Array, b: Array) -> Float:
+    """Inner products of rows, (t, c), in double precision: small squares would vanish in single, and prove too much."""
+    return np.stack([np.vecdot(x, y, dtype=np.float64) for x, y in zip(a, b, strict=True)])
 
 
 def behind_anchor(change: Float, beta: Float, slopes: Float, norms: Float) -> Float:

@@ -74,6 +74,11 @@ def test_what_is_proven_holds_for_the_pairs_that_come_back():
     check_proofs(K, targets, solve_grid(K, targets, POINTS, 1e-5, 200, UNKNOWN))
 
 
+def test_what_is_proven_of_targets_in_tiny_units_holds_too():
+    K, targets = kernels(), [1e-18 * h for h in permuted(14)]
+    check_proofs(K, targets, solve_grid(K, targets, POINTS, 1e-5, 200, UNKNOWN))
+
+
 def test_columns_that_depend_on_one_another_cost_nothing_and_change_nothing():
     K, targets = kernels(), permuted(14)
     rng = np.random.default_rng(2)
