@@ -59,15 +59,15 @@ class Tiles:
     def _tile(self, rows: Float) -> Array:
         return np.ascontiguousarray(rows, dtype=self.dtype).reshape(self.n, -1)
 
-    def products(self, weights: Float, x: Float) -> Float:
+    def products(self, weights: Float, x: Array) -> Array:
         """(Σ_j w_j K_j) X of each, (t, c, m), for weights (t, n) and X (t, c, m), whose rows are vectors."""
         return self._products(self._square, weights, x, self.m)
 
-    def held_out(self, weights: Float, x: Float) -> Float:
+    def held_out(self, weights: Float, x: Array) -> Array:
         """The same with the rows beside the symmetric matrices, (t, c, rows)."""
         return self._products(self._held_out, weights, x, self._rows - self.m)
 
-    def _products(self, tiles: Sequence[Array], weights: Float, x: Float, size: int) -> Float:
+    def _products(self, tiles: Sequence[Array], weights: Array, x: Array, size: int) -> Array:
         found = np.empty((*x.shape[:2], size), dtype=self.dtype)
         weights, x = weights.astype(self.dtype), x.astype(self.dtype, copy=False)
         for some in _parts(len(x)):
@@ -81,7 +81,7 @@ class Tiles:
                 at += rows
         return found
 
-    def traces(self, x: Float) -> Float:
+    def traces(self, x: Array) -> Float:
         """Σ_c x_cᵀK_j x_c of each, (t, n), for X (t, c, m)."""
         found = np.zeros((len(x), self.n))
         x = x.astype(self.dtype, copy=False)
