@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.numerics.lapack import status
+from dmkl.numerics.lapack import call, status
 
 __all__ = ["Cholesky"]
 
+_BLOCK = 64
+"""Rows that are mirrored at once."""
 _PREFIX = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
 
 
@@ -55,10 +57,39 @@ class Cholesky:
 
     def half_solve(self, b: Array) -> Array:
         """L⁻¹B for B (m, c), so that (L⁻¹B)ᵀL⁻¹B = BᵀA⁻¹B: half the flops of A⁻¹B; a column-major B is overwritten."""
+        return self._half_solved(b, b"N")
+
+    def half_solve_transposed(self, b: Array) -> Array:
+        """L⁻ᵀB for B (m, c); a column-major B is overwritten."""
+        return self._half_solved(b, b"T")
+
+    def _half_solved(self, b: Array, how: bytes) -> Array:
         m = len(self.lower)
         solved = np.asfortranarray(b, dtype=self.lower.dtype)
-        status(self._prefix + "trtrs", b"L", b"N", b"N", m, solved.shape[1], self.lower, m, solved, m)
+        status(self._prefix + "trtrs", b"L", how, b"N", m, solved.shape[1], self.lower, m, solved, m)
         return solved
+
+    def half_product_transposed(self, b: Array) -> Array:
+        """LᵀB for B (m, c)."""
+        m = len(self.lower)
+        product = np.array(b, dtype=self.lower.dtype, order="F")
+        one = np.ones(1, dtype=self.lower.dtype)
+        call(
+            self._prefix + "trmm", b"L", b"L", b"T", b"N", m, product.shape[1], one, self.lower, m, product, max(m, 1)
+        )
+        return product
+
+    def congruent(self, matrix: Array) -> Array:
+        """L⁻¹BL⁻ᵀ of a symmetric B, (m, m): half the flops of two products with L⁻¹."""
+        m = len(self.lower)
+        found = np.array(matrix, dtype=self.lower.dtype, order="F")
+        status(self._prefix + "sygst", 1, b"L", m, found, m, self.lower, m)
+        for i in range(0, m, _BLOCK):
+            j = min(i + _BLOCK, m)
+            square = found[i:j, i:j]
+            square[:] = np.tril(square) + np.tril(square, -1).T
+            found[i:j, j:] = found[j:, i:j].T
+        return found
 
     def inverse_columns(self, start: int, stop: int) -> Array:
         """Columns of L⁻¹ from their diagonal on, (m − start, stop − start): above it L⁻¹ is zero."""

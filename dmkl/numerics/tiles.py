@@ -16,7 +16,7 @@ from dmkl.arrays import Array, Float
 
 __all__ = ["Tiles"]
 
-_ROWS = 32
+_ROWS = 64
 _TOGETHER = 32
 """Sums that are made together: a product of matrices that reads a tile once for all of them."""
 
@@ -39,59 +39,60 @@ class Tiles:
         self._work = np.empty(min(_ROWS, self._rows) * self.m * _TOGETHER, dtype=self.dtype)
 
     @cached_property
-    def _square(self) -> list[Array]:
-        return [self._tile(self._kernels[:, i:j]) for i, j in _spans(0, self.m)]
+    def _wedges(self) -> list[Array]:
+        """Of the symmetric ones a few rows each, from the diagonal on."""
+        return [self._tile(self._kernels[:, i:j, i:]) for i, j in _spans(0, self.m)]
 
     @cached_property
     def _held_out(self) -> list[Array]:
         return [self._tile(self._kernels[:, i:j]) for i, j in _spans(self.m, self._rows)]
-
-    @cached_property
-    def _wedges(self) -> list[Array]:
-        """Of the symmetric ones what is on and right of a square on the diagonal, which has both its triangles."""
-        found = []
-        for i, j in _spans(0, self.m):
-            wedge = np.array(self._kernels[:, i:j, i:], dtype=self.dtype)
-            wedge[:, :, : j - i] *= 0.5
-            found.append(wedge.reshape(self.n, -1))
-        return found
 
     def _tile(self, rows: Float) -> Array:
         return np.ascontiguousarray(rows, dtype=self.dtype).reshape(self.n, -1)
 
     def products(self, weights: Float, x: Array) -> Array:
         """(Σ_j w_j K_j) X of each, (t, c, m), for weights (t, n) and X (t, c, m), whose rows are vectors."""
-        return self._products(self._square, weights, x, self.m)
+        found = np.zeros(x.shape, dtype=self.dtype)
+        for mine, y, w in self._parts(x, found, weights):
+            for (i, j), wedge in zip(_spans(0, self.m), self._wedges, strict=True):
+                sums = self._sums(w, wedge, j - i)
+                y[:, :, i:j] += np.matmul(mine[:, :, i:], sums.transpose(0, 2, 1))
+                if j < self.m:
+                    y[:, :, j:] += np.matmul(mine[:, :, i:j], sums[:, :, j - i :])
+        return found
 
     def held_out(self, weights: Float, x: Array) -> Array:
         """The same with the rows beside the symmetric matrices, (t, c, rows)."""
-        return self._products(self._held_out, weights, x, self._rows - self.m)
-
-    def _products(self, tiles: Sequence[Array], weights: Array, x: Array, size: int) -> Array:
-        found = np.empty((*x.shape[:2], size), dtype=self.dtype)
-        weights, x = weights.astype(self.dtype), x.astype(self.dtype, copy=False)
-        for some in _parts(len(x)):
-            at, mine = 0, x[some]
-            for tile in tiles:
-                sums = self._room(len(mine), tile.shape[1])
-                np.matmul(weights[some], tile, out=sums)
-                rows = tile.shape[1] // self.m
-                turned = sums.reshape(len(mine), rows, self.m).transpose(0, 2, 1)
-                found[some, :, at : at + rows] = np.matmul(mine, turned)
-                at += rows
+        found = np.empty((*x.shape[:2], self._rows - self.m), dtype=self.dtype)
+        for mine, y, w in self._parts(x, found, weights):
+            for (i, j), tile in zip(_spans(self.m, self._rows), self._held_out, strict=True):
+                sums = self._sums(w, tile, j - i)
+                np.matmul(mine, sums.transpose(0, 2, 1), out=y[:, :, i - self.m : j - self.m])
         return found
 
     def traces(self, x: Array) -> Float:
         """Σ_c x_cᵀK_j x_c of each, (t, n), for X (t, c, m)."""
         found = np.zeros((len(x), self.n))
-        x = x.astype(self.dtype, copy=False)
-        for some in _parts(len(x)):
-            mine = x[some]
+        for mine, q, _ in self._parts(x, found, found):
             for (i, j), wedge in zip(_spans(0, self.m), self._wedges, strict=True):
                 outer = self._room(len(mine), wedge.shape[1])
-                np.matmul(mine[:, :, i:j].transpose(0, 2, 1), mine[:, :, i:], out=outer.reshape(len(mine), j - i, -1))
-                found[some] += outer @ wedge.T
+                each = outer.reshape(len(mine), j - i, -1)
+                np.matmul(mine[:, :, i:j].transpose(0, 2, 1), mine[:, :, i:], out=each)
+                each[:, :, : j - i] *= 0.5  # a square on the diagonal has both its triangles
+                q += outer @ wedge.T
         return 2.0 * found
+
+    def _parts(self, x: Array, found: Array, weights: Float) -> Iterator[tuple[Array, Array, Array]]:
+        """Some of the X, in the precision of the tiles, with where the results go, and their weights."""
+        for i in range(0, len(x), _TOGETHER):
+            some = slice(i, i + _TOGETHER)
+            yield x[some].astype(self.dtype, copy=False), found[some], weights[some].astype(self.dtype)
+
+    def _sums(self, weights: Array, tile: Array, rows: int) -> Array:
+        """Σ_j w_j of a tile for each of some weights, (t, rows, columns)."""
+        sums = self._room(len(weights), tile.shape[1])
+        np.matmul(weights, tile, out=sums)
+        return sums.reshape(len(weights), rows, -1)
 
     def _room(self, t: int, width: int) -> Array:
         return self._work[: t * width].reshape(t, width)
@@ -100,6 +101,3 @@ class Tiles:
 def _spans(start: int, stop: int) -> Iterator[tuple[int, int]]:
     return ((i, min(i + _ROWS, stop)) for i in range(start, stop, _ROWS))
 
-
-def _parts(t: int) -> Iterator[slice]:
-    return (slice(i, i + _TOGETHER) for i in range(0, t, _TOGETHER))

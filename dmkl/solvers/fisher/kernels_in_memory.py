@@ -7,7 +7,7 @@ are products of one matrix that has the packed kernels as its rows, which costs 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,10 +55,21 @@ class Solved:
     def of(cls, beta: Float, h: Float, alpha: Float, q: Float, p: float, excess: float) -> Solved:
         """S, F and what the kernels make of S, by α and the slopes at it."""
         # Both are in memory column by column.
-        linear, part = 0.25 * float(np.vdot(alpha.T, alpha.T)) - float(np.vdot(h.T, alpha.T)), float(beta @ q)
+        linear = 0.25 * float(np.vdot(alpha.T, alpha.T)) - float(np.vdot(h.T, alpha.T))
+        return cls.told(beta, q, linear, p, excess, alpha)
+
+    @classmethod
+    def told(cls, beta: Float, q: Float, linear: float, p: float, excess: float, alpha: Float | None = None) -> Solved:
+        """The same by ¼‖α‖² − tr Hᵀα and the slopes."""
+        part = float(beta @ q)
         objective = linear + part
-        share = min(1.0, max(part / abs(objective), float(np.finfo(np.float64).tiny)))
+        share = min(1.0, max(part / (abs(objective) or 1.0), float(np.finfo(np.float64).tiny)))
         return cls(beta, q, objective, linear + dual_norm(q, p), excess, share, alpha)
+
+    def scaled(self, factor: float) -> Solved:
+        """The same in units in which S is `factor` times as large."""
+        objective, upper, excess = (factor * value for value in (self.objective, self.upper, self.excess))
+        return replace(self, slopes=factor * self.slopes, objective=objective, upper=upper, excess=excess)
 
     @property
     def gap(self) -> float:
@@ -81,7 +92,7 @@ class KernelStack:
         self.n, _, self.m = kernels.shape
         self.facts = facts
         self.together = together
-        self.square = kernels[:, : self.m]
+        self.kernels, self.square = kernels, kernels[:, : self.m]
         self.packed: Float = np.stack([packed.pack(kernel.T) for kernel in self.square])
         self.diagonal = packed.diagonal(self.m)
         squares = 2.0 * np.sum(self.packed**2, axis=1) - np.sum(self.packed[:, self.diagonal] ** 2, axis=1)

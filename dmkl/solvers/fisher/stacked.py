@@ -2,7 +2,7 @@
 
 Hundreds of unlike targets (permuted labels) fill the space of the training samples, so that a subspace for all of them
 would be as large as the kernels are. Where these fit in memory, one pass reads them and writes them to files, as they
-are after the steps; each task then takes some targets of a training set through the whole grid (see `grid_in_memory`).
+are after the steps; each task then takes targets of a training set through some λ of the grid (see `grid_in_memory`).
 Results of a task are on disk when it ends, and an interrupted run does not solve them again.
 """
 
@@ -36,15 +36,15 @@ from dmkl.solvers.weight_sets.balls import Ball
 
 __all__ = ["SOLVER", "fits"]
 
-_TARGETS = 100
-"""Most targets of a task: more share more, fewer leave no slot idle."""
-_FEW = 16
-"""Fewest targets that are worth a task of their own where there are others."""
-_COPIES = 3.5
-"""How often a task holds the kernels at most: as they are, packed, and in tiles of both precisions."""
+_TARGETS = 256
+"""Most targets of a task: more share more, and take more memory."""
+_TASKS, _WORTH = 4, 64
+"""Tasks of a training set that leave hardly a slot idle, and the fewest targets that are worth one of their own."""
+_COPIES = 4.5
+"""How often a task holds the kernels at most: as they are, packed, and whitened, these in tiles too."""
 _MATRICES = 1.5
 """Matrices (m, m) that a task holds of each target that it solves by a factor of its own, together with others."""
-_VECTORS = 24
+_VECTORS = 16
 """Matrices (m, c) that it holds of every target."""
 _FINE = 0.3
 """Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""
@@ -59,7 +59,7 @@ class _Chunk:
     targets: list[Float]
     points: list[tuple[float, float]]
     numbers: list[dict[tuple[float, float], int]]
-    """Of each target the number of the job at each point."""
+    """Of each target the number of the job at each point, also those of other chunks."""
 
 
 def fits(jobs: Sequence[Job]) -> bool:
@@ -110,24 +110,29 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
 
 
 def _chunks(jobs: Sequence[Job]) -> list[_Chunk]:
-    """The targets of each training set with the same kernels and points, some in a chunk; the same in every run."""
+    """The targets of each training set with the same kernels and points, at some λ a chunk; the same in every run."""
     by_target: dict[tuple[int, bytes, int], dict[tuple[float, float], int]] = {}
     for number, job in enumerate(jobs):
         kernels = b"" if job.kernels is None else job.kernels.tobytes()
         key = (id(job.training), kernels, id(job.problem.h))
         by_target.setdefault(key, {})[job.problem.weights.p, job.problem.lam] = number
-    alike: dict[tuple[int, bytes, tuple[tuple[float, float], ...]], list[dict[tuple[float, float], int]]] = {}
+    same: dict[tuple[int, bytes, tuple[tuple[float, float], ...]], list[dict[tuple[float, float], int]]] = {}
     for (training, kernels, _), numbers in by_target.items():
-        alike.setdefault((training, kernels, tuple(numbers)), []).append(numbers)
+        same.setdefault((training, kernels, tuple(numbers)), []).append(numbers)
     chunks = []
-    for (_, _, points), members in alike.items():
-        # Two or four rather than one or three, which leave one of two slots with nothing to do.
-        n_parts = 2 * -(-len(members) // (2 * _TARGETS)) if len(members) >= 2 * _FEW else 1
+    for (_, _, points), members in same.items():
+        lams = sorted({lam for _, lam in points})
+        # A few targets go from λ to λ.
+        n_ridges = min(_TASKS, len(lams)) if len(members) >= _WORTH else 1
+        n_parts = max(-(-len(members) // _TARGETS), min(_TASKS // n_ridges, len(members) // _WORTH))
         for part in range(n_parts):
             some = members[part * len(members) // n_parts : (part + 1) * len(members) // n_parts]
             mine = [jobs[next(iter(numbers.values()))] for numbers in some]
-            targets = [job.problem.h for job in mine]
-            chunks.append(_Chunk(mine[0].training, mine[0].kernels, targets, list(points), some))
+            for ridge in range(n_ridges):
+                # Small λ take more time than large ones.
+                at = [point for point in points if point[1] in lams[ridge::n_ridges]]
+                targets = [job.problem.h for job in mine]
+                chunks.append(_Chunk(mine[0].training, mine[0].kernels, targets, at, some))
     return chunks
 
 

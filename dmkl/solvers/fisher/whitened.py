@@ -1,0 +1,355 @@
+"""Many targets at a ridge, in coordinates in which the system at some weights is the identity.
+
+With M̄ = M(β̄) = LLᵀ at weights β̄, x = Lᵀα and Ã_j = L⁻¹K_jL⁻ᵀ/2λ, solutions, slopes and objective are
+
+    M(β)α = H  ⇔  W(β)x = L⁻¹H,  W(β) = I + Σ_j (β_j − β̄_j)Ã_j,   q_j = αᵀK_jα/4λ = ½ xᵀÃ_jx,
+    S(α, β) = ½‖x‖² − xᵀL⁻¹H + Σ_j (β_j − β̄_j)q_j.
+
+How small λ is no longer matters: no eigenvalue of W is below the least ratio of weights β_j/β̄_j, so that single
+precision is enough for all that is computed of a target. That is little. Targets that are permutations of the same
+labels have weights that are near one another. A few of these are *centers*, whose W̄ is factored; a target with weights
+β near the center's is solved by conjugate gradients that W̄ preconditions, mostly in one step from W̄⁻¹L⁻¹H. Nothing of the
+order m³ is computed for it. What is proven:
+
+- μW̄ ⪯ W ⪯ νW̄, by the ratios of weights, where these are large, by Ã_j ⪯ I/β̄_j, where weights all but vanish, and
+  where this is not enough by a Cholesky factor of W − μW̄ at weights that are below those of several targets (`bounds`).
+- S(α, β) − min_α S = ½ rᵀW⁻¹r ≤ rᵀW̄⁻¹r/2μ for the residual r = L⁻¹H − Wx.
+- A step x + 2W̄⁻¹r/(μ + ν) leaves at most the share ((ν − μ)/(ν + μ))² of rᵀW̄⁻¹r: where this is enough the product that
+  would tell the new residual is not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.arrays import Array, Float, Index
+from dmkl.numerics.cholesky import Cholesky
+from dmkl.numerics.tiles import Tiles
+from dmkl.solvers.fisher.kernels_in_memory import KernelStack, Solved
+from dmkl.solvers.semidefinite import check_forms
+
+__all__ = ["NearCenters", "Whitened", "centers", "sensitivity", "spread"]
+
+_STEPS = 20
+"""Most steps of conjugate gradients for weights that are tried; targets that need more are too far from all centers."""
+_INEXACT = 0.5
+"""Share of the tolerance that α may leave open."""
+_SECOND_ORDER = 4.0
+"""Of `sensitivity`: with more, slopes err so often too much that weightings are tried again."""
+_APART, _PER_CENTER = 0.3, 20
+"""How far from its center a target may be, by the part of W that differs, and how many targets a center has at least:
+that many share the seven milliseconds of its factor, for 900 samples, and more would take a step more each."""
+_POOR, _USELESS = 0.1, 1e-3
+"""Bounds μ that are worth a factor that finds a better one, and that are worth nothing."""
+_BELOW = 0.1
+"""Share of the targets that may have smaller weights than those at which W is bounded."""
+_HIGHEST, _RATIO = 0.9, 1.5
+"""The largest bound that is tried, and the ratio of those that are tried one after the other."""
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+class Whitened:
+    """Targets at a ridge, in the coordinates of weights β̄.
+
+    Parameters
+    ----------
+    stack
+        The kernels.
+    targets
+        H of each, (t, c, m).
+    lam
+        λ.
+    beta
+        β̄ > 0, (n,).
+    dtype
+        The precision of what is computed of targets.
+    """
+
+    def __init__(self, stack: KernelStack, targets: Float, lam: float, beta: Float, dtype: npt.DTypeLike) -> None:
+        self.stack, self.targets, self.lam, self.beta, self.dtype = stack, targets, lam, beta, np.dtype(dtype)
+        self._factor = stack.factor(beta, lam)
+        self._white = self._whitened()
+        self.tiles = Tiles(self._white, self.dtype)
+        self.h = _by_columns(self._factor.half_solve, targets.copy()).astype(self.dtype)
+        """L⁻¹H of each, (t, c, m)."""
+        self.x = self.h.copy()
+        """x of each, (t, c, m), at the weights that it was solved for last: those of the coordinates."""
+        self.slopes = np.zeros((len(targets), stack.n))
+        """q of each at x, (t, n)."""
+
+    def _whitened(self) -> Array:
+        """Ã_j, and K_jL⁻ᵀ of the held-out rows below, (n, rows, m)."""
+        m, found = self.stack.m, np.empty(self.stack.kernels.shape, dtype=self.dtype)
+        for kernel, white in zip(self.stack.kernels, found, strict=True):
+            np.multiply(self._factor.congruent(kernel[:m].T).T, 0.5 / self.lam, out=white[:m], casting="same_kind")
+            if len(kernel) > m:
+                white[m:] = self._factor.half_solve(np.array(kernel[m:].T, order="F")).T
+        return found
+
+    def doubled(self) -> Whitened:
+        """The same in double precision, from the solutions at the weights of the coordinates on."""
+        other = Whitened(self.stack, self.targets, self.lam, self.beta, np.float64)
+        other.slopes = self.slopes.copy()
+        return other
+
+    def system(self, beta: Float) -> Array:
+        """W at weights (n,), (m, m)."""
+        m = self.stack.m
+        system = np.tensordot((beta - self.beta).astype(self.dtype), self._white[:, :m], 1)
+        system[np.diag_indices(m)] += 1.0
+        return np.asarray(system)
+
+    def scores(self, betas: Float, which: Sequence[int]) -> Array:
+        """Σ_j β_jK_jα on the held-out rows, of some targets at weights (t, n), (t, c, rows)."""
+        return self.tiles.held_out(betas, self.x[list(which)])
+
+    def alphas(self, which: Sequence[int]) -> Float:
+        """α = L⁻ᵀx of some targets, (t, c, m)."""
+        return _by_columns(self._factor.half_solve_transposed, self.x[list(which)].astype(np.float64))
+
+    def place(self, t: int, alpha: Float) -> None:
+        """Begin with α, (m, c), for a target."""
+        self.x[t] = self._factor.half_product_transposed(alpha).T
+
+    def curvature(self, beta: Float, t: int) -> Float:
+        """C_ij = xᵀÃ_iW⁻¹Ã_jx of a target that is solved at weights β, (n, n): minus the derivative of the slopes."""
+        n, m = self.stack.n, self.stack.m
+        products = np.matmul(self.x[t], self._white[:, :m]).reshape(-1, m)
+        rows = Cholesky.of(self.system(beta).T).half_solve(products.T).T.reshape(n, -1).astype(np.float64)
+        return np.asarray(rows @ rows.T)
+
+
+class NearCenters:
+    """Targets at a norm, by the factors of centers amid their weights.
+
+    Parameters
+    ----------
+    of
+        The targets at their ridge.
+    p
+        The norm of the weights.
+    expected
+        Weights at which each is expected, (t, n).
+    tol
+        What `Solved.left` is to be.
+    """
+
+    def __init__(self, of: Whitened, p: float, expected: Float, tol: float) -> None:
+        self._of, self.p, self._tol = of, p, tol
+        self._label, self._centers = centers(expected, of.slopes)
+        # The coordinates themselves are a center that has no factor.
+        self._plain = bool(np.array_equal(self._centers, of.beta[None]))
+        self._systems = [of.system(beta) for beta in self._centers]
+        self._factors = [] if self._plain else [Cholesky.of(system.T.copy(order="F")) for system in self._systems]
+        self._guess = _HIGHEST
+        self._least = [self._lowest(beta, None) for beta in self._centers]
+        self._low: dict[int, tuple[Float, float]] = {}
+        self._begun = np.zeros(len(of.x), dtype=bool)
+        self.lost: set[int] = set()
+        """Targets that are too far from all centers."""
+
+    def place(self, t: int, alpha: Float) -> None:
+        """Begin with α, (m, c), for a target."""
+        self._of.place(t, alpha)
+        self._begun[t] = True
+
+    def evaluate(self, betas: Float, which: Sequence[int]) -> list[Solved]:
+        """q and what it proves, of some targets at weights (t, n), with x for these weights."""
+        of, at = self._of, np.asarray(which)
+        excess = self._settle(betas, at)
+        x, h = of.x[at], of.h[at]
+        slopes = of.slopes[at] = 0.5 * of.tiles.traces(x)
+        squares = _dots(x, x).sum(axis=1)
+        linear = 0.5 * squares - _dots(x, h).sum(axis=1) - slopes @ of.beta
+        # ‖α‖²/4λ, for which large terms cancel.
+        sizes = np.maximum(0.5 * squares - slopes @ of.beta, 0.0) / of.lam
+        found = []
+        for k, beta in enumerate(betas):
+            noise = float(np.finfo(of.dtype).eps * squares[k] / of.beta.min())
+            check_forms(slopes[k], of.stack.facts, float(sizes[k]), noise)
+            found.append(Solved.told(beta.copy(), slopes[k], float(linear[k]), self.p, float(excess[k])))
+        return found
+
+    def told(self, one: Solved, t: int) -> Solved:
+        """The same with all that is left of it: as it is."""
+        return one
+
+    def curvature(self, beta: Float, t: int) -> Float:
+        """C of a target at weights that it is solved for, (n, n)."""
+        return self._of.curvature(beta, t)
+
+    def _settle(self, betas: Float, at: Index) -> Float:
+        """Solve for x at weights of some targets, from what there is; a bound of S(α, β) − min_α S of each."""
+        of = self._of
+        change, (least, most) = betas - of.beta, self.bounds(betas, at)
+        half = np.divide(0.5, least, out=np.full(len(at), np.inf), where=least > 0)
+        length, shrink = 2.0 / (most + least), ((most - least) / (most + least)) ** 2
+        need = _INEXACT * self._tol * sensitivity(self.p, self._tol) * np.sum(betas * of.slopes[at], axis=1)
+        excess = np.full(len(at), np.inf)
+        self._begin(at)
+        x, on = of.x[at], np.arange(len(at))
+        r = of.h[at] - x
+        if change.any():
+            r -= of.tiles.products(change, x)
+        z = self._solved(r, at)
+        d, along = z.copy(), _dots(r, z)
+        for _ in range(_STEPS):
+            bound = half[on] * along.sum(axis=1)
+            fine, by_step = bound <= need[on], bound * shrink[on] <= need[on]
+            for i in np.flatnonzero(fine | by_step).tolist():
+                k = on[i]
+                excess[k] = bound[i] if fine[i] else bound[i] * shrink[k]
+                if not fine[i]:
+                    x[k] += of.dtype.type(length[k]) * z[i]
+                of.x[at[k]] = x[k]
+            on, r, d, along = (some[~(fine | by_step)] for some in (on, r, d, along))
+            if not len(on):
+                break
+            q = d + of.tiles.products(change[on], d)
+            far = (along / np.maximum(_dots(d, q), _TINY)).astype(of.dtype)[:, :, None]
+            x[on] += far * d
+            r -= far * q
+            z, last = self._solved(r, at[on]), along
+            along = _dots(r, z)
+            d *= (along / np.maximum(last, _TINY)).astype(of.dtype)[:, :, None]
+            d += z
+        self.lost |= set(at[np.isinf(excess)].tolist())
+        return excess
+
+    def _begin(self, at: Index) -> None:
+        """Targets that are met first begin with the solution at their center."""
+        first = at[~self._begun[at]]
+        if len(first):
+            self._of.x[first] = self._solved(self._of.h[first], first)
+            self._begun[first] = True
+
+    def _solved(self, b: Array, at: Index) -> Array:
+        """W̄⁻¹B of some targets, (t, c, m), each by its center."""
+        if self._plain:
+            return b
+        if len(self._factors) == 1:
+            return _by_columns(self._factors[0].solve, b)
+        found, label = np.empty_like(b), self._label[at]
+        for k in np.unique(label).tolist():
+            mine = np.flatnonzero(label == k)
+            found[mine] = _by_columns(self._factors[k].solve, b[mine])
+        return found
+
+    def bounds(self, betas: Float, which: Index) -> tuple[Float, Float]:
+        """μ and ν of μW̄ ⪯ W ⪯ νW̄ of some targets at weights (t, n), (t,) each; where μ ≤ 0 nothing is known."""
+        label, least, most = self._label[which], np.empty(len(which)), np.empty(len(which))
+        for k in np.unique(label).tolist():
+            mine, center = label == k, self._centers[k]
+            change, norms = betas[mine] - center, 1.0 / (self._of.beta * self._least[k])
+            least[mine] = 1.0 - spread(np.minimum(change, 0.0), center, norms)
+            most[mine] = 1.0 + spread(np.maximum(change, 0.0), center, norms)
+            if np.any(least[mine] < _POOR):
+                if k not in self._low:
+                    low = np.quantile(betas[mine], _BELOW, axis=0, method="lower")
+                    self._low[k] = (low, self._lowest(low, k))
+                low, bound = self._low[k]
+                least[mine] = np.maximum(least[mine], bound * _share_above(betas[mine], low))
+        for i in np.flatnonzero(least < _USELESS).tolist():
+            least[i] = max(least[i], self._lowest(betas[i], int(label[i])))
+        return least, most
+
+    def _lowest(self, beta: Float, center: int | None) -> float:
+        """A μ with μW̄ ⪯ W at some weights, for W̄ of a center, or with μI ⪯ W where None; 0 where none is of use."""
+        of, system = self._of, self._of.system(beta)
+        reference = np.eye(len(system), dtype=of.dtype) if center is None else self._systems[center]
+        known = float(min(1.0, (beta / of.beta).min())) if center is None else 0.0
+        rounding = len(system) * float(np.finfo(of.dtype).eps * system.diagonal().max())
+        if center is not None:
+            rounding /= self._least[center]
+        bound = min(_HIGHEST, self._guess * _RATIO**2)
+        while bound > max(known, _USELESS):
+            try:
+                Cholesky.of((system - of.dtype.type(bound) * reference).T)
+            except np.linalg.LinAlgError:
+                bound /= _RATIO
+                continue
+            self._guess = bound
+            return max(bound - rounding, known)
+        return known
+
+
+def centers(betas: Float, slopes: Float) -> tuple[Index, Float]:
+    """For each target the number of its center, (t,), and the weights of these, (k, n), which are positive.
+
+    Targets are apart by Σ_j |β_j − β'_j|q_j of Σ_j β_jq_j. The one in their midst is the first center; the one that is
+    farthest from all centers is the next (Gonzalez: Clustering to minimize the maximum intercluster distance, 1985),
+    until none is far, or there are as many as pay. Weights of a center are the mean of those that are nearest to it.
+
+    Parameters
+    ----------
+    betas, slopes
+        Weights and slopes of the targets, (t, n).
+    """
+    units = slopes / np.maximum(np.sum(betas * slopes, axis=1, keepdims=True), _TINY)
+
+    def apart(t: int) -> Float:
+        return np.asarray(np.sum(np.abs(betas - betas[t]) * units, axis=1))
+
+    midst = int(np.argmin(np.sum(np.abs(betas - betas.mean(axis=0)) * units, axis=1)))
+    label, nearest, n_centers = np.zeros(len(betas), dtype=np.int64), apart(midst), 1
+    while nearest.max() > _APART and n_centers < len(betas) // _PER_CENTER:
+        distance = apart(int(np.argmax(nearest)))
+        label[distance < nearest] = n_centers
+        nearest, n_centers = np.minimum(nearest, distance), n_centers + 1
+    kept, label = np.unique(label, return_inverse=True)
+    found = np.stack([betas[label == k].mean(axis=0) for k in range(len(kept))])
+    return label, np.maximum(found, _USELESS * found.max(axis=1, keepdims=True))
+
+
+def sensitivity(p: float, tol: float) -> float:
+    """Share of a tolerance for F − S that S may be above the least over α.
+
+    Slopes err by the root of what is left of S, and F by them: to first order for p = 1, where it is the largest slope,
+    and to second order divided by p − 1 otherwise. What is proven in the end is F of the slopes as they are.
+    """
+    return min(1.0, max(_SECOND_ORDER * (p - 1.0), tol))
+
+
+def spread(change: Float, beta: Float, norms: Float) -> Float:
+    """θ of −θM̄ ⪯ Σ_j δ_jA_j ⪯ θM̄, (t,), for M̄ = B + Σ_j β̄_jA_j, all of which are positive semidefinite.
+
+    A kernel counts by |δ_j|/β̄_j, of which the largest is enough for all, or by |δ_j| times its norm, which add up.
+
+    Parameters
+    ----------
+    change
+        δ, (t, n).
+    beta
+        β̄, (n,).
+    norms
+        ω_j of A_j ⪯ ω_jM̄, (n,).
+    """
+    size = np.abs(change)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(size > 0, size / beta, 0.0)
+    order = np.argsort(-ratio, axis=1)
+    ratio = np.take_along_axis(ratio, order, axis=1)
+    apart = np.cumsum(np.take_along_axis(size * norms, order, axis=1), axis=1)
+    # The first k by their norms, the others by the largest of what is left of the ratios.
+    zero = np.zeros((len(change), 1))
+    both = np.concatenate([zero, apart], axis=1) + np.concatenate([ratio, zero], axis=1)
+    return np.asarray(both.min(axis=1))
+
+
+def _share_above(betas: Float, low: Float) -> Float:
+    """The largest s ≤ 1 with β ≥ s·low of each, (t,)."""
+    some = low > 0
+    return np.asarray(np.min(betas[:, some] / low[some], axis=1, initial=1.0))
+
+
+def _by_columns(solve: Callable[[Array], Array], b: Array) -> Array:
+    """What a function of a matrix of columns makes of B (t, c, m), whose rows are vectors."""
+    return solve(b.reshape(-1, b.shape[-1]).T).T.reshape(b.shape)
+
+
+def _dots(a: Array, b: Array) -> Float:
+    """Inner products of rows, (t, c), in double precision: small squares would vanish in single, and prove too much."""
+    return np.stack([np.vecdot(x, y, dtype=np.float64) for x, y in zip(a, b, strict=True)])
