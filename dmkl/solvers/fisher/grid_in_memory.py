@@ -241,6 +241,7 @@ class _Many:
             solved, self._white.scores(np.stack([one.beta for one in solved]), self._every), strict=True
         ):
             one.scores = scores.T
+        near.leave(np.stack([one.beta for one in solved]))
         far = [t for t, one in enumerate(solved) if one.left > limits.tol]
         if far:
             best = [solved[t] if solved[t].left < _SENSIBLE else self._last[t] for t in far]

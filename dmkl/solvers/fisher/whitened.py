@@ -39,15 +39,19 @@ _INEXACT = 0.5
 """Share of the tolerance that α may leave open."""
 _SECOND_ORDER = 4.0
 """Of `sensitivity`: with more, slopes err so often too much that weightings are tried again."""
-_APART, _PER_CENTER = 0.3, 20
-"""How far from its center a target may be, by the part of W that differs, and how many targets a center has at least:
+_APART, _PER_CENTER = 0.2, 20
+"""How far from its center a target may be, by the part of S that differs, and how many targets a center has at least:
 that many share the seven milliseconds of its factor, for 900 samples, and more would take a step more each."""
 _POOR, _USELESS = 0.1, 1e-3
 """Bounds μ that are worth a factor that finds a better one, and that are worth nothing."""
 _BELOW = 0.1
 """Share of the targets that may have smaller weights than those at which W is bounded."""
+_ROUNDS = 4
+"""Most factors of a center for bounds at weights that are tried together."""
 _HIGHEST, _RATIO = 0.9, 1.5
 """The largest bound that is tried, and the ratio of those that are tried one after the other."""
+_FARTHEST = 4.0
+"""Most that targets are taken to be farther from their centers than at the last norm, and have differed as much."""
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -79,6 +83,10 @@ class Whitened:
         """x of each, (t, c, m), at the weights that it was solved for last: those of the coordinates."""
         self.slopes = np.zeros((len(targets), stack.n))
         """q of each at x, (t, n)."""
+        self.sizes = np.ones(len(targets))
+        """|S| of each there, (t,)."""
+        self.apart: tuple[Float, Array] | None = None
+        """By how much weights, (t, n), and x, (t, c, m), differed at the last norm from those of the centers."""
 
     def _whitened(self) -> Array:
         """Ã_j, and K_jL⁻ᵀ of the held-out rows below, (n, rows, m)."""
@@ -139,20 +147,22 @@ class NearCenters:
 
     def __init__(self, of: Whitened, p: float, expected: Float, tol: float) -> None:
         self._of, self.p, self._tol = of, p, tol
-        self._label, self._centers = centers(expected, of.slopes)
+        self._label, self._centers = centers(expected, of.slopes, of.sizes)
         # The coordinates themselves are a center that has no factor.
         self._plain = bool(np.array_equal(self._centers, of.beta[None]))
         self._systems = [of.system(beta) for beta in self._centers]
         self._factors = [] if self._plain else [Cholesky.of(system.T.copy(order="F")) for system in self._systems]
         self._guess = _HIGHEST
         self._least = [self._lowest(beta, None) for beta in self._centers]
-        self._low: dict[int, tuple[Float, float]] = {}
+        self._low: dict[int, list[tuple[Float, float]]] = {}
         self._begun = np.zeros(len(of.x), dtype=bool)
+        self._middle = np.zeros_like(of.x)
         self.lost: set[int] = set()
         """Targets that are too far from all centers."""
 
     def place(self, t: int, alpha: Float) -> None:
         """Begin with α, (m, c), for a target."""
+        self._middle[t] = self._solved(self._of.h[[t]], np.array([t]))[0]
         self._of.place(t, alpha)
         self._begun[t] = True
 
@@ -164,12 +174,13 @@ class NearCenters:
         slopes = of.slopes[at] = 0.5 * of.tiles.traces(x)
         squares = _dots(x, x).sum(axis=1)
         linear = 0.5 * squares - _dots(x, h).sum(axis=1) - slopes @ of.beta
+        of.sizes[at] = np.abs(linear + np.sum(betas * slopes, axis=1))
         # ‖α‖²/4λ, for which large terms cancel.
-        sizes = np.maximum(0.5 * squares - slopes @ of.beta, 0.0) / of.lam
+        norms = np.maximum(0.5 * squares - slopes @ of.beta, 0.0) / of.lam
         found = []
         for k, beta in enumerate(betas):
             noise = float(np.finfo(of.dtype).eps * squares[k] / of.beta.min())
-            check_forms(slopes[k], of.stack.facts, float(sizes[k]), noise)
+            check_forms(slopes[k], of.stack.facts, float(norms[k]), noise)
             found.append(Solved.told(beta.copy(), slopes[k], float(linear[k]), self.p, float(excess[k])))
         return found
 
@@ -189,7 +200,7 @@ class NearCenters:
         length, shrink = 2.0 / (most + least), ((most - least) / (most + least)) ** 2
         need = _INEXACT * self._tol * sensitivity(self.p, self._tol) * np.sum(betas * of.slopes[at], axis=1)
         excess = np.full(len(at), np.inf)
-        self._begin(at)
+        self._begin(at, betas)
         x, on = of.x[at], np.arange(len(at))
         r = of.h[at] - x
         if change.any():
@@ -219,12 +230,29 @@ class NearCenters:
         self.lost |= set(at[np.isinf(excess)].tolist())
         return excess
 
-    def _begin(self, at: Index) -> None:
-        """Targets that are met first begin with the solution at their center."""
-        first = at[~self._begun[at]]
-        if len(first):
-            self._of.x[first] = self._solved(self._of.h[first], first)
-            self._begun[first] = True
+    def _begin(self, at: Index, betas: Float) -> None:
+        """Targets that are met first begin at the solution of their center, as far from it as they were at the last norm.
+
+        What weights that are a little off make of x is linear in them, and the differences of two norms are much alike.
+        """
+        first = np.flatnonzero(~self._begun[at])
+        if not len(first):
+            return
+        of, which = self._of, at[first]
+        x = self._solved(of.h[which], which)
+        self._middle[which] = x
+        if of.apart is not None:
+            betas_apart, x_apart = of.apart
+            root = np.sqrt(of.slopes[which])
+            now, last = (betas[first] - self._centers[self._label[which]]) * root, betas_apart[which] * root
+            share = np.sum(now * last, axis=1) / np.maximum(np.sum(last * last, axis=1), _TINY)
+            x = x + np.clip(share, -_FARTHEST, _FARTHEST).astype(of.dtype)[:, None, None] * x_apart[which]
+        of.x[which] = x
+        self._begun[which] = True
+
+    def leave(self, betas: Float) -> None:
+        """Keep for the next norm how far all targets, solved at weights (t, n), are from their centers."""
+        self._of.apart = (betas - self._centers[self._label], self._of.x - self._middle)
 
     def _solved(self, b: Array, at: Index) -> Array:
         """W̄⁻¹B of some targets, (t, c, m), each by its center."""
@@ -246,15 +274,23 @@ class NearCenters:
             change, norms = betas[mine] - center, 1.0 / (self._of.beta * self._least[k])
             least[mine] = 1.0 - spread(np.minimum(change, 0.0), center, norms)
             most[mine] = 1.0 + spread(np.maximum(change, 0.0), center, norms)
-            if np.any(least[mine] < _POOR):
-                if k not in self._low:
-                    low = np.quantile(betas[mine], _BELOW, axis=0, method="lower")
-                    self._low[k] = (low, self._lowest(low, k))
-                low, bound = self._low[k]
-                least[mine] = np.maximum(least[mine], bound * _share_above(betas[mine], low))
-        for i in np.flatnonzero(least < _USELESS).tolist():
-            least[i] = max(least[i], self._lowest(betas[i], int(label[i])))
+            least[mine] = self._by_factors(k, betas[mine], least[mine])
         return least, most
+
+    def _by_factors(self, center: int, betas: Float, least: Float) -> Float:
+        """Bounds μ, (t,), where those that are known are poor, by factors at weights that several targets are above."""
+        known = self._low.setdefault(center, [])
+        for low, bound in known:
+            least = np.maximum(least, bound * _share_above(betas, low))
+        for _ in range(_ROUNDS):
+            # Once there is a factor only those that it says nothing of are worth another.
+            rest = betas[least < (_USELESS if known else _POOR)]
+            if not len(rest):
+                break
+            low = np.quantile(rest, _BELOW, axis=0, method="lower")
+            known.append((low, self._lowest(low, center)))
+            least = np.maximum(least, known[-1][1] * _share_above(betas, low))
+        return least
 
     def _lowest(self, beta: Float, center: int | None) -> float:
         """A μ with μW̄ ⪯ W at some weights, for W̄ of a center, or with μI ⪯ W where None; 0 where none is of use."""
@@ -276,10 +312,10 @@ class NearCenters:
         return known
 
 
-def centers(betas: Float, slopes: Float) -> tuple[Index, Float]:
+def centers(betas: Float, slopes: Float, sizes: Float) -> tuple[Index, Float]:
     """For each target the number of its center, (t,), and the weights of these, (k, n), which are positive.
 
-    Targets are apart by Σ_j |β_j − β'_j|q_j of Σ_j β_jq_j. The one in their midst is the first center; the one that is
+    Targets are apart by Σ_j |β_j − β'_j|q_j of |S|. The one in their midst is the first center; the one that is
     farthest from all centers is the next (Gonzalez: Clustering to minimize the maximum intercluster distance, 1985),
     until none is far, or there are as many as pay. Weights of a center are the mean of those that are nearest to it.
 
@@ -287,8 +323,10 @@ def centers(betas: Float, slopes: Float) -> tuple[Index, Float]:
     ----------
     betas, slopes
         Weights and slopes of the targets, (t, n).
+    sizes
+        |S| of each, (t,).
     """
-    units = slopes / np.maximum(np.sum(betas * slopes, axis=1, keepdims=True), _TINY)
+    units = slopes / np.maximum(sizes, _TINY)[:, None]
 
     def apart(t: int) -> Float:
         return np.asarray(np.sum(np.abs(betas - betas[t]) * units, axis=1))

@@ -227,7 +227,7 @@ def test_bounds_are_those_of_the_eigenvalues(seed, lam, size):
     weights[:, 0] += 1e-3
     near = NearCenters(white, 1.0, weights, 1e-5)
     least, most = near.bounds(weights, np.arange(45))
-    label, found = centers(weights, white.slopes)
+    label, found = centers(weights, white.slopes, white.sizes)
     for t, (low, high) in enumerate(zip(least, most, strict=True)):
         inverse = np.linalg.inv(np.linalg.cholesky(white.system(found[label[t]])))
         values = np.linalg.eigvalsh(inverse @ white.system(weights[t]) @ inverse.T)
@@ -251,20 +251,21 @@ def test_centers_are_means_of_those_that_are_nearest(seed, n):
     rng = np.random.default_rng(seed)
     weights = np.exp(rng.normal(size=(3, 4)))[rng.integers(0, 3, n)] * np.exp(0.01 * rng.normal(size=(n, 4)))
     slopes = np.exp(0.1 * rng.normal(size=(n, 4)))
-    label, found = centers(weights, slopes)
+    sizes = np.sum(weights * slopes, axis=1)
+    label, found = centers(weights, slopes, sizes)
     assert label.shape == (n,)
     assert 1 <= len(found) <= max(1, n // 20)
     assert set(label.tolist()) == set(range(len(found)))
     for k, center in enumerate(found):
         np.testing.assert_allclose(center, weights[label == k].mean(axis=0))
-    units = slopes / np.sum(weights * slopes, axis=1, keepdims=True)
+    units = slopes / sizes[:, None]
     for t in range(n):
         apart = np.sum(np.abs(weights[t] - found) * units[t], axis=1)
         assert len(found) < max(1, n // 20) or len(found) == 1 or apart[label[t]] <= apart.min() + 0.2
 
 
 def test_targets_of_nothing_have_a_center_too():
-    label, found = centers(np.ones((5, 3)), np.zeros((5, 3)))
+    label, found = centers(np.ones((5, 3)), np.zeros((5, 3)), np.zeros(5))
     assert label.tolist() == [0] * 5
     np.testing.assert_array_equal(found, np.ones((1, 3)))
 
