@@ -74,9 +74,7 @@ class Cholesky:
         m = len(self.lower)
         product = np.array(b, dtype=self.lower.dtype, order="F")
         one = np.ones(1, dtype=self.lower.dtype)
-        call(
-            self._prefix + "trmm", b"L", b"L", b"T", b"N", m, product.shape[1], one, self.lower, m, product, max(m, 1)
-        )
+        call(self._prefix + "trmm", b"L", b"L", b"T", b"N", m, product.shape[1], one, self.lower, m, product, max(m, 1))
         return product
 
     def congruent(self, matrix: Array) -> Array:

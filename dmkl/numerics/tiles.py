@@ -6,7 +6,7 @@ and come back. Made of a few rows it stays in the cache of a processor, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -100,4 +100,3 @@ class Tiles:
 
 def _spans(start: int, stop: int) -> Iterator[tuple[int, int]]:
     return ((i, min(i + _ROWS, stop)) for i in range(start, stop, _ROWS))
-

@@ -109,8 +109,8 @@ def solve_grid(
 def _independent(targets: Sequence[Float]) -> tuple[list[Float], list[Float], list[float]]:
     """HQᵀ/s of each target, (m, r), sQ, (r, c), and s = ‖H‖, with QQᵀ = I and HQᵀQ = H.
 
-    S depends on α and H through ααᵀ and Hαᵀ alone, so that the solution of H is that of HQᵀ/s times sQ, and S grows with
-    s². Targets of c classes have rank c − 1, and squares of tiny units would be nothing in single precision.
+    S depends on α and H through ααᵀ and Hαᵀ alone, so that the solution of H is that of HQᵀ/s times sQ, and S grows
+    with s². Targets of c classes have rank c − 1, and squares of tiny units would be nothing in single precision.
     """
     parts = [np.linalg.svd(h, full_matrices=False) for h in targets]
     rank = max(1, *(int(np.count_nonzero(v > _DEPENDENT * v.max(initial=0.0))) for _, v, _ in parts))
@@ -143,7 +143,7 @@ class _Few:
         every = list(range(len(self.targets)))
         for p in norms:
             at = self.at(p, lam)
-            last = [] if larger is None else [found[larger, lam] for found in self._found]
+            last: list[Place] = [] if larger is None else [found[larger, lam] for found in self._found]
             if last and max(one.share for one in last) < _SMALL:
                 if curvature is None:
                     curvature = alike(last, at.curvature(last[0].beta, 0), last[0])

@@ -44,10 +44,14 @@ class Known(Protocol):
     """Weights, and the slopes at them."""
 
     @property
-    def beta(self) -> Float: ...
+    def beta(self) -> Float:
+        """β, (n,)."""
+        ...
 
     @property
-    def slopes(self) -> Float: ...
+    def slopes(self) -> Float:
+        """q, (n,)."""
+        ...
 
 
 class Place(NamedTuple):
@@ -120,8 +124,8 @@ def expected(last: Sequence[Known], before: Sequence[Known] | None, pilot: int, 
     """Where targets are expected at the next norm, by where one of them, the pilot, is now.
 
     Each goes as far as the pilot, in logarithms of weights and slopes, or in weights for p = 1, where they may be zero.
-    Where two norms are known, each goes on as it went from the one to the other, as far as suits the pilot best, and the
-    pilot tells what is missing.
+    Where two norms are known, each goes on as it went from the one to the other, as far as suits the pilot best, and
+    the pilot tells what is missing.
 
     Parameters
     ----------

@@ -7,9 +7,9 @@ With M̄ = M(β̄) = LLᵀ at weights β̄, x = Lᵀα and Ã_j = L⁻¹K_jL⁻�
 
 How small λ is no longer matters: no eigenvalue of W is below the least ratio of weights β_j/β̄_j, so that single
 precision is enough for all that is computed of a target. That is little. Targets that are permutations of the same
-labels have weights that are near one another. A few of these are *centers*, whose W̄ is factored; a target with weights
-β near the center's is solved by conjugate gradients that W̄ preconditions, mostly in one step from W̄⁻¹L⁻¹H. Nothing of the
-order m³ is computed for it. What is proven:
+labels have weights that are near one another. A few weights amid them are *centers*, whose W̄ is factored; a target with
+weights β near a center is solved by conjugate gradients that W̄ preconditions, mostly in one step from W̄⁻¹L⁻¹H. Nothing
+of the order m³ is computed for it. What is proven:
 
 - μW̄ ⪯ W ⪯ νW̄, by the ratios of weights, where these are large, by Ã_j ⪯ I/β̄_j, where weights all but vanish, and
   where this is not enough by a Cholesky factor of W − μW̄ at weights that are below those of several targets (`bounds`).
@@ -167,7 +167,7 @@ class NearCenters:
         self._begun[t] = True
 
     def evaluate(self, betas: Float, which: Sequence[int]) -> list[Solved]:
-        """q and what it proves, of some targets at weights (t, n), with x for these weights."""
+        """Slopes and what they prove, of some targets at weights (t, n), with x for these weights."""
         of, at = self._of, np.asarray(which)
         excess = self._settle(betas, at)
         x, h = of.x[at], of.h[at]
@@ -231,7 +231,7 @@ class NearCenters:
         return excess
 
     def _begin(self, at: Index, betas: Float) -> None:
-        """Targets that are met first begin at the solution of their center, as far from it as they were at the last norm.
+        """Targets that are met first begin as far from the solution of their center as they were at the last norm.
 
         What weights that are a little off make of x is linear in them, and the differences of two norms are much alike.
         """
@@ -303,7 +303,7 @@ class NearCenters:
         bound = min(_HIGHEST, self._guess * _RATIO**2)
         while bound > max(known, _USELESS):
             try:
-                Cholesky.of((system - of.dtype.type(bound) * reference).T)
+                Cholesky.of((system - np.asarray(bound, dtype=of.dtype) * reference).T)
             except np.linalg.LinAlgError:
                 bound /= _RATIO
                 continue

@@ -114,15 +114,6 @@ def test_targets_that_are_unlike_the_others_get_factors_of_their_own(monkeypatch
         assert found[0][point].objective == pytest.approx(own[point].objective, abs=2e-7 * scale)
 
 
-def nearly_the_same():
-    """Kernels of two pairs of samples that hardly differ, each in what some kernels see more of."""
-    x = np.random.default_rng(3).standard_normal((M + 10, 6))
-    x[[0, 2]] = x[[1, 3]]
-    x[0, 0] += 1e-3
-    x[2, 5] += 1e-3
-    return np.stack([centered(rbf_kernel(x * np.r_[a, 1, 1, 1, 1, b], gamma=0.3)) for a, b in ((1, 1), (3, 1), (1, 3))])
-
-
 class Rounded:
     """A target whose second weighting is proven, and looks lower than the first by rounding."""
 
@@ -204,7 +195,7 @@ def test_coordinates_are_those_of_the_factor(lam):
 
 @pytest.mark.parametrize("lam", [1e-6, 1e-2, 10.0])
 def test_the_curvature_is_minus_the_derivative_of_the_slopes(lam):
-    white, root = whitened(lam)
+    white, _ = whitened(lam)
     square, beta, h = kernels()[:, :M], np.random.default_rng(0).uniform(0.2, 1, 6), white.targets[0].T
 
     def slopes(beta):
