@@ -53,19 +53,21 @@ class HeldOut:
         index = [one[chosen] for one in self.index]
         return replace(
             self,
-            scores=self.scores[..., chosen, :],
+            scores=self.scores.mT[..., chosen].mT,
             index=index,
             rows=self.rows[chosen],
             n_validation=int(np.count_nonzero(chosen)),
         )
 
-    def decider(self, kind: str, priors: Sequence[Float], learnt_on: str) -> Decider:
-        """The rule that these rows teach, those whose class is known."""
+    def decider(self, kind: str, priors: Sequence[Float], learnt_on: str, *, ordered: bool = True) -> Decider:
+        """The rule that these rows teach, those whose class is known; see `Decider.learn`."""
         known = [index >= 0 for index in self.index]
-        parts = [part[..., k, :] for part, k in zip(by_problem(kind, self.scores), known, strict=True)]
+        parts = [
+            part if k.all() else part[..., k, :] for part, k in zip(by_problem(kind, self.scores), known, strict=True)
+        ]
         index = [index[k] for index, k in zip(self.index, known, strict=True)]
         weights = None if self.by_class is None else [d[..., i] for d, i in zip(self.by_class, index, strict=True)]
-        return Decider.learn(kind, parts, index, priors, learnt_on, weights, self.units)
+        return Decider.learn(kind, parts, index, priors, learnt_on, weights, self.units, ordered=ordered)
 
     def enough_for(self, priors: Sequence[Float] | Float) -> bool:
         """Whether every class of every problem has the rows that a rule is learnt from."""
@@ -115,7 +117,12 @@ def joined(some: Sequence[HeldOut]) -> HeldOut:
     index = [np.concatenate(each) for each in zip(*(one.index for one in some), strict=True)]
     rows = np.concatenate([one.rows for one in some])
     return HeldOut(
-        np.concatenate([one.scores for one in some], axis=-2), index, rows, len(rows), some[0].by_class, some[0].units
+        np.concatenate([one.scores.mT for one in some], axis=-1).mT,
+        index,
+        rows,
+        len(rows),
+        some[0].by_class,
+        some[0].units,
     )
 
 
@@ -123,7 +130,7 @@ def stacked(some: Sequence[HeldOut]) -> HeldOut:
     """The same rows with the scores of several machines, (machines, rows, columns)."""
     return replace(
         some[0],
-        scores=np.stack([one.scores for one in some]),
+        scores=np.ascontiguousarray(np.stack([one.scores for one in some]).mT).mT,
         by_class=_factors([one.by_class for one in some]),
         units=_factors([one.units for one in some]),
     )
@@ -152,7 +159,7 @@ def _shifted(kind: str, learnt: HeldOut, priors: Sequence[Float], scores: Float)
     """
     if not learnt.enough_for(priors):
         return scores
-    decider = learnt.decider(kind, priors, SEARCHED)
+    decider = learnt.decider(kind, priors, SEARCHED, ordered=False)
     if kind == "multiclass":
         return decider.decision(scores)
     low, high = [decider.decision(np.full((1, scores.shape[-1]), value)) for value in (0.0, 1.0)]
