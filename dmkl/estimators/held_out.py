@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dmkl.arrays import Float, Index
 from dmkl.estimators.decisions import SEARCHED, Decider, by_problem
 
-__all__ = ["HeldOut", "cross_decided", "joined", "stacked"]
+__all__ = ["HeldOut", "cross_decided", "joined", "of_machines"]
 
 _FEWEST = 2
 """Rows of each class that a rule is learnt from."""
@@ -24,8 +24,9 @@ class HeldOut:
     Parameters
     ----------
     scores
-        (rows, columns), comparable between folds: g for regression scores. With those of several machines `stacked` in
-        front all of them decide together, each by rules of its own, and numbers for each problem may have that axis.
+        (rows, columns), comparable between folds: g for regression scores. Those of several machines are (machines,
+        rows, columns): all of them decide together, each by rules of its own, and numbers for each problem may have
+        that axis.
     index
         The class of each row, for each problem.
     rows
@@ -58,6 +59,16 @@ class HeldOut:
             rows=self.rows[chosen],
             n_validation=int(np.count_nonzero(chosen)),
         )
+
+    def machines(self, some: slice) -> HeldOut:
+        """The scores of some of several machines."""
+        return replace(self, scores=self.scores[some])
+
+    def scaled(self, units: Sequence[Float], by_class: Sequence[Float] | None) -> HeldOut:
+        """In units of each problem, (columns,), in double precision, with what rows of each class count."""
+        # Columns, the longer ones, run along memory.
+        scores = np.multiply(self.scores.mT, np.concatenate(units, axis=-1)[..., None], dtype=np.float64, order="C")
+        return replace(self, scores=scores.mT, by_class=by_class, units=units)
 
     def decider(self, kind: str, priors: Sequence[Float], learnt_on: str, *, ordered: bool = True) -> Decider:
         """The rule that these rows teach, those whose class is known; see `Decider.learn`."""
@@ -126,17 +137,7 @@ def joined(some: Sequence[HeldOut]) -> HeldOut:
     )
 
 
-def stacked(some: Sequence[HeldOut]) -> HeldOut:
-    """The same rows with the scores of several machines, (machines, rows, columns)."""
-    return replace(
-        some[0],
-        scores=np.ascontiguousarray(np.stack([one.scores for one in some]).mT).mT,
-        by_class=_factors([one.by_class for one in some]),
-        units=_factors([one.units for one in some]),
-    )
-
-
-def _factors(found: Sequence[Sequence[Float] | None]) -> list[Float] | None:
+def of_machines(found: Sequence[Sequence[Float] | None]) -> list[Float] | None:
     """Factors of each machine for each problem, as (machines, factors); None stands for ones where some are given."""
     given = next((each for each in found if each is not None), None)
     if given is None:

@@ -61,7 +61,7 @@ _MOST_STEPS, _NOTHING, _ENOUGH, _SHORTEST = 100, 1e-8, 1e-4, 1e-6
 """Newton's steps at most, the promised decrease whose step is the last, the least share of a promise that counts as
 kept, and the shortest share of a step."""
 _CORRECTIONS, _RESOLVED = 5, 1e-14
-"""Steps in double precision at most, with the curvature that single precision has found, and the promise of the last."""
+"""Steps in double precision at most, with the curvature of single precision, and the promise whose step is the last."""
 _ROUNDING = 16.0 * float(np.finfo(np.float32).eps)
 """What sums in single precision are exact to: no rise by less counts as one."""
 

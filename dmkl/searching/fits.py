@@ -103,13 +103,16 @@ class Question:
         """What is learnt from some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
 
-    def held_out(self, fold: int, scores: Sequence[Float], targets: Targets) -> list[HeldOut]:
-        """Some scores of what a fold holds out, each with the classes of its rows among those that the fold learnt."""
+    def held_out(self, fold: int, scores: Float, targets: Targets) -> HeldOut:
+        """Scores of what a fold holds out, with the classes of its rows among those that the fold learnt.
+
+        `scores` are (rows, columns), or (points, rows, columns), without the columns where there is one.
+        """
         parts = self.folds[fold]
         rows = np.concatenate([parts.validation, parts.test])
         index = class_index(targets.kind, targets.classes, self.labels[rows])
-        double = (each.reshape(len(rows), -1).astype(np.float64, copy=False) for each in scores)
-        return [HeldOut(each, index, rows, len(parts.validation)) for each in double]
+        scores = scores[..., None] if targets.one_column else scores
+        return HeldOut(scores, index, rows, len(parts.validation))
 
 
 def ask(
@@ -244,7 +247,7 @@ class GridFits:
     gap, objective, status
         (point, fold, task); `status` is a place in `WORDS`.
     decisions
-        Scores of the held-out rows, of each (point, fold).
+        Scores of the held-out rows of each fold, (point, rows), or (point, rows, classes or tasks).
     targets
         What each fold has learnt.
     n_passes, rounds, phases, solver
@@ -255,7 +258,7 @@ class GridFits:
     gap: Float
     objective: Float
     status: npt.NDArray[np.int8]
-    decisions: dict[tuple[int, int], Float]
+    decisions: list[Float]
     targets: list[Targets]
     n_passes: float
     rounds: Sequence[Round]
@@ -265,14 +268,13 @@ class GridFits:
     def of_folds(self, first: int, n: int) -> GridFits:
         """What became of every point on some folds, in passes that they may have shared with others."""
         some = slice(first, first + n)
-        decisions = {(g, f - first): found for (g, f), found in self.decisions.items() if first <= f < first + n}
         return replace(
             self,
             weights=self.weights[:, some],
             gap=self.gap[:, some],
             objective=self.objective[:, some],
             status=self.status[:, some],
-            decisions=decisions,
+            decisions=self.decisions[some],
             targets=self.targets[some],
         )
 
@@ -350,50 +352,37 @@ def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kern
 
 def as_grid_fits(question: Question, answers: Answers) -> GridFits:
     """The answers to the rows of `grid_fits`, as arrays."""
-    n_points, n_folds = len(points(question.grid)), len(question.folds)
-    sizes = (n_points, n_folds, question.n_tasks)
-    result = GridFits(
-        np.full((*sizes, len(question.K)), np.nan),
-        np.full(sizes, np.nan),
-        np.full(sizes, np.nan),
-        np.zeros(sizes, dtype=np.int8),
-        {},
-        [found.data.fit.targets for found in answers.fits[::n_points]],
+    n_points = len(points(question.grid))
+    of_folds = [answers.fits[first : first + n_points] for first in range(0, len(answers.fits), n_points)]
+    told = [[per_task(one, len(question.K), question.n_tasks) for one in some] for some in of_folds]
+    weights, gap, objective, status = (
+        np.stack([np.stack([one[k] for one in some]) for some in told], axis=1) for k in range(4)
+    )
+    return GridFits(
+        weights,
+        gap,
+        objective,
+        status.astype(np.int8),
+        [np.stack([one.decision for one in some]) for some in of_folds],
+        [some[0].data.fit.targets for some in of_folds],
         answers.tally.n_passes,
         answers.tally.rounds,
         answers.tally.phases,
         ", ".join(dict.fromkeys(found.solver or "own" for found in answers.fits)),
     )
-    places = [(g, f) for f in range(n_folds) for g in range(n_points)]
-    for place, found in zip(places, answers.fits, strict=True):
-        _put(result, place, found)
-    return result
 
 
-def decided(question: Question, found: GridFits) -> dict[tuple[int, int], Float]:
-    """What labels of the held-out rows are read from, of each (point, fold), by rules from rows of these folds."""
+def decided(question: Question, found: GridFits) -> list[Float]:
+    """What labels of the held-out rows are read from, in the shape of `GridFits.decisions`.
+
+    By rules from rows of these folds.
+    """
     if question.targets.kind == "regression":
         return found.decisions
-    models = question.models
-    of_folds = [
-        question.held_out(f, [found.decisions[g, f] for g in range(len(models))], targets)
-        for f, targets in enumerate(found.targets)
-    ]
-    decisions = type(models[0])._decided_held_out(models, list(zip(*of_folds, strict=True)), found.targets)
-    return {
-        (g, f): rows.reshape(found.decisions[g, f].shape)
-        for g, of_point in enumerate(decisions)
-        for f, rows in enumerate(of_point)
-    }
-
-
-def _put(result: GridFits, place: tuple[int, int], found: FitOutcome) -> None:
-    """Enter a fit."""
-    n_tasks, n_kernels = result.weights.shape[2:]
-    arrays: tuple[Array, ...] = (result.weights, result.gap, result.objective, result.status)
-    for array, values in zip(arrays, per_task(found, n_kernels, n_tasks), strict=True):
-        array[place] = values
-    result.decisions[place] = found.decision
+    models, parts = question.models, list(zip(found.decisions, found.targets, strict=True))
+    held_out = [question.held_out(f, scores, targets) for f, (scores, targets) in enumerate(parts)]
+    decisions = type(models[0])._decided_held_out(models, held_out, found.targets)
+    return [rows.reshape(scores.shape) for rows, scores in zip(decisions, found.decisions, strict=True)]
 
 
 def per_task(found: FitOutcome, n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
