@@ -299,7 +299,7 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
         np.subtract(part, mean, out=terms[:, number], casting="same_kind")
     loss, scale = _log_loss(terms, truth, counted, prior)
     low = np.array([_LEAST, 0.0])
-    found, curvature = _least(loss, np.ones((len(terms), 2)), low)
+    found, curvature = _least(loss, np.zeros((len(terms), 2)), low)
     going = np.arange(len(terms))
     for _ in range(_CORRECTIONS):
         mine = [part if len(part) == len(going) else part[going] for part in parts]
@@ -352,8 +352,11 @@ def _log_loss(terms: Array, truth: Float, d: Float, prior: Float) -> tuple[_Loss
         weight, base = (part if every or len(part) == 1 else part[which] for part in (d, prior))
         likely, product = room[:, :n]
         rows, size = mine.reshape(n, 2, -1), scale[which]
-        np.matmul((coefficients / size)[:, None].astype(precision), rows, out=likely.reshape(n, 1, -1))
-        logs = _normalized(likely, base, weight)
+        if coefficients.any():
+            np.matmul((coefficients / size)[:, None].astype(precision), rows, out=likely.reshape(n, 1, -1))
+            logs = _normalized(likely, base, weight)
+        else:  # where it begins, each row is as likely of a class as the class is large
+            likely, logs = np.exp(base) * weight[:, None], np.zeros((1, 1), dtype=precision)
         means, curvature = np.empty((n, 2, weight.shape[1]), dtype=precision), np.empty((n, 2, 2))
         for j in range(2):
             np.multiply(mine[:, j], likely, out=product)
