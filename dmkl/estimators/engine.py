@@ -86,7 +86,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
             refuse_damage(plan.K.view)
         scores = _scored(sets, outcomes, prepared, tally)
     if not plan.duals:
-        outcomes = [[replace(outcome, dual=None) for outcome in mine] for mine in outcomes]
+        outcomes = [[one if one.dual is None else replace(one, dual=None) for one in mine] for mine in outcomes]
     else:
         outcomes = [_over_samples(data, mine) for data, mine in zip(sets, outcomes, strict=True)]
     found = [
@@ -165,6 +165,7 @@ def _training_sets(
     places: dict[Hashable, int] = {}
     whole: list[KernelSet] = []
     owners: list[list[int]] = []
+    known: dict[Hashable, list[int]] = {}
     titles: list[str] = []
     problems: dict[Hashable, Problems] = {}
     learnt: list[Problems] = []
@@ -181,8 +182,12 @@ def _training_sets(
         source = sources.setdefault(type(fit.learner), fit.learner._source(K))
         mine = _problems(fit, problems)
         learnt.append(mine)
+        like = (id(mine), id(fit.train), id(fit.held_out), type(fit.learner), fit.learner._steps())
+        if like in known:  # rows are alike by the thousand
+            owners.append(known[like])
+            continue
         found_at: dict[Hashable, int] = {}
-        owners.append([])
+        owners.append(known.setdefault(like, []))
         for labeled, weights in zip(mine.labeled, mine.weights, strict=True):
             part = (id(labeled), id(weights))
             if part not in found_at:

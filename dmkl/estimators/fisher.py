@@ -34,6 +34,7 @@ from dmkl.estimators.problems import Problems
 from dmkl.estimators.weights import ClassWeight, counts
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
+from dmkl.numerics.memory import keep_freed
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
@@ -49,7 +50,7 @@ __all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Uniform"]
 
 OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None}
 """Parameters of the set of weights, with the values of a plain sum."""
-_TOGETHER = 2**21
+_TOGETHER = 2**22
 """Bytes of scores that rules are learnt from at once: arrays as large lie in a processor's cache."""
 _THREADS = 2
 """Rules are learnt in so many threads; what Python does between exponentials and products keeps more from gaining."""
@@ -240,6 +241,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
             some = slice(bounds[k], bounds[k + 1])
             return cls._decided_together(models[some], [fold.machines(some) for fold in held_out], targets)
 
+        keep_freed()
         # Exponentials and products of many scores, during which other threads run.
         with ThreadPoolExecutor(threads) as pool:
             return [np.concatenate(of_fold) for of_fold in zip(*pool.map(group, range(n_groups)), strict=True)]

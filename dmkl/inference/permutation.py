@@ -232,7 +232,7 @@ def _chunk(question: Question, orders: Index, at: Index | None, workspace: Works
     if file.exists():
         return dict(load_arrays(file))
     part = workspace.part(str(first))
-    permuted = [_permuted(question, order) for order in orders]
+    permuted = [question.relabeled(order) for order in orders]
     fits = fit_grids(permuted, part)
     rows = [_row(*each, at) for each in zip(permuted, fits, strict=True)]
     found = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
@@ -240,12 +240,6 @@ def _chunk(question: Question, orders: Index, at: Index | None, workspace: Works
     save_arrays(file, found)
     shutil.rmtree(part.path)
     return found
-
-
-def _permuted(question: Question, order: Index) -> Question:
-    labels = question.labels[order]
-    targets = question.estimator._targets(labels, len(labels), question.tasks)
-    return replace(question, labels=labels, targets=targets)
 
 
 def _row(question: Question, fits: GridFits, at: Index | None) -> dict[str, Array]:

@@ -99,6 +99,16 @@ class Question:
             if name in allowed and len(values) > 1 and not any(isinstance(value, Mapping) for value in values)
         ]
 
+    def relabeled(self, order: Index) -> Question:
+        """The same question where row i has the label of row order[i].
+
+        It shares the models, whose copies and checks would take longer than all else where there are many.
+        """
+        labels = self.labels[order]
+        found = replace(self, labels=labels, targets=self.estimator._targets(labels, len(labels), self.tasks))
+        vars(found)["models"] = self.models
+        return found
+
     def targets_of(self, rows: Index) -> Targets:
         """What is learnt from some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
@@ -247,7 +257,7 @@ class GridFits:
     gap, objective, status
         (point, fold, task); `status` is a place in `WORDS`.
     decisions
-        Scores of the held-out rows of each fold, (point, rows), or (point, rows, classes or tasks).
+        Scores of the held-out rows of each fold at each point, (rows,) or (rows, classes or tasks).
     targets
         What each fold has learnt.
     n_passes, rounds, phases, solver
@@ -258,7 +268,7 @@ class GridFits:
     gap: Float
     objective: Float
     status: npt.NDArray[np.int8]
-    decisions: list[Float]
+    decisions: list[list[Float]]
     targets: list[Targets]
     n_passes: float
     rounds: Sequence[Round]
@@ -345,8 +355,10 @@ def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kern
     fits = []
     for fold, learnt in zip(question.folds, targets, strict=True):
         held_out = np.concatenate([fold.validation, fold.test])
-        some = Fit(question.models[0], fold.train, learnt, question.tasks, held_out, kernels, title=f"{fold.title}: ")
-        fits += [replace(some, learner=model) for model in question.models]
+        title = f"{fold.title}: "
+        fits += [
+            Fit(model, fold.train, learnt, question.tasks, held_out, kernels, title=title) for model in question.models
+        ]
     return fits
 
 
@@ -354,16 +366,14 @@ def as_grid_fits(question: Question, answers: Answers) -> GridFits:
     """The answers to the rows of `grid_fits`, as arrays."""
     n_points = len(points(question.grid))
     of_folds = [answers.fits[first : first + n_points] for first in range(0, len(answers.fits), n_points)]
-    told = [[per_task(one, len(question.K), question.n_tasks) for one in some] for some in of_folds]
-    weights, gap, objective, status = (
-        np.stack([np.stack([one[k] for one in some]) for some in told], axis=1) for k in range(4)
-    )
+    told = per_task(answers.fits, len(question.K), question.n_tasks)
+    weights, gap, objective, status = (each.reshape(-1, n_points, *each.shape[1:]).swapaxes(0, 1) for each in told)
     return GridFits(
         weights,
         gap,
         objective,
         status.astype(np.int8),
-        [np.stack([one.decision for one in some]) for some in of_folds],
+        [[one.decision for one in some] for some in of_folds],
         [some[0].data.fit.targets for some in of_folds],
         answers.tally.n_passes,
         answers.tally.rounds,
@@ -373,31 +383,39 @@ def as_grid_fits(question: Question, answers: Answers) -> GridFits:
 
 
 def decided(question: Question, found: GridFits) -> list[Float]:
-    """What labels of the held-out rows are read from, in the shape of `GridFits.decisions`.
+    """What labels of the held-out rows of each fold are read from, by rules from rows of these folds.
 
-    By rules from rows of these folds.
+    As `GridFits.decisions`, (point, rows) or (point, rows, classes or tasks).
     """
+    scores = [np.stack(some) for some in found.decisions]
     if question.targets.kind == "regression":
-        return found.decisions
-    models, parts = question.models, list(zip(found.decisions, found.targets, strict=True))
-    held_out = [question.held_out(f, scores, targets) for f, (scores, targets) in enumerate(parts)]
+        return scores
+    models, parts = question.models, zip(scores, found.targets, strict=True)
+    held_out = [question.held_out(f, *part) for f, part in enumerate(parts)]
     decisions = type(models[0])._decided_held_out(models, held_out, found.targets)
-    return [rows.reshape(scores.shape) for rows, scores in zip(decisions, found.decisions, strict=True)]
+    return [rows.reshape(own.shape) for rows, own in zip(decisions, scores, strict=True)]
 
 
-def per_task(found: FitOutcome, n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
-    """Weights (task, kernel), gap, objective and status (task,) of a fit.
+def per_task(found: Sequence[FitOutcome], n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
+    """Weights (fit, task, kernel), gap, objective and status (fit, task).
 
     Problems that are not tasks (classes, pairs) are one point together: they choose together.
     """
-    weights = np.array([_by_kernel(outcome.weights, n_kernels) for outcome in found.outcomes])
-    gap = np.array([outcome.gap for outcome in found.outcomes])
-    objective = np.array([outcome.objective for outcome in found.outcomes])
-    status = np.array([outcome.status.code for outcome in found.outcomes])
-    if len(gap) == n_tasks:
-        return weights, gap, objective, status
-    place = worst(found.outcomes)
-    return weights.mean(axis=0, keepdims=True), gap.max(keepdims=True), objective.sum(keepdims=True), status[[place]]
+    # All at once: a permutation test has tens of thousands.
+    outcomes = [outcome for one in found for outcome in one.outcomes]
+    weights = np.array([_by_kernel(outcome.weights, n_kernels) for outcome in outcomes])
+    gap = np.array([outcome.gap for outcome in outcomes])
+    objective = np.array([outcome.objective for outcome in outcomes])
+    status = np.array([outcome.status.code for outcome in outcomes])
+    counts = [len(one.outcomes) for one in found]
+    if counts == [n_tasks] * len(found):
+        gap, objective, status = (each.reshape(-1, n_tasks) for each in (gap, objective, status))
+        return weights.reshape(-1, n_tasks, n_kernels), gap, objective, status
+    first = np.cumsum([0, *counts[:-1]])
+    places = [start + worst(one.outcomes) for start, one in zip(first, found, strict=True)]
+    mean = np.add.reduceat(weights, first) / np.array(counts)[:, None]
+    gaps, sums = np.maximum.reduceat(gap, first), np.add.reduceat(objective, first)
+    return mean[:, None], gaps[:, None], sums[:, None], status[places][:, None]
 
 
 def _by_kernel(weights: Float, n_kernels: int) -> Float:
