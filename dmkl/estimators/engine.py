@@ -66,9 +66,11 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         sets = _decided(plan.K, sets, tally)
         prepared, n_prepared = _prepared(sets, tally)
         jobs = [data.fit.learner._jobs(data, mine) for data, mine in zip(sets, prepared, strict=True)]
+        learners = {id(data.fit.learner): data.fit.learner for data in sets}
+        own = {key: learner._method() for key, learner in learners.items()}
         methods: dict[Method, list[tuple[int, Job]]] = {}
         for number, (data, mine) in enumerate(zip(sets, jobs, strict=True)):
-            methods.setdefault(data.fit.learner._method(), []).extend((number, job) for job in mine)
+            methods.setdefault(own[id(data.fit.learner)], []).extend((number, job) for job in mine)
         for method, members in methods.items():
             method.check([job for _, job in members])
         if statistics is not None:  # not before: what is refused leaves nothing behind
