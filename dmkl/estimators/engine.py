@@ -65,12 +65,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
         sets = _decided(plan.K, sets, tally)
         prepared, n_prepared = _prepared(sets, tally)
-        jobs = [data.fit.learner._jobs(data, mine) for data, mine in zip(sets, prepared, strict=True)]
-        learners = {id(data.fit.learner): data.fit.learner for data in sets}
-        own = {key: learner._method() for key, learner in learners.items()}
-        methods: dict[Method, list[tuple[int, Job]]] = {}
-        for number, (data, mine) in enumerate(zip(sets, jobs, strict=True)):
-            methods.setdefault(own[id(data.fit.learner)], []).extend((number, job) for job in mine)
+        methods = _by_method(sets, prepared)
         for method, members in methods.items():
             method.check([job for _, job in members])
         if statistics is not None:  # not before: what is refused leaves nothing behind
@@ -96,6 +91,17 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         for parts in zip(sets, outcomes, scores, prepared, solvers, strict=True)
     ]
     return Answers(found, tally)
+
+
+def _by_method(sets: Sequence[TrainingSet], prepared: Sequence[Any]) -> dict[Method, list[tuple[int, Job]]]:
+    """The jobs of each method, with the numbers of their rows."""
+    learners = {id(data.fit.learner): data.fit.learner for data in sets}
+    own = {key: learner._method() for key, learner in learners.items()}
+    methods: dict[Method, list[tuple[int, Job]]] = {}
+    for number, (data, mine) in enumerate(zip(sets, prepared, strict=True)):
+        learner = data.fit.learner
+        methods.setdefault(own[id(learner)], []).extend((number, job) for job in learner._jobs(data, mine))
+    return methods
 
 
 def _check(plan: Plan) -> None:

@@ -119,8 +119,9 @@ class FisherLearner(KernelLearner, abstract=True):
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Tell what groups, prices and constraints break before the first pass."""
         super()._check_data(K, targets)
+        rules = self._rules()
         for p in self._exponents():
-            self._rules().weights(p, K.names)
+            rules.weights(p, K.names)
 
     def _rules(self) -> WeightRules:
         return WeightRules(self.kernel_groups, self.sigma, self.constraints)
@@ -146,10 +147,10 @@ class FisherLearner(KernelLearner, abstract=True):
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems = data.problems
         exponents = one_for_each("p", self._exponents(), len(problems))
-        ridges = one_for_each("lam", self._ridges(), len(problems))
+        ridges, rules = one_for_each("lam", self._ridges(), len(problems)), self._rules()
 
         def weights_of(k: int) -> WeightSet:
-            found = self._rules().weights(exponents[k], data.training.names)
+            found = rules.weights(exponents[k], data.training.names)
             return found if data.fit.kernels is None else found.select(data.fit.kernels)
 
         def problem_of(k: int) -> FisherProblem:
