@@ -226,7 +226,7 @@ class Decider:
         for part, classes, q, d, unit in zip(scores, index, priors, weights, units, strict=True):
             n_classes = q.shape[-1]
             of_all = whitened(part, classes, n_classes, d)
-            found.append(Discriminant.of_whitened(*of_all, q) if ordered else Discriminant.unordered(*of_all))
+            found.append(Discriminant.of_whitened(of_all, q) if ordered else Discriminant.unordered(of_all))
             left_out = left_out_densities(part, classes, n_classes, d, of_all)
             a, b = weigh(left_out, directions(part / unit[..., None, :]), classes, d)
             sharp.append(a)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,7 @@ from dmkl.arrays import Array, Float, Index
 
 __all__ = [
     "Discriminant",
+    "Whitened",
     "directions",
     "excess",
     "indicators",
@@ -156,18 +158,20 @@ class Discriminant:
         Every class has a row at least. `priors` (classes,) weight the classes in the order of the coordinates;
         `weights` (rows,) say how often a row counts, once where None.
         """
-        return cls.of_whitened(*whitened(scores, index, n_classes, weights), priors)
+        return cls.of_whitened(whitened(scores, index, n_classes, weights), priors)
 
     @classmethod
-    def of_whitened(cls, means: Float, white: Float, priors: Float) -> Discriminant:
+    def of_whitened(cls, found: Whitened, priors: Float) -> Discriminant:
         """The same from what `whitened` has found."""
+        means, white, _ = found
         between = np.sqrt(priors)[..., None] * ((means - priors[..., None, :] @ means) @ white)
         _, _, turned = np.linalg.svd(between, full_matrices=False)
         return cls(means, white @ turned.mT[..., : means.shape[-2] - 1])
 
     @classmethod
-    def unordered(cls, means: Float, white: Float) -> Discriminant:
+    def unordered(cls, found: Whitened) -> Discriminant:
         """The same but for the order of the coordinates, which takes most of the time, and no function depends on."""
+        means, white, _ = found
         apart = (means[..., 1:, :] - means[..., :1, :]) @ white
         return cls(means, white @ np.linalg.qr(apart.mT).Q)
 
@@ -190,29 +194,41 @@ class Discriminant:
         return np.asarray(scores @ slopes + constants[..., None, :])
 
 
-def whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> tuple[Float, Float]:
-    """Estimate class means (classes, columns), and B (columns, columns) with BᵀWB = I, W the covariance in classes."""
+class Whitened(NamedTuple):
+    """Estimates from scores of rows whose classes are known.
+
+    Parameters
+    ----------
+    means
+        (classes, columns), of each class.
+    white
+        B, (columns, columns), with BᵀWB = I, W the covariance within classes.
+    inside
+        (columns, rows), deviations from the mean of the class.
+    """
+
+    means: Float
+    white: Float
+    inside: Float
+
+
+def whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> Whitened:
+    """Estimate class means and the covariance within classes."""
     d = np.ones(len(index)) if weights is None else weights
     counted = np.eye(n_classes)[:, index] * d[..., None, :]
     sizes, n = counted.sum(axis=-1), d.sum(axis=-1)
     means = (counted / sizes[..., None]) @ scores
     shares = sizes / n[..., None]
-    inside = _inside(scores, means, index)
+    # Sums over the columns, the shorter side, run along memory.
+    inside: Float = np.take(np.ascontiguousarray(means.mT), index, axis=-1)
+    np.subtract(scores.mT, inside, out=inside)
     within = (inside if weights is None else inside * d[..., None, :]) @ inside.mT / n[..., None, None]
     diagonal = np.einsum("...cc->...c", within)
     # The variance of all rows is that within classes and that between their means.
     between = shares[..., None] * (means - shares[..., None, :] @ means) ** 2
     total = (diagonal.sum(axis=-1) + between.sum(axis=(-2, -1))) / scores.shape[-1]
     diagonal += np.where(total > 0, _RIDGE * total, 1.0)[..., None]
-    return means, np.linalg.inv(np.linalg.cholesky(within)).mT
-
-
-def _inside(scores: Float, means: Float, index: Index) -> Float:
-    """Deviations of scores from the means of their classes, (columns, rows): sums over columns run along memory."""
-    found: Float = np.take(np.ascontiguousarray(means.mT), index, axis=-1)
-    found *= -1.0
-    found += scores.mT
-    return found
+    return Whitened(means, np.linalg.inv(np.linalg.cholesky(within)).mT, inside)
 
 
 def left_out_densities(
@@ -220,7 +236,7 @@ def left_out_densities(
     index: Index,
     n_classes: int,
     weights: Float | None = None,
-    of_all: tuple[Float, Float] | None = None,
+    of_all: Whitened | None = None,
 ) -> Float:
     """Fisher's L_k of each row by the class means and the covariance of all other rows, (rows, classes).
 
@@ -230,8 +246,8 @@ def left_out_densities(
     classes share. NaN for the only row of a class. `of_all` is what `whitened` finds of all rows, where that is known.
     """
     d = np.ones(len(index)) if weights is None else weights
-    means, white = whitened(scores, index, n_classes, weights) if of_all is None else of_all
-    r, centers, rows = white.mT @ _inside(scores, means, index), means @ white, np.arange(len(index))
+    means, white, inside = whitened(scores, index, n_classes, weights) if of_all is None else of_all
+    r, centers, rows = white.mT @ inside, means @ white, np.arange(len(index))
     total, own = d.sum(axis=-1)[..., None], (d @ np.eye(n_classes)[index])[..., index]
     rest = np.where(np.bincount(index, minlength=n_classes)[index] < 2, np.nan, own - d)
     moved, length = own / rest, np.einsum("...cn,...cn->...n", r, r)

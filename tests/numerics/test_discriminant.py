@@ -64,7 +64,7 @@ def test_scores_that_sum_to_a_constant_are_as_good_as_all_but_one_of_them():
 def test_functions_do_not_depend_on_the_order_of_coordinates(sizes, columns):
     scores, index = sample(sizes, columns)
     of_all = whitened(scores, index, len(sizes), None)
-    ordered, other = Discriminant.of_whitened(*of_all, np.bincount(index) / len(index)), Discriminant.unordered(*of_all)
+    ordered, other = Discriminant.of_whitened(of_all, np.bincount(index) / len(index)), Discriminant.unordered(of_all)
     np.testing.assert_allclose(other.log_densities(scores), ordered.log_densities(scores), rtol=1e-10, atol=1e-10)
     slopes, constants = other.functions()
     np.testing.assert_allclose(scores @ slopes + constants, ordered.log_densities(scores), rtol=1e-10, atol=1e-10)
@@ -162,10 +162,11 @@ def test_left_out_densities_are_those_of_scikit_learn_without_the_row(sizes, col
 def test_what_was_whitened_before_gives_the_same():
     scores, index = sample((20, 30, 9), 3)
     q, d = np.array([0.2, 0.5, 0.3]), np.linspace(1.0, 2.0, 59)
-    means, white = of_all = whitened(scores, index, 3, d)
-    inside = scores - means[index]
+    means, white, inside = of_all = whitened(scores, index, 3, d)
+    np.testing.assert_allclose(inside.T, scores - means[index], rtol=1e-12, atol=1e-12)
+    inside = inside.T
     np.testing.assert_allclose(white.T @ ((d[:, None] * inside).T @ inside / d.sum()) @ white, np.eye(3), atol=1e-6)
-    one, other = Discriminant.of_whitened(*of_all, q), Discriminant.of(scores, index, 3, q, d)
+    one, other = Discriminant.of_whitened(of_all, q), Discriminant.of(scores, index, 3, q, d)
     np.testing.assert_array_equal(one.log_densities(scores), other.log_densities(scores))
     left_out = left_out_densities(scores, index, 3, d)
     np.testing.assert_array_equal(left_out_densities(scores, index, 3, d, of_all), left_out)
@@ -213,7 +214,7 @@ def test_rules_learnt_together_are_those_learnt_one_by_one(sizes, columns, chang
         of_all = whitened(scores, index, n, d)
         left_out = left_out_densities(scores, index, n, d, of_all)
         own = np.concatenate([scores] * n, axis=-1)[..., :n] if n > 2 else directions(scores)
-        densities = Discriminant.of_whitened(*of_all, q).log_densities(scores)
+        densities = Discriminant.of_whitened(of_all, q).log_densities(scores)
         return densities, left_out, *weigh(left_out, own, index, d)
 
     together = learnt(scores, q, d)
