@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import dask.array as da
@@ -71,7 +72,7 @@ class KernelSet:
 
     # --- what it is ----------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The kernels' names."""
         return tuple(self._view.source.names[k] for k in self._view.kernels)

@@ -110,20 +110,17 @@ class SingleBest(FisherClassifier):
         kind, classes = targets[0].kind, targets[0].classes
         index = [class_index(kind, classes, labels[test]) for _, test in folds]
         held_out = [
-            [
-                HeldOut(each.scores, own, test, len(test))
-                for each, own, (_, test) in zip(found[j::n], index, folds, strict=True)
-            ]
-            for j in range(n)
+            HeldOut(np.stack([each.scores for each in found[f * n : (f + 1) * n]]), own, test, len(test))
+            for f, (own, (_, test)) in enumerate(zip(index, folds, strict=True))
         ]
+        decided = self._decided_held_out([self] * n, held_out, targets)
 
         def accuracy(test: Index, decision: Float) -> float:
             predicted = predicted_labels(kind, classes, decision[:, 0] if kind == "binary" else decision)
             return float(accuracy_score(labels[test], predicted, sample_weight=weights[test]))
 
         return [
-            [accuracy(test, decision) for (_, test), decision in zip(folds, decided, strict=True)]
-            for decided in self._decided_held_out([self] * n, held_out, targets)
+            [accuracy(test, of_fold[k]) for (_, test), of_fold in zip(folds, decided, strict=True)] for k in range(n)
         ]
 
     def _set_attributes(self, found: FitOutcome) -> None:

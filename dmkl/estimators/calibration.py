@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -138,8 +137,8 @@ class Calibrated:
 
     @classmethod
     def _decided_held_out(
-        cls, models: Sequence[Self], held_out: Sequence[Sequence[HeldOut]], targets: Sequence[Targets]
-    ) -> list[list[Float]]:
+        cls, models: Sequence[Self], held_out: Sequence[HeldOut], targets: Sequence[Targets]
+    ) -> list[Float]:
         """Decisions of each model about the held-out rows of each fold of a search: what labels are read from.
 
         Parameters
@@ -147,11 +146,16 @@ class Calibrated:
         models
             Of several points of a grid, or the same for other kernels.
         held_out
-            The scores of each on each fold; the rows are the same for all models.
+            The scores of each fold, (models, rows, columns).
         targets
             What each fold has learnt.
+
+        Returns
+        -------
+        list of ndarray
+            Of each fold, (models, rows, columns).
         """
-        return [[fold.scores for fold in folds] for folds in held_out]
+        return [fold.scores.astype(np.float64, copy=False) for fold in held_out]
 
     # --- learning what scores mean -------------------------------------------------------------------------------
 
@@ -186,7 +190,7 @@ class Calibrated:
         """With scores in units that do not depend on the training set, and rows that count as in training."""
         weighted = self._weighted(targets)
         units = self._units(weighted)
-        return replace(fold, scores=fold.scores * np.concatenate(units), by_class=class_weights(weighted), units=units)
+        return fold.scaled(units, class_weights(weighted))
 
     def _set_decider(self, decider: Decider | None) -> None:
         if decider is not None:

@@ -36,6 +36,8 @@ def check_numbers(name: str, value: Any) -> list[float]:
     InputError
         If there are none, or they are no numbers.
     """
+    if type(value) is float:  # at once: a permutation test asks for tens of thousands
+        return [value]
     try:
         values = np.atleast_1d(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError, OverflowError) as error:

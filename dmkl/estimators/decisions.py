@@ -212,11 +212,13 @@ class Decider:
         learnt_on: str,
         weights: Sequence[Float | None] | None = None,
         units: Sequence[Float] | None = None,
+        *,
+        ordered: bool = True,
     ) -> Decider:
         """Learn from scores (rows, columns) of rows with known classes and weights (rows,), for each problem.
 
         `units` (columns,) for each problem say of what multiples of the machine's own scores, whose largest counts,
-        these scores are.
+        these scores are. Decisions do without coordinates that are `ordered`.
         """
         found, sharp, direct = [], [], []
         weights = [None] * len(scores) if weights is None else weights
@@ -224,7 +226,7 @@ class Decider:
         for part, classes, q, d, unit in zip(scores, index, priors, weights, units, strict=True):
             n_classes = q.shape[-1]
             of_all = whitened(part, classes, n_classes, d)
-            found.append(Discriminant.of_whitened(*of_all, q))
+            found.append(Discriminant.of_whitened(of_all, q) if ordered else Discriminant.unordered(of_all))
             left_out = left_out_densities(part, classes, n_classes, d, of_all)
             a, b = weigh(left_out, directions(part / unit[..., None, :]), classes, d)
             sharp.append(a)
@@ -255,13 +257,17 @@ class Decider:
         return np.concatenate([one.coordinates(part, q) for one, part, q in parts], axis=-1)
 
     def _logits(self, scores: Float) -> list[Float]:
-        parts = by_problem(self.kind, scores)
-        logs = [one.log_densities(part) for one, part in zip(self.discriminants, parts, strict=True)]
-        sharpness, priors = self.sharpness[..., None, None], np.log(self.priors)[..., None, :]
-        if self.direct is None:
-            return [t * (log + q) for t, log, q in zip(sharpness, logs, priors, strict=True)]
-        own = [directions(part * b[..., None, :]) for part, b in zip(parts, self.direct, strict=True)]
-        return [a * log + f + q for a, log, f, q in zip(sharpness, logs, own, priors, strict=True)]
+        found = []
+        for k, (one, part) in enumerate(zip(self.discriminants, by_problem(self.kind, scores), strict=True)):
+            slopes, constants = one.functions()
+            sharpness, prior = self.sharpness[k][..., None], np.log(self.priors[k])
+            if self.direct is None:
+                slopes, constants = sharpness[..., None] * slopes, sharpness * (constants + prior)
+            else:
+                own = self.direct[k][..., None] * np.eye(part.shape[-1])
+                slopes, constants = sharpness[..., None] * slopes + directions(own), sharpness * constants + prior
+            found.append(part @ slopes + constants[..., None, :])
+        return found
 
     # --- saving --------------------------------------------------------------------------------------------------
 

@@ -65,10 +65,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
         sets = _decided(plan.K, sets, tally)
         prepared, n_prepared = _prepared(sets, tally)
-        jobs = [data.fit.learner._jobs(data, mine) for data, mine in zip(sets, prepared, strict=True)]
-        methods: dict[Method, list[tuple[int, Job]]] = {}
-        for number, (data, mine) in enumerate(zip(sets, jobs, strict=True)):
-            methods.setdefault(data.fit.learner._method(), []).extend((number, job) for job in mine)
+        methods = _by_method(sets, prepared)
         for method, members in methods.items():
             method.check([job for _, job in members])
         if statistics is not None:  # not before: what is refused leaves nothing behind
@@ -86,7 +83,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
             refuse_damage(plan.K.view)
         scores = _scored(sets, outcomes, prepared, tally)
     if not plan.duals:
-        outcomes = [[replace(outcome, dual=None) for outcome in mine] for mine in outcomes]
+        outcomes = [[one if one.dual is None else replace(one, dual=None) for one in mine] for mine in outcomes]
     else:
         outcomes = [_over_samples(data, mine) for data, mine in zip(sets, outcomes, strict=True)]
     found = [
@@ -94,6 +91,17 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         for parts in zip(sets, outcomes, scores, prepared, solvers, strict=True)
     ]
     return Answers(found, tally)
+
+
+def _by_method(sets: Sequence[TrainingSet], prepared: Sequence[Any]) -> dict[Method, list[tuple[int, Job]]]:
+    """The jobs of each method, with the numbers of their rows."""
+    learners = {id(data.fit.learner): data.fit.learner for data in sets}
+    own = {key: learner._method() for key, learner in learners.items()}
+    methods: dict[Method, list[tuple[int, Job]]] = {}
+    for number, (data, mine) in enumerate(zip(sets, prepared, strict=True)):
+        learner = data.fit.learner
+        methods.setdefault(own[id(learner)], []).extend((number, job) for job in learner._jobs(data, mine))
+    return methods
 
 
 def _check(plan: Plan) -> None:
@@ -165,6 +173,7 @@ def _training_sets(
     places: dict[Hashable, int] = {}
     whole: list[KernelSet] = []
     owners: list[list[int]] = []
+    known: dict[Hashable, list[int]] = {}
     titles: list[str] = []
     problems: dict[Hashable, Problems] = {}
     learnt: list[Problems] = []
@@ -181,8 +190,12 @@ def _training_sets(
         source = sources.setdefault(type(fit.learner), fit.learner._source(K))
         mine = _problems(fit, problems)
         learnt.append(mine)
+        like = (id(mine), id(fit.train), id(fit.held_out), type(fit.learner), fit.learner._steps())
+        if like in known:  # rows are alike by the thousand
+            owners.append(known[like])
+            continue
         found_at: dict[Hashable, int] = {}
-        owners.append([])
+        owners.append(known.setdefault(like, []))
         for labeled, weights in zip(mine.labeled, mine.weights, strict=True):
             part = (id(labeled), id(weights))
             if part not in found_at:

@@ -22,10 +22,11 @@ from dmkl.estimators.decisions import (
     Priors,
     check_priors,
     class_index,
+    class_weights,
     regression_scores,
     regression_units,
 )
-from dmkl.estimators.held_out import HeldOut, cross_decided, stacked
+from dmkl.estimators.held_out import HeldOut, cross_decided, of_machines
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.norms import Constraints, KernelGroups, Prices, WeightRules
 from dmkl.estimators.plan import FitOutcome, TrainingSet
@@ -33,6 +34,7 @@ from dmkl.estimators.problems import Problems
 from dmkl.estimators.weights import ClassWeight, counts
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
+from dmkl.numerics.memory import keep_freed
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
@@ -48,7 +50,7 @@ __all__ = ["MKFDA", "FisherClassifier", "FisherLearner", "Uniform"]
 
 OF_WEIGHTS: Final = {"p": np.inf, "kernel_groups": None, "sigma": 1.0, "constraints": None}
 """Parameters of the set of weights, with the values of a plain sum."""
-_TOGETHER = 2**23
+_TOGETHER = 2**22
 """Bytes of scores that rules are learnt from at once: arrays as large lie in a processor's cache."""
 _THREADS = 2
 """Rules are learnt in so many threads; what Python does between exponentials and products keeps more from gaining."""
@@ -117,8 +119,9 @@ class FisherLearner(KernelLearner, abstract=True):
     def _check_data(self, K: KernelSet, targets: Targets) -> None:
         """Tell what groups, prices and constraints break before the first pass."""
         super()._check_data(K, targets)
+        rules = self._rules()
         for p in self._exponents():
-            self._rules().weights(p, K.names)
+            rules.weights(p, K.names)
 
     def _rules(self) -> WeightRules:
         return WeightRules(self.kernel_groups, self.sigma, self.constraints)
@@ -144,10 +147,10 @@ class FisherLearner(KernelLearner, abstract=True):
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         problems = data.problems
         exponents = one_for_each("p", self._exponents(), len(problems))
-        ridges = one_for_each("lam", self._ridges(), len(problems))
+        ridges, rules = one_for_each("lam", self._ridges(), len(problems)), self._rules()
 
         def weights_of(k: int) -> WeightSet:
-            found = self._rules().weights(exponents[k], data.training.names)
+            found = rules.weights(exponents[k], data.training.names)
             return found if data.fit.kernels is None else found.select(data.fit.kernels)
 
         def problem_of(k: int) -> FisherProblem:
@@ -228,38 +231,43 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
 
     @classmethod
     def _decided_held_out(
-        cls, models: Sequence[Self], held_out: Sequence[Sequence[HeldOut]], targets: Sequence[Targets]
-    ) -> list[list[Float]]:
-        fewest = max(1, -(-len(models) * sum(fold.scores.nbytes for fold in held_out[0]) // _TOGETHER))
+        cls, models: Sequence[Self], held_out: Sequence[HeldOut], targets: Sequence[Targets]
+    ) -> list[Float]:
+        fewest = max(1, -(-8 * sum(fold.scores.size for fold in held_out) // _TOGETHER))
         threads = min(_THREADS, settings.available_cores(), fewest)
         n_groups = min(len(models), threads * -(-fewest // threads))
         bounds = [k * len(models) // n_groups for k in range(n_groups + 1)]
 
-        def group(k: int) -> list[list[Float]]:
+        def group(k: int) -> list[Float]:
             some = slice(bounds[k], bounds[k + 1])
-            return cls._decided_together(models[some], held_out[some], targets)
+            return cls._decided_together(models[some], [fold.machines(some) for fold in held_out], targets)
 
+        keep_freed()
         # Exponentials and products of many scores, during which other threads run.
         with ThreadPoolExecutor(threads) as pool:
-            return [one for found in pool.map(group, range(n_groups)) for one in found]
+            return [np.concatenate(of_fold) for of_fold in zip(*pool.map(group, range(n_groups)), strict=True)]
 
     @classmethod
     def _decided_together(
-        cls, models: Sequence[Self], held_out: Sequence[Sequence[HeldOut]], targets: Sequence[Targets]
-    ) -> list[list[Float]]:
+        cls, models: Sequence[Self], held_out: Sequence[HeldOut], targets: Sequence[Targets]
+    ) -> list[Float]:
         """See `_decided_held_out`: by rules that are learnt from the scores of all models at once."""
         some, priors = [], []
-        for own, folds in zip(targets, zip(*held_out, strict=True), strict=True):
-            some.append(stacked([model._comparable(fold, own) for model, fold in zip(models, folds, strict=True)]))
-            of_models = [model._priors(model._weighted(own)) for model in models]
-            priors.append([np.stack(of_problem) for of_problem in zip(*of_models, strict=True)])
+        for own, fold in zip(targets, held_out, strict=True):
+            weighted = [model._weighted(own) for model in models]
+            pairs = list(zip(models, weighted, strict=True))
+            units = of_machines([model._units(each) for model, each in pairs])
+            assert units is not None
+            some.append(fold.scaled(units, of_machines([class_weights(each) for each in weighted])))
+            of_problems = zip(*(model._priors(each) for model, each in pairs), strict=True)
+            priors.append([np.stack(of_problem) for of_problem in of_problems])
         decided: dict[int, Float] = {}
         # Folds that have learnt other classes say nothing of one another.
         for classes in {tuple(each.classes.tolist()) for each in targets}:
             mine = [f for f, each in enumerate(targets) if tuple(each.classes.tolist()) == classes]
             found = cross_decided(targets[mine[0]].kind, [some[f] for f in mine], [priors[f] for f in mine])
             decided |= dict(zip(mine, found, strict=True))
-        return [[decided[f][k] for f in range(len(targets))] for k in range(len(models))]
+        return [decided[f] for f in range(len(targets))]
 
 
 class MKFDA(FisherClassifier):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dmkl.arrays import Float, Index
 from dmkl.estimators.decisions import SEARCHED, Decider, by_problem
 
-__all__ = ["HeldOut", "cross_decided", "joined", "stacked"]
+__all__ = ["HeldOut", "cross_decided", "joined", "of_machines"]
 
 _FEWEST = 2
 """Rows of each class that a rule is learnt from."""
@@ -24,8 +24,9 @@ class HeldOut:
     Parameters
     ----------
     scores
-        (rows, columns), comparable between folds: g for regression scores. With those of several machines `stacked` in
-        front all of them decide together, each by rules of its own, and numbers for each problem may have that axis.
+        (rows, columns), comparable between folds: g for regression scores. Those of several machines are (machines,
+        rows, columns): all of them decide together, each by rules of its own, and numbers for each problem may have
+        that axis.
     index
         The class of each row, for each problem.
     rows
@@ -53,19 +54,31 @@ class HeldOut:
         index = [one[chosen] for one in self.index]
         return replace(
             self,
-            scores=self.scores[..., chosen, :],
+            scores=self.scores.mT[..., chosen].mT,
             index=index,
             rows=self.rows[chosen],
             n_validation=int(np.count_nonzero(chosen)),
         )
 
-    def decider(self, kind: str, priors: Sequence[Float], learnt_on: str) -> Decider:
-        """The rule that these rows teach, those whose class is known."""
+    def machines(self, some: slice) -> HeldOut:
+        """The scores of some of several machines."""
+        return replace(self, scores=self.scores[some])
+
+    def scaled(self, units: Sequence[Float], by_class: Sequence[Float] | None) -> HeldOut:
+        """In units of each problem, (columns,), in double precision, with what rows of each class count."""
+        # Columns, the longer ones, run along memory.
+        scores = np.multiply(self.scores.mT, np.concatenate(units, axis=-1)[..., None], dtype=np.float64, order="C")
+        return replace(self, scores=scores.mT, by_class=by_class, units=units)
+
+    def decider(self, kind: str, priors: Sequence[Float], learnt_on: str, *, ordered: bool = True) -> Decider:
+        """The rule that these rows teach, those whose class is known; see `Decider.learn`."""
         known = [index >= 0 for index in self.index]
-        parts = [part[..., k, :] for part, k in zip(by_problem(kind, self.scores), known, strict=True)]
+        parts = [
+            part if k.all() else part[..., k, :] for part, k in zip(by_problem(kind, self.scores), known, strict=True)
+        ]
         index = [index[k] for index, k in zip(self.index, known, strict=True)]
         weights = None if self.by_class is None else [d[..., i] for d, i in zip(self.by_class, index, strict=True)]
-        return Decider.learn(kind, parts, index, priors, learnt_on, weights, self.units)
+        return Decider.learn(kind, parts, index, priors, learnt_on, weights, self.units, ordered=ordered)
 
     def enough_for(self, priors: Sequence[Float] | Float) -> bool:
         """Whether every class of every problem has the rows that a rule is learnt from."""
@@ -115,21 +128,16 @@ def joined(some: Sequence[HeldOut]) -> HeldOut:
     index = [np.concatenate(each) for each in zip(*(one.index for one in some), strict=True)]
     rows = np.concatenate([one.rows for one in some])
     return HeldOut(
-        np.concatenate([one.scores for one in some], axis=-2), index, rows, len(rows), some[0].by_class, some[0].units
+        np.concatenate([one.scores.mT for one in some], axis=-1).mT,
+        index,
+        rows,
+        len(rows),
+        some[0].by_class,
+        some[0].units,
     )
 
 
-def stacked(some: Sequence[HeldOut]) -> HeldOut:
-    """The same rows with the scores of several machines, (machines, rows, columns)."""
-    return replace(
-        some[0],
-        scores=np.stack([one.scores for one in some]),
-        by_class=_factors([one.by_class for one in some]),
-        units=_factors([one.units for one in some]),
-    )
-
-
-def _factors(found: Sequence[Sequence[Float] | None]) -> list[Float] | None:
+def of_machines(found: Sequence[Sequence[Float] | None]) -> list[Float] | None:
     """Factors of each machine for each problem, as (machines, factors); None stands for ones where some are given."""
     given = next((each for each in found if each is not None), None)
     if given is None:
@@ -152,7 +160,7 @@ def _shifted(kind: str, learnt: HeldOut, priors: Sequence[Float], scores: Float)
     """
     if not learnt.enough_for(priors):
         return scores
-    decider = learnt.decider(kind, priors, SEARCHED)
+    decider = learnt.decider(kind, priors, SEARCHED, ordered=False)
     if kind == "multiclass":
         return decider.decision(scores)
     low, high = [decider.decision(np.full((1, scores.shape[-1]), value)) for value in (0.0, 1.0)]

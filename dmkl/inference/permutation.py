@@ -27,12 +27,12 @@ from dmkl.inference.permutation_result import PermutationTest, with_p_values
 from dmkl.inference.shuffling import Blocks, cells_of, draw
 from dmkl.inputs.label_objects import matched
 from dmkl.passes.blas import one_blas_thread
-from dmkl.searching.dataset import as_dataset
-from dmkl.searching.fits import GridFits, Question, ask, digest, fit_grids, working
+from dmkl.searching.choice import choose_each, mean_and_error
+from dmkl.searching.dataset import measured
+from dmkl.searching.fits import GridFits, Question, ask, decided, digest, fit_grids, working
 from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import shape
 from dmkl.searching.labeled import as_variable
-from dmkl.searching.result import SearchResult
 from dmkl.solvers.workspace import Workspace
 from dmkl.stores import Kernels
 
@@ -232,7 +232,7 @@ def _chunk(question: Question, orders: Index, at: Index | None, workspace: Works
     if file.exists():
         return dict(load_arrays(file))
     part = workspace.part(str(first))
-    permuted = [_permuted(question, order) for order in orders]
+    permuted = [question.relabeled(order) for order in orders]
     fits = fit_grids(permuted, part)
     rows = [_row(*each, at) for each in zip(permuted, fits, strict=True)]
     found = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
@@ -242,34 +242,24 @@ def _chunk(question: Question, orders: Index, at: Index | None, workspace: Works
     return found
 
 
-def _permuted(question: Question, order: Index) -> Question:
-    labels = question.labels[order]
-    targets = question.estimator._targets(labels, len(labels), question.tasks)
-    return replace(question, labels=labels, targets=targets)
-
-
 def _row(question: Question, fits: GridFits, at: Index | None) -> dict[str, Array]:
     """Score (task,), shares of the weight (task, kernel), place in the grid (parameter, task), largest gap."""
-    result = SearchResult(as_dataset(question, fits, "joint", 0.0))
-    dim = question.targets.dim
-    dims = () if dim is None else (dim,)
+    sizes, dim, tasks = shape(question.grid), question.targets.dim, np.arange(question.n_tasks)
+    ((scores, _),) = measured(question, fits, decided(question, fits))
+    mean, error = mean_and_error(scores.swapaxes(1, 2))
     if at is None:
-        index = result.best_index_
-    else:
-        index = {
-            name: xr.DataArray(places if dims else places[0], dims=dims)
-            for name, places in zip(question.grid, at, strict=True)
-        }
-    chosen = result.scores.isel(index)
-    weight = (
-        chosen["weight"].transpose("fold", *dims, "kernel").values.reshape(len(question.folds), question.n_tasks, -1)
-    )
-    share = (weight / weight.sum(axis=-1, keepdims=True)).mean(axis=0)
+        each = sizes if dim is None else (*sizes, len(tasks))
+        names = tasks if question.tasks is None else question.tasks
+        at = choose_each(
+            mean.reshape(each), error.reshape(each), question.grid, whose=lambda t: f"{dim} {str(names[t[0]])!r}"
+        ).reshape(len(sizes), -1)
+    chosen = np.ravel_multi_index(tuple(at), sizes)
+    weight = fits.weights[chosen, :, tasks]
     return {
-        "score": chosen["mean_score"].values.reshape(-1),
-        "share": share,
-        "place": np.stack([np.asarray(index[name].values).reshape(-1) for name in question.grid]),
-        "gap": np.nan_to_num(chosen["gap"].values).max(initial=0.0),
+        "score": mean[chosen, tasks],
+        "share": (weight / weight.sum(axis=-1, keepdims=True)).mean(axis=1),
+        "place": at,
+        "gap": np.nan_to_num(fits.gap[chosen, :, tasks]).max(initial=0.0),
     }
 
 

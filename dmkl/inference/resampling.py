@@ -168,8 +168,7 @@ def _as_dataset(question: Question, answers: Answers, how: How, n_selected: int 
     """What the fits have found, with what their weights say of the kernels."""
     dim, found = question.targets.dim, answers.fits
     task = () if dim is None else (dim,)
-    parts = [per_task(one, len(question.K), question.n_tasks) for one in found]
-    weight, gap, objective, status = (np.stack(values) for values in zip(*parts, strict=True))
+    weight, gap, objective, status = per_task(found, len(question.K), question.n_tasks)
     chosen = np.stack([select(weight[:, k], n_selected) for k in range(question.n_tasks)], axis=1)
     spread = weight.std(axis=0, ddof=1)
     if how == "folds":  # resamples that share nearly all rows vary too little

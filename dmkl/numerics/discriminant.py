@@ -27,16 +27,18 @@ and b are those for L_k without the row itself (`left_out_densities`; stacking, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Array, Float, Index
 
 __all__ = [
     "Discriminant",
+    "Whitened",
     "directions",
     "excess",
     "indicators",
@@ -46,6 +48,7 @@ __all__ = [
     "whitened",
 ]
 
+_Loss = Callable[[Float, Index], tuple[Float, Float, Float]]
 _CENTERED = 1e-2
 """How far A⁻¹1 may be from 2·1, relative, for the kernel to count as centered."""
 _RIDGE = 1e-10
@@ -56,9 +59,13 @@ _LEAST = 1e-6
 _SINGULAR = 1e-9
 """The least share of the covariance within classes that is left in a direction when a row is left out, and of the
 curvature that a step is taken along."""
-_MOST_STEPS, _NOTHING, _ENOUGH, _SHORTEST = 100, 1e-13, 1e-4, 1e-12
-"""Newton's steps at most, the promised decrease that they end at, the least share of a promise that counts as kept, and
-the shortest share of a step."""
+_MOST_STEPS, _NOTHING, _ENOUGH, _SHORTEST = 100, 1e-8, 1e-4, 1e-6
+"""Newton's steps at most, the promised decrease whose step is the last, the least share of a promise that counts as
+kept, and the shortest share of a step."""
+_CORRECTIONS, _RESOLVED = 5, 1e-14
+"""Steps in double precision at most, with the curvature of single precision, and the promise whose step is the last."""
+_ROUNDING = 16.0 * float(np.finfo(np.float32).eps)
+"""What sums in single precision are exact to: no rise by less counts as one."""
 
 
 def indicators(index: Index, n_classes: int) -> Float:
@@ -151,14 +158,22 @@ class Discriminant:
         Every class has a row at least. `priors` (classes,) weight the classes in the order of the coordinates;
         `weights` (rows,) say how often a row counts, once where None.
         """
-        return cls.of_whitened(*whitened(scores, index, n_classes, weights), priors)
+        return cls.of_whitened(whitened(scores, index, n_classes, weights), priors)
 
     @classmethod
-    def of_whitened(cls, means: Float, white: Float, priors: Float) -> Discriminant:
+    def of_whitened(cls, found: Whitened, priors: Float) -> Discriminant:
         """The same from what `whitened` has found."""
+        means, white, _ = found
         between = np.sqrt(priors)[..., None] * ((means - priors[..., None, :] @ means) @ white)
         _, _, turned = np.linalg.svd(between, full_matrices=False)
         return cls(means, white @ turned.mT[..., : means.shape[-2] - 1])
+
+    @classmethod
+    def unordered(cls, found: Whitened) -> Discriminant:
+        """The same but for the order of the coordinates, which takes most of the time, and no function depends on."""
+        means, white, _ = found
+        apart = (means[..., 1:, :] - means[..., :1, :]) @ white
+        return cls(means, white @ np.linalg.qr(apart.mT).Q)
 
     def scaled(self, factor: Float) -> Discriminant:
         """The same for scores s of which these are s·factor, column by column."""
@@ -168,28 +183,52 @@ class Discriminant:
         """Discriminant coordinates, (rows, r), with the mean of the class means at zero."""
         return np.asarray((scores - priors[..., None, :] @ self.means) @ self.scalings)
 
+    def functions(self) -> tuple[Float, Float]:
+        """Fisher's functions, linear in the scores: slopes (columns, classes), and values at zero (classes,)."""
+        means = self.means @ self.scalings
+        return np.asarray(self.scalings @ means.mT), np.asarray(-0.5 * (means**2).sum(axis=-1))
+
     def log_densities(self, scores: Float) -> Float:
-        """Log p(s | k), (rows, classes), up to what all classes share: Fisher's functions, linear in the scores."""
-        rows, means = scores @ self.scalings, self.means @ self.scalings
-        return np.asarray(rows @ means.mT - 0.5 * (means**2).sum(axis=-1)[..., None, :])
+        """Log p(s | k), (rows, classes), up to what all classes share: the values of Fisher's functions."""
+        slopes, constants = self.functions()
+        return np.asarray(scores @ slopes + constants[..., None, :])
 
 
-def whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> tuple[Float, Float]:
-    """Estimate class means (classes, columns), and B (columns, columns) with BᵀWB = I, W the covariance in classes."""
+class Whitened(NamedTuple):
+    """Estimates from scores of rows whose classes are known.
+
+    Parameters
+    ----------
+    means
+        (classes, columns), of each class.
+    white
+        B, (columns, columns), with BᵀWB = I, W the covariance within classes.
+    inside
+        (columns, rows), deviations from the mean of the class.
+    """
+
+    means: Float
+    white: Float
+    inside: Float
+
+
+def whitened(scores: Float, index: Index, n_classes: int, weights: Float | None) -> Whitened:
+    """Estimate class means and the covariance within classes."""
     d = np.ones(len(index)) if weights is None else weights
     counted = np.eye(n_classes)[:, index] * d[..., None, :]
     sizes, n = counted.sum(axis=-1), d.sum(axis=-1)
     means = (counted / sizes[..., None]) @ scores
     shares = sizes / n[..., None]
-    inside = scores - means[..., index, :]
-    within = inside.mT @ ((d / n[..., None])[..., None] * inside)
+    # Sums over the columns, the shorter side, run along memory.
+    inside: Float = np.take(np.ascontiguousarray(means.mT), index, axis=-1)
+    np.subtract(scores.mT, inside, out=inside)
+    within = (inside if weights is None else inside * d[..., None, :]) @ inside.mT / n[..., None, None]
     diagonal = np.einsum("...cc->...c", within)
     # The variance of all rows is that within classes and that between their means.
     between = shares[..., None] * (means - shares[..., None, :] @ means) ** 2
     total = (diagonal.sum(axis=-1) + between.sum(axis=(-2, -1))) / scores.shape[-1]
     diagonal += np.where(total > 0, _RIDGE * total, 1.0)[..., None]
-    values, vectors = np.linalg.eigh(within)
-    return means, vectors / np.sqrt(values)[..., None, :]
+    return Whitened(means, np.linalg.inv(np.linalg.cholesky(within)).mT, inside)
 
 
 def left_out_densities(
@@ -197,36 +236,39 @@ def left_out_densities(
     index: Index,
     n_classes: int,
     weights: Float | None = None,
-    of_all: tuple[Float, Float] | None = None,
+    of_all: Whitened | None = None,
 ) -> Float:
     """Fisher's L_k of each row by the class means and the covariance of all other rows, (rows, classes).
 
     Without row i of class k, whose deviation from its mean is r, weight d, and weights S_k of its class and S of all,
     the mean moves by −d r/(S_k − d), and the covariance becomes (S W − d S_k/(S_k − d) r rᵀ)/(S − d), whose inverse is
-    one of rank one more (Friedman: Regularized discriminant analysis, JASA 84, 1989). NaN for the only row of a class.
-    `of_all` is what `whitened` finds of all rows, where that is known.
+    one of rank one more (Friedman: Regularized discriminant analysis, JASA 84, 1989). Each row is told up to what all
+    classes share. NaN for the only row of a class. `of_all` is what `whitened` finds of all rows, where that is known.
     """
     d = np.ones(len(index)) if weights is None else weights
-    means, white = whitened(scores, index, n_classes, weights) if of_all is None else of_all
-    # (columns, rows) and (classes, rows): sums over the shorter side run along memory.
-    x, centers, rows = white.mT @ scores.mT, means @ white, np.arange(len(index))
-    r = x - centers.mT[..., index]
+    means, white, inside = whitened(scores, index, n_classes, weights) if of_all is None else of_all
+    r, centers, rows = white.mT @ inside, means @ white, np.arange(len(index))
     total, own = d.sum(axis=-1)[..., None], (d @ np.eye(n_classes)[index])[..., index]
     rest = np.where(np.bincount(index, minlength=n_classes)[index] < 2, np.nan, own - d)
-    moved, length = own / rest, (r**2).sum(axis=-2)
-    squares = centers @ x
-    squares *= -2.0
-    squares += (x**2).sum(axis=-2)[..., None, :]
-    squares += (centers**2).sum(axis=-1)[..., None]
-    along = (r * x).sum(axis=-2)[..., None, :] - centers @ r
-    squares[..., index, rows], along[..., index, rows] = moved**2 * length, moved * length
+    moved, length = own / rest, np.einsum("...cn,...cn->...n", r, r)
     taken = d * moved / total
     gained = taken / np.maximum(1.0 - taken * length, _SINGULAR)
-    along *= along
-    along *= gained[..., None, :]
-    squares += along
-    squares *= (-0.5 * (total - d) / total)[..., None, :]
-    return squares.mT
+    # From the mean of class k, at distance D from that of its own, a row is |r|² + 2e + D² away, and |r|² + e along r.
+    along = centers @ r
+    np.subtract((along[..., index, rows] + length)[..., None, :], along, out=along)
+    along[..., index, rows] = moved * length
+    centers -= centers.mean(axis=-2, keepdims=True)
+    apart = centers @ centers.mT
+    squares = np.einsum("...kk->...k", apart).copy()
+    apart = squares[..., None] + squares[..., None, :] - 2.0 * apart
+    found = along * gained[..., None, :]
+    found += 2.0
+    found *= along
+    found += np.take(apart, index, axis=-1)
+    # Of its own class the distance is |moved r|² from where the mean then is; what the others share is −|r|².
+    found[..., index, rows] += (moved**2 - 2.0 * moved + 1.0) * length
+    found *= (-0.5 * (total - d) / total)[..., None, :]
+    return np.asarray(found.mT)
 
 
 def directions(scores: Float) -> Float:
@@ -253,54 +295,120 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
         (rows,), how often they count; once where None.
     """
     *stack, n_rows, n_classes = densities.shape
-    # (machines, 2, classes, rows): sums over the classes, the shorter side, run along memory.
+    # (machines, classes, rows): sums over the classes, the shorter side, run along memory.
     parts = [each.mT.reshape(-1, n_classes, n_rows) for each in (densities, scores)]
-    terms = np.ascontiguousarray(np.stack(parts, axis=1))
-    d = np.ones(n_rows) if weights is None else weights
-    d = np.broadcast_to(d, (*stack, n_rows)).reshape(-1, n_rows)
+    means = [part.mean(axis=1, keepdims=True) for part in parts]
+    d = (np.ones(n_rows) if weights is None else weights).reshape(-1, n_rows)
     shares = d @ np.eye(n_classes)[index] / d.sum(axis=1, keepdims=True)
-    kept = np.isfinite(terms[:, 0]).all(axis=(0, 1))
-    if not kept.all():
-        terms, d, index = terms[..., kept], d[:, kept], index[kept]
+    kept = np.isfinite(means[0]).all(axis=(0, 1))
     if not kept.any():
         return np.ones(stack), np.zeros(stack)
-    d = d / d.sum(axis=1, keepdims=True)
+    if not kept.all():
+        parts, means = ([each[..., kept] for each in some] for some in (parts, means))
+        d, index = d[:, kept], index[kept]
     one = 1.0 / len(index)
-    terms -= terms.mean(axis=2, keepdims=True)
-    scale = np.sqrt((terms**2).mean(axis=(2, 3)))
-    scale[scale == 0.0] = 1.0
-    terms /= scale[..., None, None]
-    prior = np.log(shares)[..., None]
     truth = (np.eye(n_classes)[:, index] + one * shares[..., None]) / (1.0 + one)
-    true = np.einsum("bjkn,bkn->bj", terms, truth * d[:, None])
-
-    # Memory that is new at every step costs as much as what is computed in it.
-    room, products = np.empty(terms[:, 0].shape), np.empty(terms.shape)
-
-    def loss(coefficients: Float, which: Index) -> tuple[Float, Float, Float]:
-        """Log loss up to a constant, its slope and its curvature, of some machines."""
-        mine, weight = (terms, d) if len(which) == len(terms) else (terms[which], d[which])
-        flat, likely = mine.reshape(len(which), 2, -1), room[: len(which)]
-        np.matmul(coefficients[:, None], flat, out=likely.reshape(len(which), 1, -1))
-        likely += prior[which]
-        highest = likely.max(axis=1)
-        likely -= highest[:, None]
-        np.exp(likely, out=likely)
-        total = likely.sum(axis=1)
-        likely *= (weight / total)[:, None]
-        each = np.multiply(mine, likely[:, None], out=products[: len(which)])
-        means = each.sum(axis=2)
-        curvature = _products(each.reshape(flat.shape), flat) - _products(means / weight[:, None], means)
-        value = (weight * (np.log(total) + highest)).sum(axis=1) - (coefficients * true[which]).sum(axis=1)
-        return value, means.sum(axis=2) - true[which], curvature
-
-    found = _least(loss, np.ones((len(terms), 2)), np.array([_LEAST, 0.0])) / scale
+    counted, prior = d / d.sum(axis=1, keepdims=True), np.log(shares)[..., None]
+    # Steps in single precision take half the time. Where it resolves no more, what is left is mostly one step.
+    terms: Array = np.empty((len(parts[0]), 2, *parts[0].shape[1:]), dtype=np.float32)
+    for number, (part, mean) in enumerate(zip(parts, means, strict=True)):
+        np.subtract(part, mean, out=terms[:, number], casting="same_kind")
+    loss, scale = _log_loss(terms, truth, counted, prior)
+    low = np.array([_LEAST, 0.0])
+    found, curvature = _least(loss, np.zeros((len(terms), 2)), low)
+    going = np.arange(len(terms))
+    for _ in range(_CORRECTIONS):
+        mine = [part if len(part) == len(going) else part[going] for part in parts]
+        others = (each if len(each) == 1 else each[going] for each in (truth, counted, prior))
+        slope = _slope(mine, found[going] / scale[going], *others) / scale[going]
+        step = _newton_step(slope, curvature[going], (found[going] > low) | (slope < 0.0))
+        found[going] = np.maximum(found[going] - step, low)
+        going = going[(slope * step).sum(axis=1) > _RESOLVED]
+        if not len(going):
+            break
+    found /= scale
     a, b = found.T.reshape(2, *stack)
     return a, b
 
 
-def _least(function: Callable[[Float, Index], tuple[Float, Float, Float]], start: Float, low: Float) -> Float:
-    """Where smooth convex functions of a few variables, each above its bound, are least, (functions, variables).
+def _log_loss(terms: Array, truth: Float, d: Float, prior: Float) -> tuple[_Loss, Float]:
+    """The log loss that `weigh` makes least, and the standard deviations that its coefficients count in.
+
+    Parameters
+    ----------
+    terms
+        L and f, (machines, 2, classes, rows), the mean over the classes being zero; in single precision.
+    truth
+        How much each row is of each class, (machines, classes, rows).
+    d
+        What rows count, (machines, rows); they sum to one.
+    prior
+        (machines, classes, 1), logarithms. All of these three may be one for all machines.
+
+    Returns
+    -------
+    function
+        Of coefficients (n, 2) and the numbers (n,) of the machines whose they are: the loss up to a constant, (n,), its
+        slope and its curvature.
+    ndarray
+        (machines, 2)
+    """
+    n_machines, precision = len(terms), terms.dtype
+    flat = terms.reshape(n_machines, 2, -1)
+    scale = np.sqrt(np.vecdot(flat, flat) / flat.shape[-1])
+    scale[scale == 0.0] = 1.0
+    true = np.vecdot(flat, (truth * d[:, None]).astype(precision).reshape(-1, 1, flat.shape[-1])) / scale
+    d, prior = d.astype(precision), prior.astype(precision)
+    # Memory that is new at every step costs as much as what is computed in it.
+    room = np.empty((2, *terms[:, 0].shape), dtype=precision)
+
+    def loss(coefficients: Float, which: Index) -> tuple[Float, Float, Float]:
+        n, every = len(which), len(which) == n_machines
+        mine = terms if every else terms[which]
+        weight, base = (part if every or len(part) == 1 else part[which] for part in (d, prior))
+        likely, product = room[:, :n]
+        rows, size = mine.reshape(n, 2, -1), scale[which]
+        if coefficients.any():
+            np.matmul((coefficients / size)[:, None].astype(precision), rows, out=likely.reshape(n, 1, -1))
+            logs = _normalized(likely, base, weight)
+        else:  # where it begins, each row is as likely of a class as the class is large
+            likely, logs = np.exp(base) * weight[:, None], np.zeros((1, 1), dtype=precision)
+        means, curvature = np.empty((n, 2, weight.shape[1]), dtype=precision), np.empty((n, 2, 2))
+        for j in range(2):
+            np.multiply(mine[:, j], likely, out=product)
+            product.sum(axis=1, out=means[:, j])
+            for k in range(j + 1):
+                curvature[:, j, k] = curvature[:, k, j] = np.vecdot(product.reshape(n, -1), rows[:, k])
+        curvature -= _products(means / weight[:, None], means)
+        value = (weight * logs).sum(axis=1) - (coefficients * true[which]).sum(axis=1)
+        slope = means.sum(axis=2) / size - true[which]
+        return value, slope, curvature / (size[:, :, None] * size[:, None])
+
+    return loss, scale
+
+
+def _slope(parts: Sequence[Float], coefficients: Float, truth: Float, d: Float, prior: Float) -> Float:
+    """The slope of the log loss in coefficients (machines, 2), from L and f, each (machines, classes, rows)."""
+    first, second = (part * each[:, None, None] for part, each in zip(parts, coefficients.T, strict=True))
+    first += second
+    _normalized(first, prior, d)
+    first -= truth * d[:, None]
+    return np.stack([np.vecdot(first.reshape(len(first), -1), part.reshape(len(first), -1)) for part in parts], axis=1)
+
+
+def _normalized(logits: Float, prior: Float, d: Float) -> Float:
+    """Turn logits less the prior, (machines, classes, rows), into probabilities times d, and return logs of sums."""
+    logits += prior
+    highest = logits.max(axis=1)
+    logits -= highest[:, None]
+    np.exp(logits, out=logits)
+    total = logits.sum(axis=1)
+    logits *= (d / total)[:, None]
+    return np.asarray(np.log(total) + highest)
+
+
+def _least(function: _Loss, start: Float, low: Float) -> tuple[Float, Float]:
+    """Where smooth convex functions of a few variables, each above its bound, are least, and their curvatures there.
 
     Newton's steps in the variables that are free, cut off at the bounds (Bertsekas: Projected Newton methods, SIAM
     Journal on Control and Optimization 20, 1982). All functions take them together, each until its own end.
@@ -309,30 +417,36 @@ def _least(function: Callable[[Float, Index], tuple[Float, Float, Float]], start
     ----------
     function
         Values (n,), slopes (n, variables) and curvatures (n, variables, variables), at a point each, of those of some
-        positions.
+        positions; in single precision.
+
+    Returns
+    -------
+    ndarray, ndarray
+        (functions, variables); (functions, variables, variables), of the points before the last steps.
     """
-    x, active = start, np.arange(len(start))
-    value, slope, curvature = function(x, active)
+    x, active = start.copy(), np.arange(len(start))
+    value, slope, curvature = (np.asarray(each, dtype=np.float64) for each in function(x, active))
     for _ in range(_MOST_STEPS):
         step = _newton_step(slope[active], curvature[active], (x[active] > low) | (slope[active] < 0.0))
-        promised = (slope[active] * step).sum(axis=1)
-        going = promised > _NOTHING * (1.0 + np.abs(value[active]))  # less is what rounding hides
-        active, step = active[going], step[going]
+        size = 1.0 + np.abs(value[active])
+        going = (slope[active] * step).sum(axis=1) > _NOTHING * size
+        x[active[~going]] = np.maximum(x[active[~going]] - step[~going], low)
+        active, step, slack = active[going], step[going], _ROUNDING * size[going]
         if not len(active):
             break
-        size, searching = 1.0, active
-        while len(searching) and size >= _SHORTEST:
-            trial = np.maximum(x[searching] - size * step, low)
+        share, searching = 1.0, active
+        while len(searching) and share >= _SHORTEST:
+            trial = np.maximum(x[searching] - share * step, low)
             there = function(trial, searching)
             least = _ENOUGH * (slope[searching] * (x[searching] - trial)).sum(axis=1)
-            kept = there[0] <= value[searching] - least
+            kept = there[0] <= value[searching] - least + slack
             for array, new in zip((x, value, slope, curvature), (trial, *there), strict=True):
                 array[searching[kept]] = new[kept]
-            searching, step = searching[~kept], step[~kept]
-            size *= 0.5
+            searching, step, slack = searching[~kept], step[~kept], slack[~kept]
+            share *= 0.5
         if len(searching):
             active = np.setdiff1d(active, searching)
-    return x
+    return x, curvature
 
 
 def _newton_step(slope: Float, curvature: Float, free: npt.NDArray[np.bool_]) -> Float:

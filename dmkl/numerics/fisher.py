@@ -142,7 +142,7 @@ class Targets:
         """Whether a sample has one score: there is one problem, of two classes or a regression."""
         return self.dim is None and self.kind != "multiclass"
 
-    @property
+    @cached_property
     def all_known(self) -> bool:
         """Whether every sample has a label of every task."""
         return all(rows is None for rows in self.rows)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice
 from dmkl.searching.folds import Fold, check_joint
 
-__all__ = ["Choice", "Rule", "as_choice", "choose", "within_one_standard_error"]
+__all__ = [
+    "Choice",
+    "Rule",
+    "as_choice",
+    "choose",
+    "choose_each",
+    "mean_and_error",
+    "simplicity",
+    "within_one_standard_error",
+]
 
 Bool = npt.NDArray[np.bool_]
 Rule = Literal["best", "one_standard_error"]
@@ -73,6 +82,68 @@ def choose(
     if rule == "best":
         return _best(mean, lam, p)
     return _simplest(within_one_standard_error(mean, standard_error, lam=lam, p=p), lam, p)
+
+
+def choose_each(
+    mean: Float,
+    standard_error: Float,
+    grid: Mapping[str, npt.ArrayLike],
+    rule: Rule = "best",
+    whose: Callable[[tuple[int, ...]], str] = str,
+) -> Index:
+    """Position of the chosen point for each of several that choose for themselves.
+
+    Parameters
+    ----------
+    mean, standard_error
+        As in `choose`, with dimensions behind those of the grid along which each chooses.
+    grid
+        The values of each parameter, in the order of the dimensions.
+    whose
+        What a place along the others is called in messages.
+
+    Returns
+    -------
+    ndarray
+        (parameter, …)
+
+    Raises
+    ------
+    InputError
+        If no point can be chosen, naming for whom.
+    """
+    found = np.zeros((len(grid), *mean.shape[len(grid) :]), dtype=np.int64)
+    simple = simplicity(grid)
+    for place in np.ndindex(found.shape[1:]):
+        try:
+            found[:, *place] = choose(mean[..., *place], standard_error[..., *place], rule, **simple)
+        except InputError as error:
+            if not place:
+                raise
+            msg = f"{whose(place)}: {error}"
+            raise InputError(msg) from error
+    return found
+
+
+def simplicity(grid: Mapping[str, npt.ArrayLike]) -> dict[str, Float]:
+    """What tells the simpler of equally good points: lam and p of `choose`, where the grid has such."""
+    found: dict[str, Float] = {}
+    for axis, (name, values) in enumerate(grid.items()):
+        if name in ("lam", "p", "C"):
+            along = np.asarray(values, dtype=np.float64).reshape(-1, *(1,) * (len(grid) - axis - 1))
+            # The smaller C, the more regularized.
+            found |= {"lam": 1.0 / along} if name == "C" else {name: along}
+    return found
+
+
+def mean_and_error(score: Float) -> tuple[Float, Float]:
+    """Mean over the folds, the last dimension, and its standard error; see `dmkl.searching.means.mean_and_error`."""
+    known = ~np.isnan(score)
+    n = known.sum(axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(known, score, 0.0).sum(axis=-1) / n
+        squares = np.where(known, (score - mean[..., None]) ** 2, 0.0).sum(axis=-1)
+        return mean, np.sqrt(squares / np.where(n > 1, n * (n - 1), np.nan))
 
 
 def within_one_standard_error(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -19,10 +20,10 @@ from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question, decided
 from dmkl.searching.grid import points, shape
 from dmkl.searching.labeled import as_coordinate
-from dmkl.searching.scoring import as_metrics, evaluate
+from dmkl.searching.scoring import as_metrics, evaluate_each
 from dmkl.solvers.outcome import Round
 
-__all__ = ["as_dataset"]
+__all__ = ["as_dataset", "measured"]
 
 
 def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: float) -> xr.Dataset:
@@ -39,12 +40,13 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
         return found if several else np.take(found, 0, axis=len(sizes) + 1)
 
     variables: dict[str, Any] = {}
-    for end, (validation, test) in zip(question.name_ends, _scored(question, found).values(), strict=True):
+    decisions = decided(question, found)
+    for end, (validation, test) in zip(question.name_ends, measured(question, found, decisions), strict=True):
         variables[f"score{end}"] = (fold_dims, by_point(validation))
         if any(len(fold.test) for fold in question.folds):
             variables[f"test_score{end}"] = (fold_dims, by_point(test))
     if question.by_class:
-        of_classes = _by_class(question, found)
+        of_classes = _by_class(question, found, decisions)
         variables["class_score"] = ((*names, "fold", "class"), of_classes.reshape(*sizes, *of_classes.shape[1:]))
     weights = found.weights.swapaxes(2, 3) if several else found.weights[:, :, :1].swapaxes(2, 3)
     weights = weights.reshape(*sizes, *weights.shape[1:])
@@ -93,31 +95,30 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
     )
 
 
-def _scored(question: Question, found: GridFits) -> dict[str, tuple[Float, Float]]:
-    """Validation and test scores of every measure, (point, fold, task)."""
+def measured(question: Question, found: GridFits, decisions: Sequence[Float]) -> list[tuple[Float, Float]]:
+    """Validation and test scores of each measure, (point, fold, task), of what `decided` has found."""
     sizes = (len(points(question.grid)), len(question.folds), question.n_tasks)
-    scores = {name: (np.full(sizes, np.nan), np.full(sizes, np.nan)) for name in question.metrics}
+    scores = np.full((len(question.metrics), 2, *sizes), np.nan)
     # What scikit-learn checks of its arguments takes longer than most measures, and they are always of one kind here.
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        for (g, f), decision in decided(question, found).items():
-            fold, targets = question.folds[f], found.targets[f]
+        for f, (fold, targets, decision) in enumerate(zip(question.folds, found.targets, decisions, strict=True)):
             middle = len(fold.validation)
-            for part, rows, mine in ((0, fold.validation, decision[:middle]), (1, fold.test, decision[middle:])):
+            for part, rows, mine in ((0, fold.validation, decision[:, :middle]), (1, fold.test, decision[:, middle:])):
                 if len(rows):
-                    values = evaluate(question.metrics, targets.kind, targets.classes, question.labels[rows], mine)
-                    for name, value in zip(question.metrics, values, strict=True):
-                        scores[name][part][g, f] = value
-    return scores
+                    truth = question.labels[rows]
+                    values = evaluate_each(question.metrics, targets.kind, targets.classes, truth, mine)
+                    scores[:, part, :, f] = values.reshape(*values.shape[:2], -1)
+    return [(validation, test) for validation, test in scores]
 
 
-def _by_class(question: Question, found: GridFits) -> Float:
+def _by_class(question: Question, found: GridFits, decisions: Sequence[Float]) -> Float:
     """Average precision of the score of each class against the rest on the validation rows, (point, fold, class)."""
     classes = question.targets.classes
     scores = np.full((len(points(question.grid)), len(question.folds), len(classes)), np.nan)
     measure = as_metrics("average_precision", "binary")
-    for (g, f), decision in decided(question, found).items():
-        rows, learnt = question.folds[f].validation, found.targets[f].classes
-        for column, label in zip(decision[: len(rows)].T, learnt, strict=True):
-            truth = (question.labels[rows] == label).astype(np.int64)
-            (scores[g, f, np.searchsorted(classes, label)],) = evaluate(measure, "binary", [0, 1], truth, column)
+    for f, (fold, targets, decision) in enumerate(zip(question.folds, found.targets, decisions, strict=True)):
+        for k, label in enumerate(targets.classes):
+            truth = (question.labels[fold.validation] == label).astype(np.int64)
+            columns = decision[:, : len(fold.validation), k]
+            (scores[:, f, np.searchsorted(classes, label)],) = evaluate_each(measure, "binary", [0, 1], truth, columns)
     return scores

@@ -228,10 +228,9 @@ def _tested(question: Question, searches: Mapping[str, SearchResult], found: Seq
     return variables
 
 
-def _by_task(question: Question, found: Sequence[FitOutcome]) -> list[Array]:
+def _by_task(question: Question, found: Sequence[FitOutcome]) -> tuple[Array, Array, Array, Array]:
     """Weights (fold, task, kernel), gap, objective and status (fold, task) of the fits of the outer folds."""
-    parts = [per_task(one, len(question.K), question.n_tasks) for one in found]
-    return [np.stack(values) for values in zip(*parts, strict=True)]
+    return per_task(found, len(question.K), question.n_tasks)
 
 
 def _confusion(question: Question, one: FitOutcome) -> xr.DataArray:

@@ -99,17 +99,30 @@ class Question:
             if name in allowed and len(values) > 1 and not any(isinstance(value, Mapping) for value in values)
         ]
 
+    def relabeled(self, order: Index) -> Question:
+        """The same question where row i has the label of row order[i].
+
+        It shares the models, whose copies and checks would take longer than all else where there are many.
+        """
+        labels = self.labels[order]
+        found = replace(self, labels=labels, targets=self.estimator._targets(labels, len(labels), self.tasks))
+        vars(found)["models"] = self.models
+        return found
+
     def targets_of(self, rows: Index) -> Targets:
         """What is learnt from some rows."""
         return self.estimator._targets(self.labels[rows], len(rows), self.tasks)
 
-    def held_out(self, fold: int, scores: Sequence[Float], targets: Targets) -> list[HeldOut]:
-        """Some scores of what a fold holds out, each with the classes of its rows among those that the fold learnt."""
+    def held_out(self, fold: int, scores: Float, targets: Targets) -> HeldOut:
+        """Scores of what a fold holds out, with the classes of its rows among those that the fold learnt.
+
+        `scores` are (rows, columns), or (points, rows, columns), without the columns where there is one.
+        """
         parts = self.folds[fold]
         rows = np.concatenate([parts.validation, parts.test])
         index = class_index(targets.kind, targets.classes, self.labels[rows])
-        double = (each.reshape(len(rows), -1).astype(np.float64, copy=False) for each in scores)
-        return [HeldOut(each, index, rows, len(parts.validation)) for each in double]
+        scores = scores[..., None] if targets.one_column else scores
+        return HeldOut(scores, index, rows, len(parts.validation))
 
 
 def ask(
@@ -244,7 +257,7 @@ class GridFits:
     gap, objective, status
         (point, fold, task); `status` is a place in `WORDS`.
     decisions
-        Scores of the held-out rows, of each (point, fold).
+        Scores of the held-out rows of each fold at each point, (rows,) or (rows, classes or tasks).
     targets
         What each fold has learnt.
     n_passes, rounds, phases, solver
@@ -255,7 +268,7 @@ class GridFits:
     gap: Float
     objective: Float
     status: npt.NDArray[np.int8]
-    decisions: dict[tuple[int, int], Float]
+    decisions: list[list[Float]]
     targets: list[Targets]
     n_passes: float
     rounds: Sequence[Round]
@@ -265,14 +278,13 @@ class GridFits:
     def of_folds(self, first: int, n: int) -> GridFits:
         """What became of every point on some folds, in passes that they may have shared with others."""
         some = slice(first, first + n)
-        decisions = {(g, f - first): found for (g, f), found in self.decisions.items() if first <= f < first + n}
         return replace(
             self,
             weights=self.weights[:, some],
             gap=self.gap[:, some],
             objective=self.objective[:, some],
             status=self.status[:, some],
-            decisions=decisions,
+            decisions=self.decisions[some],
             targets=self.targets[some],
         )
 
@@ -343,72 +355,67 @@ def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kern
     fits = []
     for fold, learnt in zip(question.folds, targets, strict=True):
         held_out = np.concatenate([fold.validation, fold.test])
-        some = Fit(question.models[0], fold.train, learnt, question.tasks, held_out, kernels, title=f"{fold.title}: ")
-        fits += [replace(some, learner=model) for model in question.models]
+        title = f"{fold.title}: "
+        fits += [
+            Fit(model, fold.train, learnt, question.tasks, held_out, kernels, title=title) for model in question.models
+        ]
     return fits
 
 
 def as_grid_fits(question: Question, answers: Answers) -> GridFits:
     """The answers to the rows of `grid_fits`, as arrays."""
-    n_points, n_folds = len(points(question.grid)), len(question.folds)
-    sizes = (n_points, n_folds, question.n_tasks)
-    result = GridFits(
-        np.full((*sizes, len(question.K)), np.nan),
-        np.full(sizes, np.nan),
-        np.full(sizes, np.nan),
-        np.zeros(sizes, dtype=np.int8),
-        {},
-        [found.data.fit.targets for found in answers.fits[::n_points]],
+    n_points = len(points(question.grid))
+    of_folds = [answers.fits[first : first + n_points] for first in range(0, len(answers.fits), n_points)]
+    told = per_task(answers.fits, len(question.K), question.n_tasks)
+    weights, gap, objective, status = (each.reshape(-1, n_points, *each.shape[1:]).swapaxes(0, 1) for each in told)
+    return GridFits(
+        weights,
+        gap,
+        objective,
+        status.astype(np.int8),
+        [[one.decision for one in some] for some in of_folds],
+        [some[0].data.fit.targets for some in of_folds],
         answers.tally.n_passes,
         answers.tally.rounds,
         answers.tally.phases,
         ", ".join(dict.fromkeys(found.solver or "own" for found in answers.fits)),
     )
-    places = [(g, f) for f in range(n_folds) for g in range(n_points)]
-    for place, found in zip(places, answers.fits, strict=True):
-        _put(result, place, found)
-    return result
 
 
-def decided(question: Question, found: GridFits) -> dict[tuple[int, int], Float]:
-    """What labels of the held-out rows are read from, of each (point, fold), by rules from rows of these folds."""
+def decided(question: Question, found: GridFits) -> list[Float]:
+    """What labels of the held-out rows of each fold are read from, by rules from rows of these folds.
+
+    As `GridFits.decisions`, (point, rows) or (point, rows, classes or tasks).
+    """
+    scores = [np.stack(some) for some in found.decisions]
     if question.targets.kind == "regression":
-        return found.decisions
-    models = question.models
-    of_folds = [
-        question.held_out(f, [found.decisions[g, f] for g in range(len(models))], targets)
-        for f, targets in enumerate(found.targets)
-    ]
-    decisions = type(models[0])._decided_held_out(models, list(zip(*of_folds, strict=True)), found.targets)
-    return {
-        (g, f): rows.reshape(found.decisions[g, f].shape)
-        for g, of_point in enumerate(decisions)
-        for f, rows in enumerate(of_point)
-    }
+        return scores
+    models, parts = question.models, zip(scores, found.targets, strict=True)
+    held_out = [question.held_out(f, *part) for f, part in enumerate(parts)]
+    decisions = type(models[0])._decided_held_out(models, held_out, found.targets)
+    return [rows.reshape(own.shape) for rows, own in zip(decisions, scores, strict=True)]
 
 
-def _put(result: GridFits, place: tuple[int, int], found: FitOutcome) -> None:
-    """Enter a fit."""
-    n_tasks, n_kernels = result.weights.shape[2:]
-    arrays: tuple[Array, ...] = (result.weights, result.gap, result.objective, result.status)
-    for array, values in zip(arrays, per_task(found, n_kernels, n_tasks), strict=True):
-        array[place] = values
-    result.decisions[place] = found.decision
-
-
-def per_task(found: FitOutcome, n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
-    """Weights (task, kernel), gap, objective and status (task,) of a fit.
+def per_task(found: Sequence[FitOutcome], n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
+    """Weights (fit, task, kernel), gap, objective and status (fit, task).
 
     Problems that are not tasks (classes, pairs) are one point together: they choose together.
     """
-    weights = np.array([_by_kernel(outcome.weights, n_kernels) for outcome in found.outcomes])
-    gap = np.array([outcome.gap for outcome in found.outcomes])
-    objective = np.array([outcome.objective for outcome in found.outcomes])
-    status = np.array([outcome.status.code for outcome in found.outcomes])
-    if len(gap) == n_tasks:
-        return weights, gap, objective, status
-    place = worst(found.outcomes)
-    return weights.mean(axis=0, keepdims=True), gap.max(keepdims=True), objective.sum(keepdims=True), status[[place]]
+    # All at once: a permutation test has tens of thousands.
+    outcomes = [outcome for one in found for outcome in one.outcomes]
+    weights = np.array([_by_kernel(outcome.weights, n_kernels) for outcome in outcomes])
+    gap = np.array([outcome.gap for outcome in outcomes])
+    objective = np.array([outcome.objective for outcome in outcomes])
+    status = np.array([outcome.status.code for outcome in outcomes])
+    counts = [len(one.outcomes) for one in found]
+    if counts == [n_tasks] * len(found):
+        gap, objective, status = (each.reshape(-1, n_tasks) for each in (gap, objective, status))
+        return weights.reshape(-1, n_tasks, n_kernels), gap, objective, status
+    first = np.cumsum([0, *counts[:-1]])
+    places = [start + worst(one.outcomes) for start, one in zip(first, found, strict=True)]
+    mean = np.add.reduceat(weights, first) / np.array(counts)[:, None]
+    gaps, sums = np.maximum.reduceat(gap, first), np.add.reduceat(objective, first)
+    return mean[:, None], gaps[:, None], sums[:, None], status[places][:, None]
 
 
 def _by_kernel(weights: Float, n_kernels: int) -> Float:

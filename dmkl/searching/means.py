@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from dmkl.errors import InputError
-from dmkl.searching.choice import Rule, choose
+from dmkl.searching import choice
+from dmkl.searching.choice import Rule, choose, choose_each, simplicity
 
 __all__ = ["best_index", "class_values", "grid_points", "mean_and_error", "of_task", "task_dim", "tasks_of"]
 
@@ -32,12 +32,9 @@ def of_task(scores: xr.Dataset, task: str | None) -> xr.Dataset:
 
 def grid_points(scores: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
     """What the rules of `dmkl.searching.choice` ask of the points: arrays over the parameters `names`, by argument."""
-    mean = scores["mean_score"]
-    points = {"mean": mean, "standard_error": scores["standard_error"]}
-    points |= {name: scores[name].broadcast_like(mean) for name in ("lam", "p") if name in names}
-    if "C" in names:  # the smaller, the more regularized
-        points["lam"] = 1.0 / scores["C"].broadcast_like(mean)
-    return {name: values.transpose(*names).values for name, values in points.items()}
+    mean, error = (scores[name].transpose(*names).values for name in ("mean_score", "standard_error"))
+    simple = simplicity({name: scores[name].values for name in names})
+    return {"mean": mean, "standard_error": error} | {k: np.broadcast_to(v, mean.shape) for k, v in simple.items()}
 
 
 def best_index(scores: xr.Dataset, names: Sequence[str], by: Sequence[str], rule: Rule) -> dict[str, xr.DataArray]:
@@ -53,18 +50,12 @@ def best_index(scores: xr.Dataset, names: Sequence[str], by: Sequence[str], rule
     InputError
         If no point can be chosen, naming for whom.
     """
-    scores = scores[["mean_score", "standard_error"]]  # a part of all variables takes long
-    sizes = tuple(scores.sizes[dim] for dim in by)
-    found = np.zeros((len(names), *sizes), dtype=np.int64)
-    for place in np.ndindex(sizes):
-        part = scores.isel(dict(zip(by, place, strict=True)))
-        try:
-            found[(slice(None), *place)] = choose(**grid_points(part, names), rule=rule)
-        except InputError as error:
-            if not by:
-                raise
-            msg = f"{', '.join(f'{dim} {str(part[dim].values)!r}' for dim in by)}: {error}"
-            raise InputError(msg) from error
+    mean, error = (scores[name].transpose(*names, *by).values for name in ("mean_score", "standard_error"))
+
+    def whose(place: tuple[int, ...]) -> str:
+        return ", ".join(f"{dim} {str(scores[dim].values[k])!r}" for dim, k in zip(by, place, strict=True))
+
+    found = choose_each(mean, error, {name: scores[name].values for name in names}, rule, whose)
     coords = {dim: scores[dim].values for dim in by}
     return {name: xr.DataArray(at, coords, by, name) for name, at in zip(names, found, strict=True)}
 
@@ -106,6 +97,7 @@ def mean_and_error(score: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
 
     The standard error of a single fold is NaN.
     """
-    n, mean = score.count("fold"), score.mean("fold")
-    squares = ((score - mean) ** 2).sum("fold")
-    return mean, (squares / (n * (n - 1)).where(n > 1)) ** 0.5  # of one fold xarray's std warns, in some versions
+    found: tuple[xr.DataArray, xr.DataArray] = xr.apply_ufunc(
+        choice.mean_and_error, score, input_core_dims=[["fold"]], output_core_dims=[[], []]
+    )
+    return found

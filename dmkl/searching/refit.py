@@ -54,7 +54,7 @@ def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fol
         at = {"fold": fold, **task}
         place = {name: int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in index}
         place |= {name: question.grid[name].index(value) for name, value in (own or {}).items()}
-        found: Array = grid.decisions[int(np.ravel_multi_index([place[name] for name in question.grid], sizes)), fold]
+        found: Array = grid.decisions[fold][np.ravel_multi_index([place[name] for name in question.grid], sizes)]
         return found
 
     if question.targets.kind == "multilabel":
@@ -68,8 +68,7 @@ def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fol
         scores = np.stack([column[:, k] for k, column in enumerate(columns)], axis=1)
     else:
         scores = scores_of()
-    (held_out,) = question.held_out(fold, [scores], grid.targets[fold])
-    return held_out.validation
+    return question.held_out(fold, scores, grid.targets[fold]).validation
 
 
 def chosen_fit(

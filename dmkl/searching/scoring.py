@@ -29,6 +29,7 @@ __all__ = [
     "average_precision_voc",
     "average_precision_voc07",
     "evaluate",
+    "evaluate_each",
     "matthews",
     "mean_class_accuracy",
 ]
@@ -125,27 +126,34 @@ def matthews(truth: Array, decision: Array, classes: Array) -> float:
 
 
 # The next two are scikit-learn's, counted here: a search measures every point on every fold, and for some hundred rows
-# the checks of a scorer take longer than solving the point.
+# the checks of a scorer take longer than solving the point. They take the decisions of several points at once too, with
+# a dimension of points in front, and return an array then.
 
 
-def accuracy(truth: Array, decision: Array, classes: Array) -> float:
+def accuracy(truth: Array, decision: Array, classes: Array) -> Any:
     """Share of the rows whose class is predicted."""
-    return float(np.mean(index_of(truth, classes) == _predicted(decision)))
+    return _of_one(np.mean(index_of(truth, classes) == _predicted(decision, classes), axis=-1))
 
 
-def mean_class_accuracy(truth: Array, decision: Array, classes: Array) -> float:
+def mean_class_accuracy(truth: Array, decision: Array, classes: Array) -> Any:
     """Mean over the classes that the truth has of the share of their rows that are predicted: Σ_k recall_k / c.
 
     Scikit-learn's balanced accuracy, and the average accuracy of JMLR Section 3.4.
     """
     index = index_of(truth, classes)
-    rows, right = np.bincount(index), np.bincount(index[index == _predicted(decision)], minlength=index.max() + 1)
-    return float(np.mean(right[rows > 0] / rows[rows > 0]))
+    rows = np.bincount(index, minlength=len(classes))
+    right = (index == _predicted(decision, classes)) @ np.eye(len(classes))[:, rows > 0][index]
+    return _of_one(np.mean(right / rows[rows > 0], axis=-1))
 
 
-def _predicted(decision: Array) -> Array:
+def _predicted(decision: Array, classes: Array) -> Array:
     """Numbers of the predicted classes."""
-    return (decision > 0).astype(np.int64) if decision.ndim == 1 else np.argmax(decision, axis=1)
+    return (decision > 0).astype(np.int64) if len(classes) == 2 else np.argmax(decision, axis=-1)
+
+
+def _of_one(values: Any) -> Any:
+    """A plain number of one decision; an array of several."""
+    return values if np.ndim(values) else float(values)
 
 
 OWN_METRICS: dict[str, Metric] = {
@@ -160,6 +168,8 @@ OWN_METRICS: dict[str, Metric] = {
 }
 OWN_METRICS |= {f"mean_{name}": metric for name, metric in OWN_METRICS.items() if name.startswith("average_precision")}
 """The measures of `as_metrics` that are not looked up in scikit-learn, by name."""
+_OF_SEVERAL = (accuracy, mean_class_accuracy)
+"""Measures that take the decisions of several points at once."""
 
 
 # --- scikit-learn's scorers ------------------------------------------------------------------------------------------
@@ -176,7 +186,7 @@ class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X[:, 0] if X.shape[1] == 1 else X
 
     def predict(self, X: Array) -> Array:
-        predicted: Array = self.classes_[_predicted(self.decision_function(X))]
+        predicted: Array = self.classes_[_predicted(self.decision_function(X), self.classes_)]
         return predicted
 
 
@@ -385,13 +395,41 @@ def evaluate(
     InputError
         If a label is none of the classes, or a scorer fails.
     """
-    truth, decision, classes = np.asarray(truth), np.asarray(decision), np.asarray(classes)
+    return evaluate_each(metrics, kind, classes, truth, np.asarray(decision)[None])[:, 0]
+
+
+def evaluate_each(
+    metrics: Mapping[str, Metric], kind: Kind, classes: npt.ArrayLike, truth: npt.ArrayLike, decisions: npt.ArrayLike
+) -> Float:
+    """Measure the decision scores of several points about the same rows, as `evaluate` does.
+
+    Parameters
+    ----------
+    metrics, kind, classes, truth
+        As there.
+    decisions
+        (points, rows), (points, rows, classes) or (points, rows, tasks or targets).
+
+    Returns
+    -------
+    ndarray
+        (metrics, points), or (metrics, points, tasks or targets).
+    """
+    truth, decisions, classes = np.asarray(truth), np.asarray(decisions), np.asarray(classes)
     as_number = {"multilabel": np.int64, "regression": np.float64}.get(kind)
-    if truth.ndim == 1:
+
+    def measured(metric: Metric, truth: Array, decisions: Array) -> Array:
         truth = truth if as_number is None else truth.astype(as_number)
-        return np.array([metric(truth, decision, classes) for metric in metrics.values()])
-    parts = []
-    for column, scores in zip(truth.T, decision.T, strict=True):
+        if metric in _OF_SEVERAL:
+            return np.asarray(metric(truth, decisions, classes))
+        return np.array([metric(truth, decision, classes) for decision in decisions])
+
+    if truth.ndim == 1:
+        return np.array([measured(metric, truth, decisions) for metric in metrics.values()])
+    found = np.full((len(metrics), len(decisions), truth.shape[1]), np.nan)
+    for t, column in enumerate(truth.T):
         known = is_known(column)
-        parts.append((column[known].astype(as_number), scores[known]))
-    return np.array([[metric(*p, classes) if len(p[0]) else np.nan for p in parts] for metric in metrics.values()])
+        if known.any():
+            for k, metric in enumerate(metrics.values()):
+                found[k, :, t] = measured(metric, column[known], decisions[:, known, t])
+    return found

@@ -18,7 +18,7 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators import fisher
 from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, Decider, NotCalibratedError
-from dmkl.estimators.held_out import HeldOut, cross_decided, joined, stacked
+from dmkl.estimators.held_out import HeldOut, cross_decided, joined, of_machines
 from dmkl.numerics.discriminant import directions, weigh
 from dmkl.numerics.fisher import encode_targets
 
@@ -320,6 +320,12 @@ def held_out_rows(rng, kind, n_folds, n_models, own=False):
     return found, priors
 
 
+def stacked(some):
+    """The same rows with the scores of several machines."""
+    by_class, units = (of_machines([getattr(one, name) for one in some]) for name in ("by_class", "units"))
+    return replace(some[0], scores=np.stack([one.scores for one in some]), by_class=by_class, units=units)
+
+
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("n_folds", [1, 3])
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
@@ -351,11 +357,12 @@ def test_points_of_all_parameters_are_decided_about_one_by_one(monkeypatch, toge
     held_out, _ = held_out_rows(np.random.default_rng(10), "multiclass", 3, len(models))
     labels = np.repeat([0, 1, 2], (50, 30, 20))
     targets = [encode_targets(labels[f:], len(labels) - f) for f in range(3)]
-    found = dmkl.MKFDA._decided_held_out(models, held_out, targets)
+    folds = [stacked(each) for each in zip(*held_out, strict=True)]
+    found = dmkl.MKFDA._decided_held_out(models, folds, targets)
     for k, model in enumerate(models):
-        (expected,) = dmkl.MKFDA._decided_held_out([model], held_out[k : k + 1], targets)
-        for ours, theirs in zip(found[k], expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10 * np.abs(theirs).max())
+        alone = [fold.machines(slice(k, k + 1)) for fold in folds]
+        for ours, theirs in zip(found, dmkl.MKFDA._decided_held_out([model], alone, targets), strict=True):
+            np.testing.assert_allclose(ours[k], theirs[0], rtol=1e-10, atol=1e-10 * np.abs(theirs).max())
 
 
 def test_two_classes_keep_their_order():

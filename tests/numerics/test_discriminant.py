@@ -60,6 +60,16 @@ def test_scores_that_sum_to_a_constant_are_as_good_as_all_but_one_of_them():
     np.testing.assert_allclose(softmax(others, axis=1), softmax(some, axis=1), atol=1e-6)
 
 
+@pytest.mark.parametrize(("sizes", "columns"), [((30, 7), 1), ((40, 25, 6), 4), ((12, 50, 8, 30, 9), 3)])
+def test_functions_do_not_depend_on_the_order_of_coordinates(sizes, columns):
+    scores, index = sample(sizes, columns)
+    of_all = whitened(scores, index, len(sizes), None)
+    ordered, other = Discriminant.of_whitened(of_all, np.bincount(index) / len(index)), Discriminant.unordered(of_all)
+    np.testing.assert_allclose(other.log_densities(scores), ordered.log_densities(scores), rtol=1e-10, atol=1e-10)
+    slopes, constants = other.functions()
+    np.testing.assert_allclose(scores @ slopes + constants, ordered.log_densities(scores), rtol=1e-10, atol=1e-10)
+
+
 def test_scores_in_other_units_mean_the_same():
     scores, index = sample((20, 30, 9), 3)
     factor = np.array([2.0, 0.1, 5.0])
@@ -152,10 +162,11 @@ def test_left_out_densities_are_those_of_scikit_learn_without_the_row(sizes, col
 def test_what_was_whitened_before_gives_the_same():
     scores, index = sample((20, 30, 9), 3)
     q, d = np.array([0.2, 0.5, 0.3]), np.linspace(1.0, 2.0, 59)
-    means, white = of_all = whitened(scores, index, 3, d)
-    inside = scores - means[index]
+    means, white, inside = of_all = whitened(scores, index, 3, d)
+    np.testing.assert_allclose(inside.T, scores - means[index], rtol=1e-12, atol=1e-12)
+    inside = inside.T
     np.testing.assert_allclose(white.T @ ((d[:, None] * inside).T @ inside / d.sum()) @ white, np.eye(3), atol=1e-6)
-    one, other = Discriminant.of_whitened(*of_all, q), Discriminant.of(scores, index, 3, q, d)
+    one, other = Discriminant.of_whitened(of_all, q), Discriminant.of(scores, index, 3, q, d)
     np.testing.assert_array_equal(one.log_densities(scores), other.log_densities(scores))
     left_out = left_out_densities(scores, index, 3, d)
     np.testing.assert_array_equal(left_out_densities(scores, index, 3, d, of_all), left_out)
@@ -203,7 +214,7 @@ def test_rules_learnt_together_are_those_learnt_one_by_one(sizes, columns, chang
         of_all = whitened(scores, index, n, d)
         left_out = left_out_densities(scores, index, n, d, of_all)
         own = np.concatenate([scores] * n, axis=-1)[..., :n] if n > 2 else directions(scores)
-        densities = Discriminant.of_whitened(*of_all, q).log_densities(scores)
+        densities = Discriminant.of_whitened(of_all, q).log_densities(scores)
         return densities, left_out, *weigh(left_out, own, index, d)
 
     together = learnt(scores, q, d)
@@ -246,6 +257,21 @@ def test_the_weights_have_the_least_log_loss(seed, a, b, weighted):
     reached = loss(*found, densities, scores, index, weights)
     assert reached <= best.fun + 1e-5
     np.testing.assert_allclose(weigh(3.0 * densities, scores / 5.0, index, 7.0 * weights)[0], found[0] / 3, atol=1e-4)
+
+
+@pytest.mark.parametrize("told", [0.0, 0.3, 3.0, 30.0])
+def test_the_slope_of_the_log_loss_vanishes_far_below_single_precision(told):
+    """Where it is free; where a weight is at its bound the loss grows with it."""
+    rng = np.random.default_rng(3)
+    index = rng.integers(0, 5, 400)
+    densities, scores = told * np.eye(5)[index] + rng.standard_normal((2, 400, 5))
+    a, b = weigh(densities, scores, index)
+    shares = np.bincount(index) / 400
+    truth = (400 * np.eye(5)[index] + shares) / 401
+    wrong = softmax(a * densities + b * scores + np.log(shares), axis=1) - truth
+    for weight, terms in ((a, densities), (b, scores)):
+        slope = (wrong * terms).sum() / 400
+        assert abs(slope) < 1e-8 if weight > 1e-5 else slope > 0
 
 
 def test_of_two_classes_it_is_logistic_regression():

@@ -137,9 +137,9 @@ def decided(learner, held_out_scores, folds, y, by=0.0):
         scores = scores + by * np.abs(scores).max() * rng.choice([-1.0, 1.0], scores.shape)
         targets.append(encode_targets(y[fold[0]], len(fold[0])))
         index = class_index(targets[-1].kind, targets[-1].classes, y[rows])
-        held_out.append(HeldOut(scores, index, rows, len(fold[1])))
-    (found,) = learner._decided_held_out([learner], [held_out], targets)
-    return [each[:, 0] if own.kind == "binary" else each for each, own in zip(found, targets, strict=True)]
+        held_out.append(HeldOut(scores[None], index, rows, len(fold[1])))
+    found = learner._decided_held_out([learner], held_out, targets)
+    return [each[0, :, 0] if own.kind == "binary" else each[0] for each, own in zip(found, targets, strict=True)]
 
 
 def check_measures(found, scores, fold, part, y, size=0.0):

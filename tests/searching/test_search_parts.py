@@ -33,7 +33,14 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.searching.folds import Fold, make_folds
 from dmkl.searching.grid import LAM_COSINE, LAM_TRACE, P_VALUES, as_grid, points, shape
-from dmkl.searching.scoring import OWN_METRICS, as_metrics, average_precision_voc, average_precision_voc07, evaluate
+from dmkl.searching.scoring import (
+    OWN_METRICS,
+    as_metrics,
+    average_precision_voc,
+    average_precision_voc07,
+    evaluate,
+    evaluate_each,
+)
 
 M = 48
 LABELS = {
@@ -579,6 +586,28 @@ def test_own_measures(kind, seed):
     assert expected["mean_class_accuracy"] == pytest.approx(skm.balanced_accuracy_score(truth, best))
     if kind == "binary":
         assert expected["matthews"] == pytest.approx(skm.matthews_corrcoef(truth, best))
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
+def test_several_points_are_measured_as_one_by_one(kind, missing):
+    """Also on rows that lack a class, or labels of a task."""
+    classes, truth, _ = problem(kind, 0)
+    decisions = np.stack([problem(kind, seed)[2] for seed in range(4)])
+    if missing and kind == "multilabel":
+        truth = truth.astype(float)
+        truth[:9, 1] = np.nan
+    elif missing:
+        decisions, truth = decisions[:, truth != classes[0]], truth[truth != classes[0]]
+    metrics = as_metrics(["accuracy", "mean_class_accuracy", "average_precision"], kind)
+    found = evaluate_each(metrics, kind, classes, truth, decisions)
+    for k, decision in enumerate(decisions):
+        np.testing.assert_array_equal(found[:, k], evaluate(metrics, kind, classes, truth, decision))
+        if kind != "multilabel":
+            best = classes[(decision > 0).astype(int) if kind == "binary" else np.argmax(decision, axis=1)]
+            assert found[0, k] == pytest.approx(skm.accuracy_score(truth, best), rel=1e-12)
+            of_classes = [np.mean(best[truth == c] == c) for c in np.unique(truth)]
+            assert found[1, k] == pytest.approx(np.mean(of_classes), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", [*OWN_METRICS, "f1", "roc_auc"])

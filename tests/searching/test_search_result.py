@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 import dmkl
 from dmkl.errors import FormatVersionError, InputError, StoreError, StoreExistsError
 from dmkl.searching import result as module
-from dmkl.searching.choice import choose, within_one_standard_error
+from dmkl.searching.choice import choose, choose_each, mean_and_error, within_one_standard_error
 from dmkl.searching.labeled import as_coordinate
 from dmkl.searching.result import SearchResult
 from dmkl.solvers.outcome import WORDS
@@ -202,6 +202,32 @@ def test_the_planted_point_is_chosen():
     assert result.grid == {"p": list(P), "lam": list(LAM)}
     chosen = result.scores.isel(result.best_index_)
     assert (chosen.p, chosen.lam) == (1.5, 1e-3)
+
+
+def test_each_chooses_for_itself():
+    """By the parameters that say which point is the simplest; who cannot choose is named."""
+    rng = np.random.default_rng(0)
+    mean, error = rng.integers(0, 3, (4, 3, 2, 5)) / 2.0, np.full((4, 3, 2, 5), 0.1)
+    grid = {"C": [1.0, 2.0, 4.0, 8.0], "p": [1.0, 2.0, np.inf], "steps": ["a", "b"]}
+    found = choose_each(mean, error, grid, "one_standard_error")
+    assert found.shape == (3, 5)
+    lam, p = 1.0 / np.array(grid["C"])[:, None, None], np.array(grid["p"])[:, None]
+    for t in range(5):
+        alone = choose(mean[..., t], error[..., t], "one_standard_error", lam=lam, p=p)
+        assert tuple(found[:, t]) == alone
+    mean[..., 3] = np.nan
+    with pytest.raises(InputError, match=r"the fourth: no point of the grid can be chosen"):
+        choose_each(mean, error, grid, whose=lambda place: ["", "", "", "the fourth"][place[0]])
+
+
+def test_folds_without_a_score_do_not_count():
+    score = np.random.default_rng(0).standard_normal((4, 5))
+    score[0, 2], score[1, :4], score[2] = np.nan, np.nan, np.nan
+    mean, error = mean_and_error(score)
+    np.testing.assert_allclose(mean[[0, 1, 3]], np.nanmean(score[[0, 1, 3]], axis=1), rtol=1e-12)
+    expected = np.nanstd(score[[0, 3]], axis=1, ddof=1) / np.sqrt([4, 5])
+    np.testing.assert_allclose(error[[0, 3]], expected, rtol=1e-12)
+    assert np.isnan([mean[2], *error[1:3]]).all()
 
 
 def test_mean_and_standard_error():

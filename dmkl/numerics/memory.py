@@ -1,0 +1,21 @@
+"""What becomes of memory that arrays leave."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["keep_freed"]
+
+_LARGEST = 2**25 - 2**13
+"""Bytes of the largest block that the C library learns from, less what it adds."""
+
+
+def keep_freed() -> None:
+    """Have the C library keep the memory that arrays of some megabytes leave, for those that follow.
+
+    Pages that go back to the system come again one fault at a time, filled with zeros: in loops over such arrays that
+    may take as long as what is computed in them. Of the largest mapped block that was freed, up to 32 MiB, glibc learns
+    which blocks to map, and twice as much is what it keeps (mallopt(3), M_MMAP_THRESHOLD). So one is freed here, of
+    which nothing was ever touched. Elsewhere this does nothing.
+    """
+    np.empty(_LARGEST, dtype=np.uint8)
