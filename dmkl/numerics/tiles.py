@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from dmkl.arrays import Array, Float
 
-__all__ = ["Tiles"]
+__all__ = ["SUMS", "TRACES", "Tiles"]
 
-_ROWS = 64
-_TOGETHER = 32
-"""Sums that are made together: a product of matrices that reads a tile once for all of them."""
+_ROWS = 32
+SUMS, TRACES = 48, 64
+"""Sums, and outer products, that are made together: a product of matrices that reads a tile once for all of them. More
+do not stay in the cache, least of all where two threads share one."""
 
 
 class Tiles:
@@ -36,7 +37,7 @@ class Tiles:
         self._kernels = kernels
         self.n, self._rows, self.m = kernels.shape
         self.dtype = np.dtype(dtype)
-        self._work = np.empty(min(_ROWS, self._rows) * self.m * _TOGETHER, dtype=self.dtype)
+        self._work = np.empty(min(_ROWS, self._rows) * self.m * TRACES, dtype=self.dtype)
 
     @cached_property
     def _wedges(self) -> list[Array]:
@@ -53,7 +54,7 @@ class Tiles:
     def products(self, weights: Float, x: Array) -> Array:
         """(Σ_j w_j K_j) X of each, (t, c, m), for weights (t, n) and X (t, c, m), whose rows are vectors."""
         found = np.zeros(x.shape, dtype=self.dtype)
-        for mine, y, w in self._parts(x, found, weights):
+        for mine, y, w in self._parts(x, found, weights, SUMS):
             for (i, j), wedge in zip(_spans(0, self.m), self._wedges, strict=True):
                 sums = self._sums(w, wedge, j - i)
                 y[:, :, i:j] += np.matmul(mine[:, :, i:], sums.transpose(0, 2, 1))
@@ -64,7 +65,7 @@ class Tiles:
     def held_out(self, weights: Float, x: Array) -> Array:
         """The same with the rows beside the symmetric matrices, (t, c, rows)."""
         found = np.empty((*x.shape[:2], self._rows - self.m), dtype=self.dtype)
-        for mine, y, w in self._parts(x, found, weights):
+        for mine, y, w in self._parts(x, found, weights, SUMS):
             for (i, j), tile in zip(_spans(self.m, self._rows), self._held_out, strict=True):
                 sums = self._sums(w, tile, j - i)
                 np.matmul(mine, sums.transpose(0, 2, 1), out=y[:, :, i - self.m : j - self.m])
@@ -73,7 +74,7 @@ class Tiles:
     def traces(self, x: Array) -> Float:
         """Σ_c x_cᵀK_j x_c of each, (t, n), for X (t, c, m)."""
         found = np.zeros((len(x), self.n))
-        for mine, q, _ in self._parts(x, found, found):
+        for mine, q, _ in self._parts(x, found, found, TRACES):
             for (i, j), wedge in zip(_spans(0, self.m), self._wedges, strict=True):
                 outer = self._room(len(mine), wedge.shape[1])
                 each = outer.reshape(len(mine), j - i, -1)
@@ -82,10 +83,10 @@ class Tiles:
                 q += outer @ wedge.T
         return 2.0 * found
 
-    def _parts(self, x: Array, found: Array, weights: Float) -> Iterator[tuple[Array, Array, Array]]:
+    def _parts(self, x: Array, found: Array, weights: Float, size: int) -> Iterator[tuple[Array, Array, Array]]:
         """Some of the X, in the precision of the tiles, with where the results go, and their weights."""
-        for i in range(0, len(x), _TOGETHER):
-            some = slice(i, i + _TOGETHER)
+        for i in range(0, len(x), size):
+            some = slice(i, i + size)
             yield x[some].astype(self.dtype, copy=False), found[some], weights[some].astype(self.dtype)
 
     def _sums(self, weights: Array, tile: Array, rows: int) -> Array:

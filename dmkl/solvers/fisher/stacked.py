@@ -20,6 +20,7 @@ import numpy as np
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.numerics.memory import keep_freed
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import check_shared, machine
@@ -46,7 +47,7 @@ _MATRICES = 1.5
 """Matrices (m, m) that a task holds of each target that it solves by a factor of its own, together with others."""
 _VECTORS = 16
 """Matrices (m, c) that it holds of every target."""
-_FINE = 0.5
+_FINE = 0.7
 """Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""
 
 
@@ -160,6 +161,8 @@ def _solve_some(
     workspace = context.workspace
     files = {number: None if workspace.temporary else workspace.path / f"outcome-{number}.npz" for number, _ in chunks}
     missing = [(number, chunk) for number, chunk in chunks if (file := files[number]) is None or not file.exists()]
+    # What takes longest comes first, so that slots end together.
+    missing.sort(key=lambda one: -len(one[1].targets) * len(one[1].points))
     with tempfile.TemporaryDirectory(prefix="dmkl-kernels-") as folder:
         stacks = _read([chunk.training for _, chunk in missing], Path(folder), context)
         threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
@@ -222,6 +225,7 @@ def _solve_chunk(
 ) -> dict[str, Array]:
     """Solve some targets at all points; as arrays over (target, point), which are kept in a file where one is named."""
     tol, steps, threads, duals = how
+    keep_freed()
     stack: Float = np.stack([np.load(files[k]) for k in (range(len(files)) if kernels is None else kernels)])
     with pinned_blas(threads):
         solved = solve_grid(

@@ -20,14 +20,15 @@ of the order m³ is computed for it. What is proven:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.cholesky import Cholesky
-from dmkl.numerics.tiles import Tiles
+from dmkl.numerics.tiles import SUMS, TRACES, Tiles
 from dmkl.solvers.fisher.kernels_in_memory import KernelStack, Solved
 from dmkl.solvers.semidefinite import check_forms
 
@@ -37,7 +38,7 @@ _STEPS = 20
 """Most steps of conjugate gradients for weights that are tried; targets that need more are too far from all centers."""
 _INEXACT = 0.5
 """Share of the tolerance that α may leave open."""
-_SECOND_ORDER = 4.0
+_FIRST_ORDER, _SECOND_ORDER = 5.0, 4.0
 """Of `sensitivity`: with more, slopes err so often too much that weightings are tried again."""
 _APART, _PER_CENTER = 0.2, 20
 """How far from its center a target may be, by the part of S that differs, and how many targets a center has at least:
@@ -52,6 +53,8 @@ _HIGHEST, _RATIO = 0.9, 1.5
 """The largest bound that is tried, and the ratio of those that are tried one after the other."""
 _FARTHEST = 4.0
 """Most that targets are taken to be farther from their centers than at the last norm, and have differed as much."""
+_FORETOLD = 2.0
+"""What is foretold by the slopes of the last norm may be as many times as much."""
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -130,6 +133,32 @@ class Whitened:
         return np.asarray(rows @ rows.T)
 
 
+class _Task(NamedTuple):
+    """Some targets whose x is asked for.
+
+    Parameters
+    ----------
+    at
+        Their numbers, (t,).
+    change
+        β − β̄, (t, n).
+    half, length, shrink
+        1/2μ, 2/(μ + ν) and ((ν − μ)/(ν + μ))², (t,).
+    need
+        How far S may be above the least over α, (t,).
+    excess
+        How far it is at most, (t,); ∞ of those that are not solved, NaN of those that are where they began.
+    """
+
+    at: Index
+    change: Float
+    half: Float
+    length: Float
+    shrink: Float
+    need: Float
+    excess: Float
+
+
 class NearCenters:
     """Targets at a norm, by the factors of centers amid their weights.
 
@@ -153,7 +182,9 @@ class NearCenters:
         self._systems = [of.system(beta) for beta in self._centers]
         self._factors = [] if self._plain else [Cholesky.of(system.T.copy(order="F")) for system in self._systems]
         self._guess = _HIGHEST
-        self._least = [self._lowest(beta, None) for beta in self._centers]
+        self._least = [
+            self._lowest(beta, system, None) for beta, system in zip(self._centers, self._systems, strict=True)
+        ]
         self._low: dict[int, list[tuple[Float, float]]] = {}
         self._begun = np.zeros(len(of.x), dtype=bool)
         self._middle = np.zeros_like(of.x)
@@ -169,11 +200,15 @@ class NearCenters:
     def evaluate(self, betas: Float, which: Sequence[int]) -> list[Solved]:
         """Slopes and what they prove, of some targets at weights (t, n), with x for these weights."""
         of, at = self._of, np.asarray(which)
-        excess = self._settle(betas, at)
-        x, h = of.x[at], of.h[at]
-        slopes = of.slopes[at] = 0.5 * of.tiles.traces(x)
-        squares = _dots(x, x).sum(axis=1)
-        linear = 0.5 * squares - _dots(x, h).sum(axis=1) - slopes @ of.beta
+        task = self._settle(betas, at)
+        slopes, squares, inner = np.empty(betas.shape), np.empty(len(at)), np.empty(len(at))
+        for on in _parts(np.arange(len(at)), TRACES):
+            x, h = of.x[at[on]], of.h[at[on]]
+            slopes[on] = 0.5 * of.tiles.traces(x)
+            squares[on], inner[on] = _dots(x, x).sum(axis=1), _dots(x, h).sum(axis=1)
+        # Not settled yet are those whose change is so small that no residual is needed.
+        excess = np.where(np.isnan(task.excess), self._of_change(task, betas, slopes), task.excess)
+        of.slopes[at], linear = slopes, 0.5 * squares - inner - slopes @ of.beta
         of.sizes[at] = np.abs(linear + np.sum(betas * slopes, axis=1))
         # ‖α‖²/4λ, for which large terms cancel.
         norms = np.maximum(0.5 * squares - slopes @ of.beta, 0.0) / of.lam
@@ -192,47 +227,79 @@ class NearCenters:
         """C of a target at weights that it is solved for, (n, n)."""
         return self._of.curvature(beta, t)
 
-    def _settle(self, betas: Float, at: Index) -> Float:
-        """Solve for x at weights of some targets, from what there is; a bound of S(α, β) − min_α S of each."""
+    def _settle(self, betas: Float, at: Index) -> _Task:
+        """Solve for x at weights of some targets, from what there is, with a bound of S(α, β) − min_α S of each."""
         of = self._of
-        change, (least, most) = betas - of.beta, self.bounds(betas, at)
+        least, most = self.bounds(betas, at)
         half = np.divide(0.5, least, out=np.full(len(at), np.inf), where=least > 0)
-        length, shrink = 2.0 / (most + least), ((most - least) / (most + least)) ** 2
         need = _INEXACT * self._tol * sensitivity(self.p, self._tol) * np.sum(betas * of.slopes[at], axis=1)
-        excess = np.full(len(at), np.inf)
-        self._begin(at, betas)
-        x, on = of.x[at], np.arange(len(at))
-        r = of.h[at] - x
-        if change.any():
-            r -= of.tiles.products(change, x)
-        z = self._solved(r, at)
-        d, along = z.copy(), _dots(r, z)
-        for _ in range(_STEPS):
-            bound = half[on] * along.sum(axis=1)
-            fine, by_step = bound <= need[on], bound * shrink[on] <= need[on]
-            for i in np.flatnonzero(fine | by_step).tolist():
-                k = on[i]
-                excess[k] = bound[i] if fine[i] else bound[i] * shrink[k]
-                if not fine[i]:
-                    x[k] += of.dtype.type(length[k]) * z[i]
-                of.x[at[k]] = x[k]
-            on, r, d, along = (some[~(fine | by_step)] for some in (on, r, d, along))
-            if not len(on):
-                break
-            q = d + of.tiles.products(change[on], d)
-            far = (along / np.maximum(_dots(d, q), _TINY)).astype(of.dtype)[:, :, None]
-            x[on] += far * d
-            r -= far * q
-            z, last = self._solved(r, at[on]), along
+        shrink = ((most - least) / (most + least)) ** 2
+        task = _Task(at, betas - of.beta, half, 2.0 / (most + least), shrink, need, np.full(len(at), np.inf))
+        near = ~self._begun[at] & (_FORETOLD * self._of_change(task, betas, of.slopes[at]) <= need)
+        task.excess[near] = np.nan
+        # The vectors of a few targets, of one center if can be, stay in the cache.
+        order = np.argsort(self._label[at], kind="stable")
+        for on in _parts(order[near[order]], SUMS):
+            self._begin(at[on], None)
+        left = [(order[:0], of.x[:0], of.x[:0], np.empty((0, of.x.shape[1])))]
+        for on in _parts(order[~near[order]], SUMS):
+            self._begin(at[on], betas[on])
+            x = of.x[at[on]]
+            r = of.h[at[on]] - x
+            if task.change[on].any():
+                r -= of.tiles.products(task.change[on], x)
+            z = self._solved(r, at[on])
             along = _dots(r, z)
+            going = ~self._taken(task, on, x, z, along)
+            left.append((on[going], r[going], z[going], along[going]))
+        on, r, z, along = (np.concatenate(some) for some in zip(*left, strict=True))
+        for part in _parts(np.arange(len(on)), SUMS):
+            self._by_gradients(task, on[part], r[part], z[part], along[part])
+        self.lost |= set(at[np.isinf(task.excess)].tolist())
+        return task
+
+    def _of_change(self, task: _Task, betas: Float, slopes: Float) -> Float:
+        """What the solution at its center leaves of a target at most, (t,), by its slopes there.
+
+        Of the residual r = −Σ_j δ_jÃ_jx for weights that are δ off, and W̄ ⪰ Σ_j β̄_jÃ_j, the joint convexity of the
+        matrix-fractional function tells ½ rᵀW̄⁻¹r ≤ ½ Σ_j δ_j² xᵀÃ_jx/β̄_j = Σ_j δ_j²q_j/β̄_j.
+        """
+        center = self._centers[self._label[task.at]]
+        return np.asarray(2.0 * task.half * np.sum((betas - center) ** 2 * slopes / center, axis=1))
+
+    def _taken(self, task: _Task, on: Index, x: Array, z: Array, along: Float) -> npt.NDArray[np.bool_]:
+        """Mark the targets that x is good enough for, or will be with one more step, and keep it of these."""
+        bound = task.half[on] * along.sum(axis=1)
+        fine, by_step = bound <= task.need[on], bound * task.shrink[on] <= task.need[on]
+        for i in np.flatnonzero(fine | by_step).tolist():
+            k = on[i]
+            task.excess[k] = bound[i] if fine[i] else bound[i] * task.shrink[k]
+            self._of.x[task.at[k]] = x[i] if fine[i] else x[i] + z.dtype.type(task.length[k]) * z[i]
+        return np.asarray(fine | by_step)
+
+    def _by_gradients(self, task: _Task, on: Index, r: Array, z: Array, along: Float) -> None:
+        """Conjugate gradients for some targets of a task, from residuals r and z = W̄⁻¹r, (t, c, m), on."""
+        of = self._of
+        x, d = of.x[task.at[on]], z.copy()
+        for _ in range(_STEPS):
+            q = d + of.tiles.products(task.change[on], d)
+            far = (along / np.maximum(_dots(d, q), _TINY)).astype(of.dtype)[:, :, None]
+            x += far * d
+            r -= far * q
+            z, last = self._solved(r, task.at[on]), along
+            along = _dots(r, z)
+            going = ~self._taken(task, on, x, z, along)
+            if not going.any():
+                return
             d *= (along / np.maximum(last, _TINY)).astype(of.dtype)[:, :, None]
             d += z
-        self.lost |= set(at[np.isinf(excess)].tolist())
-        return excess
+            if not going.all():
+                on, x, r, d, along = (some[going] for some in (on, x, r, d, along))
 
-    def _begin(self, at: Index, betas: Float) -> None:
+    def _begin(self, at: Index, betas: Float | None) -> None:
         """Targets that are met first begin as far from the solution of their center as they were at the last norm.
 
+        Without weights they begin there.
         What weights that are a little off make of x is linear in them, and the differences of two norms are much alike.
         """
         first = np.flatnonzero(~self._begun[at])
@@ -241,7 +308,7 @@ class NearCenters:
         of, which = self._of, at[first]
         x = self._solved(of.h[which], which)
         self._middle[which] = x
-        if of.apart is not None:
+        if of.apart is not None and betas is not None:
             betas_apart, x_apart = of.apart
             root = np.sqrt(of.slopes[which])
             now, last = (betas[first] - self._centers[self._label[which]]) * root, betas_apart[which] * root
@@ -288,13 +355,13 @@ class NearCenters:
             if not len(rest):
                 break
             low = np.quantile(rest, _BELOW, axis=0, method="lower")
-            known.append((low, self._lowest(low, center)))
+            known.append((low, self._lowest(low, self._of.system(low), center)))
             least = np.maximum(least, known[-1][1] * _share_above(betas, low))
         return least
 
-    def _lowest(self, beta: Float, center: int | None) -> float:
-        """A μ with μW̄ ⪯ W at some weights, for W̄ of a center, or with μI ⪯ W where None; 0 where none is of use."""
-        of, system = self._of, self._of.system(beta)
+    def _lowest(self, beta: Float, system: Array, center: int | None) -> float:
+        """A μ with μW̄ ⪯ W at weights, for W̄ of a center, or with μI ⪯ W where None; 0 where none is of use."""
+        of = self._of
         reference = np.eye(len(system), dtype=of.dtype) if center is None else self._systems[center]
         known = float(min(1.0, (beta / of.beta).min())) if center is None else 0.0
         rounding = len(system) * float(np.finfo(of.dtype).eps * system.diagonal().max())
@@ -310,6 +377,11 @@ class NearCenters:
             self._guess = bound
             return max(bound - rounding, known)
         return known
+
+
+def _parts(numbers: Index, size: int) -> Iterator[Index]:
+    """So many numbers at a time."""
+    return (numbers[i : i + size] for i in range(0, len(numbers), size))
 
 
 def centers(betas: Float, slopes: Float, sizes: Float) -> tuple[Index, Float]:
@@ -348,7 +420,7 @@ def sensitivity(p: float, tol: float) -> float:
     Slopes err by the root of what is left of S, and F by them: to first order for p = 1, where it is the largest slope,
     and to second order divided by p − 1 otherwise. What is proven in the end is F of the slopes as they are.
     """
-    return min(1.0, max(_SECOND_ORDER * (p - 1.0), tol))
+    return min(1.0, max(_SECOND_ORDER * (p - 1.0), _FIRST_ORDER * tol))
 
 
 def spread(change: Float, beta: Float, norms: Float) -> Float:
