@@ -23,59 +23,64 @@ do not stay in the cache, least of all where two threads share one."""
 
 
 class Tiles:
-    """Symmetric matrices (n, m, m), and rows of others beside them, in tiles of a precision.
+    """Symmetric matrices, and others of as many columns beside them, in tiles of a precision.
 
     Parameters
     ----------
-    kernels
-        (n, rows, m), the symmetric ones first.
+    square
+        The symmetric ones, (n, m, m).
+    beside
+        The others, (n, rows, m).
     dtype
         Precision of the tiles, and of what is computed with them; sums of tiles are in double precision.
     """
 
-    def __init__(self, kernels: Float, dtype: npt.DTypeLike) -> None:
-        self._kernels = kernels
-        self.n, self._rows, self.m = kernels.shape
+    def __init__(self, square: Array, beside: Array, dtype: npt.DTypeLike) -> None:
+        self._square, self._beside = square, beside
+        self.n, self.m, _ = square.shape
         self.dtype = np.dtype(dtype)
-        self._work = np.empty(min(_ROWS, self._rows) * self.m * TRACES, dtype=self.dtype)
+        rows = min(_ROWS, max(self.m, beside.shape[1]))
+        # Taken once: memory that is new for every tile costs as much as what is computed in it.
+        self._work = np.empty(rows * self.m * TRACES, dtype=self.dtype)
+        self._more = np.empty(0, dtype=self.dtype)
 
     @cached_property
     def _wedges(self) -> list[Array]:
         """Of the symmetric ones a few rows each, from the diagonal on."""
-        return [self._tile(self._kernels[:, i:j, i:]) for i, j in _spans(0, self.m)]
+        return [self._tile(self._square[:, i:j, i:]) for i, j in _spans(self.m)]
 
     @cached_property
-    def _held_out(self) -> list[Array]:
-        return [self._tile(self._kernels[:, i:j]) for i, j in _spans(self.m, self._rows)]
+    def _others(self) -> list[Array]:
+        return [self._tile(self._beside[:, i:j]) for i, j in _spans(self._beside.shape[1])]
 
-    def _tile(self, rows: Float) -> Array:
+    def _tile(self, rows: Array) -> Array:
         return np.ascontiguousarray(rows, dtype=self.dtype).reshape(self.n, -1)
 
     def products(self, weights: Float, x: Array) -> Array:
         """(Σ_j w_j K_j) X of each, (t, c, m), for weights (t, n) and X (t, c, m), whose rows are vectors."""
         found = np.zeros(x.shape, dtype=self.dtype)
         for mine, y, w in self._parts(x, found, weights, SUMS):
-            for (i, j), wedge in zip(_spans(0, self.m), self._wedges, strict=True):
+            for (i, j), wedge in zip(_spans(self.m), self._wedges, strict=True):
                 sums = self._sums(w, wedge, j - i)
-                y[:, :, i:j] += np.matmul(mine[:, :, i:], sums.transpose(0, 2, 1))
+                y[:, :, i:j] += self._multiplied(mine[:, :, i:], sums.transpose(0, 2, 1))
                 if j < self.m:
-                    y[:, :, j:] += np.matmul(mine[:, :, i:j], sums[:, :, j - i :])
+                    y[:, :, j:] += self._multiplied(mine[:, :, i:j], sums[:, :, j - i :])
         return found
 
     def held_out(self, weights: Float, x: Array) -> Array:
-        """The same with the rows beside the symmetric matrices, (t, c, rows)."""
-        found = np.empty((*x.shape[:2], self._rows - self.m), dtype=self.dtype)
+        """The same with the matrices beside the symmetric ones, (t, c, rows)."""
+        found = np.empty((*x.shape[:2], self._beside.shape[1]), dtype=self.dtype)
         for mine, y, w in self._parts(x, found, weights, SUMS):
-            for (i, j), tile in zip(_spans(self.m, self._rows), self._held_out, strict=True):
+            for (i, j), tile in zip(_spans(self._beside.shape[1]), self._others, strict=True):
                 sums = self._sums(w, tile, j - i)
-                np.matmul(mine, sums.transpose(0, 2, 1), out=y[:, :, i - self.m : j - self.m])
+                np.matmul(mine, sums.transpose(0, 2, 1), out=y[:, :, i:j])
         return found
 
     def traces(self, x: Array) -> Float:
         """Σ_c x_cᵀK_j x_c of each, (t, n), for X (t, c, m)."""
         found = np.zeros((len(x), self.n))
         for mine, q, _ in self._parts(x, found, found, TRACES):
-            for (i, j), wedge in zip(_spans(0, self.m), self._wedges, strict=True):
+            for (i, j), wedge in zip(_spans(self.m), self._wedges, strict=True):
                 outer = self._room(len(mine), wedge.shape[1])
                 each = outer.reshape(len(mine), j - i, -1)
                 np.matmul(mine[:, :, i:j].transpose(0, 2, 1), mine[:, :, i:], out=each)
@@ -95,9 +100,16 @@ class Tiles:
         np.matmul(weights, tile, out=sums)
         return sums.reshape(len(weights), rows, -1)
 
+    def _multiplied(self, a: Array, b: Array) -> Array:
+        """Products of stacked matrices, in memory that the next call takes again."""
+        shape = (*a.shape[:2], b.shape[2])
+        if self._more.size < np.prod(shape):
+            self._more = np.empty(int(np.prod(shape)), dtype=self.dtype)
+        return np.matmul(a, b, out=self._more[: int(np.prod(shape))].reshape(shape))
+
     def _room(self, t: int, width: int) -> Array:
         return self._work[: t * width].reshape(t, width)
 
 
-def _spans(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    return ((i, min(i + _ROWS, stop)) for i in range(start, stop, _ROWS))
+def _spans(size: int) -> Iterator[tuple[int, int]]:
+    return ((i, min(i + _ROWS, size)) for i in range(0, size, _ROWS))

@@ -47,7 +47,7 @@ _MATRICES = 1.5
 """Matrices (m, m) that a task holds of each target that it solves by a factor of its own, together with others."""
 _VECTORS = 16
 """Matrices (m, c) that it holds of every target."""
-_FINE = 0.7
+_FINE = 0.5
 """Share of the tolerance to which points are solved, so that weights depend on the problem and not on the way there."""
 
 

@@ -78,8 +78,8 @@ class Whitened:
     def __init__(self, stack: KernelStack, targets: Float, lam: float, beta: Float, dtype: npt.DTypeLike) -> None:
         self.stack, self.targets, self.lam, self.beta, self.dtype = stack, targets, lam, beta, np.dtype(dtype)
         self._factor = stack.factor(beta, lam)
-        self._white = self._whitened()
-        self.tiles = Tiles(self._white, self.dtype)
+        self._square, held_out = self._whitened()
+        self.tiles = Tiles(self._square, held_out, self.dtype)
         self.h = _by_columns(self._factor.half_solve, targets.copy()).astype(self.dtype)
         """L⁻¹H of each, (t, c, m)."""
         self.x = self.h.copy()
@@ -91,14 +91,15 @@ class Whitened:
         self.apart: tuple[Float, Array] | None = None
         """By how much weights, (t, n), and x, (t, c, m), differed at the last norm from those of the centers."""
 
-    def _whitened(self) -> Array:
-        """Ã_j, and K_jL⁻ᵀ of the held-out rows below, (n, rows, m)."""
-        m, found = self.stack.m, np.empty(self.stack.kernels.shape, dtype=self.dtype)
-        for kernel, white in zip(self.stack.kernels, found, strict=True):
-            np.multiply(self._factor.congruent(kernel[:m].T).T, 0.5 / self.lam, out=white[:m], casting="same_kind")
-            if len(kernel) > m:
-                white[m:] = self._factor.half_solve(np.array(kernel[m:].T, order="F")).T
-        return found
+    def _whitened(self) -> tuple[Array, Array]:
+        """Ã_j, (n, m, m), and K_jL⁻ᵀ of the held-out rows, (n, rows, m)."""
+        n, rows, m = self.stack.kernels.shape
+        square, held_out = np.empty((n, m, m), dtype=self.dtype), np.empty((n, rows - m, m), dtype=self.dtype)
+        for kernel, white, other in zip(self.stack.kernels, square, held_out, strict=True):
+            np.multiply(self._factor.congruent(kernel[:m].T).T, 0.5 / self.lam, out=white, casting="same_kind")
+            if len(other):
+                other[:] = self._factor.half_solve(np.array(kernel[m:].T, order="F")).T
+        return square, held_out
 
     def doubled(self) -> Whitened:
         """The same in double precision, from the solutions at the weights of the coordinates on."""
@@ -108,9 +109,8 @@ class Whitened:
 
     def system(self, beta: Float) -> Array:
         """W at weights (n,), (m, m)."""
-        m = self.stack.m
-        system = np.tensordot((beta - self.beta).astype(self.dtype), self._white[:, :m], 1)
-        system[np.diag_indices(m)] += 1.0
+        system = np.tensordot((beta - self.beta).astype(self.dtype), self._square, 1)
+        system[np.diag_indices(len(system))] += 1.0
         return np.asarray(system)
 
     def scores(self, betas: Float, which: Sequence[int]) -> Array:
@@ -128,7 +128,7 @@ class Whitened:
     def curvature(self, beta: Float, t: int) -> Float:
         """C_ij = xᵀÃ_iW⁻¹Ã_jx of a target that is solved at weights β, (n, n): minus the derivative of the slopes."""
         n, m = self.stack.n, self.stack.m
-        products = np.matmul(self.x[t], self._white[:, :m]).reshape(-1, m)
+        products = np.matmul(self.x[t], self._square).reshape(-1, m)
         rows = Cholesky.of(self.system(beta).T).half_solve(products.T).T.reshape(n, -1).astype(np.float64)
         return np.asarray(rows @ rows.T)
 
@@ -252,7 +252,8 @@ class NearCenters:
             along = _dots(r, z)
             going = ~self._taken(task, on, x, z, along)
             left.append((on[going], r[going], z[going], along[going]))
-        on, r, z, along = (np.concatenate(some) for some in zip(*left, strict=True))
+        on = np.concatenate([some[0] for some in left])
+        r, z, along = (np.concatenate([some[k] for some in left]) for k in (1, 2, 3))
         for part in _parts(np.arange(len(on)), SUMS):
             self._by_gradients(task, on[part], r[part], z[part], along[part])
         self.lost |= set(at[np.isinf(task.excess)].tolist())
@@ -294,7 +295,8 @@ class NearCenters:
             d *= (along / np.maximum(last, _TINY)).astype(of.dtype)[:, :, None]
             d += z
             if not going.all():
-                on, x, r, d, along = (some[going] for some in (on, x, r, d, along))
+                on, along = on[going], along[going]
+                x, r, d = (some[going] for some in (x, r, d))
 
     def _begin(self, at: Index, betas: Float | None) -> None:
         """Targets that are met first begin as far from the solution of their center as they were at the last norm.
