@@ -161,8 +161,6 @@ def _solve_some(
     workspace = context.workspace
     files = {number: None if workspace.temporary else workspace.path / f"outcome-{number}.npz" for number, _ in chunks}
     missing = [(number, chunk) for number, chunk in chunks if (file := files[number]) is None or not file.exists()]
-    # What takes longest comes first, so that slots end together.
-    missing.sort(key=lambda one: -len(one[1].targets) * len(one[1].points))
     with tempfile.TemporaryDirectory(prefix="dmkl-kernels-") as folder:
         stacks = _read([chunk.training for _, chunk in missing], Path(folder), context)
         threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
