@@ -16,6 +16,7 @@ def keep_freed() -> None:
     Pages that go back to the system come again one fault at a time, filled with zeros: in loops over such arrays that
     may take as long as what is computed in them. Of the largest mapped block that was freed, up to 32 MiB, glibc learns
     which blocks to map, and twice as much is what it keeps (mallopt(3), M_MMAP_THRESHOLD). So one is freed here, of
-    which nothing was ever touched. Elsewhere this does nothing.
+    which nothing was ever touched. Elsewhere, and where MALLOC_TRIM_THRESHOLD_ or its kin are set, as Dask does for its
+    worker processes, this does nothing.
     """
     np.empty(_LARGEST, dtype=np.uint8)
