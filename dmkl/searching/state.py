@@ -47,12 +47,14 @@ class SearchState:
 
 
 def read_state(folder: Path) -> SearchState:
-    """The state that a folder holds; what is no state, or damaged, counts as none."""
+    """The state that a folder holds; what is no state, or damaged, or goes while it is read, counts as none."""
     found = []
-    for file in _state_files(folder):
-        with suppress(OSError, StoreError):
-            found.append(read_state_file(file)["state"])
-    return SearchState(tuple(found), sum(1 for _ in folder.rglob("outcome-*.npz")))
+    with suppress(FileNotFoundError):
+        for file in _state_files(folder):
+            with suppress(OSError, StoreError):
+                found.append(read_state_file(file)["state"])
+        return SearchState(tuple(found), sum(1 for _ in folder.rglob("outcome-*.npz")))
+    return SearchState((), 0)
 
 
 def _state_files(folder: Path) -> list[Path]:

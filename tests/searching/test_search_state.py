@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -68,3 +69,14 @@ def test_a_refusal_names_the_parameters_that_changed(tmp_path):
     assert "the estimator was MKFDA and is MKSVM now" in text
     assert "a" * 16 not in text
     assert "p was" not in text
+
+
+def test_a_state_that_goes_while_it_is_read_counts_as_none(tmp_path, monkeypatch):
+    """A search that ends removes its folder, whoever looks at it."""
+
+    def gone(folder, pattern):
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(Path, "rglob", gone)
+    assert not read_state(tmp_path)
+    assert read_state(tmp_path).n_passes == 0
