@@ -22,10 +22,10 @@ from dmkl.numerics.discriminant import (
     excess,
     leave_one_out,
     left_out_densities,
-    weigh,
     whitened,
 )
 from dmkl.numerics.fisher import Targets
+from dmkl.numerics.rule_weights import weigh
 from dmkl.unknown import is_known
 
 __all__ = [
@@ -172,7 +172,7 @@ class Decider:
     """How scores become decisions and probabilities: Fisher's rule and the largest score together, for each problem.
 
     Of scores s the probability of class k is softmax_k of log q_k + a log p(s | k) + b_k s_k, where q are the prior
-    probabilities, log p the functions of `Discriminant`, and a and b are those of `dmkl.numerics.discriminant.weigh`.
+    probabilities, log p the functions of `Discriminant`, and a and b are those of `dmkl.numerics.rule_weights.weigh`.
     The decision is the class of the largest. Of two classes with one score s the last term is −bs and bs.
 
     Rules of several machines can be one decider, learnt from scores (machines, rows, columns): it decides about such

@@ -19,8 +19,9 @@ from dmkl.errors import InputError
 from dmkl.estimators import fisher
 from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, Decider, NotCalibratedError
 from dmkl.estimators.held_out import HeldOut, cross_decided, joined, of_machines
-from dmkl.numerics.discriminant import directions, weigh
+from dmkl.numerics.discriminant import directions
 from dmkl.numerics.fisher import encode_targets
+from dmkl.numerics.rule_weights import weigh
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 SIZES = {"binary": (90, 15), "multiclass": (60, 30, 10)}

@@ -19,10 +19,10 @@ from dmkl.numerics.discriminant import (
     indicators,
     leave_one_out,
     left_out_densities,
-    weigh,
     whitened,
 )
 from dmkl.numerics.fisher import encode_targets
+from dmkl.numerics.rule_weights import weigh
 from dmkl.numerics.triangle import Factor
 
 

@@ -2,8 +2,8 @@
 
 A few targets go through the grid with a factor for each weighting that is tried (`kernels_in_memory`). Where there are
 many they go together, from p = ∞ to p = 1 at each λ: one of them, the pilot, by factors of its own, and the others by
-what it tells of them and by factors that they share (`whitened`). Those that turn out to be too far from all others get
-factors of their own too.
+what it tells of them and by factors that they share (`near_centers`). Those that turn out to be too far from all others
+get factors of their own too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from dmkl.arrays import Float
 from dmkl.numerics.fisher import onto_sphere, uniform_weights
 from dmkl.solvers.fisher.kernels_in_memory import KernelStack, OwnFactors, Solved
+from dmkl.solvers.fisher.near_centers import NearCenters
 from dmkl.solvers.fisher.weightings import (
-    Known,
     Limits,
     Place,
     aims,
@@ -26,9 +26,9 @@ from dmkl.solvers.fisher.weightings import (
     logs,
     positive,
     solve_point,
-    starts,
+    start,
 )
-from dmkl.solvers.fisher.whitened import NearCenters, Whitened
+from dmkl.solvers.fisher.whitened import Whitened
 from dmkl.solvers.semidefinite import KernelFacts
 
 __all__ = ["TOGETHER", "solve_grid"]
@@ -200,71 +200,92 @@ class _Many:
     """
 
     def __init__(self, few: _Few, rows: Float, lam: float, largest: float) -> None:
-        self._few, self._rows, self._lam = few, rows, lam
-        self._every = list(range(len(rows)))
-        self._equal = uniform_weights(few.stack.n, largest)
-        self._white = Whitened(few.stack, rows, lam, self._equal, np.float32)
-        betas = np.repeat(self._equal[None], len(rows), axis=0)
-        self._last: Sequence[Known] = NearCenters(self._white, largest, betas, 0.0).evaluate(betas, self._every)
-        self._before: Sequence[Known] | None = None
-        apart = np.log(np.stack([positive(one.slopes) for one in self._last]))
-        self._pilot = int(np.argmin(np.sum((apart - apart.mean(axis=0)) ** 2, axis=1)))
+        self._few, self._lam, self._every = few, lam, list(range(len(rows)))
+        equal = uniform_weights(few.stack.n, largest)
+        self._white = Whitened(few.stack, rows, lam, equal, np.float32)
+        self._last = self._at_equal(largest)
+        slopes = np.log(np.stack([positive(one.slopes) for one in self._last]))
+        self._pilot = int(np.argmin(np.sum((slopes - slopes.mean(axis=0)) ** 2, axis=1)))
+        if self._is_rough(few.at(largest, lam).evaluate(equal[None], [self._pilot])[0], self._last):
+            self._white = self._white.doubled()
+            self._last = self._at_equal(largest)
+        self._before = self._last
         self._curvature: Float | None = None
         """C of the pilot at the last norm."""
+
+    def _at_equal(self, p: float) -> list[Solved]:
+        """All targets at the weights of the coordinates."""
+        betas = np.repeat(self._white.beta[None], len(self._every), axis=0)
+        return NearCenters(self._white, p, betas, self._few.limits.tol).evaluate(betas, self._every)
+
+    def _is_rough(self, pilot: Solved, solved: Sequence[Solved]) -> bool:
+        """Whether single precision shows in the slopes of the pilot, which are known in double."""
+        error = np.abs(solved[self._pilot].slopes - pilot.slopes).max() / pilot.slopes.max(initial=_TINY)
+        return bool(error > _ROUNDING * self._few.limits.tol) and self._white.dtype == np.float32
 
     def through(self, norms: Sequence[float], *, duals: bool) -> Iterator[tuple[float, list[Solved]]]:
         """All targets at norms that fall, with their scores and, if asked for, dual variables."""
         for p in norms:
-            solved = self._solved(p)
+            # Of p = ∞, and of a single kernel, weights are equal.
+            solved = self._last if np.isinf(p) or self._few.stack.n == 1 else self._solved(p)
+            betas = np.stack([one.beta for one in solved])
+            for one, scores in zip(solved, self._white.scores(betas, self._every), strict=True):
+                one.scores = scores.T if one.scores is None else one.scores
             if duals:
                 for one, alpha in zip(solved, self._white.alphas(self._every), strict=True):
                     one.alpha = alpha.T if one.alpha is None else one.alpha
             yield p, solved
-            if not np.isinf(p):
-                self._last, self._before = solved, None if self._curvature is None else self._last
-            else:
-                self._last = solved
+            self._before, self._last = self._last, solved
 
     def _solved(self, p: float) -> list[Solved]:
-        """All targets at a norm: the pilot, those near it, and those that are far from all."""
-        few, limits = self._few, self._few.limits
-        pilot, begin, curvature = self._expected(p)
-        near = NearCenters(self._white, p, begin, limits.tol)
-        near.place(self._pilot, np.asarray(pilot.alpha))
-        steps = limits._replace(max_steps=min(_NEAR_STEPS, limits.max_steps))
-        solved, _ = solve_point(near, self._every, begin, steps, curvature)
-        error = np.abs(solved[self._pilot].slopes - pilot.slopes).max() / pilot.slopes.max(initial=_TINY)
-        if error > _ROUNDING * limits.tol and self._white.dtype == np.float32:
+        """All targets at a norm: together, in double precision where single is not enough, and those that are far."""
+        try:
+            found = self._near(p)
+        except np.linalg.LinAlgError:
+            if self._white.dtype == np.float64:
+                raise
             self._white = self._white.doubled()
-            return self._solved(p)
-        for one, scores in zip(
-            solved, self._white.scores(np.stack([one.beta for one in solved]), self._every), strict=True
-        ):
-            one.scores = scores.T
-        near.leave(np.stack([one.beta for one in solved]))
-        far = [t for t, one in enumerate(solved) if one.left > limits.tol]
+            found = self._near(p)
+        few, limits = self._few, self._few.limits
+        far = [t for t, one in enumerate(found) if one.left > limits.tol]
         if far:
-            best = [solved[t] if solved[t].left < _SENSIBLE else self._last[t] for t in far]
+            best = [found[t] if found[t].left < _SENSIBLE else self._last[t] for t in far]
             begin = np.stack([onto_sphere(one.beta, p) for one in best])
             for t, one in zip(far, solve_point(few.at(p, self._lam), far, begin, limits)[0], strict=True):
                 few.score(one)
-                solved[t] = one
+                found[t] = one
+        return found
+
+    def _near(self, p: float) -> list[Solved]:
+        """All targets at a norm, as far as shared factors tell.
+
+        Raises
+        ------
+        LinAlgError
+            If the precision is not enough.
+        """
+        limits = self._few.limits
+        pilot, begin, curvature = self._expected(p)
+        near = NearCenters(self._white, p, begin, limits.tol)
+        near.keep(self._pilot)
+        steps = limits._replace(max_steps=min(_NEAR_STEPS, limits.max_steps))
+        solved, _ = solve_point(near, self._every, begin, steps, curvature)
+        if self._is_rough(pilot, solved):
+            msg = "single precision errs in slopes by more than the tolerance allows"
+            raise np.linalg.LinAlgError(msg)
+        near.leave(np.stack([one.beta for one in solved]))
         return solved
 
-    def _expected(self, p: float) -> tuple[Solved, Float, Float | None]:
+    def _expected(self, p: float) -> tuple[Solved, Float, Float]:
         """The pilot, solved, the weights at which all are expected, and the curvature of each there."""
-        at, n, pilot, last = self._few.at(p, self._lam), self._few.stack.n, self._pilot, self._last
-        if n == 1 or np.isinf(p):
-            equal = np.repeat(uniform_weights(n, p)[None], len(self._every), axis=0)
-            return at.evaluate(equal[:1], [pilot])[0], equal, None
-        if self._curvature is None:
-            self._curvature = self._white.curvature(last[pilot].beta, pilot)
-        begin, own = starts([last[pilot]], self._curvature[None], p), self._curvature[None].copy()
-        (now,), _ = solve_point(at, [pilot], begin, self._few.limits, own)
+        at, pilot, last = self._few.at(p, self._lam), self._pilot, self._last
+        known = self._white.curvature(last[pilot].beta, pilot) if self._curvature is None else self._curvature
+        begin = start([last[pilot]], known[None], p)
+        (now,), _ = solve_point(at, [pilot], begin, self._few.limits, known[None].copy())
         self._white.place(pilot, np.asarray(now.alpha))
         self._curvature = self._white.curvature(now.beta, pilot)
         there = expected(last, self._before, pilot, now, p)
         curvature = alike(there, self._curvature, now)
-        begin = starts(there, curvature, p)
+        begin = start(there, curvature, p)
         begin[pilot] = now.beta
         return now, begin, curvature

@@ -56,10 +56,12 @@ class Solved:
         """S, F and what the kernels make of S, by α and the slopes at it."""
         # Both are in memory column by column.
         linear = 0.25 * float(np.vdot(alpha.T, alpha.T)) - float(np.vdot(h.T, alpha.T))
-        return cls.told(beta, q, linear, p, excess, alpha)
+        return cls.by_slopes(beta, q, linear, p, excess, alpha)
 
     @classmethod
-    def told(cls, beta: Float, q: Float, linear: float, p: float, excess: float, alpha: Float | None = None) -> Solved:
+    def by_slopes(
+        cls, beta: Float, q: Float, linear: float, p: float, excess: float, alpha: Float | None = None
+    ) -> Solved:
         """The same by ¼‖α‖² − tr Hᵀα and the slopes."""
         part = float(beta @ q)
         objective = linear + part

@@ -19,7 +19,7 @@ from dmkl.solvers.fisher.kernels_in_memory import Solved
 from dmkl.solvers.masters import newton_master
 from dmkl.solvers.weight_sets.balls import Ball
 
-__all__ = ["Known", "Limits", "Place", "aims", "alike", "expected", "logs", "positive", "solve_point", "starts"]
+__all__ = ["Known", "Limits", "Place", "aims", "alike", "expected", "logs", "positive", "solve_point", "start"]
 
 _NO_FALL = 1e-8
 """Share of the fall of the slopes that the curvature foretells, below which what is seen is rounding."""
@@ -120,17 +120,16 @@ def solve_point(
     return best, curvature
 
 
-def expected(last: Sequence[Known], before: Sequence[Known] | None, pilot: int, now: Known, p: float) -> list[Place]:
+def expected(last: Sequence[Known], before: Sequence[Known], pilot: int, now: Known, p: float) -> list[Place]:
     """Where targets are expected at the next norm, by where one of them, the pilot, is now.
 
-    Each goes as far as the pilot, in logarithms of weights and slopes, or in weights for p = 1, where they may be zero.
-    Where two norms are known, each goes on as it went from the one to the other, as far as suits the pilot best, and
-    the pilot tells what is missing.
+    Each goes on as it went from the norm before the last one to the last, as far as suits the pilot best, and the pilot
+    tells what is missing: in logarithms of weights and slopes, or in weights for p = 1, where they may be zero.
 
     Parameters
     ----------
     last, before
-        The targets at the last norm, and at the one before.
+        The targets at the last norm, and at the one before; the same where there is none.
     pilot, now
         The number of the pilot, and where it is.
     p
@@ -138,13 +137,12 @@ def expected(last: Sequence[Known], before: Sequence[Known] | None, pilot: int, 
     """
     betas, slopes = _coordinates(last, p)
     way, rise = (there[0] - here[pilot] for here, there in zip((betas, slopes), _coordinates([now], p), strict=True))
-    if before is not None:
-        old_betas, old_slopes = _coordinates(before, p)
-        went, rose = betas - old_betas, slopes - old_slopes
-        counts = np.ones(len(way)) if p == 1 else last[pilot].beta * last[pilot].slopes
-        length = float(np.sum(counts * went[pilot] ** 2))
-        share = min(max(float(np.sum(counts * way * went[pilot])) / length, 0.0), _FARTHEST) if length > 0 else 0.0
-        way, rise = way + share * (went - went[pilot]), rise + share * (rose - rose[pilot])
+    old_betas, old_slopes = _coordinates(before, p)
+    went, rose = betas - old_betas, slopes - old_slopes
+    counts = np.ones(len(way)) if p == 1 else last[pilot].beta * last[pilot].slopes
+    length = float(np.sum(counts * went[pilot] ** 2))
+    share = min(max(float(np.sum(counts * way * went[pilot])) / length, 0.0), _FARTHEST) if length > 0 else 0.0
+    way, rise = way + share * (went - went[pilot]), rise + share * (rose - rose[pilot])
     if p == 1:
         found = np.maximum(betas + way, 0.0)
     else:
@@ -187,7 +185,7 @@ def aims(found: Sequence[Known], curvature: Float, p: float) -> Float:
     return weights_by_slopes(slopes, curvature, np.stack([one.beta for one in found]), p)
 
 
-def starts(found: Sequence[Known], curvature: Float, p: float) -> Float:
+def start(found: Sequence[Known], curvature: Float, p: float) -> Float:
     """Weights to begin with at a norm, (t, n): those of `aims`, but not far from where targets are now.
 
     A model that is asked too far from home lets weights vanish that are needed, and from there is no way back.

@@ -10,6 +10,7 @@ import dmkl
 from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
 from dmkl.numerics.fisher import dual_norm
 from dmkl.numerics.slope_model import weights_by_slopes
+from dmkl.solvers.fisher import stacked
 from dmkl.solvers.fisher.grid_in_memory import solve_grid
 from dmkl.solvers.masters import newton_master
 from dmkl.solvers.semidefinite import UNKNOWN
@@ -101,3 +102,27 @@ def test_what_is_not_semidefinite_or_too_large_is_refused():
         solve_grid(bad, [np.ones((40, 1))], [(2.0, 0.1)], 1e-6, 50, UNKNOWN)
     with dask.config.set({"dmkl.memory": 100_000}), pytest.raises(MemoryBudgetError, match="solver='stacked' holds"):
         dmkl.search(dmkl.MKFDA(solver="stacked"), K, y, {"lam": [0.1], "p": [2.0, 3.0]}, 2, refit=False)
+
+
+def test_tasks_take_some_ridges_of_many_targets_and_all_of_few(monkeypatch):
+    """Each point of each target is solved once, whichever task it is of."""
+    taken, plain = [], stacked._solve_chunk
+
+    def solve(*given):
+        taken.append((given[2], len(given[6])))
+        return plain(*given)
+
+    monkeypatch.setattr(stacked, "_solve_chunk", solve)
+    K, rng = kernels(36), np.random.default_rng(0)
+    y = np.stack([rng.permutation(np.arange(36) % 2) for _ in range(300)], axis=1)
+    y[:2], y[18:20] = [[0], [1]], [[0], [1]]
+    grid, folds = {"p": [1.5, np.inf], "lam": [1e-2, 0.1, 1.0]}, [(np.arange(18), np.arange(18, 36))]
+    model = dmkl.MKFDA(solver="stacked")
+    many = dmkl.search(model, K, y, grid, folds, refit=False).scores
+    assert sorted({lam for points, _ in taken for _, lam in points}) == grid["lam"]
+    assert all(len({lam for _, lam in points}) == 1 for points, _ in taken)
+    assert sum(len(points) * n for points, n in taken) == 300 * 6
+    taken.clear()
+    few = dmkl.search(model, K, y[:, :5], grid, folds, refit=False).scores
+    assert [(len(points), n) for points, n in taken] == [(6, 5)]
+    np.testing.assert_allclose(many["objective"][..., :5], few["objective"], rtol=2e-4)

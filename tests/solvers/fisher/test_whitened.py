@@ -11,10 +11,11 @@ from sklearn.metrics.pairwise import rbf_kernel
 from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.fisher import dual_norm
 from dmkl.solvers.fisher import grid_in_memory
+from dmkl.solvers.fisher.centers import Centers, grouped, spread
 from dmkl.solvers.fisher.grid_in_memory import solve_grid
 from dmkl.solvers.fisher.kernels_in_memory import KernelStack, Solved
 from dmkl.solvers.fisher.weightings import Limits, Place, expected, solve_point
-from dmkl.solvers.fisher.whitened import NearCenters, Whitened, centers, spread
+from dmkl.solvers.fisher.whitened import Whitened
 from dmkl.solvers.semidefinite import UNKNOWN
 
 M = 45
@@ -216,9 +217,9 @@ def test_bounds_are_those_of_the_eigenvalues(seed, lam, size):
     white.slopes[:] = 1.0
     weights = np.exp(size * rng.standard_normal((45, 6))) * (rng.uniform(size=(45, 6)) > 0.2)
     weights[:, 0] += 1e-3
-    near = NearCenters(white, 1.0, weights, 1e-5)
+    near = Centers(white, weights)
     least, most = near.bounds(weights, np.arange(45))
-    label, found = centers(weights, white.slopes, white.sizes)
+    label, found = grouped(weights, white.slopes, white.sizes)
     for t, (low, high) in enumerate(zip(least, most, strict=True)):
         inverse = np.linalg.inv(np.linalg.cholesky(white.system(found[label[t]])))
         values = np.linalg.eigvalsh(inverse @ white.system(weights[t]) @ inverse.T)
@@ -232,31 +233,32 @@ def test_few_targets_have_no_bound_that_is_of_no_use():
     white.slopes[:] = 1.0
     weights = np.ones((30, 6))
     weights[::2, 1] = 0.0
-    near = NearCenters(white, 1.0, weights, 1e-5)
+    near = Centers(white, weights)
     least, _ = near.bounds(weights, np.arange(30))
     assert np.all(least > 0.01)
 
 
 @given(seed=st.integers(0, 1000), n=st.integers(1, 90))
-def test_centers_are_means_of_those_that_are_nearest(seed, n):
+def test_centers_are_means_of_groups_about_one_of_them(seed, n):
     rng = np.random.default_rng(seed)
     weights = np.exp(rng.normal(size=(3, 4)))[rng.integers(0, 3, n)] * np.exp(0.01 * rng.normal(size=(n, 4)))
     slopes = np.exp(0.1 * rng.normal(size=(n, 4)))
     sizes = np.sum(weights * slopes, axis=1)
-    label, found = centers(weights, slopes, sizes)
+    label, found = grouped(weights, slopes, sizes)
     assert label.shape == (n,)
     assert 1 <= len(found) <= max(1, n // 20)
     assert set(label.tolist()) == set(range(len(found)))
     for k, center in enumerate(found):
         np.testing.assert_allclose(center, weights[label == k].mean(axis=0))
-    units = slopes / sizes[:, None]
-    for t in range(n):
-        apart = np.sum(np.abs(weights[t] - found) * units[t], axis=1)
-        assert len(found) < max(1, n // 20) or len(found) == 1 or apart[label[t]] <= apart.min() + 0.2
+    # Unless there are as many as may be, one of a group is near all of it.
+    apart = np.sum(np.abs(weights[:, None] - weights) * (slopes / sizes[:, None])[:, None], axis=2)
+    for k in range(len(found)):
+        mine = label == k
+        assert len(found) == max(1, n // 20) or apart[np.ix_(mine, mine)].max(axis=0).min() <= 0.2
 
 
 def test_targets_of_nothing_have_a_center_too():
-    label, found = centers(np.ones((5, 3)), np.zeros((5, 3)), np.zeros(5))
+    label, found = grouped(np.ones((5, 3)), np.zeros((5, 3)), np.zeros(5))
     assert label.tolist() == [0] * 5
     np.testing.assert_array_equal(found, np.ones((1, 3)))
 
@@ -277,7 +279,7 @@ def test_targets_are_expected_to_go_on_as_they_went_as_far_as_suits_the_pilot(p)
         # The same ways, but for what weights on the sphere share.
         np.testing.assert_allclose(one.beta, known.beta, rtol=1e-10 if p == 1 else 2e-3)
         np.testing.assert_allclose(one.slopes, known.slopes, rtol=2e-3)
-    alone = expected(last, None, 2, now[2], p)
+    alone = expected(last, last, 2, now[2], p)
     np.testing.assert_allclose(alone[2].beta, now[2].beta)
     np.testing.assert_allclose(alone[2].slopes, now[2].slopes)
     np.testing.assert_allclose(alone[0].slopes, last[0].slopes * now[2].slopes / last[2].slopes)
@@ -319,6 +321,31 @@ def test_targets_whose_nearly_equal_samples_share_a_label_or_not_are_solved_toge
     K, rng = nearly_the_same(), np.random.default_rng(4)
     targets = [np.eye(3)[rng.permutation(np.arange(M) % 3)] - 1 / 3 for _ in range(60)]
     points = [(p, 1e-8) for p in (1.0, 1.25, 2.0)]
+    found = solve_grid(K, targets, points, 1e-5, 200, UNKNOWN)
+    assert all(one.left <= 1e-5 for mine in found for one in mine.values())
+    check_proofs(K, targets, found)
+
+
+def test_rounding_is_told_from_kernels_that_are_not_semidefinite():
+    white, _ = whitened(1e-3)
+    with pytest.raises(np.linalg.LinAlgError):
+        white.factor(np.ones(6), -np.eye(M))
+    white.stack.kernels[1, :M] -= 0.5 * np.eye(M)
+    white.stack.packed[:] = KernelStack(white.stack.kernels, UNKNOWN, 4).packed
+    with pytest.raises(IndefiniteKernelError):
+        white.factor(np.ones(6), -np.eye(M))
+
+
+def test_a_factor_that_rounding_hides_is_made_in_double_precision(monkeypatch):
+    plain = Whitened.factor
+
+    def factor(white, beta, system):
+        if white.dtype == np.float32:
+            raise np.linalg.LinAlgError
+        return plain(white, beta, system)
+
+    monkeypatch.setattr(Whitened, "factor", factor)
+    K, targets, points = kernels(), permuted(14), [(p, 1e-2) for p in (1.0, 1.5, np.inf)]
     found = solve_grid(K, targets, points, 1e-5, 200, UNKNOWN)
     assert all(one.left <= 1e-5 for mine in found for one in mine.values())
     check_proofs(K, targets, found)
