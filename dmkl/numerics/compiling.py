@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from collections.abc import Callable, Set
 from typing import Any, TypeVar
 
@@ -14,6 +15,8 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 def compiled(fastmath: Set[str] = frozenset()) -> Callable[[Loop], Loop]:
     """Compile a function with numba, for each type of its arguments, and keep the result on disk.
+
+    Compiled functions that it names are compiled before it, and called without the interpreter.
 
     It is kept beside the source file, or where that cannot be written in the user's folder for caches (numba's
     NUMBA_CACHE_DIR names another); where nothing can be written it is compiled anew in each process. The function runs
@@ -28,14 +31,18 @@ def compiled(fastmath: Set[str] = frozenset()) -> Callable[[Loop], Loop]:
     def decorate(loop: Loop) -> Loop:
         lock, made = threading.Lock(), list[Any]()
 
-        @functools.wraps(loop)
-        def call(*arguments: Any) -> Any:
+        def dispatcher() -> Any:
             if not made:
                 with lock:  # threads that come at once wait for one
                     if not made:
                         made.append(_compile(loop, fastmath))
-            return made[0](*arguments)
+            return made[0]
 
+        @functools.wraps(loop)
+        def call(*arguments: Any) -> Any:
+            return dispatcher()(*arguments)
+
+        call.dispatcher = dispatcher  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 
     return decorate
@@ -44,6 +51,10 @@ def compiled(fastmath: Set[str] = frozenset()) -> Callable[[Loop], Loop]:
 def _compile(loop: Callable[..., Any], fastmath: Set[str]) -> Any:
     import numba
 
+    known = {name: loop.__globals__[name] for name in loop.__code__.co_names if name in loop.__globals__}
+    if others := {name: value.dispatcher() for name, value in known.items() if hasattr(value, "dispatcher")}:
+        # numba calls what the names of a function stand for, which are wrappers otherwise.
+        loop = functools.wraps(loop)(types.FunctionType(loop.__code__, loop.__globals__ | others, loop.__name__))
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": set(fastmath)}
     try:
         return numba.njit(cache=True, **options)(loop)

@@ -1,10 +1,16 @@
-"""What becomes of memory that arrays leave."""
+"""Where in memory arrays begin, and what becomes of what they leave."""
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["keep_freed"]
+from dmkl.arrays import Array
+
+__all__ = ["aligned", "keep_freed"]
+
+_LINE = 64
+"""Bytes of a cache line."""
 
 _LARGEST = 2**25 - 2**13
 """Bytes of the largest block that the C library learns from, less what it adds."""
@@ -20,3 +26,11 @@ def keep_freed() -> None:
     worker processes, this does nothing.
     """
     np.empty(_LARGEST, dtype=np.uint8)
+
+
+def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Zeros that begin with a cache line, which NumPy does not promise."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + _LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % _LINE
+    return np.asarray(memory[start : start + size].view(dtype).reshape(shape))

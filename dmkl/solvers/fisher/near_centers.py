@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.numerics.tiles import SUMS, TRACES
+from dmkl.numerics.tiles import PART
 from dmkl.solvers.fisher.centers import Centers
 from dmkl.solvers.fisher.kernels_in_memory import Solved
 from dmkl.solvers.fisher.whitened import Whitened
@@ -99,7 +99,7 @@ class NearCenters:
         of, at = self._of, np.asarray(which)
         task = self._settle(betas, at)
         slopes, squares, inner = np.empty(betas.shape), np.empty(len(at)), np.empty(len(at))
-        for on in _parts(np.arange(len(at)), TRACES):
+        for on in _parts(np.arange(len(at)), PART):
             x, h = of.x[at[on]], of.h[at[on]]
             slopes[on] = 0.5 * of.tiles.traces(x)
             squares[on], inner[on] = _dots(x, x).sum(axis=1), _dots(x, h).sum(axis=1)
@@ -135,10 +135,10 @@ class NearCenters:
         task.excess[near] = np.nan
         # The vectors of a few targets, of one center if can be, stay in the cache.
         order = np.argsort(self._centers.label[at], kind="stable")
-        for on in _parts(order[near[order]], SUMS):
+        for on in _parts(order[near[order]], PART):
             self._begin(at[on], None)
         left = [(order[:0], of.x[:0], of.x[:0], np.empty((0, of.x.shape[1])))]
-        for on in _parts(order[~near[order]], SUMS):
+        for on in _parts(order[~near[order]], PART):
             self._begin(at[on], betas[on])
             x = of.x[at[on]]
             r = of.h[at[on]] - x
@@ -150,7 +150,7 @@ class NearCenters:
             left.append((on[going], r[going], z[going], along[going]))
         on = np.concatenate([some[0] for some in left])
         r, z, along = (np.concatenate([some[k] for some in left]) for k in (1, 2, 3))
-        for part in _parts(np.arange(len(on)), SUMS):
+        for part in _parts(np.arange(len(on)), PART):
             self._by_gradients(task, on[part], r[part], z[part], along[part])
         self.lost |= set(at[np.isinf(task.excess)].tolist())
         return task

@@ -44,8 +44,7 @@ class Whitened:
     def __init__(self, stack: KernelStack, targets: Float, lam: float, beta: Float, dtype: npt.DTypeLike) -> None:
         self.stack, self.targets, self.lam, self.beta, self.dtype = stack, targets, lam, beta, np.dtype(dtype)
         self._factor = stack.factor(beta, lam)
-        self._square, held_out = self._whitened()
-        self.tiles = Tiles(self._square, held_out, self.dtype)
+        self.tiles = self._whitened()
         self.h = by_columns(self._factor.half_solve, targets.copy()).astype(self.dtype)
         """L⁻¹H of each, (t, c, m)."""
         self.x = self.h.copy()
@@ -57,15 +56,15 @@ class Whitened:
         self.apart: tuple[Float, Array] | None = None
         """By how much weights, (t, n), and x, (t, c, m), differed at the last norm from those of the centers."""
 
-    def _whitened(self) -> tuple[Array, Array]:
-        """Ã_j, (n, m, m), and K_jL⁻ᵀ of the held-out rows, (n, rows, m)."""
+    def _whitened(self) -> Tiles:
+        """Ã_j, (m, m) each, and K_jL⁻ᵀ of the held-out rows beside them."""
         n, rows, m = self.stack.kernels.shape
-        square, held_out = np.empty((n, m, m), dtype=self.dtype), np.empty((n, rows - m, m), dtype=self.dtype)
-        for kernel, white, other in zip(self.stack.kernels, square, held_out, strict=True):
-            np.multiply(self._factor.congruent(kernel[:m].T).T, 0.5 / self.lam, out=white, casting="same_kind")
-            if len(other):
-                other[:] = self._factor.half_solve(np.array(kernel[m:].T, order="F")).T
-        return square, held_out
+        tiles = Tiles(n, m, rows - m, self.dtype)
+        for j, kernel in enumerate(self.stack.kernels):
+            white = self._factor.congruent(kernel[:m].T).T * (0.5 / self.lam)
+            held_out = self._factor.half_solve(np.array(kernel[m:].T, order="F")).T if rows > m else kernel[m:]
+            tiles.put(j, white, held_out)
+        return tiles
 
     def doubled(self) -> Whitened:
         """The same in double precision, from the solutions at the weights of the coordinates on."""
@@ -75,9 +74,9 @@ class Whitened:
 
     def system(self, beta: Float) -> Array:
         """W at weights (n,), (m, m)."""
-        system = np.tensordot((beta - self.beta).astype(self.dtype), self._square, 1)
+        system = self.tiles.sum(beta - self.beta)
         system[np.diag_indices(len(system))] += 1.0
-        return np.asarray(system)
+        return system
 
     def factor(self, beta: Float, system: Array) -> Cholesky:
         """The Cholesky factor of W at weights (n,).
@@ -110,7 +109,7 @@ class Whitened:
     def curvature(self, beta: Float, t: int) -> Float:
         """C_ij = xᵀÃ_iW⁻¹Ã_jx of a target that is solved at weights β, (n, n): minus the derivative of the slopes."""
         n, m = self.stack.n, self.stack.m
-        products = np.matmul(self.x[t], self._square).reshape(-1, m)
+        products = self.tiles.each(self.x[t]).reshape(-1, m)
         factor = self.factor(beta, self.system(beta))
         rows = factor.half_solve(products.T).T.reshape(n, -1).astype(np.float64)
         return np.asarray(rows @ rows.T)
