@@ -77,17 +77,19 @@ class Cholesky:
         call(self._prefix + "trmm", b"L", b"L", b"T", b"N", m, product.shape[1], one, self.lower, m, product, max(m, 1))
         return product
 
+    def inverse(self) -> Array:
+        """A⁻¹, (m, m)."""
+        m = len(self.lower)
+        found = self.lower.copy(order="F")
+        status(self._prefix + "potri", b"L", m, found, m)
+        return _mirrored(found)
+
     def congruent(self, matrix: Array) -> Array:
         """L⁻¹BL⁻ᵀ of a symmetric B, (m, m): half the flops of two products with L⁻¹."""
         m = len(self.lower)
         found = np.array(matrix, dtype=self.lower.dtype, order="F")
         status(self._prefix + "sygst", 1, b"L", m, found, m, self.lower, m)
-        for i in range(0, m, _BLOCK):
-            j = min(i + _BLOCK, m)
-            square = found[i:j, i:j]
-            square[:] = np.tril(square) + np.tril(square, -1).T
-            found[i:j, j:] = found[j:, i:j].T
-        return found
+        return _mirrored(found)
 
     def inverse_columns(self, start: int, stop: int) -> Array:
         """Columns of L⁻¹ from their diagonal on, (m − start, stop − start): above it L⁻¹ is zero."""
@@ -97,3 +99,13 @@ class Cholesky:
         corner = self.lower[start:, start:]
         status(self._prefix + "trtrs", b"L", b"N", b"N", len(corner), width, corner, m, columns, len(columns))
         return columns
+
+
+def _mirrored(lower: Array) -> Array:
+    """A symmetric matrix, column-major, of which the lower triangle is known; in its place."""
+    for i in range(0, len(lower), _BLOCK):
+        j = min(i + _BLOCK, len(lower))
+        square = lower[i:j, i:j]
+        square[:] = np.tril(square) + np.tril(square, -1).T
+        lower[i:j, j:] = lower[j:, i:j].T
+    return lower

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dmkl.arrays import Array
 from dmkl.numerics.compiling import compiled
 
-__all__ = ["FOUR", "add_products", "add_traces"]
+__all__ = ["FOUR", "add_multiplied", "add_products", "add_traces"]
 
 FOUR = 4
 """Rows, targets and columns of X that go together; the loops below are written for four."""
@@ -206,3 +206,20 @@ def add_traces(matrices: Array, X: Array, out: Array, room: Array, by: Array, st
                         for u in range(4):
                             for v in range(4):
                                 out[t + u, j + v] += dots[v, u]
+
+
+@_compiled
+def add_multiplied(matrix: Array, X: Array, out: Array, by: Array, strip: int) -> None:
+    """Add X_t Aᵀ, whose rows are vectors, for A (rows, columns) and X (t, c, columns), to out (t, c, rows)."""
+    rows, columns = matrix.shape
+    targets, c, _ = X.shape
+    x, y, dots = X.reshape(targets * c, columns), out.reshape(targets * c, -1), by[4:]
+    for top in range(0, rows, strip):
+        for t in range(0, targets):
+            for i in range(top, min(rows, top + strip), 4):
+                dots[:] = 0
+                for k in range(0, c, 4):
+                    _add_dots(matrix, i, 1, x, t * c + k, 0, 0, columns, 1, dots[k : k + 4])
+                for k in range(c):
+                    for v in range(4):
+                        y[t * c + k, i + v] += dots[k, v]

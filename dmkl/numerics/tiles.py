@@ -7,19 +7,21 @@ and come back. Made of a few rows it stays in the cache of a processor, so that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float
-from dmkl.numerics.memory import aligned
-from dmkl.numerics.tile_loops import FOUR, add_products, add_traces
+from dmkl.numerics.memory import LINE, aligned
+from dmkl.numerics.tile_loops import FOUR, add_multiplied, add_products, add_traces
 
-__all__ = ["PART", "Tiles"]
+__all__ = ["PART", "Dense", "Tiles"]
 
 PART = 48
 """Targets that go together: more read matrices less often, and their vectors leave the cache."""
-_LINE, _STRIP, _WIDTH = 64, 2**19, 4096
-"""Bytes of a cache line, of rows that stay in the second cache level, and of a row of sums that stays in the first."""
+_STRIP, _WIDTH = 2**19, 2**12
+"""Bytes of rows that stay in the second cache level, and of a row of sums that stays in the first."""
 
 
 class Tiles:
@@ -36,16 +38,14 @@ class Tiles:
     """
 
     def __init__(self, n: int, m: int, rows: int, dtype: npt.DTypeLike) -> None:
-        self.n, self.m, self.rows, self.dtype = n, m, rows, np.dtype(dtype)
-        per_line = _LINE // self.dtype.itemsize
-        self._columns, self._kernels = _up(m, 2 * per_line), _up(n, FOUR)
-        self._square = aligned((self._columns, self._kernels, self._columns), self.dtype)
-        self._beside = aligned((_up(rows, FOUR), self._kernels, self._columns), self.dtype)
-        row = self._kernels * self._columns * self.dtype.itemsize
-        self._strip = max(FOUR, _STRIP // row // FOUR * FOUR)
-        self._room = aligned((FOUR * FOUR, min(self._columns, _WIDTH // self.dtype.itemsize)), self.dtype)
-        # Taken once: memory that is new for every call costs as much as what is computed in it.
-        self._x, self._y = np.empty((2, 0), dtype=self.dtype)
+        self.n, self.m, self.rows = n, m, rows
+        self._vectors = _Vectors(m, np.dtype(dtype))
+        columns, self._kernels = self._vectors.columns, _up(n, FOUR)
+        self._square = aligned((columns, self._kernels, columns), dtype)
+        self._beside = aligned((_up(rows, FOUR), self._kernels, columns), dtype)
+        itemsize = self._square.itemsize
+        self._strip = max(FOUR, _STRIP // (self._kernels * columns * itemsize) // FOUR * FOUR)
+        self._room = aligned((FOUR * FOUR, min(columns, _WIDTH // itemsize)), dtype)
 
     def put(self, j: int, square: Array, beside: Array) -> None:
         """Take the matrices (m, m) and (rows, m) as the j-th of their kind."""
@@ -54,7 +54,7 @@ class Tiles:
 
     def sum(self, weights: Float) -> Array:
         """Σ_j w_j K_j for weights (n,), (m, m)."""
-        found = np.matmul(weights.astype(self.dtype), self._square[: self.m, : self.n])
+        found = np.matmul(weights.astype(self._square.dtype), self._square[: self.m, : self.n])
         return np.ascontiguousarray(found[:, : self.m])
 
     def each(self, x: Array) -> Array:
@@ -70,48 +70,83 @@ class Tiles:
         """The same with the matrices beside the symmetric ones, (t, c, rows)."""
         return self._multiplied(self._beside, self.rows, weights, x)
 
+    def _multiplied(self, matrices: Array, rows: int, weights: Float, x: Array) -> Array:
+        def add(vectors: Array, out: Array, by: Array, some: slice) -> None:
+            factors = np.zeros((len(vectors), self._kernels), dtype=vectors.dtype)
+            factors[: some.stop - some.start, : self.n] = weights[some]
+            add_products(matrices, factors, vectors, out, self._room, by, self._strip, matrices is self._square)
+
+        return self._vectors.multiplied(x, rows, add)
+
     def traces(self, x: Array) -> Float:
         """Σ_c x_cᵀK_j x_c of each, (t, n), for X (t, c, m)."""
         found = np.empty((len(x), self.n))
         for some in _parts(len(x)):
-            vectors = self._padded(x[some])
+            vectors, by = self._vectors.padded(x[some])
             sums = np.zeros((len(vectors), self._kernels))
-            add_traces(self._square, vectors, sums, self._room, self._factors(vectors), self._strip)
+            add_traces(self._square, vectors, sums, self._room, by, self._strip)
             found[some] = 2.0 * sums[: some.stop - some.start, : self.n]
         return found
 
-    def _multiplied(self, matrices: Array, rows: int, weights: Float, x: Array) -> Array:
-        found = np.empty((*x.shape[:2], rows), dtype=self.dtype)
-        for some in _parts(len(x)):
-            vectors = self._padded(x[some])
-            t, c, _ = vectors.shape
-            factors = np.zeros((t, self._kernels), dtype=self.dtype)
-            factors[: some.stop - some.start, : self.n] = weights[some]
-            if self._y.size < t * c * self._columns:
-                self._y = aligned((t * c * self._columns,), self.dtype)
-            width = max(len(matrices), 1)
-            out = self._y[: t * c * width].reshape(t, c, width)
-            out[:] = 0
-            by = self._factors(vectors)
-            add_products(matrices, factors, vectors, out, self._room, by, self._strip, matrices is self._square)
-            found[some] = out[: some.stop - some.start, : x.shape[1], :rows]
-        return found
 
-    def _padded(self, x: Array) -> Array:
-        """Some X with as many targets, columns and entries as the loops take, in memory that the next call takes."""
+class Dense:
+    """A matrix (rows, m), of which products with many X are asked for."""
+
+    def __init__(self, matrix: Array) -> None:
+        self.rows, m = matrix.shape
+        self._vectors = _Vectors(m, matrix.dtype)
+        self._matrix = aligned((_up(self.rows, FOUR), self._vectors.columns), matrix.dtype)
+        self._matrix[: self.rows, :m] = matrix
+        self._strip = max(FOUR, _STRIP // self._matrix[0].nbytes // FOUR * FOUR)
+
+    def products(self, x: Array) -> Array:
+        """A X of each, (t, c, rows), for X (t, c, m), whose rows are vectors."""
+
+        def add(vectors: Array, out: Array, by: Array, some: slice) -> None:
+            add_multiplied(self._matrix, vectors, out, by, self._strip)
+
+        return self._vectors.multiplied(x, self.rows, add)
+
+
+class _Vectors:
+    """Memory for X (t, c, m) and products with them, padded as the loops take them.
+
+    It is taken once: memory that is new for every call costs as much as what is computed in it.
+    """
+
+    def __init__(self, m: int, dtype: np.dtype[np.floating]) -> None:
+        self.m, self.dtype = m, dtype
+        self.columns = _up(m, 2 * LINE // dtype.itemsize)
+        self._x, self._y = np.empty((2, 0), dtype=dtype)
+
+    def padded(self, x: Array) -> tuple[Array, Array]:
+        """Some X with zeros around them, until the next call; and memory for factors and what dots make."""
         t, c = _up(len(x), FOUR), _up(x.shape[1], FOUR)
-        size = t * c * self._columns
+        size = t * c * self.columns
         if self._x.size < size:
             self._x = aligned((size,), self.dtype)
         found = self._x[:size].reshape(t, c, -1)
+        found[: len(x), : x.shape[1], : self.m] = x
         found[len(x) :] = 0
         found[:, x.shape[1] :] = 0
         found[:, :, self.m :] = 0
-        found[: len(x), : x.shape[1], : self.m] = x
-        return found
+        return found, np.zeros((FOUR + c, FOUR), dtype=self.dtype)
 
-    def _factors(self, x: Array) -> Array:
-        return np.zeros((FOUR + max(FOUR, x.shape[1]), FOUR), dtype=self.dtype)
+    def multiplied(self, x: Array, rows: int, add: Callable[[Array, Array, Array, slice], None]) -> Array:
+        """What a loop adds to zeros, (t, c, rows), for X (t, c, m); it is also told which of them it has."""
+        found = np.empty((*x.shape[:2], rows), dtype=self.dtype)
+        for some in _parts(len(x)):
+            vectors, by = self.padded(x[some])
+            t, c, _ = vectors.shape
+            # The product with a square matrix has as many columns as X.
+            width = self.columns if rows == self.m else _up(rows, FOUR)
+            if self._y.size < t * c * width:
+                self._y = aligned((t * c * width,), self.dtype)
+            out = self._y[: t * c * width].reshape(t, c, width)
+            out[:] = 0
+            add(vectors, out, by, some)
+            found[some] = out[: some.stop - some.start, : x.shape[1], :rows]
+        return found
 
 
 def _up(size: int, to: int) -> int:

@@ -29,8 +29,8 @@ def run_tasks(
     what
         Prefix of the tasks' keys.
     work
-        What each task calls; arguments of its own are bound by `functools.partial`, in which Dask does not look for
-        futures.
+        What each task calls, what takes longest first; arguments of its own are bound by `functools.partial`, in which
+        Dask does not look for futures.
     shared
         Sent to a cluster's workers once.
     own
@@ -49,8 +49,9 @@ def run_tasks(
         if own is not None:
             sent = _sent({f"{name}-own-{k}-{token}": value for k, value in enumerate(own)}, broadcast=False)
             mine = [(value,) for value in sent]
+        # Of tasks that nothing sets apart Dask begins with the one whose key is the last.
         tasks = [
-            delayed(function, pure=False)(*held, *more, dask_key_name=f"{name}-{k}-{token}")
+            delayed(function, pure=False)(*held, *more, dask_key_name=f"{name}-{len(work) - k:06d}-{token}")
             for k, (function, more) in enumerate(zip(work, mine, strict=True))
         ]
         return execute(tasks, [(task, task_bytes) for task in tasks], name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmkl.numerics.tiles import Tiles
+from dmkl.numerics.tiles import Dense, Tiles
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)])
@@ -27,6 +27,7 @@ def test_products_and_traces_are_the_dense_ones(n, c, m, rows, t, dtype, toleran
     np.testing.assert_allclose(tiles.held_out(weights, x), everything[:, :, m:], **near)
     traces = np.einsum("tcr,jrm,tcm->tj", x, kernels[:, :m], x, optimize=True)
     np.testing.assert_allclose(tiles.traces(x), traces, rtol=tolerance, atol=tolerance * np.abs(traces).max())
+    np.testing.assert_allclose(Dense(kernels[0].astype(dtype)).products(x), x @ kernels[0].T, rtol=tolerance, atol=near["atol"])
     np.testing.assert_allclose(tiles.sum(weights[0]), np.tensordot(weights[0], kernels[:, :m], 1), **near)
     np.testing.assert_allclose(tiles.each(x[0]), x[0] @ kernels[:, :m], **near)
 

@@ -23,6 +23,8 @@ from dmkl.solvers.fisher.weightings import (
     aims,
     alike,
     expected,
+    foretold,
+    halfway,
     logs,
     positive,
     solve_point,
@@ -46,6 +48,8 @@ _DEPENDENT = 1e-13
 """Singular values of targets below this share of the largest are zero."""
 _SENSIBLE = 0.1
 """Where more is left, weights are no better to begin with than those of the last norm."""
+_FORETOLD = 1.2
+"""Norms p > 1 up to which a model of the slopes at the last norm tells as much of the next as the way there does."""
 _ROUNDING = 0.3
 """Share of the tolerance that single precision may take from slopes."""
 
@@ -287,5 +291,7 @@ class _Many:
         there = expected(last, self._before, pilot, now, p)
         curvature = alike(there, self._curvature, now)
         begin = start(there, curvature, p)
+        if 1 < p <= _FORETOLD:
+            begin = halfway(begin, foretold(last, known, pilot, now, p), p)
         begin[pilot] = now.beta
         return now, begin, curvature

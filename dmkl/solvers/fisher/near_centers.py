@@ -144,7 +144,7 @@ class NearCenters:
             r = of.h[at[on]] - x
             if task.change[on].any():
                 r -= of.tiles.products(task.change[on], x)
-            z = self._centers.solved(r, at[on])
+            z = self._centers.solved(r, at[on], roughly=True)
             along = _dots(r, z)
             going = ~self._taken(task, on, x, z, along)
             left.append((on[going], r[going], z[going], along[going]))
@@ -183,7 +183,7 @@ class NearCenters:
             far = (along / np.maximum(_dots(d, q), _TINY)).astype(of.dtype)[:, :, None]
             x += far * d
             r -= far * q
-            z, last = self._centers.solved(r, task.at[on]), along
+            z, last = self._centers.solved(r, task.at[on], roughly=True), along
             along = _dots(r, z)
             going = ~self._taken(task, on, x, z, along)
             if not going.any():
@@ -204,7 +204,7 @@ class NearCenters:
         if not len(first):
             return
         of, which = self._of, at[first]
-        x = self._centers.solved(of.h[which], which)
+        x = self._centers.solved(of.h[which], which, roughly=betas is not None)
         self._middle[which] = x
         if of.apart is not None and betas is not None:
             betas_apart, x_apart = of.apart

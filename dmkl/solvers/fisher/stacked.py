@@ -62,6 +62,11 @@ class _Chunk:
     numbers: list[dict[tuple[float, float], int]]
     """Of each target the number of the job at each point, also those of other chunks."""
 
+    @property
+    def size(self) -> int:
+        """What the time that it takes grows with."""
+        return len(self.points) * len(self.targets) * self.training.n_train**2
+
 
 def fits(jobs: Sequence[Job]) -> bool:
     """Whether the weights are in balls, and the kernels of every training set fit a task, one set this process."""
@@ -161,6 +166,8 @@ def _solve_some(
     workspace = context.workspace
     files = {number: None if workspace.temporary else workspace.path / f"outcome-{number}.npz" for number, _ in chunks}
     missing = [(number, chunk) for number, chunk in chunks if (file := files[number]) is None or not file.exists()]
+    # So that no slot begins with much when the others are about to end.
+    missing.sort(key=lambda each: -each[1].size)
     with tempfile.TemporaryDirectory(prefix="dmkl-kernels-") as folder:
         stacks = _read([chunk.training for _, chunk in missing], Path(folder), context)
         threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))

@@ -19,7 +19,20 @@ from dmkl.solvers.fisher.kernels_in_memory import Solved
 from dmkl.solvers.masters import newton_master
 from dmkl.solvers.weight_sets.balls import Ball
 
-__all__ = ["Known", "Limits", "Place", "aims", "alike", "expected", "logs", "positive", "solve_point", "start"]
+__all__ = [
+    "Known",
+    "Limits",
+    "Place",
+    "aims",
+    "alike",
+    "expected",
+    "foretold",
+    "halfway",
+    "logs",
+    "positive",
+    "solve_point",
+    "start",
+]
 
 _NO_FALL = 1e-8
 """Share of the fall of the slopes that the curvature foretells, below which what is seen is rounding."""
@@ -149,6 +162,29 @@ def expected(last: Sequence[Known], before: Sequence[Known], pilot: int, now: Kn
         found = betas + way
         found = np.exp(found - found.max(axis=1, keepdims=True))
     return [Place(onto_sphere(beta, p), np.exp(q)) for beta, q in zip(found, slopes + rise, strict=True)]
+
+
+def foretold(last: Sequence[Known], curvature: Float, pilot: int, now: Known, p: float) -> Float:
+    """Weights at a norm p > 1, (t, n), by a model of the slopes at the last norm, of which the pilot tells the error.
+
+    What `expected` errs by for a target is its own way from norm to norm, and what this errs by is how slopes bend: half
+    of the one and half of the other errs by less than either where norms are near 1.
+
+    Parameters
+    ----------
+    last, curvature
+        The targets at the last norm, and the curvature of the pilot there.
+    pilot, now
+        The number of the pilot, and where it is.
+    """
+    found = logs(start(last, alike(last, curvature, last[pilot]), p))
+    found += logs(now.beta) - found[pilot]
+    return np.stack([onto_sphere(beta, p) for beta in np.exp(found - found.max(axis=1, keepdims=True))])
+
+
+def halfway(some: Float, others: Float, p: float) -> Float:
+    """Weights between some and others, (t, n)."""
+    return np.stack([_between(beta, other, 0.5, p) for beta, other in zip(some, others, strict=True)])
 
 
 def _coordinates(places: Sequence[Known], p: float) -> tuple[Float, Float]:
