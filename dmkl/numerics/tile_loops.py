@@ -12,10 +12,12 @@ cross a cache line take twice as long; targets and columns of X by fours. What i
 
 from __future__ import annotations
 
+import numpy as np
+
 from dmkl.arrays import Array
 from dmkl.numerics.compiling import compiled
 
-__all__ = ["FOUR", "add_multiplied", "add_products", "add_traces"]
+__all__ = ["FOUR", "add_multiplied", "add_products", "add_traces", "put_dots"]
 
 FOUR = 4
 """Rows, targets and columns of X that go together; the loops below are written for four."""
@@ -113,7 +115,7 @@ def _add_dots(
 
 @_compiled
 def add_products(
-    matrices: Array, weights: Array, X: Array, out: Array, room: Array, by: Array, strip: int, symmetric: bool
+    matrices: Array, weights: Array, X: Array, out: Array, room: Array, dots: Array, strip: int, symmetric: bool
 ) -> None:
     """Add X_t (Σ_j w_tj K_j)ᵀ, whose rows are vectors, to out (t, c, rows).
 
@@ -125,15 +127,14 @@ def add_products(
         (t, n) and (t, c, columns).
     room
         Where sums are made, (16, width).
-    by
-        Where factors are put, (4, 4), and what the dots of a target make, (c, 4), one after the other.
+    dots
+        Where inner products are added up, (c, 4).
     strip
         Rows of the matrices that stay in the second cache level while all targets are taken.
     """
     rows, n, columns = matrices.shape
     targets, c, _ = X.shape
     flat, x, y = matrices.reshape(rows * n, columns), X.reshape(targets * c, columns), out.reshape(targets * c, -1)
-    factors, dots = by[:4], by[4:]
     width = room.shape[1]
     for top in range(0, rows, strip):
         for left in range(top // _LINE * _LINE if symmetric else 0, columns, width):
@@ -144,12 +145,11 @@ def add_products(
                     if start >= right:
                         continue
                     length = right - start
-                    for j in range(0, n, 4):
-                        for u in range(4):
-                            for v in range(4):
-                                factors[u, v] = weights[t + u, j + v]
-                        for r in range(4):
-                            _add(room, r, 4, 0, flat, (i + r) * n + j, start, factors, length, j == 0)
+                    # Row by row: four sums stay in the first cache level, sixteen may not.
+                    for r in range(4):
+                        for j in range(0, n, 4):
+                            by = weights[t : t + 4, j : j + 4]
+                            _add(room, r, 4, 0, flat, (i + r) * n + j, start, by, length, j == 0)
                     here = symmetric and start < i + 4
                     for u in range(4):
                         first = (t + u) * c
@@ -166,19 +166,16 @@ def add_products(
                             if here:
                                 room[4 * u : 4 * u + 4, i - start : i - start + 4] = 0
                             for k in range(0, c, 4):
-                                for r in range(4):
-                                    for v in range(4):
-                                        factors[r, v] = x[first + k + r, i + v]
-                                _add(y, first + k, 1, start, room, 4 * u, 0, factors, length, False)
+                                by = x[first + k : first + k + 4, i : i + 4]
+                                _add(y, first + k, 1, start, room, 4 * u, 0, by, length, False)
 
 
 @_compiled
-def add_traces(matrices: Array, X: Array, out: Array, room: Array, by: Array, strip: int) -> None:
-    """Add ½ Σ_c x_cᵀK_j x_c, for X (t, c, m), to out (t, n), of symmetric matrices as in `add_products`."""
+def add_traces(matrices: Array, X: Array, out: Array, room: Array, dots: Array, strip: int) -> None:
+    """Add ½ Σ_c x_cᵀK_j x_c, for X (t, c, m), to out (t, n), of symmetric matrices; dots are (4, 4)."""
     rows, n, columns = matrices.shape
     targets, c, _ = X.shape
     flat, x = matrices.reshape(rows * n, columns), X.reshape(targets * c, columns)
-    factors, dots = by[:4], by[4:8]
     width = room.shape[1]
     for top in range(0, rows, strip):
         for left in range(top // _LINE * _LINE, columns, width):
@@ -192,10 +189,8 @@ def add_traces(matrices: Array, X: Array, out: Array, room: Array, by: Array, st
                     for u in range(4):
                         first = (t + u) * c
                         for k in range(0, c, 4):
-                            for r in range(4):
-                                for v in range(4):
-                                    factors[r, v] = x[first + k + v, i + r]
-                            _add(room, 4 * u, 1, 0, x, first + k, start, factors, length, k == 0)
+                            by = x[first + k : first + k + 4, i : i + 4].T
+                            _add(room, 4 * u, 1, 0, x, first + k, start, by, length, k == 0)
                     if start < i + 4:
                         room[:, : i - start] = 0
                         # Of what is at the diagonal both halves are there.
@@ -209,11 +204,11 @@ def add_traces(matrices: Array, X: Array, out: Array, room: Array, by: Array, st
 
 
 @_compiled
-def add_multiplied(matrix: Array, X: Array, out: Array, by: Array, strip: int) -> None:
+def add_multiplied(matrix: Array, X: Array, out: Array, dots: Array, strip: int) -> None:
     """Add X_t Aᵀ, whose rows are vectors, for A (rows, columns) and X (t, c, columns), to out (t, c, rows)."""
     rows, columns = matrix.shape
     targets, c, _ = X.shape
-    x, y, dots = X.reshape(targets * c, columns), out.reshape(targets * c, -1), by[4:]
+    x, y = X.reshape(targets * c, columns), out.reshape(targets * c, -1)
     for top in range(0, rows, strip):
         for t in range(0, targets):
             for i in range(top, min(rows, top + strip), 4):
@@ -223,3 +218,14 @@ def add_multiplied(matrix: Array, X: Array, out: Array, by: Array, strip: int) -
                 for k in range(c):
                     for v in range(4):
                         y[t * c + k, i + v] += dots[k, v]
+
+
+@_compiled
+def put_dots(A: Array, B: Array, out: Array) -> None:
+    """Put Σ_k a_ijk b_ijk, in double precision, to out (i, j)."""
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            a, b, total = A[i, j], B[i, j], 0.0
+            for k in range(len(a)):
+                total += np.float64(a[k]) * np.float64(b[k])
+            out[i, j] = total

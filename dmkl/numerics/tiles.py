@@ -18,7 +18,7 @@ from dmkl.numerics.tile_loops import FOUR, add_multiplied, add_products, add_tra
 
 __all__ = ["PART", "Dense", "Tiles"]
 
-PART = 48
+PART = 72
 """Targets that go together: more read matrices less often, and their vectors leave the cache."""
 _STRIP, _WIDTH = 2**19, 2**12
 """Bytes of rows that stay in the second cache level, and of a row of sums that stays in the first."""
@@ -71,10 +71,10 @@ class Tiles:
         return self._multiplied(self._beside, self.rows, weights, x)
 
     def _multiplied(self, matrices: Array, rows: int, weights: Float, x: Array) -> Array:
-        def add(vectors: Array, out: Array, by: Array, some: slice) -> None:
+        def add(vectors: Array, out: Array, dots: Array, some: slice) -> None:
             factors = np.zeros((len(vectors), self._kernels), dtype=vectors.dtype)
             factors[: some.stop - some.start, : self.n] = weights[some]
-            add_products(matrices, factors, vectors, out, self._room, by, self._strip, matrices is self._square)
+            add_products(matrices, factors, vectors, out, self._room, dots, self._strip, matrices is self._square)
 
         return self._vectors.multiplied(x, rows, add)
 
@@ -82,9 +82,9 @@ class Tiles:
         """Σ_c x_cᵀK_j x_c of each, (t, n), for X (t, c, m)."""
         found = np.empty((len(x), self.n))
         for some in _parts(len(x)):
-            vectors, by = self._vectors.padded(x[some])
-            sums = np.zeros((len(vectors), self._kernels))
-            add_traces(self._square, vectors, sums, self._room, by, self._strip)
+            vectors = self._vectors.padded(x[some])
+            sums, dots = np.zeros((len(vectors), self._kernels)), np.empty((FOUR, FOUR), dtype=vectors.dtype)
+            add_traces(self._square, vectors, sums, self._room, dots, self._strip)
             found[some] = 2.0 * sums[: some.stop - some.start, : self.n]
         return found
 
@@ -102,8 +102,8 @@ class Dense:
     def products(self, x: Array) -> Array:
         """A X of each, (t, c, rows), for X (t, c, m), whose rows are vectors."""
 
-        def add(vectors: Array, out: Array, by: Array, some: slice) -> None:
-            add_multiplied(self._matrix, vectors, out, by, self._strip)
+        def add(vectors: Array, out: Array, dots: Array, some: slice) -> None:
+            add_multiplied(self._matrix, vectors, out, dots, self._strip)
 
         return self._vectors.multiplied(x, self.rows, add)
 
@@ -119,8 +119,8 @@ class _Vectors:
         self.columns = _up(m, 2 * LINE // dtype.itemsize)
         self._x, self._y = np.empty((2, 0), dtype=dtype)
 
-    def padded(self, x: Array) -> tuple[Array, Array]:
-        """Some X with zeros around them, until the next call; and memory for factors and what dots make."""
+    def padded(self, x: Array) -> Array:
+        """Some X with zeros around them, until the next call."""
         t, c = _up(len(x), FOUR), _up(x.shape[1], FOUR)
         size = t * c * self.columns
         if self._x.size < size:
@@ -130,13 +130,13 @@ class _Vectors:
         found[len(x) :] = 0
         found[:, x.shape[1] :] = 0
         found[:, :, self.m :] = 0
-        return found, np.zeros((FOUR + c, FOUR), dtype=self.dtype)
+        return found
 
     def multiplied(self, x: Array, rows: int, add: Callable[[Array, Array, Array, slice], None]) -> Array:
         """What a loop adds to zeros, (t, c, rows), for X (t, c, m); it is also told which of them it has."""
         found = np.empty((*x.shape[:2], rows), dtype=self.dtype)
         for some in _parts(len(x)):
-            vectors, by = self.padded(x[some])
+            vectors = self.padded(x[some])
             t, c, _ = vectors.shape
             # The product with a square matrix has as many columns as X.
             width = self.columns if rows == self.m else _up(rows, FOUR)
@@ -144,7 +144,7 @@ class _Vectors:
                 self._y = aligned((t * c * width,), self.dtype)
             out = self._y[: t * c * width].reshape(t, c, width)
             out[:] = 0
-            add(vectors, out, by, some)
+            add(vectors, out, np.empty((c, FOUR), dtype=self.dtype), some)
             found[some] = out[: some.stop - some.start, : x.shape[1], :rows]
         return found
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.numerics.tile_loops import put_dots
 from dmkl.numerics.tiles import PART
 from dmkl.solvers.fisher.centers import Centers
 from dmkl.solvers.fisher.kernels_in_memory import Solved
@@ -236,4 +237,6 @@ def _parts(numbers: Index, size: int) -> Iterator[Index]:
 
 def _dots(a: Array, b: Array) -> Float:
     """Inner products of rows, (t, c), in double precision: small squares would vanish in single, and prove too much."""
-    return np.stack([np.vecdot(x, y, dtype=np.float64) for x, y in zip(a, b, strict=True)])
+    found = np.empty(a.shape[:2])
+    put_dots(a, b, found)
+    return found
