@@ -12,8 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float, Index
+from dmkl.numerics.rule_loops import put_moments, put_slopes
 
-__all__ = ["weigh"]
+__all__ = ["LARGE", "weigh"]
+
+LARGE = 2**17
+"""Scores from which on compiled loops are used, which take a tenth of the time; loading them takes a while."""
 
 _Loss = Callable[[Float, Index], tuple[Float, Float, Float]]
 _LEAST = 1e-6
@@ -67,14 +71,16 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     terms: Array = np.empty((len(parts[0]), 2, *parts[0].shape[1:]), dtype=np.float32)
     for number, (part, mean) in enumerate(zip(parts, means, strict=True)):
         np.subtract(part, mean, out=terms[:, number], casting="same_kind")
-    loss, scale = _log_loss(terms, truth, counted, prior)
+    scale = _deviations(terms)
+    large = terms.size >= 2 * LARGE
+    loss = (_compiled_loss if large else _log_loss)(terms, scale, truth, counted, prior)
     low = np.array([_LEAST, 0.0])
     found, curvature = _least(loss, np.zeros((len(terms), 2)), low)
     going = np.arange(len(terms))
     for _ in range(_CORRECTIONS):
-        mine = [part if len(part) == len(going) else part[going] for part in parts]
-        others = (each if len(each) == 1 else each[going] for each in (truth, counted, prior))
-        slope = _slope(mine, found[going] / scale[going], *others) / scale[going]
+        slope = (_compiled_slope if large else _slope)(
+            parts, found[going] / scale[going], going, truth, counted, prior
+        ) / scale[going]
         step = _newton_step(slope, curvature[going], (found[going] > low) | (slope < 0.0))
         found[going] = np.maximum(found[going] - step, low)
         going = going[(slope * step).sum(axis=1) > _RESOLVED]
@@ -85,13 +91,30 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     return a, b
 
 
-def _log_loss(terms: Array, truth: Float, d: Float, prior: Float) -> tuple[_Loss, Float]:
-    """The log loss that `weigh` makes least, and the standard deviations that its coefficients count in.
+def _deviations(terms: Array) -> Float:
+    """The standard deviations of L and f, in which coefficients count, (machines, 2); one where there is none."""
+    flat = terms.reshape(len(terms), 2, -1)
+    scale = np.sqrt(np.vecdot(flat, flat) / flat.shape[-1])
+    scale[scale == 0.0] = 1.0
+    return np.asarray(scale)
+
+
+def _at_truth(terms: Array, scale: Float, truth: Float, d: Float) -> Float:
+    """Sums of L and f over the rows, each of its own class, (machines, 2)."""
+    flat = terms.reshape(len(terms), 2, -1)
+    true = np.vecdot(flat, (truth * d[:, None]).astype(terms.dtype).reshape(-1, 1, flat.shape[-1]))
+    return np.asarray(true / scale)
+
+
+def _log_loss(terms: Array, scale: Float, truth: Float, d: Float, prior: Float) -> _Loss:
+    """The log loss that `weigh` makes least.
 
     Parameters
     ----------
     terms
         L and f, (machines, 2, classes, rows), the mean over the classes being zero; in single precision.
+    scale
+        Of `_deviations`.
     truth
         How much each row is of each class, (machines, classes, rows).
     d
@@ -104,14 +127,9 @@ def _log_loss(terms: Array, truth: Float, d: Float, prior: Float) -> tuple[_Loss
     function
         Of coefficients (n, 2) and the numbers (n,) of the machines whose they are: the loss up to a constant, (n,), its
         slope and its curvature.
-    ndarray
-        (machines, 2)
     """
     n_machines, precision = len(terms), terms.dtype
-    flat = terms.reshape(n_machines, 2, -1)
-    scale = np.sqrt(np.vecdot(flat, flat) / flat.shape[-1])
-    scale[scale == 0.0] = 1.0
-    true = np.vecdot(flat, (truth * d[:, None]).astype(precision).reshape(-1, 1, flat.shape[-1])) / scale
+    true = _at_truth(terms, scale, truth, d)
     d, prior = d.astype(precision), prior.astype(precision)
     # Memory that is new at every step costs as much as what is computed in it.
     room = np.empty((2, *terms[:, 0].shape), dtype=precision)
@@ -138,16 +156,45 @@ def _log_loss(terms: Array, truth: Float, d: Float, prior: Float) -> tuple[_Loss
         slope = means.sum(axis=2) / size - true[which]
         return value, slope, curvature / (size[:, :, None] * size[:, None])
 
-    return loss, scale
+    return loss
 
 
-def _slope(parts: Sequence[Float], coefficients: Float, truth: Float, d: Float, prior: Float) -> Float:
-    """The slope of the log loss in coefficients (machines, 2), from L and f, each (machines, classes, rows)."""
+def _compiled_loss(terms: Array, scale: Float, truth: Float, d: Float, prior: Float) -> _Loss:
+    """The same by a compiled loop."""
+    true = _at_truth(terms, scale, truth, d)
+    weights, base = d.astype(terms.dtype), np.ascontiguousarray(prior[..., 0], dtype=terms.dtype)
+    powers = np.empty(terms.shape[-1], dtype=np.int32)
+
+    def loss(coefficients: Float, which: Index) -> tuple[Float, Float, Float]:
+        size, sums = scale[which], np.empty((len(which), 6))
+        put_moments(terms, (coefficients / size).astype(terms.dtype), which, base, weights, powers, sums)
+        value = sums[:, 0] - (coefficients * true[which]).sum(axis=1)
+        curvature = sums[:, [3, 4, 4, 5]].reshape(-1, 2, 2) / (size[:, :, None] * size[:, None])
+        return value, sums[:, 1:3] / size - true[which], curvature
+
+    return loss
+
+
+def _slope(parts: Sequence[Float], coefficients: Float, which: Index, truth: Float, d: Float, prior: Float) -> Float:
+    """The slope of the log loss of some machines in coefficients (n, 2), from L and f, (machines, classes, rows)."""
+    parts = [part if len(part) == len(which) else part[which] for part in parts]
+    truth, d, prior = (each if len(each) == 1 else each[which] for each in (truth, d, prior))
     first, second = (part * each[:, None, None] for part, each in zip(parts, coefficients.T, strict=True))
     first += second
     _normalized(first, prior, d)
     first -= truth * d[:, None]
     return np.stack([np.vecdot(first.reshape(len(first), -1), part.reshape(len(first), -1)) for part in parts], axis=1)
+
+
+def _compiled_slope(
+    parts: Sequence[Float], coefficients: Float, which: Index, truth: Float, d: Float, prior: Float
+) -> Float:
+    """The same by a compiled loop."""
+    found = np.empty((len(which), 2))
+    first, second = parts
+    base, powers = np.ascontiguousarray(prior[..., 0]), np.empty(d.shape[-1], dtype=np.int64)
+    put_slopes(first, second, coefficients, which, base, d, truth, powers, found)
+    return found
 
 
 def _normalized(logits: Float, prior: Float, d: Float) -> Float:

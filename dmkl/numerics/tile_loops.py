@@ -64,7 +64,16 @@ def _add(
 
 @_compiled
 def _add_dots(
-    left: Array, first: int, step: int, right: Array, row: int, far: int, start: int, length: int, count: int, out: Array
+    left: Array,
+    first: int,
+    step: int,
+    right: Array,
+    row: int,
+    far: int,
+    start: int,
+    length: int,
+    count: int,
+    out: Array,
 ) -> None:
     """Add Σ_r left[first + r + i step, :length] · right[row + r far + k, start:] to out[k, i], for four i and k."""
     zero = left.dtype.type(0)

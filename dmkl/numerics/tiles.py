@@ -39,7 +39,7 @@ class Tiles:
 
     def __init__(self, n: int, m: int, rows: int, dtype: npt.DTypeLike) -> None:
         self.n, self.m, self.rows = n, m, rows
-        self._vectors = _Vectors(m, np.dtype(dtype))
+        self._vectors = _Vectors(m, dtype)
         columns, self._kernels = self._vectors.columns, _up(n, FOUR)
         self._square = aligned((columns, self._kernels, columns), dtype)
         self._beside = aligned((_up(rows, FOUR), self._kernels, columns), dtype)
@@ -114,10 +114,11 @@ class _Vectors:
     It is taken once: memory that is new for every call costs as much as what is computed in it.
     """
 
-    def __init__(self, m: int, dtype: np.dtype[np.floating]) -> None:
-        self.m, self.dtype = m, dtype
-        self.columns = _up(m, 2 * LINE // dtype.itemsize)
-        self._x, self._y = np.empty((2, 0), dtype=dtype)
+    def __init__(self, m: int, dtype: npt.DTypeLike) -> None:
+        self.m, self.dtype = m, np.dtype(dtype)
+        self.columns = _up(m, 2 * LINE // self.dtype.itemsize)
+        self._x: Array = np.empty(0, dtype=self.dtype)
+        self._y: Array = np.empty(0, dtype=self.dtype)
 
     def padded(self, x: Array) -> Array:
         """Some X with zeros around them, until the next call."""

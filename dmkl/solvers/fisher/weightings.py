@@ -167,8 +167,8 @@ def expected(last: Sequence[Known], before: Sequence[Known], pilot: int, now: Kn
 def foretold(last: Sequence[Known], curvature: Float, pilot: int, now: Known, p: float) -> Float:
     """Weights at a norm p > 1, (t, n), by a model of the slopes at the last norm, of which the pilot tells the error.
 
-    What `expected` errs by for a target is its own way from norm to norm, and what this errs by is how slopes bend: half
-    of the one and half of the other errs by less than either where norms are near 1.
+    `expected` errs where a target bends its way, this where slopes are far from the model: halfway between the two the
+    error is less than that of either, where norms are near 1.
 
     Parameters
     ----------
