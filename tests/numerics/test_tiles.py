@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dmkl.numerics.tile_loops import put_dots
 from dmkl.numerics.tiles import Dense, Tiles
 
 
@@ -53,3 +54,10 @@ def test_what_a_call_leaves_does_not_reach_the_next():
     again = [f(weights[:1], x[:1, :2]) for f in (tiles.products, tiles.held_out)]
     for one, other in zip(alone, again, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_squares_that_single_precision_cannot_hold_count():
+    x = np.full((2, 3, 40), 1e-30, dtype=np.float32)
+    found = np.empty((2, 3))
+    put_dots(x, x, found)
+    np.testing.assert_allclose(found, 40 * np.float64(np.float32(1e-30)) ** 2, rtol=1e-14)
