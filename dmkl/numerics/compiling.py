@@ -16,7 +16,8 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 def compiled(fastmath: Set[str] = frozenset()) -> Callable[[Loop], Loop]:
     """Compile a function with numba, for each type of its arguments, and keep the result on disk.
 
-    Compiled functions that it names are compiled before it, and called without the interpreter.
+    Compiled functions that it names are compiled before it, and called without the interpreter. They are of the same
+    file: what is kept is compiled anew when that file changes, and no other.
 
     It is kept beside the source file, or where that cannot be written in the user's folder for caches (numba's
     NUMBA_CACHE_DIR names another); where nothing can be written it is compiled anew in each process. The function runs

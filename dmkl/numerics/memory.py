@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from dmkl.arrays import Array
 
-__all__ = ["LINE", "aligned", "keep_freed"]
+__all__ = ["aligned", "keep_freed"]
 
-LINE = 64
+_LINE = 64
 """Bytes of a cache line."""
 
 _TRIM, _PAD, _MAP = -1, -2, -3
 """Numbers that mallopt(3) has for the thresholds below."""
 _MAPPED, _KEPT = 2**25, 2**26
-"""Bytes from which glibc maps blocks of their own, as many as it takes, and that it keeps of what was freed."""
+"""Bytes from which glibc maps a block by itself, the most that it accepts, and bytes that it keeps when freed."""
 
 
 def keep_freed() -> None:
@@ -42,6 +42,6 @@ def keep_freed() -> None:
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Zeros that begin with a cache line, which NumPy does not promise."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + LINE, dtype=np.uint8)
-    start = -memory.ctypes.data % LINE
+    memory = np.zeros(size + _LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % _LINE
     return np.asarray(memory[start : start + size].view(dtype).reshape(shape))

@@ -16,16 +16,26 @@ __all__ = ["put_moments", "put_slopes"]
 _compiled = compiled({"reassoc", "contract", "nsz"})
 
 # exp(v) = 2ⁿ exp(r), r = v − n log 2 between −½ log 2 and ½ log 2, by a polynomial of r and powers of two that are
-# written as bits, for many v ≤ 0 at once. log 2 comes in two parts, of which the first has so few digits that its
-# multiples are exact (Moshier: Cephes mathematical library, 1989, which has the polynomial in single precision too).
+# written as bits, for many v ≤ 0 at once. That log 2 is rounded errs by |v|ε exp(v), which is less than ε. In single
+# precision the polynomial is that of Moshier (Cephes mathematical library, 1989), in double the series.
 _LOWEST, _LOWEST_DOUBLE = np.float32(-87.0), -708.0
 """Of less, exponentials are not told from zero."""
-_PER_E = np.float32(1.4426950408889634)
-_HIGH, _LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_PER_E, _PER_E_DOUBLE = np.float32(1.4426950408889634), 1.4426950408889634
+_LOG_2, _LOG_2_DOUBLE = np.float32(0.6931471805599453), 0.6931471805599453
 _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 _C2, _C3, _C4 = np.float32(5.0000001e-1), np.float32(1.6666666e-1), np.float32(4.1665796e-2)
 _C5, _C6, _C7 = np.float32(8.3334519e-3), np.float32(1.3981999e-3), np.float32(1.9875691e-4)
-_PER_E_DOUBLE, _HIGH_DOUBLE, _LOW_DOUBLE = 1.4426950408889634, 6.93145751953125e-1, 1.42860682030941723212e-6
+
+
+@_compiled
+def _put_logits(first: Array, second: Array, a: float, b: float, prior: Array, out: Array, highest: Array) -> None:
+    """Put a L_k + b f_k + prior, (classes, rows), to out, and the highest of each row to highest."""
+    highest[:] = -np.inf
+    for k in range(len(first)):
+        x, y, z, shift = first[k], second[k], out[k], prior[k]
+        for j in range(len(z)):
+            z[j] = a * x[j] + b * y[j] + shift
+            highest[j] = max(highest[j], z[j])
 
 
 @_compiled
@@ -56,21 +66,16 @@ def put_moments(
     sums = np.empty((5, rows), terms.dtype)
     for i in range(len(which)):
         t = which[i]
-        a, b = coefficients[i, 0], coefficients[i, 1]
         base, w = prior[min(t, len(prior) - 1)], weights[min(t, len(weights) - 1)]
-        highest[:], total[:], sums[:] = -np.inf, 0, 0
-        for k in range(classes):
-            x, y, z, shift = terms[t, 0, k], terms[t, 1, k], room[k], base[k]
-            for j in range(rows):
-                z[j] = a * x[j] + b * y[j] + shift
-                highest[j] = max(highest[j], z[j])
+        _put_logits(terms[t, 0], terms[t, 1], coefficients[i, 0], coefficients[i, 1], base, room, highest)
+        total[:], sums[:] = 0, 0
         s0, s1, s2, s3, s4 = sums[0], sums[1], sums[2], sums[3], sums[4]
         for k in range(classes):
             x, y, z = terms[t, 0, k], terms[t, 1, k], room[k]
             for j in range(rows):
                 v = max(z[j] - highest[j], _LOWEST)
                 n = np.floor(v * _PER_E + _HALF)
-                r = (v - n * _HIGH) - n * _LOW
+                r = v - n * _LOG_2
                 p = ((((_C7 * r + _C6) * r + _C5) * r + _C4) * r + _C3) * r + _C2
                 z[j] = p * r * r + r + _ONE
                 powers[j] = (np.int32(n) + np.int32(127)) << np.int32(23)
@@ -128,21 +133,16 @@ def put_slopes(
     room, highest, total = np.empty((classes, rows)), np.empty(rows), np.empty(rows)
     for i in range(len(which)):
         t = which[i]
-        a, b = coefficients[i, 0], coefficients[i, 1]
         base, w = prior[min(t, len(prior) - 1)], weights[min(t, len(weights) - 1)]
         true = truth[min(t, len(truth) - 1)]
-        highest[:], total[:] = -np.inf, 0.0
-        for k in range(classes):
-            x, y, z, shift = first[t, k], second[t, k], room[k], base[k]
-            for j in range(rows):
-                z[j] = a * x[j] + b * y[j] + shift
-                highest[j] = max(highest[j], z[j])
+        _put_logits(first[t], second[t], coefficients[i, 0], coefficients[i, 1], base, room, highest)
+        total[:] = 0.0
         for k in range(classes):
             z = room[k]
             for j in range(rows):
                 v = max(z[j] - highest[j], _LOWEST_DOUBLE)
                 n = np.floor(v * _PER_E_DOUBLE + 0.5)
-                r = (v - n * _HIGH_DOUBLE) - n * _LOW_DOUBLE
+                r = v - n * _LOG_2_DOUBLE
                 p = 1.0 / 479001600.0 + r * (1.0 / 6227020800.0)  # 1/12! + r/13!, and so on to 1 + r
                 p = 1.0 / 3628800.0 + r * (1.0 / 39916800.0 + r * p)
                 p = 1.0 / 40320.0 + r * (1.0 / 362880.0 + r * p)

@@ -6,8 +6,8 @@ and used while they are in the first cache level, and all that takes time is don
 their factors in registers: `_add` and `_add_dots`. Both take rows by fours, so that each number that is loaded is used
 four times.
 
-Arrays are padded: rows of 64 bytes each or multiples of that, at addresses that are, because loads and stores that
-cross a cache line take twice as long; targets and columns of X by fours. What is padded is zero.
+Arrays are padded: rows to whole cache lines, which is where they begin too, because loads and stores that cross one
+take twice as long; rows of matrices, kernels, targets and columns of X to fours. What is padded is zero.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from dmkl.arrays import Array
 from dmkl.numerics.compiling import compiled
 
-__all__ = ["FOUR", "add_multiplied", "add_products", "add_traces", "put_dots"]
+__all__ = ["COLUMNS", "FOUR", "add_multiplied", "add_products", "add_traces", "put_dots"]
 
 FOUR = 4
 """Rows, targets and columns of X that go together; the loops below are written for four."""
-_LINE = 16
-"""Columns of a cache line, in single precision."""
+COLUMNS = 16
+"""Rows have multiples of so many columns: cache lines in single precision, and in double."""
 
 # Sums may be rearranged, which is what it takes to keep sixteen of them in registers, many numbers wide.
 _compiled = compiled({"reassoc", "contract", "nsz"})
@@ -146,11 +146,11 @@ def add_products(
     flat, x, y = matrices.reshape(rows * n, columns), X.reshape(targets * c, columns), out.reshape(targets * c, -1)
     width = room.shape[1]
     for top in range(0, rows, strip):
-        for left in range(top // _LINE * _LINE if symmetric else 0, columns, width):
+        for left in range(top // COLUMNS * COLUMNS if symmetric else 0, columns, width):
             right = min(columns, left + width)
             for t in range(0, targets, 4):
                 for i in range(top, min(rows, top + strip), 4):
-                    start = max(left, i // _LINE * _LINE) if symmetric else left
+                    start = max(left, i // COLUMNS * COLUMNS) if symmetric else left
                     if start >= right:
                         continue
                     length = right - start
@@ -187,11 +187,11 @@ def add_traces(matrices: Array, X: Array, out: Array, room: Array, dots: Array, 
     flat, x = matrices.reshape(rows * n, columns), X.reshape(targets * c, columns)
     width = room.shape[1]
     for top in range(0, rows, strip):
-        for left in range(top // _LINE * _LINE, columns, width):
+        for left in range(top // COLUMNS * COLUMNS, columns, width):
             right = min(columns, left + width)
             for t in range(0, targets, 4):
                 for i in range(top, min(rows, top + strip), 4):
-                    start = max(left, i // _LINE * _LINE)
+                    start = max(left, i // COLUMNS * COLUMNS)
                     if start >= right:
                         continue
                     length = right - start

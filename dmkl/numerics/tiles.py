@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dmkl.arrays import Array, Float
-from dmkl.numerics.memory import LINE, aligned
-from dmkl.numerics.tile_loops import FOUR, add_multiplied, add_products, add_traces
+from dmkl.numerics.memory import aligned
+from dmkl.numerics.tile_loops import COLUMNS, FOUR, add_multiplied, add_products, add_traces
 
 __all__ = ["PART", "Dense", "Tiles"]
 
@@ -46,6 +46,11 @@ class Tiles:
         itemsize = self._square.itemsize
         self._strip = max(FOUR, _STRIP // (self._kernels * columns * itemsize) // FOUR * FOUR)
         self._room = aligned((FOUR * FOUR, min(columns, _WIDTH // itemsize)), dtype)
+
+    @staticmethod
+    def padding(n: int) -> float:
+        """How much larger n matrices are with what they are padded by, rows and columns aside."""
+        return _up(n, FOUR) / n
 
     def put(self, j: int, square: Array, beside: Array) -> None:
         """Take the matrices (m, m) and (rows, m) as the j-th of their kind."""
@@ -116,7 +121,7 @@ class _Vectors:
 
     def __init__(self, m: int, dtype: npt.DTypeLike) -> None:
         self.m, self.dtype = m, np.dtype(dtype)
-        self.columns = _up(m, 2 * LINE // self.dtype.itemsize)
+        self.columns = _up(m, COLUMNS)
         self._x: Array = np.empty(0, dtype=self.dtype)
         self._y: Array = np.empty(0, dtype=self.dtype)
 

@@ -21,6 +21,7 @@ from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.numerics.memory import keep_freed
+from dmkl.numerics.tiles import Tiles
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import check_shared, machine
@@ -41,8 +42,9 @@ _TARGETS = 256
 """Most targets of a task: more share more, and take more memory."""
 _TASKS, _WORTH = 4, 64
 """Tasks of a training set that leave hardly a slot idle, and the fewest targets that are worth one of their own."""
-_COPIES = 4.5
-"""How often a task holds the kernels at most: as they are, packed, and whitened, these in tiles too."""
+_COPIES, _WHITENED = 1.5, 1.5
+"""How often a task holds the kernels at most: as they are and packed; and whitened, in double precision beside the
+single one that was not enough."""
 _MATRICES = 1.5
 """Matrices (m, m) that a task holds of each target that it solves by a factor of its own, together with others."""
 _VECTORS = 16
@@ -84,7 +86,8 @@ def _task_bytes(jobs: Sequence[Job]) -> float:
     square = max(8 * one.n_train**2 for one in _trainings(jobs))
     targets = max(8 * h.size for h in {id(job.problem.h): job.problem.h for job in jobs}.values())
     own, every = _MATRICES * TOGETHER * square, _VECTORS * _TARGETS * targets
-    return float(_COPIES * _stack_bytes(jobs) + own + every)
+    padding = max(Tiles.padding(one.n_kernels) for one in _trainings(jobs))
+    return float((_COPIES + _WHITENED * padding) * _stack_bytes(jobs) + own + every)
 
 
 def _trainings(jobs: Sequence[Job]) -> list[Training]:

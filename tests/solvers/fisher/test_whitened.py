@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
 from dmkl.errors import IndefiniteKernelError
-from dmkl.numerics.fisher import dual_norm
+from dmkl.numerics.fisher import dual_norm, onto_sphere
 from dmkl.solvers.fisher import centers, grid_in_memory
 from dmkl.solvers.fisher.centers import Centers, grouped, spread
 from dmkl.solvers.fisher.grid_in_memory import solve_grid
 from dmkl.solvers.fisher.kernels_in_memory import KernelStack, Solved
-from dmkl.solvers.fisher.weightings import Limits, Place, expected, solve_point
+from dmkl.solvers.fisher.weightings import Limits, Place, alike, expected, foretold, halfway, solve_point, start
 from dmkl.solvers.fisher.whitened import Whitened
 from dmkl.solvers.semidefinite import UNKNOWN
 
@@ -350,3 +350,17 @@ def test_a_factor_that_rounding_hides_is_made_in_double_precision(monkeypatch):
     found = solve_grid(K, targets, points, 1e-5, 200, UNKNOWN)
     assert all(one.left <= 1e-5 for mine in found for one in mine.values())
     check_proofs(K, targets, found)
+
+
+def test_a_model_that_errs_for_all_alike_foretells_where_they_are():
+    """All targets have the pilot's slopes and curvature, and end where it ends, not where the model has them."""
+    rng = np.random.default_rng(0)
+    root, last = rng.standard_normal((6, 6)), Place(np.ones(6) / 6, rng.uniform(0.5, 1.0, 6))
+    now = Place(onto_sphere(rng.uniform(0.1, 1.0, 6), 1.1), last.slopes)
+    curvature = root @ root.T
+    model = start([last], alike([last], curvature, last), 1.1)
+    found = foretold([last] * 3, curvature, 1, now, 1.1)
+    np.testing.assert_allclose(found, [now.beta] * 3)
+    assert np.abs(model - now.beta).max() > 0.01
+    between = halfway(model, found[:1], 1.1)[0]
+    np.testing.assert_allclose(between / between[0], np.sqrt(model[0] * now.beta / (model[0, 0] * now.beta[0])))
