@@ -32,6 +32,7 @@ __all__ = [
     "StoreError",
     "StoreExistsError",
     "StoreNotFoundError",
+    "UninformativeScoresWarning",
     "WorkerLostError",
     "one_line",
     "warn",
@@ -121,6 +122,10 @@ class IndefiniteKernelWarning(UserWarning):
 
 class LabelWarning(UserWarning):
     """Labels are taken as they are, and are probably not as they were meant: a class of one sample, or a new one."""
+
+
+class UninformativeScoresWarning(UserWarning):
+    """Scores of rows that were left out do not tell the classes apart: predictions follow the prior probabilities."""
 
 
 class SampleOrderWarning(UserWarning):

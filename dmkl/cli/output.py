@@ -18,7 +18,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dmkl.errors import IndefiniteKernelWarning, LabelWarning, SampleOrderWarning, SmallWorkerWarning, StoreExistsError
+from dmkl.errors import (
+    IndefiniteKernelWarning,
+    LabelWarning,
+    SampleOrderWarning,
+    SmallWorkerWarning,
+    StoreExistsError,
+    UninformativeScoresWarning,
+)
 from dmkl.progress import LOGGER
 
 if TYPE_CHECKING:
@@ -95,7 +102,14 @@ def plain_warnings() -> Iterator[None]:
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         from dmkl.errors import ConvergenceWarning  # scikit-learn's
 
-        ours = (ConvergenceWarning, IndefiniteKernelWarning, LabelWarning, SampleOrderWarning, SmallWorkerWarning)
+        ours = (
+            ConvergenceWarning,
+            IndefiniteKernelWarning,
+            LabelWarning,
+            SampleOrderWarning,
+            SmallWorkerWarning,
+            UninformativeScoresWarning,
+        )
         if not issubclass(category, ours):
             before(message, category, *place, **more)
         elif str(message) not in shown:

@@ -13,9 +13,8 @@ from sklearn.model_selection import check_cv
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import Priors, class_index, predicted_labels
+from dmkl.estimators.decisions import Priors, predicted_labels
 from dmkl.estimators.fisher import MKFDA, FisherClassifier, Uniform
-from dmkl.estimators.held_out import HeldOut
 from dmkl.estimators.plan import Fit, FitOutcome
 from dmkl.estimators.weights import ClassWeight
 from dmkl.kernelset import KernelSet
@@ -106,17 +105,11 @@ class SingleBest(FisherClassifier):
         labels = fit.targets.labels
         n = len(found) // len(folds)
         weights = np.ones(len(labels)) if fit.sample_weight is None else fit.sample_weight
-        targets = [each.data.problems.targets for each in found[::n]]
-        kind, classes = targets[0].kind, targets[0].classes
-        index = [class_index(kind, classes, labels[test]) for _, test in folds]
-        held_out = [
-            HeldOut(np.stack([each.scores for each in found[f * n : (f + 1) * n]]), own, test, len(test))
-            for f, (own, (_, test)) in enumerate(zip(index, folds, strict=True))
-        ]
-        decided = self._decided_held_out([self] * n, held_out, targets)
+        targets = found[0].data.problems.targets
+        decided = [self._decide(found[first : first + n]) for first in range(0, len(found), n)]
 
         def accuracy(test: Index, decision: Float) -> float:
-            predicted = predicted_labels(kind, classes, decision[:, 0] if kind == "binary" else decision)
+            predicted = predicted_labels(targets.kind, targets.classes, decision)
             return float(accuracy_score(labels[test], predicted, sample_weight=weights[test]))
 
         return [

@@ -135,28 +135,6 @@ class Calibrated:
         """For each problem what turns its scores, column by column, into such as do not depend on the training set."""
         return [np.ones(len(targets.classes) if targets.kind == "multiclass" else 1) for _ in targets.problems]
 
-    @classmethod
-    def _decided_held_out(
-        cls, models: Sequence[Self], held_out: Sequence[HeldOut], targets: Sequence[Targets]
-    ) -> list[Float]:
-        """Decisions of each model about the held-out rows of each fold of a search: what labels are read from.
-
-        Parameters
-        ----------
-        models
-            Of several points of a grid, or the same for other kernels.
-        held_out
-            The scores of each fold, (models, rows, columns).
-        targets
-            What each fold has learnt.
-
-        Returns
-        -------
-        list of ndarray
-            Of each fold, (models, rows, columns).
-        """
-        return [fold.scores.astype(np.float64, copy=False) for fold in held_out]
-
     # --- learning what scores mean -------------------------------------------------------------------------------
 
     def _calibrate(self, scores: Float, labels: Array, learnt_on: str) -> Self:

@@ -60,10 +60,6 @@ class KernelClassifier(ClassifierMixin, Calibrated, KernelLearner, abstract=True
     def _problems(self, targets: Targets, tasks: Array | None) -> Problems:
         return Problems.binary(targets, tasks, self.multiclass)
 
-    def _decisions(self, found: FitOutcome) -> Float:
-        decider = self._decider(found)
-        return found.decision if decider is None else decider.decision(found.scores).reshape(found.decision.shape)
-
     def _set_decisions(self, found: FitOutcome) -> None:
         self.priors_ = np.array(self._priors(found.data.problems.targets))
         self._set_decider(self._decider(found))

@@ -25,7 +25,7 @@ from dmkl.numerics.discriminant import (
     whitened,
 )
 from dmkl.numerics.fisher import Targets
-from dmkl.numerics.rule_weights import weigh
+from dmkl.numerics.rule_weights import LEAST, weigh
 from dmkl.unknown import is_known
 
 __all__ = [
@@ -147,24 +147,38 @@ def regression_units(sizes: Sequence[Float], ridges: Sequence[float]) -> list[Fl
     return [excess(size) / (2.0 * lam) for size, lam in zip(sizes, ridges, strict=True)]
 
 
-def regression_scores(targets: Targets, dual: Float, inverses: Sequence[Float | None]) -> list[Float]:
+def regression_scores(
+    targets: Targets, duals: Sequence[Float], inverses: Sequence[Float | None], null_vectors: Sequence[Float | None]
+) -> list[Float]:
     """The estimates g = P(k | x) − π_k of the training rows of each problem: those whose class is known.
 
-    Of the regression on all other rows where (A⁻¹)_ii and A⁻¹1 are there; otherwise of the rows themselves,
-    s(H − ½D⁻¹α), which their labels have been fitted to.
+    By the regression on all other rows where the diagonal of A⁻¹ is known for every problem; otherwise by the
+    regression on all rows, s(H − ½D⁻¹α), whose residuals are smaller than those of new rows.
+
+    Parameters
+    ----------
+    targets
+        What was learnt, with weights d of the rows where they have some.
+    duals
+        α of each problem, over all training rows, (m, columns).
+    inverses, null_vectors
+        Of each problem, over the rows whose class is known: the diagonal of A⁻¹, and N, as
+        `dmkl.numerics.discriminant.leave_one_out` takes them.
     """
-    n_classes, found = len(targets.classes), []
+    n_classes, estimates = len(targets.classes), []
     indexes = class_index(targets.kind, targets.classes, targets.labels)
-    alphas, sizes = by_problem(targets.kind, dual), targets.sizes
-    for k, (h, alpha, inverse, index) in enumerate(zip(targets.problems, alphas, inverses, indexes, strict=True)):
-        alpha, index = alpha[index >= 0], index[index >= 0]
+    left_out = all(inverse is not None for inverse in inverses)
+    parts = zip(targets.problems, duals, inverses, null_vectors, indexes, targets.sizes, strict=True)
+    for k, (h, alpha, inverse, null, index, sizes) in enumerate(parts):
         d = None if targets.weights is None else targets.weights[k]
-        if inverse is None:
-            residual = 0.5 * alpha if d is None else 0.5 * alpha / d[:, None]
-            found.append(excess(sizes[k]) * (h - residual))
+        if len(h) < len(alpha):
+            alpha, index = alpha[index >= 0], index[index >= 0]
+        if left_out and inverse is not None:
+            scores = leave_one_out(alpha, inverse, index, n_classes, null, d)
         else:
-            found.append(leave_one_out(alpha, inverse[:, 0], inverse[:, 1], index, n_classes, d))
-    return found
+            scores = excess(sizes) * (h - 0.5 * (alpha if d is None else alpha / d[:, None]))
+        estimates.append(scores.astype(alpha.dtype, copy=False))
+    return estimates
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +242,14 @@ class Decider:
             of_all = whitened(part, classes, n_classes, d)
             found.append(Discriminant.of_whitened(of_all, q) if ordered else Discriminant.unordered(of_all))
             left_out = left_out_densities(part, classes, n_classes, d, of_all)
-            a, b = weigh(left_out, directions(part / unit[..., None, :]), classes, d)
+            own = part / unit[..., None, :]
+            a, b = weigh(left_out, directions(own), classes, d)
+            if n_classes == 2:
+                # Fisher's functions of one score grow with the class means. Where the mean of the second class is the
+                # lower one they would reverse the score, and left-out rows have no use for it: the priors decide.
+                reverses = np.asarray(of_all.means[..., 1, 0] <= of_all.means[..., 0, 0])
+                least = LEAST / np.maximum(own.std(axis=(-2, -1)), np.finfo(np.float64).tiny)
+                a, b = np.where(reverses, 0.0, a), np.where(reverses, np.maximum(b, least), b)
             sharp.append(a)
             direct.append(b[..., None] / unit)
         return cls(kind, tuple(found), np.array(priors), np.array(sharp), tuple(direct), learnt_on)

@@ -82,10 +82,12 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
         if not all(np.isfinite(outcome.weights).all() for mine in outcomes for outcome in mine):
             refuse_damage(plan.K.view)
         scores = _scored(sets, outcomes, prepared, tally)
-    if not plan.duals:
-        outcomes = [[one if one.dual is None else replace(one, dual=None) for one in mine] for mine in outcomes]
-    else:
-        outcomes = [_over_samples(data, mine) for data, mine in zip(sets, outcomes, strict=True)]
+    outcomes = [
+        _over_samples(data, mine)
+        if plan.duals or data.fit.learner._DECIDES
+        else [one if one.dual is None else replace(one, dual=None) for one in mine]
+        for data, mine in zip(sets, outcomes, strict=True)
+    ]
     found = [
         FitOutcome(*parts, tally.n_passes, n_prepared)
         for parts in zip(sets, outcomes, scores, prepared, solvers, strict=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, ClassVar, Final, Self
+from operator import itemgetter
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 import xarray as xr
@@ -13,7 +14,7 @@ from dask.utils import parse_bytes
 
 from dmkl import settings
 from dmkl.arrays import Array, Float
-from dmkl.errors import InputError
+from dmkl.errors import InputError, UninformativeScoresWarning, warn
 from dmkl.estimators.checks import check_choice, check_count, check_numbers, check_positive, one_for_each
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.estimators.decisions import (
@@ -22,11 +23,9 @@ from dmkl.estimators.decisions import (
     Priors,
     check_priors,
     class_index,
-    class_weights,
     regression_scores,
     regression_units,
 )
-from dmkl.estimators.held_out import HeldOut, cross_decided, of_machines
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.norms import Constraints, KernelGroups, Prices, WeightRules
 from dmkl.estimators.plan import FitOutcome, TrainingSet
@@ -155,10 +154,9 @@ class FisherLearner(KernelLearner, abstract=True):
 
         def problem_of(k: int) -> FisherProblem:
             title, start = f"{data.training.title}{problems.title(k)}", data.start(k)
-            weights, counted = weights_of(k), problems.weights[k]
+            weights = weights_of(k)
             start = None if start is None else weights.start(data.n_kernels, start)
-            constant = None if counted is None else np.sqrt(counted)
-            return FisherProblem(problems.h[k], ridges[k], weights, title, start, constant)
+            return FisherProblem(problems.h[k], ridges[k], weights, title, start)
 
         return data.jobs(problem_of)
 
@@ -219,55 +217,63 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
         return describe(xr.DataArray(found, dims=("sample", "discriminant"), coords=coords, name="coordinate"))
 
     def _decider(self, found: FitOutcome) -> Decider:
-        targets = found.data.problems.targets
-        inverses = [outcome.inverse for outcome in found.outcomes]
-        honest = all(inverse is not None for inverse in inverses)
-        scores = regression_scores(targets, found.rule.dual, inverses if honest else [None] * len(inverses))
-        index = [each[each >= 0] for each in class_index(targets.kind, targets.classes, targets.labels)]
-        priors = self._priors(targets)
-        units, weights = self._units(targets), found.data.problems.weights
-        learnt_on = LEFT_OUT if honest else ""
-        return Decider.learn(targets.kind, scores, index, priors, learnt_on, weights, units).scaled(units)
+        rule = _rule([found], itemgetter(0))
+        if not rule.sharpness.all():
+            msg = (
+                "scores of left-out training rows are not higher in the second class than in the first: at this λ the "
+                "kernels do not tell the classes apart, and predictions follow the prior probabilities. Try another λ, "
+                "or test the kernels with dmkl.permutation_test"
+            )
+            warn(msg, UninformativeScoresWarning)
+        return rule
 
-    @classmethod
-    def _decided_held_out(
-        cls, models: Sequence[Self], held_out: Sequence[HeldOut], targets: Sequence[Targets]
-    ) -> list[Float]:
-        fewest = max(1, -(-8 * sum(fold.scores.size for fold in held_out) // _TOGETHER))
-        threads = min(_THREADS, settings.available_cores(), fewest)
-        n_groups = min(len(models), threads * -(-fewest // threads))
-        bounds = [k * len(models) // n_groups for k in range(n_groups + 1)]
-
-        def group(k: int) -> list[Float]:
-            some = slice(bounds[k], bounds[k + 1])
-            return cls._decided_together(models[some], [fold.machines(some) for fold in held_out], targets)
-
+    def _decide(self, found: Sequence[FitOutcome]) -> list[Float]:
+        """See `Learner._decide`: each fit by the rule that its training rows teach, as in `predict`."""
+        if not len(found[0].scores):
+            return [each.decision for each in found]
         keep_freed()
+        size = sum(h.nbytes for h in found[0].data.problems.targets.problems)
+        together = max(1, _TOGETHER // size)
+        groups = [found[start : start + together] for start in range(0, len(found), together)]
         # Exponentials and products of many scores, during which other threads run.
-        with ThreadPoolExecutor(threads) as pool:
-            return [np.concatenate(of_fold) for of_fold in zip(*pool.map(group, range(n_groups)), strict=True)]
+        with ThreadPoolExecutor(min(_THREADS, settings.available_cores(), len(groups))) as pool:
+            return [decision for group in pool.map(_decided, groups) for decision in group]
 
-    @classmethod
-    def _decided_together(
-        cls, models: Sequence[Self], held_out: Sequence[HeldOut], targets: Sequence[Targets]
-    ) -> list[Float]:
-        """See `_decided_held_out`: by rules that are learnt from the scores of all models at once."""
-        some, priors = [], []
-        for own, fold in zip(targets, held_out, strict=True):
-            weighted = [model._weighted(own) for model in models]
-            pairs = list(zip(models, weighted, strict=True))
-            units = of_machines([model._units(each) for model, each in pairs])
-            assert units is not None
-            some.append(fold.scaled(units, of_machines([class_weights(each) for each in weighted])))
-            of_problems = zip(*(model._priors(each) for model, each in pairs), strict=True)
-            priors.append([np.stack(of_problem) for of_problem in of_problems])
-        decided: dict[int, Float] = {}
-        # Folds that have learnt other classes say nothing of one another.
-        for classes in {tuple(each.classes.tolist()) for each in targets}:
-            mine = [f for f, each in enumerate(targets) if tuple(each.classes.tolist()) == classes]
-            found = cross_decided(targets[mine[0]].kind, [some[f] for f in mine], [priors[f] for f in mine])
-            decided |= dict(zip(mine, found, strict=True))
-        return [decided[f] for f in range(len(targets))]
+
+# --- the decision rule -----------------------------------------------------------------------------------------------
+
+
+def _decided(found: Sequence[FitOutcome]) -> list[Float]:
+    decisions = _rule(found, np.stack).decision(np.stack([each.scores for each in found]))
+    return [mine.reshape(each.decision.shape) for mine, each in zip(decisions, found, strict=True)]
+
+
+def _rule(found: Sequence[FitOutcome], join: Callable[[Sequence[Float]], Float]) -> Decider:
+    """The decision rule of fits on the same training rows: of several with an axis of fits, which `join` makes."""
+
+    def of_problems(values: Sequence[Sequence[Float]]) -> list[Float]:
+        return [join(of_fits) for of_fits in zip(*values, strict=True)]
+
+    targets = [each.data.problems.targets for each in found]
+    pairs = [(cast(FisherClassifier, each.data.fit.learner), own) for each, own in zip(found, targets, strict=True)]
+    units = of_problems([learner._units(own) for learner, own in pairs])
+    priors = of_problems([learner._priors(own) for learner, own in pairs])
+    weights: Sequence[Float | None] = [None] * len(priors)
+    if any(own.weights is not None for own in targets):
+        weights = of_problems([own.weights or [np.ones(len(h)) for h in own.problems] for own in targets])
+    kind, classes, labels = targets[0].kind, targets[0].classes, targets[0].labels
+    index = [each[each >= 0] for each in class_index(kind, classes, labels)]
+    learnt_on = LEFT_OUT if all(one.inverse is not None for each in found for one in each.outcomes) else ""
+    scores = of_problems([_training_scores(each) for each in found])
+    return Decider.learn(kind, scores, index, priors, learnt_on, weights, units, ordered=len(found) == 1).scaled(units)
+
+
+def _training_scores(found: FitOutcome) -> list[Float]:
+    """Scores of the training rows of each problem, by the fits without each row where they are known."""
+    outcomes, trainings = found.outcomes, found.data.trainings
+    null_vectors = [training.square.fitted.null_vectors(training.n_train) for training in trainings]
+    duals = [np.asarray(one.dual) for one in outcomes]
+    return regression_scores(found.data.problems.targets, duals, [one.inverse for one in outcomes], null_vectors)
 
 
 class MKFDA(FisherClassifier):

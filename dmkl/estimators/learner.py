@@ -56,6 +56,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     n_iter_: int
     _TAKES_UNKNOWN_LABELS = True
     """Whether labels may be unknown for some samples of a task."""
+    _DECIDES = False
+    """Whether labels follow a decision rule that is learnt from the training rows."""
     _TAKES_WEIGHTS = False
     """Whether samples may have weights."""
     _TAKES_KERNELS = True
@@ -169,9 +171,9 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
     def _set_attributes(self, found: FitOutcome) -> None:
         """Set the attributes that only this learner has, after those of all learners."""
 
-    def _decisions(self, found: FitOutcome) -> Float:
-        """What predictions for the held-out rows of a plan's row are read from, as after that fit."""
-        return found.decision
+    def _decide(self, found: Sequence[FitOutcome]) -> list[Float]:
+        """What predictions for the held-out rows are read from: the scores, where there is no rule."""
+        return [each.decision for each in found]
 
     def _set_decisions(self, found: FitOutcome) -> None:
         """Learn what scores mean, where that is more than the scores themselves."""

@@ -78,7 +78,8 @@ class Plan:
     fits
         The rows.
     duals
-        Whether dual variables are wanted; scores of held-out rows alone otherwise, which takes less memory.
+        Whether dual variables are wanted. Otherwise scores of held-out rows alone, and what decision rules are learnt
+        from, which takes less memory.
     """
 
     K: KernelSet
@@ -229,7 +230,7 @@ class FitOutcome:
     @property
     def decided(self) -> Float:
         """What predictions for the held-out rows are read from, as the learner would after this fit."""
-        return self.data.fit.learner._decisions(self)
+        return self.data.fit.learner._decide([self])[0]
 
     @property
     def rule(self) -> DecisionRule:
@@ -250,6 +251,8 @@ class Learner(Protocol):
 
     multiclass: Multiclass
     """How several classes become binary problems, where they do."""
+    _DECIDES: bool
+    """Whether labels follow a decision rule that is learnt from the training rows, which takes dual variables."""
 
     def _check_parameters(self) -> None:
         """Refuse parameters that break a rule, by InputError."""
@@ -296,8 +299,11 @@ class Learner(Protocol):
     def _scores(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
         """Scores of new rows; asks for products through the kernels of new rows."""
 
-    def _decisions(self, found: FitOutcome) -> Float:
-        """What predictions for the held-out rows are read from."""
+    def _decide(self, found: Sequence[FitOutcome]) -> list[Float]:
+        """What predictions for the held-out rows of each fit are read from, in the shape of its scores.
+
+        The fits are of learners of this class, on the same training rows.
+        """
 
 
 def decision_rule(outcomes: Sequence[Outcome], problems: Problems) -> DecisionRule:

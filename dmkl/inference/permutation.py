@@ -29,7 +29,7 @@ from dmkl.inputs.label_objects import matched
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.choice import choose_each, mean_and_error
 from dmkl.searching.dataset import measured
-from dmkl.searching.fits import GridFits, Question, ask, decided, digest, fit_grids, working
+from dmkl.searching.fits import GridFits, Question, ask, digest, fit_grids, working
 from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import shape
 from dmkl.searching.labeled import as_variable
@@ -42,7 +42,7 @@ Choosing = Literal["anew", "fixed"]
 _Found = dict[str, Array]
 """Arrays whose first dimension are the permutations."""
 _CHUNK_BYTES = 9 * 2**28
-"""Scores of held-out rows that are kept at once: permutations are fitted as many together as have no more."""
+"""Scores of held-out rows and dual variables that are kept at once, in bytes: so many permutations share a fit."""
 _SCORE_BYTES = 4
 """Solvers of many targets keep scores in single precision."""
 
@@ -193,7 +193,7 @@ def _chunks(question: Question, orders: Index, choose: Choosing, workspace: Work
         chosen = alone["place"][:1]
         question, at = _only(question, chosen[0])
         first = 1
-    most = max(1, int(_CHUNK_BYTES / (_SCORE_BYTES * sum(_held_out(question)))))
+    most = max(1, int(_CHUNK_BYTES / (_SCORE_BYTES * sum(_kept(question)))))
     # As many each time: what few permutations at the end would share is little.
     times = -(-(len(orders) - first) // most)
     size = -(-(len(orders) - first) // times)
@@ -205,11 +205,11 @@ def _chunks(question: Question, orders: Index, choose: Choosing, workspace: Work
         progress.current().note(f"{min(first, len(orders)) - 1:,} of {len(orders) - 1:,} permutations fitted")
 
 
-def _held_out(question: Question) -> Iterator[int]:
-    """Scores of each fold under a permutation."""
+def _kept(question: Question) -> Iterator[int]:
+    """Scores of the validation rows of each fold, and dual variables of its training rows, under a permutation."""
     columns = max(len(question.targets.classes), question.n_tasks)
     for fold in question.folds:
-        yield len(fold.validation) * columns * math.prod(shape(question.grid))
+        yield (len(fold.validation) + len(fold.train)) * columns * math.prod(shape(question.grid))
 
 
 def _only(question: Question, place: Index) -> tuple[Question, Index]:
@@ -233,10 +233,12 @@ def _chunk(question: Question, orders: Index, at: Index | None, workspace: Works
         return dict(load_arrays(file))
     part = workspace.part(str(first))
     permuted = [question.relabeled(order) for order in orders]
-    fits = fit_grids(permuted, part)
-    rows = [_row(*each, at) for each in zip(permuted, fits, strict=True)]
+    rows, n_passes = [], 0.0
+    for each, fits in zip(permuted, fit_grids(permuted, part), strict=True):
+        rows.append(_row(each, fits, at))
+        n_passes = fits.n_passes
     found = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    found["n_passes"] = np.array([fits[0].n_passes])
+    found["n_passes"] = np.array([n_passes])
     save_arrays(file, found)
     shutil.rmtree(part.path)
     return found
@@ -245,7 +247,7 @@ def _chunk(question: Question, orders: Index, at: Index | None, workspace: Works
 def _row(question: Question, fits: GridFits, at: Index | None) -> dict[str, Array]:
     """Score (task,), shares of the weight (task, kernel), place in the grid (parameter, task), largest gap."""
     sizes, dim, tasks = shape(question.grid), question.targets.dim, np.arange(question.n_tasks)
-    ((scores, _),) = measured(question, fits, decided(question, fits))
+    ((scores, _),) = measured(question, fits)
     mean, error = mean_and_error(scores.swapaxes(1, 2))
     if at is None:
         each = sizes if dim is None else (*sizes, len(tasks))

@@ -174,6 +174,13 @@ class FittedStep(Step):
         """What each column sample of a square view counts after the step, (cols,)."""
         return counts
 
+    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
+        """Vectors (cols, k) that every square kernel maps to zero after the step; None where there are none.
+
+        `vectors` are those before the step.
+        """
+        return None
+
     def apply_to(self, total: KernelSum) -> None:
         """Apply the step to a sum of kernels, whose weights have taken in the scalars."""
 
@@ -253,6 +260,16 @@ class Fitted:
         for step in self.steps:
             found = step.counts(found)
         return found
+
+    def null_vectors(self, n_cols: int) -> Array | None:
+        """Vectors N (cols, k) with K_jN = 0 for every kernel of a square view; None where the steps imply none.
+
+        They span the directions that the ridge does not penalize: the constant, and covariates that are projected out.
+        """
+        vectors: Array | None = None
+        for step in self.steps:
+            vectors = step.null_vectors(vectors, n_cols)
+        return vectors
 
     def right(self, j: int, v: Array) -> tuple[Array, list[Array | None]]:
         """Carry V from the view's columns to the raw kernel's; also what the offset of each step needs, last first."""

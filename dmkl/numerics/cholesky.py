@@ -11,6 +11,8 @@ from dmkl.numerics.lapack import call, status
 
 __all__ = ["Cholesky"]
 
+_PANEL = 256
+"""Columns of an inverse that are computed at once."""
 _BLOCK = 64
 """Rows that are mirrored at once."""
 _PREFIX = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
@@ -91,14 +93,18 @@ class Cholesky:
         status(self._prefix + "sygst", 1, b"L", m, found, m, self.lower, m)
         return _mirrored(found)
 
-    def inverse_columns(self, start: int, stop: int) -> Array:
-        """Columns of L⁻¹ from their diagonal on, (m − start, stop − start): above it L⁻¹ is zero."""
-        m, width = len(self.lower), stop - start
-        columns = np.zeros((m - start, width), self.lower.dtype, order="F")
-        columns[np.diag_indices(width)] = 1.0
-        corner = self.lower[start:, start:]
-        status(self._prefix + "trtrs", b"L", b"N", b"N", len(corner), width, corner, m, columns, len(columns))
-        return columns
+    def inverse_diagonal(self) -> Array:
+        """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹, some columns at a time."""
+        m = len(self.lower)
+        diagonal = np.empty(m, self.lower.dtype)
+        for start in range(0, m, _PANEL):
+            width = min(_PANEL, m - start)
+            columns = np.zeros((m - start, width), self.lower.dtype, order="F")  # above the diagonal L⁻¹ is zero
+            columns[np.diag_indices(width)] = 1.0
+            corner = self.lower[start:, start:]
+            status(self._prefix + "trtrs", b"L", b"N", b"N", len(corner), width, corner, m, columns, len(columns))
+            diagonal[start : start + width] = np.einsum("ij,ij->j", columns, columns)
+        return diagonal
 
 
 def _mirrored(lower: Array) -> Array:

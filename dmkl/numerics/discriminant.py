@@ -45,8 +45,6 @@ __all__ = [
     "whitened",
 ]
 
-_CENTERED = 1e-2
-"""How far A⁻¹1 may be from 2·1, relative, for the kernel to count as centered."""
 _RIDGE = 1e-10
 """Of the total variance: what keeps the covariance within classes regular, as scores of several classes, which sum to a
 constant, need it. In the direction of that sum the classes have one mean, so nothing is decided by it."""
@@ -70,24 +68,33 @@ def excess(sizes: Float) -> Float:
 
 
 def leave_one_out(
-    alpha: Float, diagonal: Float, of_ones: Float, index: Index, n_classes: int, weights: Float | None = None
+    alpha: Float,
+    diagonal: Float,
+    index: Index,
+    n_classes: int,
+    null_vectors: Float | None = None,
+    weights: Float | None = None,
 ) -> Float:
     """The estimates g of each training row by the regression on all other rows, from one factor.
 
-    With A = ½(I + K/λ) and Aα = H the regression that leaves row i out errs by α_i/(A⁻¹)_ii. Where the kernel is
-    centered (then A⁻¹1 = 2·1) the row takes part in the mean too. The regression that is centered anew without it is
-    the one with a free bias, which errs by
+    With A = ½(I + K/λ) and Aα = H the regression that leaves row i out errs by α_i/(A⁻¹)_ii. Where steps project out
+    the constant or covariates, K maps vectors N to zero, so A⁻¹N = 2N: these directions are not penalized, and the
+    projection without row i is another one. The regression on [K, N] that leaves row i out errs by
 
-        e_i = α_i / ((A⁻¹)_ii − (A⁻¹1)_i²/1ᵀA⁻¹1),
+        e_i = [(I − P)α]_i / ((A⁻¹)_ii − [A⁻¹N(NᵀA⁻¹N)⁻¹NᵀA⁻¹]_ii) = [(I − P)α]_i / ((A⁻¹)_ii − 2P_ii),
 
-    and the share of the class among the others is subtracted from its estimate, as the targets of a new fit have it:
+    with P = N(NᵀN)⁻¹Nᵀ: the dual variables of that regression are orthogonal to N, and α has the part 2PH beside them.
 
-        g_ik = Y_ik − s_k e_ik − (m_k − Y_ik)/(m − 1),     s = `excess`.
+    Scores contain what K explains and not what N explains. The ordinary least squares of Y on N, which errs by
+    o_i = [(I − P)Y]_i/(1 − P_ii) without row i, is part of both, and so
 
-    So this is what training without row i gives, but for the scale of normalized kernels and their weights, which stay
-    as they are. Where rows have weights d, A = ½(I + D^{1/2}KD^{1/2}/λ) and A(D^{−1/2}α) = D^{1/2}H, and the row that
-    is left out goes with all its weight: α_i/d_i takes the place of α_i, A⁻¹D^{1/2}1 that of A⁻¹1 with the product
-    1ᵀD^{1/2}A⁻¹D^{1/2}1, and sums of weights that of numbers of rows.
+        g_i = o_i − s e_i,     s = `excess`:
+
+    what training without row i gives, with the kernels projected anew. The scale of normalized kernels and their
+    weights stay as they are. Where N is only the constant, Y_i − o_i is the share of each class among the other rows.
+
+    Where rows have weights d, A = ½(I + D^{1/2}KD^{1/2}/λ) and A(D^{−1/2}α) = D^{1/2}H. The row that is left out goes
+    with all its weight: D^{1/2}Y takes the place of Y, and both errors are divided by d_i^{1/2}.
 
     Parameters
     ----------
@@ -95,12 +102,13 @@ def leave_one_out(
         (m, columns), the solution for the targets H.
     diagonal
         (m,), of A⁻¹.
-    of_ones
-        (m,), A⁻¹1; with weights A⁻¹D^{1/2}1.
     index
         (m,), the class of each row.
     n_classes
         The number of classes.
+    null_vectors
+        N, (m, k), of full column rank; of D^{1/2}KD^{1/2} where rows have weights. None where K has none that are
+        known.
     weights
         d, (m,); ones where None.
 
@@ -109,14 +117,20 @@ def leave_one_out(
     ndarray
         (m, columns)
     """
-    d = np.ones(len(index)) if weights is None else weights
-    sizes = np.bincount(index, d, minlength=n_classes).astype(np.float64)
-    m, scale, truth, root = sizes.sum(), excess(sizes), indicators(index, n_classes), np.sqrt(d)
-    totals, alpha = sizes[1:] if n_classes == 2 else sizes, alpha / d[:, None]
-    if np.abs(of_ones / root - 2.0).max() > 2.0 * _CENTERED:
-        return np.asarray(truth - totals / m - scale * alpha / diagonal[:, None])
-    error = alpha / (diagonal - of_ones**2 / (of_ones @ root))[:, None]
-    return np.asarray(truth - scale * error - (totals - d[:, None] * truth) / (m - d)[:, None])
+    root = np.sqrt(np.ones(len(index)) if weights is None else weights)[:, None]
+    sizes = np.bincount(index, root[:, 0] ** 2, minlength=n_classes).astype(np.float64)
+    scale, truth, alpha = excess(sizes), indicators(index, n_classes), alpha / root
+    if null_vectors is None:
+        totals = sizes[1:] if n_classes == 2 else sizes
+        return np.asarray(truth - totals / sizes.sum() - scale * alpha / (root * diagonal[:, None]))
+    q = np.linalg.qr(null_vectors)[0]
+    leverage = np.einsum("mk,mk->m", q, q)[:, None]
+
+    def without_null_part(v: Float) -> Float:
+        return np.asarray(v - q @ (q.T @ v))
+
+    least_squares = without_null_part(root * truth) / (root * (1.0 - leverage))
+    return np.asarray(least_squares - scale * without_null_part(alpha) / (root * (diagonal[:, None] - 2.0 * leverage)))
 
 
 @dataclass(frozen=True, eq=False)

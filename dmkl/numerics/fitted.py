@@ -94,6 +94,10 @@ class Centering(FittedStep):
     def means(self, mean: Array) -> Array:
         return np.zeros_like(mean)
 
+    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array:
+        # C K Cᵀ w = 0, since Cᵀw = 0 for C = I − 1wᵀ.
+        return np.ones((n_cols, 1)) if self.weights is None else self.weights[:, None]
+
     def apply_to(self, total: KernelSum) -> None:
         total.center(self.weights)
 
@@ -147,6 +151,9 @@ class Scaling(FittedStep):
 
     def scalar(self, j: int) -> float:
         return float(self.factor[j])
+
+    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
+        return vectors
 
     def left(self, j: int, y: Array, v: Array | None = None) -> Array:
         y *= self.factor[j]
@@ -261,6 +268,9 @@ class Weighing(FittedStep):
 
     def counts(self, counts: Array) -> Array:
         return np.asarray(counts * self.col_scale**2)
+
+    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
+        return None if vectors is None else np.asarray(vectors / self.col_scale[:, None])
 
     def apply_to(self, total: KernelSum) -> None:
         total.scale(self.row_scale)

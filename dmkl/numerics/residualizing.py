@@ -153,6 +153,9 @@ class Residualizing(FittedStep):
     def means(self, mean: Array) -> Array:
         return np.zeros(mean.shape[:2])
 
+    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array:
+        return self.dual  # PᵀG = 0 for P = I − QGᵀ, since QᵀG = I
+
     def removed(self, removed: Array | float) -> Array | float:
         return np.asarray(removed + np.abs(np.einsum("ma,nma->nm", self.dual, self.projected)).sum(axis=1))
 

@@ -14,14 +14,14 @@ import numpy.typing as npt
 from dmkl.arrays import Array, Float, Index
 from dmkl.numerics.rule_loops import put_moments, put_slopes
 
-__all__ = ["LARGE", "weigh"]
+__all__ = ["LARGE", "LEAST", "weigh"]
 
 LARGE = 2**17
 """Scores from which on compiled loops are used, which take a tenth of the time; loading them takes a while."""
 
 _Loss = Callable[[Float, Index], tuple[Float, Float, Float]]
-_LEAST = 1e-6
-"""The least weight of Fisher's functions, in their standard deviations, so that something always decides."""
+LEAST = 1e-6
+"""The least weight of what decides, in standard deviations, so that something always does."""
 _SINGULAR = 1e-9
 """The least share of the curvature that a step is taken along."""
 _MOST_STEPS, _NOTHING, _ENOUGH, _SHORTEST = 100, 1e-8, 1e-4, 1e-6
@@ -74,7 +74,7 @@ def weigh(densities: Float, scores: Float, index: Index, weights: Float | None =
     scale = _deviations(terms)
     large = terms.size >= 2 * LARGE
     loss = (_compiled_loss if large else _log_loss)(terms, scale, truth, counted, prior)
-    low = np.array([_LEAST, 0.0])
+    low = np.array([LEAST, 0.0])
     found, curvature = _least(loss, np.zeros((len(terms), 2)), low)
     going = np.arange(len(terms))
     for _ in range(_CORRECTIONS):

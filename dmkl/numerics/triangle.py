@@ -125,18 +125,15 @@ class Factor:
         return solved
 
     def inverse_diagonal(self) -> Float:
-        """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹, some columns at a time."""
-        m = self.size
-        found = np.empty(m)
-        for start in range(0, m, _PANEL):
-            stop = min(start + _PANEL, m)
-            columns = self._factor.inverse_columns(start, stop)
-            found[start:stop] = np.einsum("ij,ij->j", columns, columns)
-        if self._order is None:
-            return found
-        ordered = np.empty(m)
-        ordered[self._order] = found
-        return ordered
+        """The diagonal of A⁻¹, (m,)."""
+        return _in_order(self._factor.inverse_diagonal(), self._order)
+
+
+def _in_order(values: Array, order: Index | None) -> Float:
+    """Values of the rows of a matrix, in the order of the samples and in double precision."""
+    ordered = np.empty(len(values))
+    ordered[slice(None) if order is None else order] = values
+    return ordered
 
 
 # --- factors that need not be trusted --------------------------------------------------------------------------------
@@ -185,9 +182,9 @@ class RoughFactor:
         shift = 0.0
         while True:
             lower, order = matrix()
-            lower *= np.float32(0.5 / ridge)
+            lower *= lower.dtype.type(0.5 / ridge)
             diagonal = lower.reshape(-1, order="A")[:: len(lower) + 1]
-            diagonal += np.float32(0.5 + shift)
+            diagonal += lower.dtype.type(0.5 + shift)
             largest = float(np.abs(diagonal).max())
             if not np.isfinite(largest):
                 msg = "a sum of the kernels is not finite, though stored kernels are; run `dmkl check`"
@@ -195,7 +192,11 @@ class RoughFactor:
             try:
                 return cls(Cholesky.of(lower), order)
             except np.linalg.LinAlgError:
-                shift = max(10.0 * shift, 1e-6 * largest)
+                shift = max(10.0 * shift, 8.0 * float(np.finfo(lower.dtype).eps) * largest)
+
+    def inverse_diagonal(self) -> Float:
+        """The diagonal of M⁻¹, approximately, (m,)."""
+        return _in_order(self.factor.inverse_diagonal(), self.order)
 
     def solve(self, b: Float) -> Float:
         """M⁻¹B about, (m, c)."""

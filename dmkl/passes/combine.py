@@ -7,8 +7,9 @@ tiles together, centers the sum and factorizes A = ½(I + K(β)/λ).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from dask.delayed import delayed
 
 from dmkl.arrays import Array, Float, Index
 from dmkl.files.arrays import read_array, save_array
-from dmkl.numerics.triangle import Factor
+from dmkl.numerics.triangle import Factor, RoughFactor
 from dmkl.passes.blas import factor_threads, pinned_blas
 from dmkl.passes.execute import active_client, again, execute
 from dmkl.passes.sending import send_all
@@ -31,6 +32,7 @@ __all__ = [
     "diagonals_of_inverses",
     "direct_bytes",
     "factor_pass",
+    "inverse_diagonals_pass",
     "solve_by_factors",
 ]
 
@@ -114,29 +116,49 @@ def factor_pass(
 
     The lenses are square views of the same kernels. IndefiniteKernelError if one of them is not positive definite.
     """
+    made = _of_sums(_factor, "cholesky", lenses, combinations, lams, keep=True)
+    return [FactorHandle(held, lenses[c.lens], c, lam) for held, c, lam in zip(made, combinations, lams, strict=True)]
 
-    def handles(made: Iterable[Any]) -> list[FactorHandle]:
-        return [
-            FactorHandle(held, lenses[c.lens], c, lam) for held, c, lam in zip(made, combinations, lams, strict=True)
-        ]
 
-    def run() -> list[FactorHandle]:
+def inverse_diagonals_pass(
+    lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[tuple[float, ...]], *, single: bool
+) -> list[Float]:
+    """The diagonal of A⁻¹ at some λ of each combination, (λ, m): one pass, and no factor is kept.
+
+    In single precision where `single`. Where rounding leaves A indefinite a multiple of the identity is added to it.
+    """
+    function = partial(_inverse_diagonals, np.float32 if single else np.float64)
+    return list(_of_sums(function, "inverse-diagonal", lenses, combinations, lams, keep=False))
+
+
+def _of_sums(
+    function: Callable[..., Any],
+    name: str,
+    lenses: Sequence[Lens],
+    combinations: Sequence[Combination],
+    arguments: Sequence[Any],
+    *,
+    keep: bool,
+) -> list[Any]:
+    """What a function makes of each combination and its argument: one pass, and a central task for each combination."""
+
+    def run() -> list[Any]:
         plan = SumPlan.of(lenses, combinations)
         tasks = plan.tasks(_sum_tiles)
         parts = [part for part, _ in tasks]
-        wanted = list(enumerate(zip(combinations, lams, strict=True)))
+        wanted = list(enumerate(zip(combinations, arguments, strict=True)))
         threads = max(factor_threads(plan.lenses[c.lens].view.shape[1]) for c in combinations)
         if active_client() is None and threads > 1:  # one after another, each on all cores
             found = execute(parts, tasks, plan.name)
-            return handles(_factor(found, number, plan.lenses, c.lens, lam) for number, (c, lam) in wanted)
-        factor = delayed(_factor, pure=False)
-        factors = [
-            factor(parts, number, plan.sent[0], c.lens, lam, dask_key_name=f"cholesky-{number}-{plan.token}")
-            for number, (c, lam) in wanted
+            return [function(found, number, plan.lenses, c.lens, argument) for number, (c, argument) in wanted]
+        task = delayed(function, pure=False)
+        results = [
+            task(parts, number, plan.sent[0], c.lens, argument, dask_key_name=f"{name}-{number}-{plan.token}")
+            for number, (c, argument) in wanted
         ]
-        return handles(execute(factors, tasks, plan.name, keep=True))
+        return list(execute(results, tasks, plan.name, keep=keep))
 
-    return again(run, "combine")
+    return list(again(run, "combine"))
 
 
 def _sum_tiles(
@@ -152,6 +174,23 @@ def _factor(parts: list[list[list[SumTile]]], number: int, lenses: Sequence[Lens
     with pinned_blas(factor_threads(lenses[lens].view.shape[1])):
         total = put_together((tile for part in parts for tile in part[number]), lenses[lens])
         return Factor(total.entries, lam, total.order)
+
+
+def _inverse_diagonals(
+    dtype: npt.DTypeLike,
+    parts: list[list[list[SumTile]]],
+    number: int,
+    lenses: Sequence[Lens],
+    lens: int,
+    lams: tuple[float, ...],
+) -> Float:
+    with pinned_blas(factor_threads(lenses[lens].view.shape[1])):
+        total = put_together((tile for part in parts for tile in part[number]), lenses[lens], dtype)
+
+        def matrix() -> tuple[Array, Index | None]:
+            return total.entries.copy(order="F"), total.order
+
+        return np.stack([RoughFactor.of(matrix, lam).inverse_diagonal() for lam in lams])
 
 
 # --- sums kept on disk -------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -17,7 +16,7 @@ from dmkl.arrays import Array, Float
 from dmkl.estimators.saving import encode
 from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
-from dmkl.searching.fits import GridFits, Question, decided
+from dmkl.searching.fits import GridFits, Question
 from dmkl.searching.grid import points, shape
 from dmkl.searching.labeled import as_coordinate
 from dmkl.searching.scoring import as_metrics, evaluate_each
@@ -40,13 +39,12 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
         return found if several else np.take(found, 0, axis=len(sizes) + 1)
 
     variables: dict[str, Any] = {}
-    decisions = decided(question, found)
-    for end, (validation, test) in zip(question.name_ends, measured(question, found, decisions), strict=True):
+    for end, (validation, test) in zip(question.name_ends, measured(question, found), strict=True):
         variables[f"score{end}"] = (fold_dims, by_point(validation))
         if any(len(fold.test) for fold in question.folds):
             variables[f"test_score{end}"] = (fold_dims, by_point(test))
     if question.by_class:
-        of_classes = _by_class(question, found, decisions)
+        of_classes = _by_class(question, found)
         variables["class_score"] = ((*names, "fold", "class"), of_classes.reshape(*sizes, *of_classes.shape[1:]))
     weights = found.weights.swapaxes(2, 3) if several else found.weights[:, :, :1].swapaxes(2, 3)
     weights = weights.reshape(*sizes, *weights.shape[1:])
@@ -95,13 +93,13 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
     )
 
 
-def measured(question: Question, found: GridFits, decisions: Sequence[Float]) -> list[tuple[Float, Float]]:
-    """Validation and test scores of each measure, (point, fold, task), of what `decided` has found."""
+def measured(question: Question, found: GridFits) -> list[tuple[Float, Float]]:
+    """Validation and test scores of each measure, (point, fold, task), of what is decided at each point."""
     sizes = (len(points(question.grid)), len(question.folds), question.n_tasks)
     scores = np.full((len(question.metrics), 2, *sizes), np.nan)
     # What scikit-learn checks of its arguments takes longer than most measures, and they are always of one kind here.
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        for f, (fold, targets, decision) in enumerate(zip(question.folds, found.targets, decisions, strict=True)):
+        for f, (fold, targets, decision) in enumerate(zip(question.folds, found.targets, found.decided, strict=True)):
             middle = len(fold.validation)
             for part, rows, mine in ((0, fold.validation, decision[:, :middle]), (1, fold.test, decision[:, middle:])):
                 if len(rows):
@@ -111,12 +109,12 @@ def measured(question: Question, found: GridFits, decisions: Sequence[Float]) ->
     return [(validation, test) for validation, test in scores]
 
 
-def _by_class(question: Question, found: GridFits, decisions: Sequence[Float]) -> Float:
+def _by_class(question: Question, found: GridFits) -> Float:
     """Average precision of the score of each class against the rest on the validation rows, (point, fold, class)."""
     classes = question.targets.classes
     scores = np.full((len(points(question.grid)), len(question.folds), len(classes)), np.nan)
     measure = as_metrics("average_precision", "binary")
-    for f, (fold, targets, decision) in enumerate(zip(question.folds, found.targets, decisions, strict=True)):
+    for f, (fold, targets, decision) in enumerate(zip(question.folds, found.targets, found.decided, strict=True)):
         for k, label in enumerate(targets.classes):
             truth = (question.labels[fold.validation] == label).astype(np.int64)
             columns = decision[:, : len(fold.validation), k]

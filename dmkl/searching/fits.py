@@ -43,7 +43,6 @@ __all__ = [
     "as_grid_fits",
     "ask",
     "ask_once",
-    "decided",
     "digest",
     "fit_grid",
     "fit_grids",
@@ -258,6 +257,9 @@ class GridFits:
         (point, fold, task); `status` is a place in `WORDS`.
     decisions
         Scores of the held-out rows of each fold at each point, (rows,) or (rows, classes or tasks).
+    decided
+        What their labels are read from, by the rule of each fit: for each fold (point, rows) or (point, rows, classes
+        or tasks).
     targets
         What each fold has learnt.
     n_passes, rounds, phases, solver
@@ -269,6 +271,7 @@ class GridFits:
     objective: Float
     status: npt.NDArray[np.int8]
     decisions: list[list[Float]]
+    decided: list[Float]
     targets: list[Targets]
     n_passes: float
     rounds: Sequence[Round]
@@ -285,6 +288,7 @@ class GridFits:
             objective=self.objective[:, some],
             status=self.status[:, some],
             decisions=self.decisions[some],
+            decided=self.decided[some],
             targets=self.targets[some],
         )
 
@@ -302,18 +306,18 @@ def fit_grid(question: Question, state: str | Path | None) -> GridFits:
     return found
 
 
-def fit_grids(questions: Sequence[Question], workspace: Workspace) -> list[GridFits]:
+def fit_grids(questions: Sequence[Question], workspace: Workspace) -> Iterator[GridFits]:
     """Fit every point of several grids on every fold, of questions on the same kernels that differ in their labels.
 
-    All of them share passes: those of each are those of all.
+    All of them share passes: those of each are those of all. What each has decided is computed when it is asked for.
     """
     rows = [grid_fits(question) for question in questions]
     answers = run(Plan(questions[0].K, [fit for some in rows for fit in some], duals=False), workspace)
     found = iter(answers.fits)
-    return [
+    return (
         as_grid_fits(question, replace(answers, fits=[next(found) for _ in some]))
         for question, some in zip(questions, rows, strict=True)
-    ]
+    )
 
 
 @contextmanager
@@ -374,26 +378,13 @@ def as_grid_fits(question: Question, answers: Answers) -> GridFits:
         objective,
         status.astype(np.int8),
         [[one.decision for one in some] for some in of_folds],
+        [np.stack(some[0].data.fit.learner._decide(some)) for some in of_folds],
         [some[0].data.fit.targets for some in of_folds],
         answers.tally.n_passes,
         answers.tally.rounds,
         answers.tally.phases,
         ", ".join(dict.fromkeys(found.solver or "own" for found in answers.fits)),
     )
-
-
-def decided(question: Question, found: GridFits) -> list[Float]:
-    """What labels of the held-out rows of each fold are read from, by rules from rows of these folds.
-
-    As `GridFits.decisions`, (point, rows) or (point, rows, classes or tasks).
-    """
-    scores = [np.stack(some) for some in found.decisions]
-    if question.targets.kind == "regression":
-        return scores
-    models, parts = question.models, zip(scores, found.targets, strict=True)
-    held_out = [question.held_out(f, *part) for f, part in enumerate(parts)]
-    decisions = type(models[0])._decided_held_out(models, held_out, found.targets)
-    return [rows.reshape(own.shape) for rows, own in zip(decisions, scores, strict=True)]
 
 
 def per_task(found: Sequence[FitOutcome], n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:

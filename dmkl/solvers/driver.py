@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dmkl.passes.combine import diagonals_of_inverses, factor_pass, solve_by_factors
+from dmkl.passes.combine import diagonals_of_inverses, factor_pass, inverse_diagonals_pass, solve_by_factors
 from dmkl.passes.riders import Columns, Want
 from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination
@@ -29,6 +29,7 @@ from dmkl.solvers.requests import (
     FactorDiagonal,
     FactorSolve,
     GroupClassifier,
+    InverseDiagonals,
     Projection,
     Request,
     Solver,
@@ -169,6 +170,14 @@ def _diagonals(asked: Asked) -> tuple[list[Any], float]:
     return list(diagonals_of_inverses([one.factor for _, one in asked])), 0.0
 
 
+def _inverse_diagonals(asked: Asked) -> tuple[list[Any], float]:
+    lenses = _distinct([lens for lens, _ in asked])
+    combinations = [Combination(_place(lens, lenses), request.weights) for lens, request in asked]
+    single = all(request.single for _, request in asked)
+    lams = [request.lams for _, request in asked]
+    return inverse_diagonals_pass(lenses, combinations, lams, single=single), 1.0
+
+
 def _classifiers(asked: Asked) -> tuple[list[Any], float]:
     lenses = _distinct([lens for lens, _ in asked])
     found, passes = train_together(lenses, [(_place(lens, lenses), request) for lens, request in asked])
@@ -233,6 +242,7 @@ ANSWERS: list[tuple[tuple[type, ...], str, Answer]] = [
     ((CombinedFactor,), "factor", _factors),
     ((FactorSolve,), "solve", _solves),
     ((FactorDiagonal,), "diagonal", _diagonals),
+    ((InverseDiagonals,), "leave-out", _inverse_diagonals),
     ((SVM, GroupClassifier), "train", _classifiers),
     ((CombinedEntries,), "entries", _entries),
     ((EachProduct, CombinedProduct, Projection), "products", _products),

@@ -107,8 +107,8 @@ class Outcome:
     scores
         Of the held-out rows, (rows, columns), where the solver has them from the same products; None otherwise.
     inverse
-        Of the system A that the dual variables solve for the final weights: the diagonal of A⁻¹ and A⁻¹1, (m, 2), where
-        the solver has a factor and dual variables were asked for; None otherwise.
+        The diagonal of A⁻¹, (m,), A being the system that the dual variables solve, where leave-one-out scores were
+        asked for and combined kernels fit in memory (`dmkl.solvers.fisher.left_out`); None otherwise.
     """
 
     status: Status

@@ -25,6 +25,7 @@ __all__ = [
     "FactorDiagonal",
     "FactorSolve",
     "GroupClassifier",
+    "InverseDiagonals",
     "Projection",
     "Request",
     "Solver",
@@ -98,6 +99,16 @@ class FactorDiagonal:
 
 
 @dataclass(frozen=True, eq=False)
+class InverseDiagonals:
+    """The diagonal of A⁻¹, A = ½(I + K(β)/λ), at one or more λ; answered by (λ, m)."""
+
+    weights: Float
+    lams: tuple[float, ...]
+    single: bool
+    """Whether single precision is enough."""
+
+
+@dataclass(frozen=True, eq=False)
 class SVM:
     """A support vector machine on K(β); answered by a `SVMSolution`."""
 
@@ -154,6 +165,7 @@ Request = (
     | CombinedFactor
     | FactorDiagonal
     | FactorSolve
+    | InverseDiagonals
     | SVM
     | GroupClassifier
     | Task

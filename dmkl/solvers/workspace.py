@@ -214,6 +214,9 @@ class Workspace:
             for k, row in enumerate(stored["figures"])
         ]
         objective, bound, gap = map(float, stored["values"])
+        inverse = stored.get("inverse")
+        if inverse is not None and inverse.ndim == 2:  # with A⁻¹1 beside the diagonal, as version 0.1 kept it
+            inverse = inverse[:, 0]
         return Outcome(
             Status[str(stored["status"])],
             stored["weights"],
@@ -224,7 +227,7 @@ class Workspace:
             stored["bias"],
             steps,
             stored.get("scores"),
-            stored.get("inverse"),
+            inverse,
         )
 
     def _outcome_file(self, number: int) -> Path:

@@ -112,4 +112,5 @@ SOLVER = FisherSolver(
     "one factor for many targets, and a few directions of each; in memory",
     _solve,
     check=_check,
+    leaves_out=True,
 )

@@ -62,9 +62,7 @@ class DirectStep:
         if beta is not self._beta:
             yield from self._factorize(beta)
         diagonal: Float = yield FactorDiagonal(self._factor)
-        constant = np.ones(len(diagonal)) if self._problem.constant is None else self._problem.constant
-        of_constant: Float = yield self._solve(constant[:, None])
-        return np.column_stack([diagonal, of_constant])
+        return diagonal
 
     def _solve(self, b: Float) -> FactorSolve:
         return FactorSolve(self._factor, b)
@@ -96,7 +94,7 @@ def _check(jobs: Sequence[Job]) -> None:
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     def solver_of(job: Job) -> Solver[Outcome]:
-        step = DirectStep(job.problem, inverse=context.duals and options.leave_one_out)
+        step = DirectStep(job.problem, inverse=options.leave_one_out)
         return wrapper(job.problem, job.n_kernels, step, options, job.facts)
 
     # Each running problem holds a factor: as many at once as fit.

@@ -32,9 +32,6 @@ class FisherProblem:
         What it is called in messages.
     start
         β of the set to begin with, (n,); weights that are alike where None.
-    constant
-        What a function that is one everywhere is to the samples, (m,): D^{1/2}1 where they have weights d; 1 where
-        None.
     """
 
     h: Float
@@ -42,7 +39,6 @@ class FisherProblem:
     weights: WeightSet
     name: str = ""
     start: Float | None = None
-    constant: Float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class FisherOptions:
     mu
         μ of the Tikhonov form; None for ‖β‖_p ≤ 1.
     leave_one_out
-        Whether to tell, where a factor is there, what the regressions that leave one row out follow from.
+        Whether leave-one-out scores are wanted, which follow from `Outcome.inverse` and the dual variables.
     """
 
     tol: float = 1e-4

@@ -16,6 +16,7 @@ from dmkl.errors import InputError
 from dmkl.passes.execute import machine
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher import anchored, cg, direct, dual, interleaved, stacked
+from dmkl.solvers.fisher.left_out import with_inverse_diagonals
 from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.fisher.solver import AUTO, FisherSolver
 from dmkl.solvers.fisher.subspace import solve as subspace
@@ -87,7 +88,9 @@ class FisherMethod:
         """See `Method.solve`."""
         solver = self._solver(jobs)
         context.solver = solver.name
-        return solver.solve(jobs, self.options, context)
+        outcomes = solver.solve(jobs, self.options, context)
+        wanted = self.options.leave_one_out and solver.leaves_out
+        return with_inverse_diagonals(jobs, outcomes, context) if wanted else outcomes
 
     def _solver(self, jobs: Sequence[Job]) -> FisherSolver:
         return SOLVERS[choose(jobs) if self.solver == AUTO else self.solver]
@@ -99,6 +102,9 @@ _ROOM = 100
 """Directions that it should have room for."""
 _MANY, _DIRECTIONS = 32, 5
 """Targets from which one factor for all may be better than one for each, and the directions that each column takes."""
+_PAIR = 2
+"""Points of a target up to which each is factored by itself: a search of one point beside the plain sum then solves that
+point exactly as `fit` does."""
 _SOME = 8
 """Targets from which it is worth the asking whether a subspace for all would be as large as the kernels are."""
 
@@ -113,7 +119,7 @@ def choose(jobs: Sequence[Job]) -> str:
     combined kernels fit in memory; otherwise descent for a single problem of ample λ, and the subspace solver.
     """
     points = Counter((id(job.training), id(job.problem.h)) for job in jobs if job.n_kernels > 1)
-    several = max(points.values(), default=0) > 1
+    several = max(points.values(), default=0) > _PAIR
     if several and (_are_many(jobs, several=False) or _fill(jobs)) and stacked.fits(jobs):
         return stacked.SOLVER.name
     if _are_many(jobs, several=several) and anchored.fits(jobs):

@@ -40,6 +40,9 @@ class FisherSolver:
         Refuses jobs that it cannot solve, before it is run: by MemoryBudgetError, mostly.
     check_parameters
         Refuses options and norms p, before there are data: by InputError.
+    leaves_out
+        Whether leave-one-out scores of its solutions are worth a pass and a factor (`dmkl.solvers.fisher.left_out`).
+        The solvers for combined kernels that do not fit in memory do without.
     """
 
     name: str
@@ -47,3 +50,4 @@ class FisherSolver:
     solve: Solve
     check: Callable[[Sequence[Job]], None] = _anything
     check_parameters: Callable[[FisherOptions, Sequence[float]], None] = _anything
+    leaves_out: bool = False

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -168,7 +169,11 @@ def _solve_some(
     """The outcomes of some chunks, by the number of the job; one pass."""
     workspace = context.workspace
     files = {number: None if workspace.temporary else workspace.path / f"outcome-{number}.npz" for number, _ in chunks}
-    missing = [(number, chunk) for number, chunk in chunks if (file := files[number]) is None or not file.exists()]
+    # Leave-one-out scores do with α in single precision, of which a permutation test holds thousands.
+    duals = np.float64 if context.duals else np.float32 if options.leave_one_out else None
+    kept = {n: load_arrays(file) for n, file in files.items() if file is not None and file.exists()}
+    # Version 0.1 kept the scores alone.
+    missing = [(n, chunk) for n, chunk in chunks if n not in kept or (duals is not None and "dual" not in kept[n])]
     # So that no slot begins with much when the others are about to end.
     missing.sort(key=lambda each: -each[1].size)
     with tempfile.TemporaryDirectory(prefix="dmkl-kernels-") as folder:
@@ -181,18 +186,17 @@ def _solve_some(
                 stacks[id(chunk.training)],
                 chunk.kernels,
                 chunk.points,
-                (options.tol, steps, threads, context.duals),
+                (options.tol, steps, threads, duals),
                 chunk.training.facts.select(chunk.kernels),
                 files[number],
             )
             for number, chunk in missing
         ]
         solved = run_tasks("solve-stacked", work, own=[chunk.targets for _, chunk in missing])
-    arrays = dict(zip([number for number, _ in missing], solved, strict=True))
+    arrays = kept | dict(zip([number for number, _ in missing], solved, strict=True))
     found: dict[int, Outcome] = {}
     for number, chunk in chunks:
-        file = files[number]
-        mine = arrays[number] if number in arrays else load_arrays(file) if file is not None else {}
+        mine = arrays[number]
         for t, numbers in enumerate(chunk.numbers):
             for g, point in enumerate(chunk.points):
                 found[numbers[point]] = _outcome(mine, t, g, jobs[numbers[point]], options)
@@ -226,7 +230,7 @@ def _solve_chunk(
     files: Sequence[Path],
     kernels: Index | None,
     points: list[tuple[float, float]],
-    how: tuple[float, int, int, bool],
+    how: tuple[float, int, int, type[np.floating[Any]] | None],
     facts: KernelFacts,
     file: Path | None,
     targets: list[Float],
@@ -243,7 +247,7 @@ def _solve_chunk(
             _FINE * tol,
             steps,
             facts,
-            duals=duals,
+            duals=duals is not None,
         )
     rows: list[Solved] = [mine[point] for mine in solved for point in points]
     shape = (len(targets), len(points))
@@ -260,8 +264,8 @@ def _solve_chunk(
         "left": table([one.left for one in rows]),
         "scores": table([one.scores for one in rows if one.scores is not None]),
     }
-    if duals:
-        found["dual"] = table([one.alpha for one in rows if one.alpha is not None])
+    if duals is not None:
+        found["dual"] = table([one.alpha.astype(duals) for one in rows if one.alpha is not None])
     if file is not None:
         save_arrays(file, found)
     return found
@@ -285,4 +289,5 @@ SOLVER = FisherSolver(
     "whole grids of many targets, which share factors; all kernels in the memory of a task",
     _solve,
     check=_check,
+    leaves_out=True,
 )

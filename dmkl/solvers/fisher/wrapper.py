@@ -39,7 +39,7 @@ class AlphaStep(Protocol):
         """Σ_k W_ikᵀA⁻¹W_jk for the last β and W = K_jα_k, (n, m, c); a model of it where no factor is there."""
 
     def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
-        """The diagonal of A⁻¹ and A⁻¹1 for these weights, (m, 2), where there is a factor and they are wanted."""
+        """The diagonal of A⁻¹ for these weights, (m,), where there is a factor and it is wanted."""
 
     @property
     def products(self) -> int:

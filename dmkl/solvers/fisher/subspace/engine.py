@@ -135,6 +135,8 @@ class SubspaceSolver:
         self._ended = False
         if (saved := restore(workspace, self._spaces, self.progress)) is not None:
             self.history, self.n_passes, self._worst, ended = saved
+            for point in self.progress if options.alphas else ():
+                point.settled = point.settled and point.alpha is not None  # version 0.1 kept the scores alone
             self._ended = ended == self._limits()
 
     # --- the loop ------------------------------------------------------------------------------------------------
@@ -294,9 +296,10 @@ class SubspaceSolver:
                 point = self.progress[k]
                 point.beta, point.gap, point.settled, point.scores = solution.beta, gap, settled, rows
                 point.objective, point.upper = solution.objective, solution.upper
-                if self.options.alphas:
-                    point.alpha = space.dual(solution.coefficients)
-                    point.steps.append(self._as_step(solution, gap))
+            if self.options.alphas and mine:
+                for (k, (solution, gap)), alpha in zip(mine.items(), space.duals([a for _, a in pairs]), strict=True):
+                    self.progress[k].alpha = alpha
+                    self.progress[k].steps.append(self._as_step(solution, gap))
 
     def _note_steps(self, opened: dict[int, OpenPoint]) -> None:
         """Keep the history of open points, where it was asked for."""

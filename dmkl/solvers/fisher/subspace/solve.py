@@ -45,7 +45,10 @@ def _check(jobs: Sequence[Job]) -> None:
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     learnt, points = points_of(jobs)
     how = SubspaceOptions(
-        tol=options.tol, basis_bytes=options.basis_bytes, max_passes=options.max_iter, alphas=context.duals
+        tol=options.tol,
+        basis_bytes=options.basis_bytes,
+        max_passes=options.max_iter,
+        alphas=context.duals or options.leave_one_out,
     )
     engine = SubspaceSolver(learnt, points, context.workspace, how, context.tally.n_passes)
     outcomes = engine.run()
@@ -101,4 +104,5 @@ SOLVER = FisherSolver(
     "a basis that all problems share, certified problem by problem, out of core",
     _solve,
     check=_check,
+    leaves_out=True,
 )

@@ -185,10 +185,11 @@ class Subspace:
         """Where K_jV lies."""
         return ProductFiles(tuple(block.groups for block in self.blocks))
 
-    def dual(self, coefficients: Float) -> Float:
-        """α = V a, (m, c)."""
-        found: Float = run_tasks("dual", [partial(basis_times, self.file("basis"))], own=[coefficients])[0]
-        return found
+    def duals(self, coefficients: Sequence[Float]) -> list[Float]:
+        """α = V a, (m, c), of each a (r, c)."""
+        side_by_side = np.concatenate(coefficients, axis=1)
+        whole: Float = run_tasks("dual", [partial(basis_times, self.file("basis"))], own=[side_by_side])[0]
+        return np.split(whole, np.cumsum([a.shape[1] for a in coefficients])[:-1], axis=1)
 
     def lowest(self) -> Float:
         """An upper bound of the lowest eigenvalue of each kernel, (n,), by its first products: the most exact ones."""
