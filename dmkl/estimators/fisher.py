@@ -308,7 +308,7 @@ class MKFDA(FisherClassifier):
         Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "stacked" for 32 targets and more
         with several points each whose kernels fit in memory (from 8 on where five times their columns are as many as
         the training samples), "anchored" for as many with one point, "subspace" where
-        several points of a search share a training set, "direct" where the combined kernel fits the memory budget, and
+        three or more points of a search share a training set, "direct" where the combined kernel fits the memory budget, and
         otherwise "dual" ("interleaved" for p = 1) for one problem whose λ is 1/1,000 of tr K(β) or more, "subspace" for
         several problems and for smaller λ.
 
@@ -381,13 +381,15 @@ class MKFDA(FisherClassifier):
     Notes
     -----
     `predict` weighs two rules, with the log prior probabilities added: Fisher's, the nearest class mean in the
-    discriminant space in the metric of the covariance within classes, and the largest regression score; their weights
-    are those of the least log loss. `decision_function` gives the regression scores, which estimate P(k | x) − π_k but
-    for their scale, and `transform` the discriminant coordinates. Means, covariance and weights are those of
-    leave-one-out scores where the solver has a factor of the combined kernel ("direct"), and these calibrate the
-    probabilities too; the learnt weights and the scale of the kernels have seen the row that is left out, and so have
-    others like it: where samples come in groups, call `calibrate` with rows of groups that were left out. Other solvers
-    leave training scores alone for it, which are too good at small λ: call `calibrate` there too.
+    discriminant space in the metric of the covariance within classes, and the largest regression score. Their weights
+    are those of the least log loss, and are never negative. `decision_function` gives the regression scores, which
+    estimate P(k | x) − π_k but for their scale, and `transform` the discriminant coordinates.
+
+    Means, covariance and weights are those of leave-one-out scores of the training rows (`calibrated_on_`), which also
+    calibrate the probabilities, where the combined kernel fits the memory budget. The learnt weights and the scale of
+    the kernels have seen the row that is left out, and so have similar rows: where samples come in groups, call
+    `calibrate` with rows of groups that were left out. The solvers "cg", "dual" and "interleaved" learn the rule from
+    scores of the training rows, which are too good at small λ: call `calibrate` there too.
 
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012), Eqs. 10
     to 22, Algorithms 1 and 2; Section 2.3 for the interleaved and the dual solver, Eqs. 25 and 26 for `mu`.

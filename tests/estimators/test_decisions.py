@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
 
 import numpy as np
 import pytest
 import xarray as xr
 from helpers.references import in_memory
 from scipy.special import softmax
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
-from dmkl.errors import InputError
+from dmkl.errors import InputError, UninformativeScoresWarning
 from dmkl.estimators import fisher
 from dmkl.estimators.decisions import GIVEN, LEFT_OUT, SEARCHED, Decider, NotCalibratedError
-from dmkl.estimators.held_out import HeldOut, cross_decided, joined, of_machines
+from dmkl.estimators.engine import run
+from dmkl.estimators.held_out import HeldOut, joined
+from dmkl.estimators.plan import Fit, Plan
 from dmkl.numerics.discriminant import directions
-from dmkl.numerics.fisher import encode_targets
 from dmkl.numerics.rule_weights import weigh
 
 pytestmark = pytest.mark.usefixtures("synchronous")
@@ -130,7 +132,9 @@ def test_a_rule_learnt_in_other_units_is_the_same(kind, width):
 
 
 def test_models_from_before_scores_counted_themselves_decide_as_then():
-    held_out = folds_of(np.random.default_rng(6), 1)[0]
+    index = np.repeat([0, 1, 2], [60, 20, 20])
+    scores = np.eye(3)[index] + np.random.default_rng(6).standard_normal((100, 3))
+    held_out = HeldOut(scores, [index], np.arange(100), 100)
     q = [np.array([0.5, 0.2, 0.3])]
     arrays = {name: values for name, (_, values) in held_out.decider("multiclass", q, GIVEN).arrays().items()}
     del arrays["decision_direct"]
@@ -260,117 +264,87 @@ def test_a_search_of_an_iterative_solver_calibrates_in_units_of_the_whole_fit():
     assert np.abs(ours - theirs).mean() < 0.05
 
 
-def folds_of(rng, n_folds, sizes=(60, 20, 20)):
-    """Held-out rows of folds that share no row, the scores being the classes with noise."""
-    found = []
-    for f in range(n_folds):
-        index = np.repeat(np.arange(len(sizes)), sizes)
-        scores = np.eye(len(sizes))[index] + rng.standard_normal((len(index), len(sizes)))
-        found.append(HeldOut(scores, [index], 1000 * f + np.arange(len(index)), len(index)))
-    return found
+@pytest.mark.parametrize("steps", [("center", "trace"), ("cosine", "center"), ("trace",), "residualize"])
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_a_search_scores_a_fold_as_a_fit_on_its_training_rows_does(kind, steps):
+    K, y, train, test = thinned(kind)
+    if steps == "residualize":
+        steps = (dmkl.residualize((y == y.max()) + np.random.default_rng(1).standard_normal(len(y))), "trace")
+    for parameters in ({}, {"priors": "uniform"}, {"class_weight": "balanced"}):
+        learner = dmkl.MKFDA(p=1.5, lam=0.02, steps=steps, **parameters)
+        expected = clone(learner).fit(K[train, train], y[train]).score(K[test, train], y[test])
+        found = dmkl.search(learner, K, y, {"p": [1.5], "lam": [0.02]}, cv=[(train, test)], refit=False)
+        assert found.scores["score"].item() == expected
 
 
-@pytest.mark.parametrize("n_folds", [1, 3])
-def test_no_row_decides_about_itself(n_folds):
-    """Nor about those that are decided with it: a fold, or a fifth of the only one."""
-    q = [np.full(3, 1 / 3)]
-    folds = folds_of(np.random.default_rng(0), n_folds)
-    plain = cross_decided("multiclass", folds, [q] * n_folds)
-    scores = folds[0].scores.copy()
-    scores[0] = 30.0
-    changed = HeldOut(scores, folds[0].index, folds[0].rows, folds[0].n_validation)
-    again = cross_decided("multiclass", [changed, *folds[1:]], [q] * n_folds)
-    same = np.array([np.allclose(*pair) for pair in zip(again[0], plain[0], strict=True)])
-    together = np.arange(len(same)) % 5 == 0 if n_folds == 1 else np.full(len(same), True)
-    np.testing.assert_array_equal(same[1:], together[1:])
-    assert all(not np.allclose(*pair) for pair in zip(again[1:], plain[1:], strict=True))
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_each_point_of_a_grid_is_scored_as_a_fit(kind):
+    """To a tight tolerance, whatever the weights of classes and priors, which the points of a grid may have as well."""
+    K, y, train, test = thinned(kind)
+    balanced = {label: 1.0 / np.sum(y == label) for label in np.unique(y).tolist()}
+    grid = {"p": [1.0, 3.0], "lam": [1e-3, 0.3], "class_weight": [None, balanced], "priors": [None, "uniform"]}
+    found = dmkl.search(dmkl.MKFDA(tol=1e-9), K, y, grid, cv=[(train, test)], refit=False)
+    assert found.scores.attrs["solver"] == "subspace"
+    for p, lam, k, q in itertools.product(*(range(len(values)) for values in grid.values())):
+        chosen = {name: values[at] for (name, values), at in zip(grid.items(), (p, lam, k, q), strict=True)}
+        model = dmkl.MKFDA(tol=1e-9, **chosen).fit(K[train, train], y[train])
+        score = found.scores["score"].isel(p=p, lam=lam, class_weight=k, priors=q).item()
+        assert score == model.score(K[test, train], y[test])
 
 
-def test_rows_that_another_fold_tests_on_do_not_decide_about_them():
-    rng = np.random.default_rng(1)
-    first, second = folds_of(rng, 2)
-    q = [np.full(3, 1 / 3)]
-    shared = HeldOut(second.scores, second.index, first.rows, second.n_validation)
-    alone = cross_decided("multiclass", [first], [q])[0]
-    np.testing.assert_allclose(cross_decided("multiclass", [first, shared], [q, q])[0], alone)
+@pytest.mark.parametrize("grid", [{"lam": [0.1]}, {"p": [1.0, 1.5, 2.0], "lam": [0.01, 0.1]}])
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_labels_of_held_out_rows_teach_nothing(kind, grid):
+    """What is decided about a row depends on the rows that trained alone."""
+    K, y, train, test = thinned(kind)
+    decisions = []
 
+    def keep(estimator, scores, truth):
+        decisions.append(scores)
+        return 0.0
 
-def held_out_rows(rng, kind, n_folds, n_models, own=False):
-    """Of several models the scores of the same rows, a third of them for testing; of `own` weights and units."""
-    shares, n_problems = [0.7, 0.3], 3 if kind == "multilabel" else 1
-    if kind == "multiclass":
-        shares = [0.6, 0.3, 0.1]
-    n_classes = len(shares)
-    found = [[] for _ in range(n_models)]
-    for f in range(n_folds):
-        n = 60 + f
-        index = [rng.choice(n_classes, n, p=shares) for _ in range(n_problems)]
-        truth = np.eye(3)[index[0]] if kind == "multiclass" else np.stack(index, axis=1)
-        if kind == "multilabel":
-            index[1][:7] = -1
-        rows = 50 * f + np.arange(n)  # some of which the next fold holds out too
-        for k, models in enumerate(found):
-            scores = (0.5 * k * truth + rng.standard_normal(truth.shape)) * 10.0 ** (k - 2)
-            held_out = HeldOut(scores, index, rows, 40)
-            if own and k:
-                by_class = [rng.uniform(0.5, 2.0, n_classes) for _ in range(n_problems)]
-                units = np.split(rng.uniform(0.5, 2.0, truth.shape[1]), n_problems)
-                held_out = replace(held_out, by_class=by_class, units=units)
-            models.append(held_out)
-    priors = [[[rng.dirichlet(np.full(n_classes, 9.0)) for _ in range(n_problems)] for _ in found[0]] for _ in found]
-    return found, priors
-
-
-def stacked(some):
-    """The same rows with the scores of several machines."""
-    by_class, units = (of_machines([getattr(one, name) for one in some]) for name in ("by_class", "units"))
-    return replace(some[0], scores=np.stack([one.scores for one in some]), by_class=by_class, units=units)
-
-
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("n_folds", [1, 3])
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
-def test_models_decided_about_together_are_decided_about_one_by_one(kind, n_folds, own):
-    """Also where some classes and units count as they do and others by themselves."""
-    models, priors = held_out_rows(np.random.default_rng(9), kind, n_folds, 5, own)
-    folds = [stacked(each) for each in zip(*models, strict=True)]
-    q = [[np.stack(each) for each in zip(*of_models, strict=True)] for of_models in zip(*priors, strict=True)]
-    together = cross_decided(kind, folds, q)
-    for k, (alone, of_model) in enumerate(zip(models, priors, strict=True)):
-        for found, expected in zip(together, cross_decided(kind, alone, of_model), strict=True):
-            np.testing.assert_allclose(found[k], expected, rtol=1e-10, atol=1e-10 * np.abs(expected).max())
-    probabilities = joined(folds).decider(kind, q[0], SEARCHED).probabilities(folds[0].scores)
-    for k, alone in enumerate(models):
-        expected = joined(alone).decider(kind, priors[k][0], SEARCHED).probabilities(alone[0].scores)
-        np.testing.assert_allclose(probabilities[k], expected, rtol=1e-10, atol=1e-10)
+    changed = y.copy()
+    changed[test] = np.random.default_rng(3).permutation(y[test])
+    for labels in (y, changed):
+        folds = [(train, test), (test, train)]
+        dmkl.search(dmkl.MKFDA(), K, labels, grid, cv=folds[:1], scoring={"kept": keep}, refit=False)
+    half = len(decisions) // 2
+    for before, after in zip(decisions[:half], decisions[half:], strict=True):
+        np.testing.assert_array_equal(before, after)
 
 
 @pytest.mark.parametrize("together", [1, 2**13, 2**30])
-def test_points_of_all_parameters_are_decided_about_one_by_one(monkeypatch, together):
-    """Whatever their ridges, weights of classes and priors, and however many are taken at once."""
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
+def test_rules_learnt_together_are_those_learnt_one_by_one(kind, together, monkeypatch):
     monkeypatch.setattr(fisher, "_TOGETHER", together)
-    models = [
-        dmkl.MKFDA(lam=lam, class_weight=weight, priors=priors)
-        for lam in (1e-4, 1.0)
-        for weight in (None, "balanced", {1: 3.0})
-        for priors in (None, "uniform", [0.2, 0.3, 0.5])
+    K, y, train, test = thinned("multiclass" if kind == "multiclass" else "binary")
+    if kind == "multilabel":
+        y = np.stack([y == 3, np.random.default_rng(5).integers(2, size=len(y))], axis=1).astype(float)
+        y[train[::7], 1] = np.nan
+    fits = [
+        Fit(model, train, model._targets(y[train], len(train), None), held_out=test)
+        for model in (dmkl.MKFDA(lam=lam, class_weight=weight) for lam in (1e-3, 0.1) for weight in (None, "balanced"))
     ]
-    held_out, _ = held_out_rows(np.random.default_rng(10), "multiclass", 3, len(models))
-    labels = np.repeat([0, 1, 2], (50, 30, 20))
-    targets = [encode_targets(labels[f:], len(labels) - f) for f in range(3)]
-    folds = [stacked(each) for each in zip(*held_out, strict=True)]
-    found = dmkl.MKFDA._decided_held_out(models, folds, targets)
-    for k, model in enumerate(models):
-        alone = [fold.machines(slice(k, k + 1)) for fold in folds]
-        for ours, theirs in zip(found, dmkl.MKFDA._decided_held_out([model], alone, targets), strict=True):
-            np.testing.assert_allclose(ours[k], theirs[0], rtol=1e-10, atol=1e-10 * np.abs(theirs).max())
+    found = run(Plan(K, fits)).fits
+    for decision, one in zip(found[0].data.fit.learner._decide(found), found, strict=True):
+        np.testing.assert_allclose(decision, one.decided, rtol=1e-10, atol=1e-10 * np.abs(decision).max())
 
 
-def test_two_classes_keep_their_order():
-    rng = np.random.default_rng(2)
-    index = np.repeat([0, 1], [80, 20])
-    held_out = HeldOut(index[:, None] + rng.standard_normal((100, 1)), [index], np.arange(100), 60 + 0)
-    held_out = HeldOut(held_out.scores[::-1], [index[::-1]], np.arange(100), 60)
-    (found,) = cross_decided("binary", [held_out], [[np.array([0.8, 0.2])]])
-    np.testing.assert_array_equal(np.argsort(found[:60, 0]), np.argsort(held_out.scores[:60, 0]))
-    assert np.mean(found[:, 0] > 0) < 0.35
+def test_a_rule_never_turns_scores_round():
+    """Where left-out rows of the second class have the lower scores, labels follow the priors, with a warning."""
+    index = np.repeat([0, 1], [30, 20])
+    scores = -index[:, None] + np.random.default_rng(4).standard_normal((50, 1))
+    rule = Decider.learn("binary", [scores], [index], [np.array([0.6, 0.4])], LEFT_OUT)
+    decision = rule.decision(np.linspace(-5, 5, 11)[:, None])
+    assert (np.diff(decision[:, 0]) > 0).all()
+    assert (decision < 0).all()
+    np.testing.assert_allclose(rule.probabilities(scores), np.tile([0.6, 0.4], (50, 1)), atol=1e-3)
+
+
+def test_a_fit_tells_that_its_scores_are_of_no_use():
+    """Rows that are left out are nearest to rows of the other class."""
+    place, y = np.repeat(np.arange(20.0), 2)[:, None], np.tile([0, 1], 20)
+    K = in_memory(rbf_kernel(place)[None], 10)
+    with pytest.warns(UninformativeScoresWarning, match="follow the prior probabilities"):
+        model = dmkl.MKFDA(lam=0.01).fit(K, y)
+    np.testing.assert_allclose(model.predict_proba(K).values, 0.5, atol=1e-3)

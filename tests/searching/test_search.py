@@ -17,9 +17,6 @@ from sklearn.model_selection import KFold, RepeatedStratifiedKFold, StratifiedGr
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.estimators.decisions import class_index
-from dmkl.estimators.held_out import HeldOut
-from dmkl.numerics.fisher import encode_targets
 from dmkl.searching.grid import LAM_TRACE
 from dmkl.solvers.workspace import Workspace
 
@@ -95,7 +92,7 @@ def check_scores(result, estimator, K, y, folds, part=1, prefix="score"):
         params = {name: result.grid[name][k] for name, k in at.items()}
         learner = estimator.__class__(**{**estimator.get_params(), "solver": "direct", **params})
         models, held_out = single_fits(learner, K, y, folds)
-        decisions, moved = (decided(learner, held_out, folds, y, by) for by in (0.0, CLOSE))
+        decisions, moved = (decided(models, held_out, by) for by in (0.0, CLOSE))
         for f, (fold, model) in enumerate(zip(folds, models, strict=True)):
             found = scores.isel({**at, "fold": f})
             mine = decisions[f][: len(fold[1])] if part == 1 else decisions[f][len(fold[1]) :]
@@ -126,20 +123,15 @@ def single_fits(learner, K, y, folds):
     return SINGLE_FITS[key]
 
 
-def decided(learner, held_out_scores, folds, y, by=0.0):
-    """What labels of the held-out rows of each fold are read from, by rules of the scores of single fits.
+def decided(models, held_out_scores, by=0.0):
+    """What labels of the held-out rows of each fold are read from, by the rules of single fits.
 
     The scores are moved at random, `by` of the largest at most.
     """
-    held_out, targets, rng = [], [], np.random.default_rng(0)
-    for fold, scores in zip(folds, held_out_scores, strict=True):
-        rows = np.concatenate(fold[1:])
-        scores = scores + by * np.abs(scores).max() * rng.choice([-1.0, 1.0], scores.shape)
-        targets.append(encode_targets(y[fold[0]], len(fold[0])))
-        index = class_index(targets[-1].kind, targets[-1].classes, y[rows])
-        held_out.append(HeldOut(scores[None], index, rows, len(fold[1])))
-    found = learner._decided_held_out([learner], held_out, targets)
-    return [each[0, :, 0] if own.kind == "binary" else each[0] for each, own in zip(found, targets, strict=True)]
+    rng = np.random.default_rng(0)
+    moved = [scores + by * np.abs(scores).max() * rng.choice([-1.0, 1.0], scores.shape) for scores in held_out_scores]
+    decisions = [model.decisions_of(scores) for model, scores in zip(models, moved, strict=True)]
+    return [each[:, 0] if model.kind_ == "binary" else each for model, each in zip(models, decisions, strict=True)]
 
 
 def check_measures(found, scores, fold, part, y, size=0.0):
