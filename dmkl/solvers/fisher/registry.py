@@ -89,6 +89,10 @@ class FisherMethod:
         context.solver = solver.name
         return solver.solve(jobs, self.options, context)
 
+    def needs_folder(self, *, several: bool) -> bool:
+        """See `Method.needs_folder`; "auto" takes a solver that keeps files where a target has several points."""
+        return several if self.solver == AUTO else SOLVERS[self.solver].files
+
     def _solver(self, jobs: Sequence[Job]) -> FisherSolver:
         return SOLVERS[choose(jobs) if self.solver == AUTO else self.solver]
 

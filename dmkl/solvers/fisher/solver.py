@@ -40,6 +40,8 @@ class FisherSolver:
         Refuses jobs that it cannot solve, before it is run: by MemoryBudgetError, mostly.
     check_parameters
         Refuses options and norms p, before there are data: by InputError.
+    files
+        Whether it keeps files that all workers must see.
     """
 
     name: str
@@ -47,3 +49,4 @@ class FisherSolver:
     solve: Solve
     check: Callable[[Sequence[Job]], None] = _anything
     check_parameters: Callable[[FisherOptions, Sequence[float]], None] = _anything
+    files: bool = False

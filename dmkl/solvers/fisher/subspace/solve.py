@@ -101,4 +101,5 @@ SOLVER = FisherSolver(
     "a basis that all problems share, certified problem by problem, out of core",
     _solve,
     check=_check,
+    files=True,
 )
