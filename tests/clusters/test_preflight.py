@@ -133,9 +133,7 @@ def test_a_folder_that_workers_do_not_see_is_found_before_the_first_pass(own_tem
     K, y = own_temporary[:10, :10], np.arange(10) % 2  # whose statistics take a pass
     with dask.config.set(scheduler=client), progress.watching(progress.Watch()):
         for work in (lambda: dmkl.search(learner, K, y, grid=grid, cv=2), lambda: learner.fit(K, y)):
-            with pytest.raises(
-                InputError, match=f"do not see {HERE}/tmp/dmkl-.*set TMPDIR to a folder"
-            ):
+            with pytest.raises(InputError, match=f"do not see {HERE}/tmp/dmkl-.*set TMPDIR to a folder"):
                 work()
     assert not begun
 
@@ -162,6 +160,28 @@ def test_what_fits_where_all_is_well(run, stored, client, tmp_path, monkeypatch)
     assert f"warning {HOST} runs zarr " in run(*arguments)[1]
     status, _, err = run("check", *arguments[1:4])
     assert f"dmkl: warning: {HOST} runs zarr " in err
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a machine with one core binds nothing")
+def test_workers_that_share_a_core_are_told_of(run, stored, client):
+    """As in a SLURM step that was not told how many cores its tasks need."""
+    location = stored.view.source.location
+    before = client.run(os.sched_getaffinity, 0)
+    told = f"{HOST} runs 2 threads of workers on 1 core, which makes them slow; give the workers more cores"
+    try:
+        client.run(os.sched_setaffinity, 0, {min(min(cores) for cores in before.values())})
+        with dask.config.set(scheduler=client):
+            (host,) = preflight.hosts()
+        status, out, _ = run("preflight", location, "--cluster", client.scheduler.address)
+        _, _, err = run("check", location, "--cluster", client.scheduler.address)
+    finally:
+        for address, cores in before.items():
+            client.run(os.sched_setaffinity, 0, cores, workers=[address])
+    assert host.differences[0].startswith(told)
+    assert status == 0
+    assert told in " ".join(out.split())
+    assert f"dmkl: warning: {told}" in err
+    assert preflight.hosts()[0].differences == ()
 
 
 def test_a_folder_for_temporary_files_that_cannot_be_written(monkeypatch, tmp_path):
