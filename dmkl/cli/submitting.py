@@ -20,9 +20,10 @@ def submit(
 
     Scheduler, workers and `dmkl run JOB.toml` run inside the allocation, whose nodes, cores, memory and walltime the
     table [cluster] says (place = "slurm", jobs = number of nodes, cores and memory of each), and dask-jobqueue's
-    configuration where it does not. The job runs a copy of the file, JOB-HASH.toml beside it, and so do the jobs that go
-    on: edit JOB.toml and submit it again for other work. Some time before the walltime (notice = "2 m") the work is kept and the next job
-    is sent, until all is done; a job that could do nothing ends that with an error, and so does scancel.
+    configuration where it does not. The job runs a copy of the file, JOB-HASH.toml beside it, and so do the jobs that
+    go on: edit JOB.toml and submit it again for other work. Some time before the walltime (notice = "2 m") the work is
+    kept and the next job is sent, until all is done; a job that could do nothing ends that with an error, and so does
+    scancel.
 
     Examples
     --------
