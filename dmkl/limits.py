@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from dask.system import cpu_count
 
-__all__ = ["available_cores", "free_bytes", "machine_name"]
+__all__ = ["available_cores", "bound_cores", "free_bytes", "machine_name"]
 
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 """Where the kernel keeps control groups, and says to which this process belongs."""
@@ -27,6 +27,14 @@ def available_cores() -> int:
     granted = [cpu_count(), *(math.ceil(quota) for quota in _core_quotas())]
     granted += [cores for cores in (_slurm("CPUS_PER_TASK"), _slurm("CPUS_ON_NODE")) if cores]
     return max(1, min(granted))
+
+
+def bound_cores() -> frozenset[int] | None:
+    """Numbers of the cores to which this process is bound; None where it may run on all cores of the machine."""
+    if not hasattr(os, "sched_getaffinity"):  # Windows, macOS
+        return None
+    cores = frozenset(os.sched_getaffinity(0))
+    return cores if len(cores) < (os.cpu_count() or 1) else None
 
 
 def free_bytes() -> int:

@@ -220,6 +220,16 @@ def test_who_comes_second_is_told_in_a_line(tmp_path, stored, capsys, command):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["kernel.npy", "out.lock"]
 
 
+@pytest.mark.filterwarnings("ignore::dmkl.errors.LabelWarning")
+def test_a_command_removes_what_a_killed_one_has_left_of_its_output(tmp_path, stored):
+    kernels, model, table = str(stored.view.source.location), str(tmp_path / "model"), str(tmp_path / "table.csv")
+    assert main(["fit", kernels, model]) == 0
+    (tmp_path / f"table.csv.{'0' * 32}.partial").write_text("half of a ta")
+    (tmp_path / "table.csv.mine.partial").write_text("of somebody else")
+    assert main(["predict", model, kernels, "--out", table]) == 0
+    assert {entry.name for entry in tmp_path.iterdir()} == {"model", "table.csv", "table.csv.mine.partial"}
+
+
 def test_a_state_belongs_to_one_search(tmp_path, stored):
     lock_by(tmp_path / "state")
     with pytest.raises(LockedError, match="state is being written by"):

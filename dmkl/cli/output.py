@@ -142,9 +142,12 @@ def claim_output(path: Place, *, overwrite: bool, what: str = "path") -> None:
     a place where nothing can be written.
     """
     from dmkl.files.locks import claim
+    from dmkl.files.writing import clear_beside
 
     refuse_existing(path, overwrite=overwrite, what=what)
     _CLAIMED.get().enter_context(claim(path))
+    if isinstance(path, Path):
+        clear_beside(path)
 
 
 def save_figure(figure: Figure, path: Path, **options: Any) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated
 
 from dmkl.cli.options import option
 from dmkl.cli.output import say
 from dmkl.cli.running import Job
-from dmkl.errors import InputError
 
 __all__ = ["submit"]
 
@@ -20,8 +20,10 @@ def submit(
 
     Scheduler, workers and `dmkl run JOB.toml` run inside the allocation, whose nodes, cores, memory and walltime the
     table [cluster] says (place = "slurm", jobs = number of nodes, cores and memory of each), and dask-jobqueue's
-    configuration where it does not. Some time before the walltime (notice = "2 m") the work is kept and the next job
-    is sent, until all is done; a job that could do nothing ends that with an error, and so does scancel.
+    configuration where it does not. The job runs a copy of the file, JOB-HASH.toml beside it, and so do the jobs that
+    go on: edit JOB.toml and submit it again for other work. Some time before the walltime (notice = "2 m") the work is
+    kept and the next job is sent, until all is done; a job that could do nothing ends that with an error, and so does
+    scancel.
 
     Examples
     --------
@@ -47,14 +49,17 @@ def submit(
         )
         msg = f"dmkl submit writes scripts of SLURM alone, got {place!r}; {other}"
         raise read.problem(msg, "cluster", "place")
-    script = read.path.with_suffix(".sbatch")
-    text = batch_script(read, script)
+    content = read.path.read_bytes()
+    # Named by what they hold: a job that waits, and those that go on with it, keep theirs when the job file is edited.
+    draft = batch_script(read, read.path, read.path)
+    stem = f"{read.path.stem}-{hashlib.sha256(content + draft.encode()).hexdigest()[:12]}"
+    copy, script = (read.path.with_name(f"{stem}{ending}") for ending in (".toml", ".sbatch"))
+    text = batch_script(read, copy, script)
     if dry_run:
         say(text.rstrip())
         return
-    if script.exists() and "# Made by `dmkl submit" not in script.read_text(errors="replace"):
-        msg = f"{script} would be replaced, and dmkl submit has not made it; move it away, or rename the job file"
-        raise InputError(msg)
+    write_whole(copy, content)
     write_whole(script, text.encode())
     number = send(script)
-    say(f"Sent as job {number}, by the script {script}. It prints to {read.path.stem}-{number}.out; scancel ends it.")
+    say(f"Sent as job {number}, by the script {script}, which runs the copy {copy.name} of the job file.")
+    say(f"It prints to {read.path.stem}-{number}.out; scancel ends it.")

@@ -26,6 +26,11 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _is_one_line(value: Any) -> bool:
+    """Whether a value, or each of a list, has no control characters: a line break would begin a line of a script."""
+    return all(map(_is_one_line, value)) if isinstance(value, list) else str(value).isprintable()
+
+
 def _text(value: Any) -> Any:
     """TOML reads 04:00:00 as a time of the day."""
     return value.isoformat() if isinstance(value, datetime.time) else value
@@ -139,6 +144,11 @@ def job_options(system: str, given: Mapping[str, Any], source: str = "") -> JobO
         problems += [
             f"{_place(source, key)}{key} must be {fields[key].description}, got {shown(options[key])}" for key in keys
         ]
+    problems += [
+        f"{_place(source, key)}{key} must be one line of printable characters, got {value!r}"
+        for key, value in options.items()
+        if key != "job_script_prologue" and not _is_one_line(value)
+    ]
     if problems:
         raise InputError("\n".join(problems))
     if checked.jobs is not None and (checked.minimum or checked.maximum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dask_jobqueue.core import JobQueueCluster
     from distributed import Client
 
-__all__ = ["submitted"]
+__all__ = ["TOWARDS", "submitted"]
 
 _START_SECONDS = 120.0
 """What a job that runs may take until its workers are there: on a busy file system Python starts slowly."""
@@ -126,15 +127,16 @@ def _defaults(system: BatchSystem, section: str, options: JobOptions) -> dict[st
     if not any("dashboard" in word for word in workers):
         workers += ["--dashboard-address", "127.0.0.1:0"]  # --no-dashboard alone leaves a server on every interface
     if not (options.interface or configured("interface") or "--host" in workers) and system.shell:
-        workers += ["--host", f"$({_python(options, configured)} -c '{_TOWARDS.format(host=host)}')"]
+        workers += ["--host", f"$({_python(options, configured)} -c {shlex.quote(TOWARDS)} {host})"]
     found["worker_extra_args"] = workers
     return found
 
 
-_TOWARDS = (
-    'import socket as s; o = s.socket(s.AF_INET, s.SOCK_DGRAM); o.connect(("{host}", 9)); print(o.getsockname()[0])'
+TOWARDS = (
+    "import socket as s, sys; o = s.socket(s.AF_INET, s.SOCK_DGRAM); o.connect((sys.argv[1], 9)); "
+    "print(o.getsockname()[0])"
 )
-"""Prints the address by which a machine reaches a host: a worker listens there, and not on all its interfaces."""
+"""Program that prints the address by which a machine reaches a host: a worker listens there, not on all interfaces."""
 
 
 def _python(options: JobOptions, configured: Any) -> str:

@@ -45,7 +45,7 @@ class Host:
     problems: tuple[str, ...] = field(default=())
     """What is wrong there, in a sentence each with host and path; nothing long should begin before it is mended."""
     differences: tuple[str, ...] = field(default=())
-    """Versions that are not this process's."""
+    """What is not as expected, in a sentence each: versions that are not this process's, and too few cores."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,18 @@ def hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> li
             places.setdefault(worker.place, []).append(worker)
         asked = {mine[0].address: mine for mine in places.values()}
         found = client.run(_look, store, mark, workers=list(asked), on_error="return")
-        return [
-            _judged(found[address], mine[0].place[0], mark, len(mine), sum(worker.slots for worker in mine))
-            for address, mine in asked.items()
-            if address in found
-        ]
+        cores = client.run(limits.bound_cores, on_error="return")
+        hosts_seen = []
+        for address, mine in asked.items():
+            if address in found:
+                slots = sum(worker.slots for worker in mine)
+                host = _judged(found[address], mine[0].place[0], mark, len(mine), slots)
+                hosts_seen.append(_with_shared_cores(host, [cores.get(worker.address) for worker in mine]))
+        return hosts_seen
 
 
 def check_hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[str]:
-    """Refuse to begin on a cluster with a host that cannot take part; what `hosts` says of versions is returned.
+    """Refuse to begin on a cluster with a host that cannot take part; the other sentences of `hosts` are returned.
 
     Raises
     ------
@@ -199,6 +202,27 @@ def _judged(found: Host | BaseException, address: str, mark: Path | None, worker
         if found.versions.get(name) != here
     )
     return replace(found, workers=workers, slots=slots, problems=tuple(problems), differences=differences)
+
+
+def _with_shared_cores(host: Host, cores: Sequence[Any]) -> Host:
+    """Add a difference where the workers of a host have more threads than cores.
+
+    SLURM binds all tasks of a step to one core where ``srun`` is not told how many they need.
+
+    Parameters
+    ----------
+    cores
+        The numbers of the cores to which each of its worker processes is bound. Of hosts where one is not bound, or has
+        not answered, nothing is said: whoever starts more threads than a machine has cores knows that.
+    """
+    n_cores = len(frozenset[int]().union(*(some for some in cores if isinstance(some, frozenset))))
+    if n_cores >= host.slots or not all(isinstance(some, frozenset) for some in cores):
+        return host
+    told = (
+        f"{host.name} runs {host.slots} threads of workers on {n_cores} {'core' if n_cores == 1 else 'cores'}, which "
+        "makes them slow; give the workers more cores (in SLURM by srun --cpus-per-task), or start fewer threads"
+    )
+    return replace(host, differences=(*host.differences, told))
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:

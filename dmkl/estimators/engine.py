@@ -15,6 +15,7 @@ What is done is kept in the workspace, and the same plan goes on from there.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -51,7 +52,7 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     Raises
     ------
     InputError
-        If a parameter, the labels or the kernels break a rule.
+        If a parameter, the labels or the kernels break a rule, or workers do not see a folder in which they keep files.
     IndefiniteKernelError
         If a kernel proves not to be positive semidefinite.
     CorruptTileError
@@ -62,6 +63,8 @@ def run(plan: Plan, workspace: Workspace | None = None) -> Answers:
     _check(plan)
     tally = Tally()
     with progress.spending() as tally.phases, _open(workspace) as space, looking_for_damage(plan.K.view):
+        if _needs_folder(plan):  # found before the first pass, and not at the end of all of them
+            space.check_shared()
         sets, trainings, statistics = _training_sets(plan.K, plan.fits, space, tally)
         sets = _decided(plan.K, sets, tally)
         prepared, n_prepared = _prepared(sets, tally)
@@ -116,6 +119,18 @@ def _check(plan: Plan) -> None:
     for fit in plan.fits:
         if fit.sample_weight is not None:
             fit.learner._check_weights()
+
+
+def _needs_folder(plan: Plan) -> bool:
+    """Whether a method of the plan certainly keeps files that all workers must see."""
+    targets = Counter((id(fit.train), id(fit.targets)) for fit in plan.fits if _n_kernels(plan, fit) > 1)
+    several = any(count > 1 for count in targets.values())
+    learners = {id(fit.learner): fit.learner for fit in plan.fits}
+    return any(learner._method().needs_folder(several=several) for learner in learners.values())
+
+
+def _n_kernels(plan: Plan, fit: Fit) -> int:
+    return len(plan.K) if fit.kernels is None else len(fit.kernels)
 
 
 def least_lam(plan: Plan) -> float:

@@ -24,7 +24,7 @@ from dmkl.numerics.fisher import Targets
 from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.passes.execute import machine
 from dmkl.solvers.cuts import KernelCut, best_cut
-from dmkl.solvers.jobs import Job
+from dmkl.solvers.jobs import Job, SideBySide
 from dmkl.solvers.outcome import Outcome, Status, Step, relative_gap
 from dmkl.solvers.requests import SVM, GroupClassifier, Projection, Solver, Task
 
@@ -196,6 +196,9 @@ class NCuts(MarginClassifier):
         found: list[KernelCut]
         found = yield tuple(Task("cut", best_cut, (u, v, self.tol, self.max_iter)) for u, v in several)
         return found
+
+    def _method(self) -> SideBySide:
+        return SideBySide(files=True)
 
     def _jobs(self, data: TrainingSet, prepared: list[KernelCut]) -> list[Job]:
         problems, cuts = data.problems, prepared

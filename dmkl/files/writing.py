@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -15,7 +17,7 @@ from typing import IO, Any
 from dmkl.errors import DiskFullError
 from dmkl.files.urls import Url, is_url
 
-__all__ = ["KEPT", "beside", "full_disk", "into_folder", "replacing", "write_whole"]
+__all__ = ["KEPT", "beside", "clear_beside", "full_disk", "into_folder", "replacing", "write_whole"]
 
 KEPT = "What was written is kept: free some space and run the same command again, and it goes on from there"
 """What becomes of an import, a build or a search whose disk is full."""
@@ -26,6 +28,23 @@ def beside(path: str | os.PathLike[str], end: str = "partial") -> Path:
     """A new name beside a path, for what is not whole yet or not wanted any more."""
     path = Path(path)
     return path.with_name(f"{path.name}.{uuid.uuid4().hex}.{end}")
+
+
+def clear_beside(path: Path) -> None:
+    """Remove what killed processes have left beside a path under names of `beside`; this process must have claimed it.
+
+    A folder that was moved aside, when the process was killed before the new one had its name, gets its name back.
+    """
+    for left in path.parent.glob(f"{glob.escape(path.name)}.*"):
+        end = re.fullmatch(r"\.[0-9a-f]{32}\.(partial|replaced)", left.name[len(path.name) :])
+        if end is None:
+            continue
+        if end[1] == "replaced" and not path.exists():
+            left.rename(path)
+        elif left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 @contextmanager

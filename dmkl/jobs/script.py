@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import dask
 from dask.utils import parse_bytes
 
 from dmkl.clusters.job_options import JobOptions
+from dmkl.clusters.jobs import TOWARDS
 from dmkl.clusters.schedulers import security_of
-from dmkl.errors import InputError
 from dmkl.jobs.cluster import notice_seconds, options_of
 from dmkl.jobs.job_file import JobFile
 
@@ -22,23 +22,24 @@ __all__ = ["batch_script"]
 _BODY = """\
 set -uo pipefail
 folder=$(mktemp -d "$PWD/.dmkl-$SLURM_JOB_ID-XXXXXX") # all nodes see it
-client= limit=0
+client= limit=0 host=
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$folder"' EXIT
 trap 'limit=1; [ -z "$client" ] || kill -TERM "$client"' USR1
 
 export DASK_LOGGING__DISTRIBUTED=${{DASK_LOGGING__DISTRIBUTED:-warning}}
-{python} -m dask scheduler --port 0 {listen} --scheduler-file "$folder/scheduler.json" &
+{find_host}{python} -m dask scheduler --port 0 {options} {address} --scheduler-file "$folder/scheduler.json" &
 scheduler=$!
-srun --export=ALL {python} -m dask worker --scheduler-file "$folder/scheduler.json" {listen} \\
-    --nworkers {processes} --nthreads {threads} --memory-limit {worker_bytes} --death-timeout 300 \\
-    --local-directory {local}{more} &
+mkfifo "$folder/end"
+srun --export=ALL --cpus-per-task={cores} bash -c {worker} worker "$folder/scheduler.json" "$host" < "$folder/end" &
+workers=$!
+exec 3> "$folder/end"
 until [ -s "$folder/scheduler.json" ]; do
     kill -0 "$scheduler" 2>/dev/null || {{ echo "dmkl: error: the scheduler has not started; see above" >&2; exit 1; }}
     sleep 0.2
 done
 
 export DASK_DMKL__WORKERS_TIMEOUT=${{DASK_DMKL__WORKERS_TIMEOUT:-600}}
-{python} -m dmkl run {job} --cluster "$folder/scheduler.json{tls}" &
+{python} -m dmkl run {job} --cluster {place} &
 client=$!
 [ "$limit" -eq 0 ] || kill -TERM "$client" # the signal came before there was a client
 wait "$client"
@@ -60,15 +61,50 @@ if [ "$status" -eq 75 ] && [ "$limit" -eq 1 ]; then
         echo "dmkl: error: the time is over, and no job can be sent from here; go on with: sbatch" {script} >&2
     fi
 fi
+
+exec 3>&- # the end of their input is the end of the workers; if srun were killed, it would report an error
+for _ in {{1..150}}; do
+    kill -0 "$workers" 2>/dev/null || break
+    sleep 0.1
+done
 exit "$status"
 """
 
+_WORKER = """\
+{python} -m dask worker --scheduler-file "$1" {options} {address} \\
+    --nworkers {processes} --nthreads {threads} --memory-limit {worker_bytes} --death-timeout 300 \\
+    --local-directory {local}{more} < /dev/null &
+workers=$!
+read -r <&0 &
+wait -n # for the workers or the end of the input
+kill "$workers" $! 2>/dev/null
+wait "$workers"
+"""
+"""What each node runs, with the file and the host of the scheduler as arguments."""
 
-def batch_script(job: JobFile, script: Path) -> str:
-    """The script of a job file, which will lie at `script`.
+_FIND_HOST = """\
+host=127.0.0.1 # on one node: no other machine reaches scheduler and workers
+[ "$SLURM_JOB_NUM_NODES" -eq 1 ] || host=$({python} -c {own_address}) || exit
+"""
+_OWN_ADDRESS = "from distributed.utils import get_ip; print(get_ip())"
 
-    What the table [cluster] does not say is as dask-jobqueue's configuration has it. InputError, with the line, if an
-    option breaks a rule or cores or memory are missing.
+
+def batch_script(job: JobFile, copy: Path, script: Path) -> str:
+    """Make the script of a job file.
+
+    Options that the table [cluster] does not give are those of dask-jobqueue's configuration.
+
+    Parameters
+    ----------
+    copy
+        The job file that it runs: a copy of `job`, which may be edited while the script waits in the queue.
+    script
+        Where the script will be written.
+
+    Raises
+    ------
+    InputError
+        With the line of the job file, if an option breaks a rule or cores or memory are missing.
     """
     options = options_of(job, "slurm")
     cores, memory = _needed(job, options, "cores"), _needed(job, options, "memory")
@@ -77,29 +113,46 @@ def batch_script(job: JobFile, script: Path) -> str:
         msg = f"must be at most the number of cores, {cores}, got {processes}"
         raise job.problem(msg, "cluster", "processes")
     security_of(options.tls_ca, options.tls_cert, options.tls_key)  # files that are missing are told now
+    python = shlex.quote(str(_option(options, "python") or sys.executable))
     interface = _option(options, "interface")
-    listen = ["--dashboard-address", "127.0.0.1:0", *(["--interface", str(interface)] if interface else [])]
-    if options.tls_ca:
-        files = {"--tls-ca-file": options.tls_ca, "--tls-cert": options.tls_cert, "--tls-key": options.tls_key}
-        listen += ["--protocol", "tls", *(word for name, file in files.items() for word in (name, str(file)))]
-    n_bytes = parse_bytes(memory)
-    head = _head(job, options, cores, n_bytes)
-    prologue = _option(options, "job_script_prologue") or []
-    body = _BODY.format(
-        python=shlex.quote(str(_option(options, "python") or sys.executable)),
-        listen=shlex.join(listen),
+    if interface:
+        find_host, address = "", f"--interface {shlex.quote(str(interface))}"
+        worker_address = address
+    else:  # neither may listen on every address
+        find_host = _FIND_HOST.format(python=python, own_address=shlex.quote(_OWN_ADDRESS))
+        address, worker_address = '--host "$host"', f'--host "$({python} -c {shlex.quote(TOWARDS)} "$2")"'
+    words, tls = ["--dashboard-address", "127.0.0.1:0"], _tls(options)
+    if tls:
+        words += ["--protocol", "tls", "--tls-ca-file", tls["tls_ca"]]
+        words += ["--tls-cert", tls["tls_cert"], "--tls-key", tls["tls_key"]]
+    local, n_bytes = _option(options, "local_directory"), parse_bytes(memory)
+    worker = _WORKER.format(
+        python=python,
+        options=shlex.join(words),
+        address=worker_address,
         processes=processes,
         threads=cores // processes,
         worker_bytes=n_bytes // processes,
-        local=shlex.quote(str(_option(options, "local_directory")))
-        if _option(options, "local_directory")
-        else '"${TMPDIR:-/tmp}"',
-        more="".join(f" {words}" for words in _option(options, "worker_extra_args") or []),
-        job=shlex.quote(str(job.path)),
-        script=shlex.quote(str(script)),
-        tls="".join(f" {name}={file}" for name, file in _tls(options)),
+        local=shlex.quote(str(local)) if local else '"${TMPDIR:-/tmp}"',
+        more="".join(f" {some}" for some in _option(options, "worker_extra_args") or []),
     )
-    return "\n".join([*head, *prologue, body])
+    body = _BODY.format(
+        python=python,
+        find_host=find_host,
+        options=shlex.join(words),
+        address=address,
+        cores=cores,
+        worker=shlex.quote(worker),
+        job=shlex.quote(str(copy)),
+        script=shlex.quote(str(script)),
+        place=_place(tls),
+    )
+    head = list(_head(job, options, cores, n_bytes))
+    for line in head:  # else what follows a line break would be a command
+        if not line.isprintable():
+            msg = f"a directive of the script must be one line of printable characters, got {line!r}"
+            raise job.problem(msg, "cluster")
+    return "\n".join([*head, *(_option(options, "job_script_prologue") or []), body])
 
 
 def _head(job: JobFile, options: JobOptions, cores: int, n_bytes: int) -> Iterator[str]:
@@ -148,11 +201,15 @@ def _needed(job: JobFile, options: JobOptions, name: str) -> Any:
     return found
 
 
-def _tls(options: JobOptions) -> Iterator[tuple[str, str]]:
-    for name in ("tls_ca", "tls_cert", "tls_key"):
-        file = getattr(options, name)
-        if file and " " in str(file):
-            msg = f"{name} must be a path without spaces, got {file!r}"
-            raise InputError(msg)
-        if file:
-            yield name, str(Path(file).expanduser().absolute())
+def _tls(options: JobOptions) -> dict[str, str]:
+    """The absolute paths of certificates by option; empty where there are none."""
+    files = {name: getattr(options, name) for name in ("tls_ca", "tls_cert", "tls_key")}
+    return {name: str(Path(file).expanduser().absolute()) for name, file in files.items() if file}
+
+
+def _place(tls: Mapping[str, str]) -> str:
+    """The word of the script that --cluster is given: the scheduler's file, and the certificates."""
+    if not tls:
+        return '"$folder/scheduler.json"'
+    options = "".join(f" {name}={shlex.quote(file)}" for name, file in tls.items())
+    return f'"$(printf %q "$folder/scheduler.json")"{shlex.quote(options)}'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 import uuid
 from collections import Counter
@@ -40,6 +41,9 @@ __all__ = [
     "graph_token",
     "keeping",
     "machine",
+    "shared_folder",
+    "temporary_files_in",
+    "temporary_root",
     "told_workers",
     "workers_of",
 ]
@@ -167,10 +171,46 @@ def told_workers(client: Client) -> Mapping[str, Any]:
     return workers
 
 
-def check_shared(folder: Path, what: str, way_out: str) -> None:
+_TEMPORARY: ContextVar[Path | None] = ContextVar("dmkl-temporary", default=None)
+
+
+@contextmanager
+def temporary_files_in(folder: Path | None) -> Iterator[None]:
+    """Put temporary files that workers share into `folder` inside this context; into TMPDIR where it is None.
+
+    The folder of a state is on a file system that all machines share, and TMPDIR (/tmp) often is not.
+    """
+    token = _TEMPORARY.set(folder)
+    try:
+        yield
+    finally:
+        _TEMPORARY.reset(token)
+
+
+def temporary_root() -> Path:
+    """The folder in which temporary files that workers share are put: see `temporary_files_in`."""
+    return _TEMPORARY.get() or Path(tempfile.gettempdir())
+
+
+@contextmanager
+def shared_folder(what: str) -> Iterator[Path]:
+    """Make a temporary folder that every worker sees, for files that workers write or read.
+
+    Raises
+    ------
+    InputError
+        If a worker does not see it: with `what` it is for.
+    """
+    with tempfile.TemporaryDirectory(prefix="dmkl-", dir=temporary_root()) as name:
+        check_shared(Path(name), what)
+        yield Path(name)
+
+
+def check_shared(folder: Path, what: str, way_out: str | None = None) -> None:
     """Make sure that every worker of a cluster sees a folder of this machine, or raise InputError.
 
-    The message says `what` the folder is for, as in "where a search keeps its state", and the way out.
+    The message says `what` the folder is for, as in "where the kernels are written", and the way out. By default that
+    is another folder for the state, or another TMPDIR where no state is kept.
     """
     client = active_client()
     if client is None:
@@ -182,6 +222,9 @@ def check_shared(folder: Path, what: str, way_out: str) -> None:
     finally:
         mark.unlink()
     if blind:
+        if way_out is None:
+            setting = "set TMPDIR to" if _TEMPORARY.get() is None else "keep the state (state=, --state) in"
+            way_out = f"{setting} a folder on a file system that all machines share"
         msg = f"the workers {', '.join(blind[:3])} do not see {folder}, {what}; {way_out}"
         raise InputError(msg)
 

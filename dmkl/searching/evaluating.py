@@ -28,7 +28,7 @@ from dmkl.searching.choice import Rule
 from dmkl.searching.confusion import confusion
 from dmkl.searching.dataset import as_dataset
 from dmkl.searching.evaluation import EvaluationResult
-from dmkl.searching.fits import GridFits, Question, ask, fit_grid, per_task
+from dmkl.searching.fits import GridFits, Question, ask, fit_grid, per_task, state_claimed
 from dmkl.searching.folds import OuterFold, nest_folds
 from dmkl.searching.labeled import as_variable
 from dmkl.searching.refit import chosen_fit, scored
@@ -129,11 +129,13 @@ def evaluate(
     if plain is not None:
         sums = _searches(plain.question, plain.found, folds, rule, 0.0)
         searches = {name: _beside(search, sums[name]) for name, search in searches.items()}
-    answers = run(Plan(question.K, fits))
+    with state_claimed(state):
+        answers = run(Plan(question.K, fits))
     if plain is not None:
         # Apart: beside other points another solver is chosen, which may have no scores of rows left out, so that rules
         # of decision would be learnt from other rows than without baselines.
-        of_sum = run(Plan(question.K, _at_choices(plain.question, sums, folds)))
+        with state_claimed(state):
+            of_sum = run(Plan(question.K, _at_choices(plain.question, sums, folds)))
         answers.tally.n_passes += of_sum.tally.n_passes
     scores = _as_dataset(question, searches, answers)
     if plain is not None:

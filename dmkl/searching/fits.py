@@ -29,6 +29,7 @@ from dmkl.files.locks import claim
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets
+from dmkl.passes.execute import temporary_files_in
 from dmkl.searching.folds import Fold, OuterFold
 from dmkl.searching.grid import LAM_TRACE, as_grid, points
 from dmkl.searching.scoring import Metric, as_metrics
@@ -48,6 +49,7 @@ __all__ = [
     "fit_grids",
     "grid_fits",
     "per_task",
+    "state_claimed",
     "working",
 ]
 
@@ -321,6 +323,14 @@ def fit_grids(questions: Sequence[Question], workspace: Workspace) -> Iterator[G
 
 
 @contextmanager
+def state_claimed(state: str | Path | None) -> Iterator[Path | None]:
+    """Keep the folder of a state to this process, and put temporary files into it; nothing where None."""
+    folder = None if state is None else state_folder(state)
+    with nullcontext() if folder is None else claim(folder), temporary_files_in(folder):
+        yield folder
+
+
+@contextmanager
 def working(
     question: Question, state: str | Path | None, asked: Mapping[str, str] | None = None
 ) -> Iterator[Workspace]:
@@ -333,12 +343,13 @@ def working(
     asked
         What is asked beside the search, in words: with other answers to it, the work is another.
     """
-    folder = None if state is None else state_folder(state)
-    with nullcontext() if folder is None else claim(folder):
+    with state_claimed(state) as folder:
         known = {} if folder is None else identity(question) | dict(asked or {})
         defaults = type(question.estimator)()._parameter_texts(question.K.names)
         unsaid = {f"parameter {name}": text for name, text in defaults.items()}
         workspace = Workspace(folder, known, unsaid=unsaid)
+        if folder is not None:
+            workspace.remove_temporary()
         try:
             yield workspace
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from dmkl.estimators.engine import run
 from dmkl.estimators.held_out import HeldOut
 from dmkl.estimators.learner import fitted
 from dmkl.estimators.plan import Fit, FitOutcome, Plan
-from dmkl.searching.fits import OF_TASKS, GridFits, Question
+from dmkl.searching.fits import OF_TASKS, GridFits, Question, state_claimed
 from dmkl.searching.grid import shape
 from dmkl.searching.result import SearchResult
 from dmkl.searching.scoring import evaluate
@@ -22,14 +23,18 @@ from dmkl.searching.scoring import evaluate
 __all__ = ["chosen_fit", "of_all_tasks", "refitted", "scored"]
 
 
-def refitted(question: Question, grid: GridFits, result: SearchResult) -> SearchResult:
-    """With the model of the chosen point, and its scores on the test rows of the folds."""
+def refitted(question: Question, grid: GridFits, result: SearchResult, state: str | Path | None) -> SearchResult:
+    """With the model of the chosen point, and its scores on the test rows of the folds.
+
+    Temporary files of the fits are in the folder `state`, which all workers see; in TMPDIR where None.
+    """
     folds = question.folds
     if "fold" in result.choosers or any(len(fold.test) for fold in folds):
         fits = [chosen_fit(question, result, fold.seen, fold.test, fold.name) for fold in folds]
     else:
         fits = [chosen_fit(question, result, np.unique(np.concatenate([fold.seen for fold in folds])))]
-    found = run(Plan(question.K, fits)).fits
+    with state_claimed(state):
+        found = run(Plan(question.K, fits)).fits
     scores = result.scores
     if any(len(fit.held_out) for fit in fits):
         dim = question.targets.dim

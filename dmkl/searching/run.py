@@ -132,4 +132,4 @@ def search(
         fitted_beside = {name: values.variable for name, values in beside.data_vars.items()}
         scores = scores.assign(fitted_beside).assign_attrs(beside.attrs)
     result = SearchResult(scores, rule=rule)
-    return refitted(question, found, result) if refit else result
+    return refitted(question, found, result, state) if refit else result

@@ -59,7 +59,7 @@ def read_state(folder: Path) -> SearchState:
 
 def _state_files(folder: Path) -> list[Path]:
     """The files that say what is done: of the search, and of its parts that have solvers of their own."""
-    return [folder / "state.json", *sorted(folder.rglob("part-*/state.json"))]
+    return [folder / "state.json", *sorted(folder.glob("part-*/**/state.json"))]
 
 
 def is_empty(folder: Path) -> bool:
@@ -91,6 +91,8 @@ def damage_of_state(folder: Path) -> Iterator[str]:
         except StoreError as error:
             yield str(error)
     for file in sorted(folder.rglob("*.np[yz]")):
+        if file.relative_to(folder).parts[0].startswith("dmkl-"):  # temporary files of a process that was killed
+            continue
         try:
             check_file(file)
         except DamagedFileError as error:

@@ -21,7 +21,7 @@ from dmkl.arrays import Float, Index
 from dmkl.numerics.composite import combined, composite, group_forms
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.combine import StoredSum, combine_pass
-from dmkl.passes.execute import Machine, check_shared, machine
+from dmkl.passes.execute import Machine, machine, shared_folder
 from dmkl.passes.sums import Combination
 from dmkl.passes.view import covering
 from dmkl.solvers.jobs import Context, Job, SideBySide, Training, over_all_kernels, over_all_rows
@@ -47,6 +47,8 @@ class InMemory(SideBySide):
     So they are where there are few problems and the kernels are not small: passes use all slots.
     """
 
+    files: bool = True
+
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
         where = machine()
@@ -67,9 +69,9 @@ class InMemory(SideBySide):
         """The outcomes of problems on some training sets, which are read in one pass, by number."""
         numbers = [k for members in batch for k in members]
         missing = [members[0] for members in batch if any(context.workspace.outcome(k) is None for k in members)]
-        with tempfile.TemporaryDirectory(prefix="dmkl-kernels-") as folder:
+        with shared_folder("where the kernels of training sets are written") as folder:
             trainings = [jobs[k].training for k in missing]
-            files = dict(zip(map(id, trainings), _load(trainings, Path(folder), context, where), strict=True))
+            files = dict(zip(map(id, trainings), _load(trainings, folder, context, where), strict=True))
             threads = blas_threads(min(where.slots_per_host, len(numbers)))
             # What the driver sees are problems over all kernels and rows that ask for one task each.
             whole = [Job(jobs[k].training, partial(_as_task, jobs[k], files, threads)) for k in numbers]
@@ -111,7 +113,6 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, where: 
     if not trainings:
         return []
     started = time.monotonic()
-    check_shared(folder, "where kernels are kept in memory", "set TMPDIR to a folder that all machines share")
     lenses = [training.square for training in trainings]
     files = [folder / f"kernels-{number}.npy" for number in range(len(lenses))]
     for training, file in zip(trainings, files, strict=True):

@@ -211,6 +211,13 @@ class Method(Protocol):
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """The outcomes, one for each job, in order."""
 
+    def needs_folder(self, *, several: bool) -> bool:
+        """Whether it certainly keeps files that all workers must see.
+
+        `several` says whether some target is learnt at several points. Where the answer depends on more, a solver
+        checks its folder itself.
+        """
+
 
 @dataclass(frozen=True)
 class SideBySide:
@@ -220,9 +227,12 @@ class SideBySide:
     ----------
     width
         Columns of a pass that one running solver takes.
+    files
+        Whether problems ask for requests that are answered by files: `SVM` and `GroupClassifier`.
     """
 
     width: int = 1
+    files: bool = False
 
     def check(self, jobs: Sequence[Job]) -> None:
         """Everything is accepted."""
@@ -230,6 +240,10 @@ class SideBySide:
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """See `Method.solve`."""
         return self._in_passes(jobs, context)
+
+    def needs_folder(self, *, several: bool) -> bool:
+        """See `Method.needs_folder`."""
+        return self.files
 
     def _in_passes(self, jobs: Sequence[Job], context: Context, numbers: Sequence[int] | None = None) -> list[Outcome]:
         # No more of them at once than ride one pass.

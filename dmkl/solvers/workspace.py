@@ -7,6 +7,7 @@
     alpha-<point>.npy                its dual variables, where they were asked for
     outcome-<n>.npz                  the outcome of a problem that another solver has ended
     part-<name>/                     the same for a part of the plan that has a solver of its own
+    dmkl-<random>/                   temporary files of refits and of single steps; a killed process leaves them
     fold-<f>/basis-<n>.npy           V, (m, r)
     fold-<f>/inner-<n>.npy           VᵀV, (r, r)
     fold-<f>/projected-<n>.npy       VᵀH of all targets, (r, columns)
@@ -48,7 +49,7 @@ from dmkl.files.urls import local_path
 from dmkl.files.writing import write_whole
 from dmkl.numerics.chain import Fitted
 from dmkl.numerics.fitted import load_step
-from dmkl.passes.execute import check_shared
+from dmkl.passes.execute import check_shared, temporary_root
 from dmkl.solvers.outcome import Outcome, Status, Step
 
 __all__ = ["FORMAT", "Workspace", "read_state_file", "state_folder"]
@@ -98,7 +99,7 @@ class Workspace:
     Parameters
     ----------
     folder
-        Where; a temporary folder, removed by `close`, where None.
+        Where; a temporary folder, removed by `close`, where None (in `dmkl.passes.execute.temporary_root`).
     identity
         What is being computed, by name: data, grid, folds … A folder that holds something else is refused.
     unsaid
@@ -122,7 +123,10 @@ class Workspace:
     ) -> None:
         self.temporary = folder is None
         self.keep = keep and not self.temporary
-        self.path = Path(tempfile.mkdtemp(prefix="dmkl-")) if folder is None else state_folder(folder)
+        if folder is None:
+            self.path = Path(tempfile.mkdtemp(prefix="dmkl-", dir=temporary_root()))
+        else:
+            self.path = state_folder(folder)
         self.identity, self._unsaid = identity, dict(unsaid or {})
         self.state: dict[str, Any] = {}
         found = self._read()
@@ -243,8 +247,12 @@ class Workspace:
         InputError
             If one does not.
         """
-        way_out = "give a folder on a file system that all machines share (state=, or the output's on the command line)"
-        check_shared(self.path, "where a search keeps its state", way_out)
+        check_shared(self.path, "where the state of this work is kept")
+
+    def remove_temporary(self) -> None:
+        """Remove the temporary folders that a killed process has left in this one."""
+        for left in self.path.glob("dmkl-*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def close(self) -> None:
         """Remove the folder, unless it is to be kept."""
@@ -282,7 +290,10 @@ def _is_ours(entry: Path) -> bool:
     return entry.name.startswith(_OURS)
 
 
-_OURS = ("state.json.", "fold-", "points-", "scores-", "alpha-", "outcome-", "part-", "statistics.npz", "seen-")
+_OURS = (
+    *("state.json.", "fold-", "points-", "scores-", "alpha-", "outcome-", "part-", "statistics.npz"),
+    *("seen-", "dmkl-"),
+)
 
 
 _MOST_CHANGES = 4

@@ -23,7 +23,7 @@ from dmkl.errors import (
 )
 from dmkl.files.locks import claim
 from dmkl.files.urls import Place, Url, as_place
-from dmkl.files.writing import beside, full_disk
+from dmkl.files.writing import beside, clear_beside, full_disk
 from dmkl.store.metadata import is_sealed, open_group
 from dmkl.store.objects import root_attributes, upload, zarr_store
 from dmkl.variables import describe
@@ -60,6 +60,8 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
     """
     final = as_place(path)
     with claim(final):
+        if isinstance(final, Path):
+            clear_beside(final)
         _refuse_in_the_way(final, form, what, overwrite=overwrite)
         if isinstance(final, Url):
             with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:

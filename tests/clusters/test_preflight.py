@@ -8,13 +8,15 @@ import shutil
 import socket
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 from helpers.references import psd
 
 import dmkl
+from dmkl import progress
 from dmkl.clusters import preflight
-from dmkl.errors import StoreNotFoundError
+from dmkl.errors import InputError, StoreNotFoundError
 
 pytest_plugins = ["helpers.command_line"]
 
@@ -92,6 +94,60 @@ def test_a_build_that_workers_do_not_see_is_refused(run, apart, client):
     assert not list(theirs.iterdir())
 
 
+# --- hosts without a common folder for temporary files ----------------------------------------------------------------
+
+
+@pytest.fixture
+def own_temporary(apart, monkeypatch, tmp_path):
+    """A kernel set that all see, where TMPDIR of this process is a folder that workers do not see."""
+    (apart[1] / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(HERE / "tmp"))
+    return dmkl.open(apart[1] / "set.zarr")
+
+
+LEARNERS = {
+    "subspace": (dmkl.MKFDA(solver="subspace"), {"p": [1, 2], "lam": [0.1]}),
+    "stacked": (dmkl.MKFDA(solver="stacked"), {"p": [1, 2], "lam": [0.1]}),
+    "machine": (dmkl.MKSVM(), {"p": [1, 2], "C": [1.0]}),
+}
+
+
+@pytest.mark.parametrize("ask", [dmkl.search, dmkl.evaluate])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_refits_keep_their_files_in_the_folder_of_the_state(own_temporary, client, tmp_path, ask, name):
+    learner, grid = LEARNERS[name]
+    cv = {"cv": 2} if ask is dmkl.search else {"outer": 2, "inner": 2}
+    with dask.config.set(scheduler=client):
+        found = ask(learner, own_temporary, grid=grid, state=tmp_path / "state", **cv)
+    with dask.config.set(scheduler="threads"):
+        expected = ask(learner, own_temporary, grid=grid, **cv)
+    np.testing.assert_allclose(found.scores["weight"], expected.scores["weight"], atol=1e-6)
+    assert not list((tmp_path / "state").glob("dmkl-*"))
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_folder_that_workers_do_not_see_is_found_before_the_first_pass(own_temporary, client, name, monkeypatch):
+    learner, grid = LEARNERS[name]
+    begun = []
+    monkeypatch.setattr(progress.Watch, "begin", lambda self, what, total: begun.append(what))
+    K, y = own_temporary[:10, :10], np.arange(10) % 2  # whose statistics take a pass
+    with dask.config.set(scheduler=client), progress.watching(progress.Watch()):
+        for work in (lambda: dmkl.search(learner, K, y, grid=grid, cv=2), lambda: learner.fit(K, y)):
+            with pytest.raises(InputError, match=f"do not see {HERE}/tmp/dmkl-.*set TMPDIR to a folder"):
+                work()
+    assert not begun
+
+
+def test_files_that_a_killed_refit_has_left_are_removed(stored, tmp_path):
+    state = tmp_path / "state"
+    kept = {"grid": {"p": [1], "lam": [0.1]}, "cv": 2, "state": state}
+    first = dmkl.search(dmkl.MKFDA(), stored, **kept)
+    (state / "dmkl-left").mkdir()
+    again = dmkl.search(dmkl.MKFDA(), stored, **kept)
+    np.testing.assert_array_equal(first.scores["score"], again.scores["score"])
+    assert not (state / "dmkl-left").exists()
+
+
 def test_what_fits_where_all_is_well(run, stored, client, tmp_path, monkeypatch):
     arguments = ["preflight", stored.view.source.location, "--cluster", client.scheduler.address, "--state", tmp_path]
     status, out, err = run(*arguments)
@@ -104,6 +160,28 @@ def test_what_fits_where_all_is_well(run, stored, client, tmp_path, monkeypatch)
     assert f"warning {HOST} runs zarr " in run(*arguments)[1]
     status, _, err = run("check", *arguments[1:4])
     assert f"dmkl: warning: {HOST} runs zarr " in err
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a machine with one core binds nothing")
+def test_workers_that_share_a_core_are_told_of(run, stored, client):
+    """As in a SLURM step that was not told how many cores its tasks need."""
+    location = stored.view.source.location
+    before = client.run(os.sched_getaffinity, 0)
+    told = f"{HOST} runs 2 threads of workers on 1 core, which makes them slow; give the workers more cores"
+    try:
+        client.run(os.sched_setaffinity, 0, {min(min(cores) for cores in before.values())})
+        with dask.config.set(scheduler=client):
+            (host,) = preflight.hosts()
+        status, out, _ = run("preflight", location, "--cluster", client.scheduler.address)
+        _, _, err = run("check", location, "--cluster", client.scheduler.address)
+    finally:
+        for address, cores in before.items():
+            client.run(os.sched_setaffinity, 0, cores, workers=[address])
+    assert host.differences[0].startswith(told)
+    assert status == 0
+    assert told in " ".join(out.split())
+    assert f"dmkl: warning: {told}" in err
+    assert preflight.hosts()[0].differences == ()
 
 
 def test_a_folder_for_temporary_files_that_cannot_be_written(monkeypatch, tmp_path):

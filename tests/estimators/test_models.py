@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import signal
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -207,6 +210,25 @@ def test_a_failed_save_leaves_the_old_model(tmp_path, monkeypatch, nth):
     with pytest.raises(OSError, match="no space left"):
         new.save(path, overwrite=True)
     xr.testing.assert_identical(dmkl.load(path).dual_coef_, old.dual_coef_)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_what_a_killed_save_has_left_is_removed_by_the_next(tmp_path):
+    """A process that is killed cannot clean up: the next one does, and puts back what was moved aside."""
+    path = tmp_path / "model"
+    killed = (
+        "import os, pathlib, signal, sys; from dmkl.store.saved import put_in_place\n"
+        "def write(path):\n    path.mkdir()\n    (path / 'part').touch()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "put_in_place(pathlib.Path(sys.argv[1]), write, 'dmkl-model', 'model', overwrite=False)"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, path], check=False).returncode == -signal.SIGKILL
+    assert list(tmp_path.glob("model.*.partial"))
+    fitted("Uniform").save(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+    path.rename(tmp_path / f"model.{'0' * 32}.replaced")
+    with pytest.raises(StoreExistsError, match="model exists already"):
+        fitted("Uniform").save(path)
+    assert type(dmkl.load(path)) is dmkl.Uniform
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 

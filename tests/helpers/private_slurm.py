@@ -54,7 +54,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 MailProg=/bin/true
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={task}
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
@@ -73,7 +73,7 @@ InactiveLimit=0
 KillWait=2
 CompleteWait=0
 MinJobAge=60
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} {cores}RealMemory={memory_mb} State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=closed Nodes=ALL MaxTime=INFINITE State=DOWN
 """
@@ -113,9 +113,13 @@ def _program(root: Path, name: str) -> Path | None:
 
 
 @contextmanager
-def private_slurm(root: Path, folder: Path, *, cpus: int = 4, memory_mb: int = 8000) -> Iterator[PrivateSlurm]:
+def private_slurm(
+    root: Path, folder: Path, *, cpus: int = 4, memory_mb: int = 8000, bind: bool = False
+) -> Iterator[PrivateSlurm]:
     """Run a SLURM whose programs are below `root` and whose files are in `folder`, and end it with this context.
 
+    With `bind` the tasks of a step are bound to the cores that were asked for it; `cpus` must then be cores that there
+    are.
     The path of `folder` must be short: it holds a socket, whose path has at most some hundred letters. The daemons end
     with this process too, however it ends.
     """
@@ -133,6 +137,8 @@ def private_slurm(root: Path, folder: Path, *, cpus: int = 4, memory_mb: int = 8
             folder=folder,
             plugins=plugins,
             cpus=cpus,
+            task="task/affinity" if bind else "task/none",
+            cores=f"Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 CpuBind=core " if bind else "",
             memory_mb=memory_mb,
             **dict(zip(("controller_port", "node_port"), _free_ports(2), strict=True)),
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import tomllib
@@ -14,6 +16,7 @@ import pytest
 
 import dmkl
 from dmkl.cli.running import UNFINISHED
+from dmkl.clusters.certificates import make_certificates
 
 pytest_plugins = ["helpers.command_line"]
 
@@ -196,13 +199,66 @@ def test_the_script_of_a_submitted_job(run, job, tmp_path):
         assert f"#SBATCH --{line}\n" in out
     assert "#SBATCH --exclusive\nmodule load python\n" in out
     assert "--nworkers 2 --nthreads 4 --memory-limit 8589934592" in out
+    assert re.search(r"^srun .*--cpus-per-task=8 ", out, re.MULTILINE)  # SLURM 22.05 takes none from the job
     assert subprocess.run(["bash", "-n"], input=out, text=True, check=False).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+
+
+def submitted(folder, sent):
+    """What a script runs, and what it sends to go on: the job files and scripts, as contents by name."""
+    script = sent.read_text()
+    (job,) = re.findall(r"-m dmkl run (\S+)", script)
+    (following,) = re.findall(r"sbatch --parsable --dependency=\S+ (\S+)\)", script)
+    return {name: (folder / name).read_text() for name in (job.rpartition("/")[2], following.rpartition("/")[2])}
+
+
+def test_a_job_in_the_queue_is_not_changed_by_editing_its_file(run, job, tmp_path, monkeypatch):
+    programs, sent = tmp_path / "bin", tmp_path / "sent"
+    programs.mkdir()
+    (programs / "sbatch").write_text(f'#!/bin/sh\ncp "$2" {sent}\necho 7\n')
+    (programs / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    file = job(('place = "threads"', SLURM))
+    content = file.read_text()
+    status, out, err = run("submit", file)
+    assert status == 0, err
+    assert "Sent as job 7" in out
+    first = submitted(tmp_path, sent)
+    assert list(first.values()) == [content, sent.read_text()]
+    file.write_text(content.replace("p = [1, 1.5]", "p = [2]"))
+    assert first == submitted(tmp_path, sent)
+    assert run("submit", file)[0] == 0
+    second = submitted(tmp_path, sent)
+    assert list(second.values()) == [file.read_text(), sent.read_text()]
+    assert not set(first) & set(second)
+    assert all((tmp_path / name).read_text() == text for name, text in first.items())
+    before = set(tmp_path.iterdir())
+    assert run("submit", file)[0] == 0  # the same again needs no further files
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_paths_of_certificates_are_words_and_no_commands(run, job, tmp_path):
+    files = make_certificates(tmp_path / "my $(touch bad) 'keys'")
+    tls = "".join(f"\n{name} = {json.dumps(path)}" for name, path in files.items())
+    status, out, err = run("submit", job(('place = "threads"', SLURM + tls)), "--dry-run")
+    assert status == 0, err
+    place = re.search(r"--cluster (.*) &$", out, re.MULTILINE)[1]
+    printing = f"folder='/a folder'; printf %s {place}"
+    told = subprocess.run(["bash", "-c", printing], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert shlex.split(told) == ["/a folder/scheduler.json", *(f"{name}={path}" for name, path in files.items())]
+    assert f"--tls-key {shlex.quote(files['tls_key'])} " in out
+    assert not (tmp_path / "bad").exists()
 
 
 @pytest.mark.parametrize(
     ("cluster", "told"),
     [
+        (SLURM.replace("short", "short\\ntouch bad"), "line 18: queue must be one line of printable characters, got"),
+        (
+            SLURM + '\njob_extra_directives = ["--x\\nbad"]',
+            "line 24: job_extra_directives must be one line of printable",
+        ),
+        (SLURM + '\nworker_extra_args = ["--x\\nbad"]', "line 24: worker_extra_args must be one line"),
         (SLURM.replace("cores = 8\n", ""), "cluster: needs cores, of one node"),
         (SLURM.replace("= 2", "= 9"), "line 20, cluster.processes: must be at most the number of cores, 8, got 9"),
         (SLURM + '\nnotice = "soon"', "line 24, cluster.notice: must be a time from 1 s to 18 h"),

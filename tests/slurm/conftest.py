@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from helpers.private_slurm import find_programs, private_slurm
 
 _UNPACKED = Path(__file__).parents[2] / "build" / "slurm"
 
 
-@pytest.fixture(scope="session")
-def _running():
+@contextmanager
+def _started(**options):
     root = find_programs(_UNPACKED)
     if root is None:
         told = "this machine has no SLURM: `make test-slurm` unpacks one from Debian packages"
         (pytest.fail if os.environ.get("DMKL_REQUIRE_SLURM") else pytest.skip)(told)
     # Not in pytest's own folder, whose path may be too long for a socket.
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, private_slurm(root, Path(folder) / "s") as slurm:
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-") as folder,
+        private_slurm(root, Path(folder) / "s", **options) as slurm,
+    ):
+        yield slurm
+
+
+@pytest.fixture(scope="session")
+def _running():
+    with _started() as slurm:
         yield slurm
 
 
@@ -31,3 +43,34 @@ def slurm(_running, monkeypatch, tmp_path):
     monkeypatch.setattr("dmkl.clusters.replacing._ASK_SECONDS", 0.5)
     yield _running
     assert _running.jobs() == []
+
+
+@pytest.fixture
+def binding(monkeypatch):
+    """A SLURM with two cores, to which it binds the tasks of steps."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core has nothing to bind")
+    with _started(cpus=2, bind=True) as slurm:
+        monkeypatch.setenv("PATH", str(slurm.bin), prepend=os.pathsep)
+        yield slurm
+
+
+@pytest.fixture
+def watched():
+    """Look at scheduler and workers of jobs until there is no job: where they listen, which cores workers may use."""
+
+    def watch(slurm):
+        addresses, cores = set(), set()
+        while slurm.jobs("PENDING,RUNNING,COMPLETING"):
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    if "SLURM_JOB_ID" not in process.environ():
+                        continue
+                    found = process.net_connections(kind="tcp")
+                    addresses |= {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN}
+                    if "worker" in process.cmdline():
+                        cores.add(len(process.cpu_affinity()))
+            time.sleep(0.1)
+        return addresses, cores
+
+    return watch

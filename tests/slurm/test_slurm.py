@@ -250,12 +250,15 @@ def script(tmp_path, monkeypatch):
     return changed
 
 
-def test_all_in_one_allocation(slurm, script, tmp_path, kernels):
+def test_all_in_one_allocation(binding, script, tmp_path, kernels, watched):
     resources = ["--nodes=1", "--cpus-per-task=2", "--mem=2G", f"--chdir={tmp_path}"]
-    slurm("sbatch", "--wait", *resources, script("allocation.sbatch"), "check", kernels)
+    binding("sbatch", *resources, script("allocation.sbatch"), "check", kernels)
+    _, cores = watched(binding)
     (printed,) = tmp_path.glob("dmkl-*.out")
     assert "kernels checked: 0 errors" in printed.read_text()
-    assert not list(tmp_path.glob("dmkl-*.json"))
+    assert cores == {2}
+    assert "srun: " not in printed.read_text()
+    assert not list(tmp_path.glob("dmkl-*.json*"))
 
 
 def test_a_scheduler_in_a_job_of_its_own(slurm, run, script, tmp_path, kernels):

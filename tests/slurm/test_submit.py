@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
 import numpy as np
 import pytest
+from distributed.utils import get_ip
 from helpers.private_slurm import SLOW
 
 import dmkl
@@ -86,12 +88,16 @@ def test_a_search_longer_than_its_walltime_ends_by_itself(slurm, run, job, tmp_p
     status, out, err = run("submit", file)
     assert status == 0, err
     assert "Sent as job" in out
+    content = file.read_text()
+    file.write_text("[outputs]")  # what waits in the queue, and goes on in other jobs, has a copy
     wait_for_jobs(slurm)
+    file.write_text(content)
     printed = [log.read_text() for log in sorted(tmp_path.glob("job-*.out"))]
     assert (tmp_path / "found.job.toml").exists(), "\n".join(printed)
     assert len(printed) == 3
     assert all("goes on" in text and "ended by SIGTERM" in text for text in printed[:-1])
     assert all("going on after pass" in text for text in printed[1:])
+    assert not any("srun: " in text for text in printed)
     assert main(["run", str(file), "--into", str(tmp_path / "undisturbed"), "--cluster", "threads"]) == 0
     scores, expected = (dmkl.load(folder / "found").scores for folder in (tmp_path, tmp_path / "undisturbed"))
     for name in ("score", "weight"):
@@ -108,6 +114,35 @@ def test_a_job_that_did_nothing_or_is_canceled_is_the_last(slurm, run, job, tmp_
     assert told in log.read_text()
     assert "goes on\n" not in log.read_text()
     assert not (tmp_path / "found").exists()
+
+
+NODES = "['export -n SLURM_JOB_NUM_NODES', 'SLURM_JOB_NUM_NODES=2']"
+"""A prologue after which a script takes its node for one of two."""
+
+
+@pytest.mark.parametrize(("prologue", "address"), [("[]", "127.0.0.1"), (NODES, get_ip())])
+def test_without_an_interface_nothing_listens_on_all_of_them(slurm, run, job, tmp_path, watched, prologue, address):
+    file = job()
+    text = file.read_text().replace('interface = "lo"\n', "")
+    file.write_text(re.sub("job_script_prologue = .*", f"job_script_prologue = {prologue}", text))
+    assert run("submit", file)[0] == 0
+    addresses, _ = watched(slurm)
+    (log,) = tmp_path.glob("job-*.out")
+    assert (tmp_path / "found.job.toml").exists(), log.read_text()
+    assert addresses == {"127.0.0.1", address}
+    assert "srun: " not in log.read_text()
+
+
+def test_workers_may_use_all_the_cores_of_their_job(binding, run, job, tmp_path, watched):
+    file = job()
+    text = re.sub("job_script_prologue = .*", "", file.read_text()).replace("cores = 1", "cores = 2")
+    file.write_text(text)
+    assert run("submit", file)[0] == 0
+    _, cores = watched(binding)
+    (log,) = tmp_path.glob("job-*.out")
+    assert (tmp_path / "found.job.toml").exists(), log.read_text()
+    assert cores == {2}
+    assert "which makes them slow" not in log.read_text()
 
 
 def test_what_sbatch_says_is_told(slurm, run, job):

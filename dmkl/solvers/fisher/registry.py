@@ -92,6 +92,10 @@ class FisherMethod:
         wanted = self.options.leave_one_out and solver.leaves_out
         return with_inverse_diagonals(jobs, outcomes, context) if wanted else outcomes
 
+    def needs_folder(self, *, several: bool) -> bool:
+        """See `Method.needs_folder`; "auto" takes a solver that keeps files where a target has several points."""
+        return several if self.solver == AUTO else SOLVERS[self.solver].files
+
     def _solver(self, jobs: Sequence[Job]) -> FisherSolver:
         return SOLVERS[choose(jobs) if self.solver == AUTO else self.solver]
 
@@ -103,8 +107,8 @@ _ROOM = 100
 _MANY, _DIRECTIONS = 32, 5
 """Targets from which one factor for all may be better than one for each, and the directions that each column takes."""
 _PAIR = 2
-"""Points of a target up to which each is factored by itself: a search of one point beside the plain sum then solves that
-point exactly as `fit` does."""
+"""Points of a target up to which each is factored by itself: a search of one point beside the plain sum then solves
+that point exactly as `fit` does."""
 _SOME = 8
 """Targets from which it is worth the asking whether a subspace for all would be as large as the kernels are."""
 

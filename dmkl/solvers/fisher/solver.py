@@ -43,6 +43,8 @@ class FisherSolver:
     leaves_out
         Whether leave-one-out scores of its solutions are worth a pass and a factor (`dmkl.solvers.fisher.left_out`).
         The solvers for combined kernels that do not fit in memory do without.
+    files
+        Whether it keeps files that all workers must see.
     """
 
     name: str
@@ -51,3 +53,4 @@ class FisherSolver:
     check: Callable[[Sequence[Job]], None] = _anything
     check_parameters: Callable[[FisherOptions, Sequence[float]], None] = _anything
     leaves_out: bool = False
+    files: bool = False

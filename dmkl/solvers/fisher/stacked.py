@@ -8,7 +8,6 @@ Results of a task are on disk when it ends, and an interrupted run does not solv
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from dmkl.numerics.memory import keep_freed
 from dmkl.numerics.tiles import Tiles
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.elements import whole_kernels
-from dmkl.passes.execute import check_shared, machine
+from dmkl.passes.execute import machine, shared_folder
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.grid_in_memory import TOGETHER, solve_grid
 from dmkl.solvers.fisher.kernels_in_memory import Solved
@@ -176,8 +175,8 @@ def _solve_some(
     missing = [(n, chunk) for n, chunk in chunks if n not in kept or (duals is not None and "dual" not in kept[n])]
     # So that no slot begins with much when the others are about to end.
     missing.sort(key=lambda each: -each[1].size)
-    with tempfile.TemporaryDirectory(prefix="dmkl-kernels-") as folder:
-        stacks = _read([chunk.training for _, chunk in missing], Path(folder), context)
+    with shared_folder("where the kernels of training sets are written") as folder:
+        stacks = _read([chunk.training for _, chunk in missing], folder, context)
         threads = blas_threads(min(machine().slots_per_host, max(1, len(missing))))
         steps = max(1, options.max_iter)
         work = [
@@ -208,7 +207,6 @@ def _read(trainings: Sequence[Training], folder: Path, context: Context) -> dict
     distinct = list({id(training): training for training in trainings}.values())
     if not distinct:
         return {}
-    check_shared(folder, "where kernels are kept in memory", "set TMPDIR to a folder that all machines share")
     started, lenses = time.monotonic(), [one.whole for one in distinct]
     n_kernels, bytes_per_pass = distinct[0].n_kernels, covering([lens.view for lens in lenses]).bytes_per_pass
     # Each file has one writer: pages that two machines write to would be lost on a network's file system.
@@ -290,4 +288,5 @@ SOLVER = FisherSolver(
     _solve,
     check=_check,
     leaves_out=True,
+    files=True,
 )

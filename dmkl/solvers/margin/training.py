@@ -6,11 +6,9 @@ whole matrix where that fits its memory, and otherwise the columns of a working 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from dmkl.arrays import Float
 from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import StoredSum, combine_pass
-from dmkl.passes.execute import check_memory, check_shared, machine
+from dmkl.passes.execute import check_memory, machine, shared_folder
 from dmkl.passes.sums import Combination
 from dmkl.passes.view import Lens
 from dmkl.solvers.margin.decomposition import solve_by_columns
@@ -54,9 +52,7 @@ def train_together(
     found: dict[int, SVMSolution | SquareSolution] = {}
     batches = [shared[start : start + most] for start in range(0, len(shared), most)]
     for batch in batches:
-        with tempfile.TemporaryDirectory(prefix="dmkl-sums-") as folder:
-            way_out = "set TMPDIR to a folder on a file system that all machines share"
-            check_shared(Path(folder), "where the combined kernels of this step are written", way_out)
+        with shared_folder("where the combined kernels of this step are written") as folder:
             combinations = [_combination(*asked[numbers[0]], len(lenses)) for numbers in batch]
             totals = combine_pass(seen, combinations, [f"{folder}/sum-{k}" for k in range(len(batch))])
             members = [(k, number) for k, numbers in enumerate(batch) for number in numbers]

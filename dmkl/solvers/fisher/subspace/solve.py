@@ -105,4 +105,5 @@ SOLVER = FisherSolver(
     _solve,
     check=_check,
     leaves_out=True,
+    files=True,
 )
