@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dmkl.errors import DiskFullError
+from dmkl.files.locks import confirm
 from dmkl.files.urls import Url, is_url
 
 __all__ = ["KEPT", "beside", "full_disk", "into_folder", "replacing", "write_whole"]
@@ -32,7 +33,8 @@ def beside(path: str | os.PathLike[str], end: str = "partial") -> Path:
 def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
     """Open a file that gets its name when it is whole; a failure leaves what was there before.
 
-    What goes to a URL is written to a temporary file first.
+    What goes to a URL is written to a temporary file first. A file that this process has claimed, or that lies in a
+    folder that it has claimed, gets its name only while the claim holds (`dmkl.files.locks.confirm`).
 
     Parameters
     ----------
@@ -43,12 +45,15 @@ def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: A
     ------
     DiskFullError
         If the disk ran full.
+    LockedError
+        If this process has lost its claim to the path.
     """
     if isinstance(path, Url):
         with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
             written = Path(folder) / "written"
             with full_disk(folder, _ANEW), open(written, mode, **options) as file:
                 yield file
+            confirm(path)
             path.write_bytes(written.read_bytes())
         return
     partial = beside(path)
@@ -56,6 +61,7 @@ def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: A
         with full_disk(path, _ANEW):
             with open(partial, mode, **options) as file:
                 yield file
+            confirm(path)
             os.replace(partial, path)
     except BaseException:
         with suppress(OSError):

@@ -16,6 +16,7 @@ import xarray as xr
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.files.locks import confirm
 from dmkl.files.writing import beside, full_disk
 
 __all__ = ["into_annotated", "new_annotated", "write_into"]
@@ -112,6 +113,7 @@ def _copy_of(path: Path) -> Iterator[Path]:
             else:
                 shutil.copyfile(path, copy)
             yield copy
+        confirm(path)
         if path.is_dir():  # which no folder with something in it can replace
             path.rename(before)
         copy.rename(path)

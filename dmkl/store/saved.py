@@ -21,7 +21,7 @@ from dmkl.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from dmkl.files.locks import claim
+from dmkl.files.locks import claim, confirm
 from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import beside, full_disk
 from dmkl.store.metadata import is_sealed, open_group
@@ -54,7 +54,7 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
     StoreExistsError
         If something is at `path` and `overwrite` was not given, or it is of another format.
     LockedError
-        If another process writes there.
+        If another process writes there, or has taken the path over meanwhile.
     DiskFullError
         If the disk ran full.
     """
@@ -66,6 +66,7 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
                 written = Path(folder) / "written"
                 with full_disk(folder, "Free some space, or choose another TMPDIR, and save it again"):
                     write(written)
+                confirm(final)
                 upload(written, final, {"format": form})
         else:
             _put_in_place(final, write)
@@ -89,6 +90,7 @@ def _put_in_place(final: Path, write: Callable[[Path], None]) -> None:
     try:
         with full_disk(final, "Free some space, or choose another place, and save it again"):
             write(written)
+        confirm(final)
     except BaseException:
         shutil.rmtree(written, ignore_errors=True)
         raise
