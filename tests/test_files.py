@@ -19,7 +19,7 @@ import pytest
 
 import dmkl
 from dmkl.cli.main import main
-from dmkl.errors import DamagedFileError, DiskFullError, LockedError
+from dmkl.errors import DamagedFileError, DiskFullError, InputError, LockedError
 from dmkl.files import locks
 from dmkl.files.arrays import check_file, load_array, load_arrays, load_rows, save_array, save_arrays
 from dmkl.files.locks import claim, lock_of
@@ -144,6 +144,82 @@ def test_a_place_where_nothing_can_be_written_is_found_first(tmp_path, stored, c
     given = ["predict", "nowhere", store, "--out", out] if command == "predict" else [command, "nowhere", out]
     assert main(given) == 1
     assert re.search(r"out cannot be written: .* \(.*file\); choose another place", capsys.readouterr().err)
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+def write_set(out, factor):
+    dmkl.create(out, [factor * np.eye(4)], overwrite=True)
+
+
+def write_model(out, lam):
+    dmkl.MKFDA(lam=lam).fit(dmkl.create(None, [np.eye(4)]), [0, 1, 0, 1]).save(out, overwrite=True)
+
+
+def write_file(out, number):
+    write_whole(out, str(number).encode())
+
+
+@pytest.mark.parametrize("write", [write_set, write_model, write_file])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_stays_and_its_target_is_written(tmp_path, write, dangling):
+    (tmp_path / "inner").mkdir()
+    target, link = tmp_path / "inner" / "target", tmp_path / "link"
+    link.symlink_to("inner/target")
+    if not dangling:
+        write(target, 1)
+    with claim(link):  # a claim of the link is one of its target
+        with claim(target):
+            write(link, 2)
+        assert lock_of(target).exists()
+    assert os.readlink(link) == "inner/target"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["inner", "link"]
+    assert [entry.name for entry in (tmp_path / "inner").iterdir()] == ["target"]
+    if write is write_file:
+        assert link.read_text() == target.read_text() == "2"
+    elif write is write_set:
+        np.testing.assert_array_equal(np.asarray(dmkl.open(target))[0], 2 * np.eye(4))
+    else:
+        assert dmkl.load(target).lam == 2
+
+
+def test_links_that_older_versions_renamed_are_removed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    stray = tmp_path / f"out.{'0' * 32}.replaced"
+    stray.symlink_to("elsewhere")
+    dmkl.create(tmp_path / "out", [np.eye(4)])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["elsewhere", "out"]
+
+
+def test_a_link_to_itself_is_refused_before_any_work(tmp_path):
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(InputError, match="link is a symbolic link that leads back to itself"):
+        dmkl.create(tmp_path / "link", [np.eye(4)])
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_commands_write_where_links_lead(tmp_path, stored, capsys, dangling):
+    """A set, a result with its state, and a folder of files; twice, with --overwrite."""
+    (tmp_path / "inner").mkdir()
+    for name in ("set", "found", "state", "pictures"):
+        (tmp_path / name).symlink_to(tmp_path / "inner" / name)
+        if not dangling and name in ("state", "pictures"):
+            (tmp_path / "inner" / name).mkdir()
+    np.save(tmp_path / "kernel.npy", np.eye(6) + 1)
+    np.savetxt(tmp_path / "y.txt", [0, 1] * 3, fmt="%d")
+    at = {name: str(tmp_path / name) for name in ("set", "found", "state", "pictures")}
+    imported = ["import", at["set"], str(tmp_path / "kernel.npy"), "--labels", str(tmp_path / "y.txt")]
+    search = ["search", at["set"], at["found"], "--state", at["state"], "--cv", "2", "--lam", "1"]
+    for again in ([], ["--overwrite"]):
+        assert main([*imported, *again]) == 0
+        assert main([*search, *again]) == 0, capsys.readouterr().err
+        assert main(["analyze", at["set"], "--output", at["pictures"], *again]) == 0, capsys.readouterr().err
+    assert all((tmp_path / name).is_symlink() for name in at)
+    kept = {entry.name for entry in (tmp_path / "inner").iterdir()}
+    assert kept <= set(at)
+    assert kept >= {"set", "found", "pictures"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {*at, "inner", "kernel.npy", "y.txt"}
 
 
 # --- locks -----------------------------------------------------------------------------------------------------------

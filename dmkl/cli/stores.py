@@ -19,7 +19,7 @@ from dmkl.cli.parsing import parse_names
 from dmkl.cli.resuming import keeping_kernels
 from dmkl.cli.saved import kind_of, show_saved
 from dmkl.errors import IncompleteStoreError
-from dmkl.files.urls import as_place, files_in
+from dmkl.files.urls import as_place, files_in, resolved
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
@@ -171,7 +171,7 @@ def _progress_of(store: str) -> str:
     from dmkl.store.objects import zarr_store
     from dmkl.store.opening import partial_path
 
-    begun = partial_path(as_place(store))
+    begun = partial_path(resolved(store))
     try:
         group: Any = zarr.open_group(zarr_store(begun if begun.exists() else as_place(store)), mode="r")
         row_sum = group["row_sum"]

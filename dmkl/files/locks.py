@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dmkl.errors import InputError, LockedError, StoreError
-from dmkl.files.urls import Place, Url, as_place
+from dmkl.files.urls import Place, Url, resolved
 
 __all__ = ["claim", "confirm", "lock_of"]
 
@@ -51,7 +51,7 @@ class _Holder:
 
 def lock_of(path: str | os.PathLike[str] | Url) -> Place:
     """The file, or the object, that is the lock of a path."""
-    place = as_place(path)
+    place = resolved(path)
     return place.with_name(f"{place.name}{_END}")
 
 
@@ -117,7 +117,7 @@ def confirm(path: str | os.PathLike[str] | Url) -> None:
     LockedError
         If another process has taken a claim over, or its lock was removed.
     """
-    place = str(as_place(path))
+    place = str(resolved(path))
     for lock, (token, _) in list(_HELD.items()):
         claimed = str(lock).removesuffix(_END)
         if place != claimed and not place.startswith(f"{claimed}/"):

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from dmkl.errors import DiskFullError
 from dmkl.files.locks import confirm
-from dmkl.files.urls import Url, is_url
+from dmkl.files.urls import Url, is_url, resolved
 
 __all__ = ["KEPT", "beside", "full_disk", "into_folder", "replacing", "write_whole"]
 
@@ -56,6 +56,7 @@ def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: A
             confirm(path)
             path.write_bytes(written.read_bytes())
         return
+    path = resolved(Path(path))
     partial = beside(path)
     try:
         with full_disk(path, _ANEW):
@@ -78,7 +79,7 @@ def write_whole(path: str | os.PathLike[str] | Url, data: bytes) -> None:
 @contextmanager
 def into_folder(path: Path) -> Iterator[None]:
     """Make a folder for the files that are written inside; a failure leaves none that is empty."""
-    path.mkdir(parents=True, exist_ok=True)
+    resolved(path).mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:

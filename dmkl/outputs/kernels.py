@@ -20,7 +20,7 @@ from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreExistsError
 from dmkl.files.locks import confirm
-from dmkl.files.urls import Place, Url
+from dmkl.files.urls import Place, Url, resolved
 from dmkl.files.writing import beside, full_disk, replacing
 from dmkl.outputs.annotated import new_annotated, write_into
 from dmkl.store.metadata import seal
@@ -199,7 +199,7 @@ def _write_anndata(
                 shutil.copyfile(source, partial)
             write_into(partial, {f"obsp/{key}": kernel}, overwrite=True)
         confirm(place)
-        os.replace(partial, place)
+        os.replace(partial, resolved(place))
     finally:
         partial.unlink(missing_ok=True)
 

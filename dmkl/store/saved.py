@@ -22,7 +22,7 @@ from dmkl.errors import (
     StoreNotFoundError,
 )
 from dmkl.files.locks import claim, confirm
-from dmkl.files.urls import Place, Url, as_place
+from dmkl.files.urls import Place, Url, as_place, resolved
 from dmkl.files.writing import beside, full_disk
 from dmkl.store.metadata import is_sealed, open_group
 from dmkl.store.objects import root_attributes, upload, zarr_store
@@ -58,7 +58,7 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
     DiskFullError
         If the disk ran full.
     """
-    final = as_place(path)
+    final = resolved(path)
     with claim(final):
         _refuse_in_the_way(final, form, what, overwrite=overwrite)
         if isinstance(final, Url):

@@ -400,7 +400,7 @@ class StoreWriter:
         # Also what a run left that was killed just here.
         for entry in final.parent.iterdir():
             if re.fullmatch(re.escape(final.name) + r"\.[0-9a-f]{32}\.replaced", entry.name):
-                if entry.is_dir():
+                if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
                 else:
                     entry.unlink()
