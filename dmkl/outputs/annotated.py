@@ -111,7 +111,7 @@ def _copy_of(path: Path) -> Iterator[Path]:
     try:
         with full_disk(path, "Free some space and run it again; what was there before is as it was"):
             if path.is_dir():
-                shutil.copytree(path, copy)
+                shutil.copytree(path, copy, symlinks=True)
             else:
                 shutil.copyfile(path, copy)
             yield copy

@@ -105,7 +105,7 @@ def has_format(path: Place, form: str) -> bool:
     if isinstance(path, Url):
         return root_attributes(path).get("format") == form
     try:
-        return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == form
+        return zarr.open_group(zarr_store(path), mode="r", zarr_format=3).attrs.get("format") == form
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
