@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -136,10 +137,22 @@ class SmallWorkerWarning(UserWarning):
     """Workers of a cluster have far less memory than the others, and are given no tasks."""
 
 
+def printable(text: str) -> str:
+    """A text with all characters but visible ones, spaces and line ends as Python escapes them.
+
+    A name from a file may hold sequences that move the cursor, change the title or hide what follows.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" or unicodedata.category(c) == "Zs" else repr(c)[1:-1] for c in text
+    )
+
+
 def one_line(error: BaseException, most: int = 300) -> str:
     """What another library says of an error, as a message quotes it: in one line of at most so many characters."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text[: most + 1])
+    text = printable(text[: most + 1])
     return text if len(text) <= most else f"{text[: most - 2]} …"
 
 

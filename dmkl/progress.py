@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -26,9 +26,23 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.segment import Segment
 from rich.text import Text
 
-__all__ = ["LOGGER", "PHASES", "ConsoleWatch", "Watch", "current", "spending", "spent", "stage", "watching"]
+from dmkl.errors import printable
+
+__all__ = [
+    "LOGGER",
+    "PHASES",
+    "ConsoleWatch",
+    "PlainConsole",
+    "Watch",
+    "current",
+    "spending",
+    "spent",
+    "stage",
+    "watching",
+]
 
 LOGGER = logging.getLogger("dmkl")
 LOGGER.addHandler(logging.NullHandler())
@@ -75,6 +89,15 @@ class Watch:
     def note(self, text: str) -> None:
         """A line on how far the whole work has come, such as the gap certified so far."""
         LOGGER.info("%s", text)
+
+
+class PlainConsole(Console):
+    """A console that shows control characters in what it prints escaped; its own colors it sends as they are."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """What is sent to the terminal."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 _SILENT = Watch()
@@ -174,7 +197,7 @@ class ConsoleWatch(Watch):
     """
 
     def __init__(self, console: Console | None = None, delay_seconds: float = 2.0) -> None:
-        self.console = Console(stderr=True) if console is None else console
+        self.console = PlainConsole(stderr=True) if console is None else console
         self.delay_seconds = delay_seconds
         self._started = self._told = time.monotonic()
         self._task: TaskID | None = None
@@ -225,7 +248,7 @@ class ConsoleWatch(Watch):
         # A terminal redraws its line; a log file gets notes one under another instead.
         if not self.console.is_terminal and time.monotonic() - self._told > self.delay_seconds:
             self._told = time.monotonic()
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(Text(text), soft_wrap=True)
 
     def _show_late(self) -> None:
         if time.monotonic() - self._started >= self.delay_seconds:

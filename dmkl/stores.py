@@ -140,8 +140,9 @@ def create(
     ------
     InputError
         If a kernel holds NaN or infinity, is not symmetric, or has another shape than the first; if names are
-        not unique, or differ between sources so that they cannot be joined; if a length does not fit. What was at
-        `path` is as it was.
+        not unique, hold control characters, or differ between sources so that they cannot be joined; if a length does
+        not fit; if the entries of a kernel depend on nothing but the classes of both samples. What was at `path` is as
+        it was.
     StoreExistsError
         If a finished set is there and `overwrite` was not given.
     DiskFullError

@@ -57,6 +57,8 @@ VARIABLES: Final = {
     "label": Variable("label", VALUES, units=""),
     "true": Variable("class that is true", VALUES, ("true",), ""),
     "predicted": Variable("class that was predicted", VALUES, ("predicted",), ""),
+    "class_share": Variable("share of tr K between the classes", NUMBERS),
+    "is_labels": Variable("whether the kernel depends on the classes alone", "b", ("kernel",)),
     "group": Variable("number of a group, of samples or of kernels alike", COUNTS),
     "feature": _names("feature", "feature"),
     "fold": Variable("fold", VALUES, ("fold",), ""),

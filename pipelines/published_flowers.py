@@ -43,7 +43,13 @@ def read(folder: Path) -> dict[str, np.ndarray]:
     if not files:
         msg = f"{folder} holds no .mat file; put there the distance matrices and datasplits.mat"
         raise SystemExit(msg)
-    return {k: v for file in files for k, v in loadmat(file).items() if not k.startswith("__")}
+    arrays: dict[str, np.ndarray] = {}
+    for file in files:
+        for name, array in loadmat(file).items():
+            if not name.startswith("__") and not np.array_equal(arrays.setdefault(name, array), array):
+                msg = f"{file} holds another {name} than a file before it; its name tells what it is, so rename one"
+                raise SystemExit(msg)
+    return arrays
 
 
 def kernel_set(folder: Path) -> dmkl.KernelSet:

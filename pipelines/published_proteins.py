@@ -8,8 +8,9 @@ error. λ and C are, for each p, those of the smallest mean over the splits; as 
 
 What is read of the MATLAB files of a folder goes by shape, so that names play no part but to name the kernels:
 
-- every square matrix is a kernel, all (m, m); a kernel that is the only array of its file is called by the file's name;
-- a vector of m numbers, or a matrix (m, 1): the classes;
+- every square matrix is a kernel, all (m, m). It has the name of its variable, or that of its file where it is the only
+  array of that file or where another file has a variable of the same name;
+- a vector of m numbers, or a matrix (m, 1): the classes; several files may hold the same ones;
 - a matrix (splits, m) or (m, splits) of whole numbers: in each split the samples' order, from one, the first fifth of
   which is tested on. Without such a matrix, random orders are drawn, and it is said.
 """
@@ -17,6 +18,7 @@ What is read of the MATLAB files of a folder goes by shape, so that names play n
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,21 +38,24 @@ Fold = tuple[np.ndarray, np.ndarray]
 
 def read(folder: Path, n_splits: int = 30) -> tuple[dmkl.KernelSet, list[Fold]]:
     """The kernels with their labels, in memory, and (training rows, test rows) of each split."""
-    kernels, others = {}, {}
-    for file in sorted(folder.glob("*.mat")):
-        arrays = {k: np.asarray(v) for k, v in loadmat(file).items() if not k.startswith("__")}
+    files = sorted(folder.glob("*.mat"))
+    held = {f: {k: np.asarray(v) for k, v in loadmat(f).items() if not k.startswith("__")} for f in files}
+    square = {f: {k: v for k, v in arrays.items() if _is_square(v)} for f, arrays in held.items()}
+    times = Counter(name for arrays in square.values() for name in arrays)
+    kernels = {}
+    for file, arrays in square.items():
         for name, array in arrays.items():
-            if array.ndim == 2 and array.shape[0] == array.shape[1] > 1:
-                kernels[file.stem if len(arrays) == 1 else name] = array
-            else:
-                others[name] = array
+            by_file = len(held[file]) == 1 or (times[name] > 1 and len(arrays) == 1)
+            kernels[file.stem if by_file else name if times[name] == 1 else f"{file.stem}/{name}"] = array
+    print(f"found {len(kernels)} kernels in {len(files)} files")
+    others = [array for file, arrays in held.items() for name, array in arrays.items() if name not in square[file]]
     sizes = {kernel.shape for kernel in kernels.values()}
     if len(sizes) != 1:
         msg = f"{folder} must hold square matrices of one size in .mat files, found {sorted(sizes)}"
         raise SystemExit(msg)
     ((m, _),) = sizes
-    labels = [array.ravel() for array in others.values() if array.size == m]
-    orders = [array if array.shape[1] == m else array.T for array in others.values() if _is_orders(array, m)]
+    labels = _unlike([array.ravel() for array in others if array.size == m])
+    orders = _unlike([array if array.shape[1] == m else array.T for array in others if _is_orders(array, m)])
     if len(labels) != 1 or len(orders) > 1:
         msg = (
             f"{folder} must hold one vector of {m} classes and at most one matrix of orders, found "
@@ -66,6 +71,15 @@ def read(folder: Path, n_splits: int = 30) -> tuple[dmkl.KernelSet, list[Fold]]:
     cut = round(TESTED * m)
     folds = [(np.sort(order[cut:]), np.sort(order[:cut])) for order in drawn[:n_splits]]
     return dmkl.create(None, kernels, labels=labels[0], symmetrize=True), folds
+
+
+def _is_square(array: np.ndarray) -> bool:
+    return array.ndim == 2 and array.shape[0] == array.shape[1] > 1
+
+
+def _unlike(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Without those that repeat an earlier one."""
+    return [a for k, a in enumerate(arrays) if not any(np.array_equal(a, earlier) for earlier in arrays[:k])]
 
 
 def _is_orders(array: np.ndarray, m: int) -> bool:

@@ -10,6 +10,8 @@ import re
 import resource
 import signal
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import psutil
@@ -17,7 +19,7 @@ import pytest
 
 import dmkl
 from dmkl.cli.main import main
-from dmkl.errors import DamagedFileError, DiskFullError, LockedError
+from dmkl.errors import DamagedFileError, DiskFullError, InputError, LockedError
 from dmkl.files import locks
 from dmkl.files.arrays import check_file, load_array, load_arrays, load_rows, save_array, save_arrays
 from dmkl.files.locks import claim, lock_of
@@ -144,6 +146,82 @@ def test_a_place_where_nothing_can_be_written_is_found_first(tmp_path, stored, c
     assert re.search(r"out cannot be written: .* \(.*file\); choose another place", capsys.readouterr().err)
 
 
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+def write_set(out, factor):
+    dmkl.create(out, [factor * np.eye(4)], overwrite=True)
+
+
+def write_model(out, lam):
+    dmkl.MKFDA(lam=lam).fit(dmkl.create(None, [np.eye(4)]), [0, 1, 0, 1]).save(out, overwrite=True)
+
+
+def write_file(out, number):
+    write_whole(out, str(number).encode())
+
+
+@pytest.mark.parametrize("write", [write_set, write_model, write_file])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_stays_and_its_target_is_written(tmp_path, write, dangling):
+    (tmp_path / "inner").mkdir()
+    target, link = tmp_path / "inner" / "target", tmp_path / "link"
+    link.symlink_to("inner/target")
+    if not dangling:
+        write(target, 1)
+    with claim(link):  # a claim of the link is one of its target
+        with claim(target):
+            write(link, 2)
+        assert lock_of(target).exists()
+    assert os.readlink(link) == "inner/target"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["inner", "link"]
+    assert [entry.name for entry in (tmp_path / "inner").iterdir()] == ["target"]
+    if write is write_file:
+        assert link.read_text() == target.read_text() == "2"
+    elif write is write_set:
+        np.testing.assert_array_equal(np.asarray(dmkl.open(target))[0], 2 * np.eye(4))
+    else:
+        assert dmkl.load(target).lam == 2
+
+
+def test_links_that_older_versions_renamed_are_removed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    stray = tmp_path / f"out.{'0' * 32}.replaced"
+    stray.symlink_to("elsewhere")
+    dmkl.create(tmp_path / "out", [np.eye(4)])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["elsewhere", "out"]
+
+
+def test_a_link_to_itself_is_refused_before_any_work(tmp_path):
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(InputError, match="link is a symbolic link that leads back to itself"):
+        dmkl.create(tmp_path / "link", [np.eye(4)])
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_commands_write_where_links_lead(tmp_path, stored, capsys, dangling):
+    """A set, a result with its state, and a folder of files; twice, with --overwrite."""
+    (tmp_path / "inner").mkdir()
+    for name in ("set", "found", "state", "pictures"):
+        (tmp_path / name).symlink_to(tmp_path / "inner" / name)
+        if not dangling and name in ("state", "pictures"):
+            (tmp_path / "inner" / name).mkdir()
+    np.save(tmp_path / "kernel.npy", np.eye(6) + 1)
+    np.savetxt(tmp_path / "y.txt", [0, 1] * 3, fmt="%d")
+    at = {name: str(tmp_path / name) for name in ("set", "found", "state", "pictures")}
+    imported = ["import", at["set"], str(tmp_path / "kernel.npy"), "--labels", str(tmp_path / "y.txt")]
+    search = ["search", at["set"], at["found"], "--state", at["state"], "--cv", "2", "--lam", "1"]
+    for again in ([], ["--overwrite"]):
+        assert main([*imported, *again]) == 0
+        assert main([*search, *again]) == 0, capsys.readouterr().err
+        assert main(["analyze", at["set"], "--output", at["pictures"], *again]) == 0, capsys.readouterr().err
+    assert all((tmp_path / name).is_symlink() for name in at)
+    kept = {entry.name for entry in (tmp_path / "inner").iterdir()}
+    assert kept <= set(at)
+    assert kept >= {"set", "found", "pictures"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {*at, "inner", "kernel.npy", "y.txt"}
+
+
 # --- locks -----------------------------------------------------------------------------------------------------------
 
 
@@ -152,9 +230,9 @@ def lock_by(path, **changes):
     here = psutil.Process().parent()
     holder = {
         "host": socket.gethostname(),
-        "pids": locks._pids(),
+        "machine": locks._machine(),
         "pid": here.pid,
-        "started": here.create_time(),
+        "started": locks._started(here.pid),
         "since": "2026-01-02 03:04:05",
         "token": "theirs",
     }
@@ -185,7 +263,7 @@ def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path, gone):
 def test_another_machine_lives_while_it_touches_its_lock(tmp_path, monkeypatch, lives):
     monkeypatch.setattr(locks, "_BEAT", 0.05)
     out = tmp_path / "out"
-    lock_by(out, host="elsewhere")
+    lock_by(out, host="elsewhere", machine="elsewhere")
     if lives:
         beats = itertools.count(1)
         monkeypatch.setattr(locks.time, "sleep", lambda seconds: os.utime(lock_of(out), (0, next(beats))))
@@ -204,6 +282,80 @@ def test_a_lock_that_was_taken_meanwhile_is_put_back(tmp_path):
     lock_by(out, token="new")
     locks._remove(lock_of(out), judged)
     assert json.loads(lock_of(out).read_text())["token"] == "new"
+
+
+def test_a_step_of_the_clock_does_not_end_a_holder(tmp_path, monkeypatch):
+    """The start of a process in seconds of the wall clock, as psutil has it, moves when the clock is set."""
+    code = "import sys; from dmkl.files.locks import claim\nwith claim(sys.argv[1]): print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "out")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        other.stdout.readline()
+        create_time = psutil.Process.create_time
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: create_time(process) + 3600)
+        with pytest.raises(LockedError, match=f"process {other.pid} on"), claim(tmp_path / "out"):
+            pass
+        other.communicate("\n")
+
+
+def test_another_boot_of_a_machine_of_the_same_name_is_watched(tmp_path, monkeypatch):
+    """Machines may share a name and have a process of the same number."""
+    monkeypatch.setattr(locks, "_BEAT", 0.05)
+    out = tmp_path / "out"
+    lock_by(out, machine="another boot", pid=2**22 + 1)
+    beats = itertools.count(1)
+    monkeypatch.setattr(locks.time, "sleep", lambda seconds: os.utime(lock_of(out), (0, next(beats))))
+    with pytest.raises(LockedError), claim(out):
+        pass
+
+
+def stored_again(out):
+    dmkl.create(out, [2 * np.eye(4)], overwrite=True)
+
+
+def saved_again(out):
+    dmkl.MKFDA().fit(dmkl.create(None, [np.eye(4)]), [0, 1, 0, 1]).save(out, overwrite=True)
+
+
+@pytest.mark.parametrize("lost", ["taken over", "removed"])
+@pytest.mark.parametrize("write", [stored_again, saved_again, lambda out: write_whole(out / "state.json", b"new")])
+def test_who_has_lost_its_lock_changes_nothing(tmp_path, monkeypatch, write, lost):
+    """As after a suspension during which another process has taken the lock over."""
+    monkeypatch.setattr(locks, "_BEAT", 0.05)
+    out = tmp_path / "out"
+    if write is saved_again:
+        dmkl.MKFDA().fit(dmkl.create(None, [np.eye(4)]), [0, 1, 0, 1]).save(out)
+    else:
+        dmkl.create(out, [np.eye(4)])
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    with claim(out):
+        if lost == "removed":
+            lock_of(out).unlink()
+        else:
+            lock_by(out)
+        with pytest.raises(LockedError, match=r"does not belong to this process any more: .* run it again"):
+            write(out)
+        assert not lock_of(out).exists() or json.loads(lock_of(out).read_text())["token"] == "theirs"
+    assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+    assert (lost == "taken over") == lock_of(out).exists()  # it is theirs to remove
+
+
+@pytest.mark.parametrize("moment", range(1, 9))
+def test_a_set_whose_lock_is_lost_while_it_is_written_is_not_put_in_place(tmp_path, monkeypatch, moment):
+    out = tmp_path / "out"
+    dmkl.create(out, [np.eye(4)])
+    identity = dmkl.open(out).content_id
+    calls = itertools.count(1)
+
+    def confirm(path, confirm=locks.confirm):
+        if next(calls) == moment:
+            lock_by(out)
+        confirm(path)
+
+    monkeypatch.setattr("dmkl.store.writer.confirm", confirm)
+    with pytest.raises(LockedError):
+        dmkl.create(out, [2 * np.eye(4)], tile=2, overwrite=True)
+    assert dmkl.open(out).content_id == identity
 
 
 @pytest.mark.parametrize("command", ["fit", "search", "import"])

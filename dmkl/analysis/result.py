@@ -124,6 +124,9 @@ class Analysis:
         if repeated:
             lines.append(f"multiples of earlier kernels: {_listed(repeated)}")
         lines += [f"alike ({attrs['threshold']:g} or more): {_listed(names)}" for names in self.groups()]
+        if "is_labels" in data and data["is_labels"].values.any():
+            names = [name for name, flagged in zip(self.names, data["is_labels"].values, strict=True) if flagged]
+            lines.append(f"the labels under another name, to be left out: {_listed(names)}")
         lines += self._target_lines()
         return "\n".join(lines)
 

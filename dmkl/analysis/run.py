@@ -15,13 +15,14 @@ from dmkl.analysis.duplicates import alike, multiples, neighborly_order
 from dmkl.analysis.result import Analysis
 from dmkl.analysis.sketch import Sketch, sketch_pass
 from dmkl.analysis.spectrum import captured, least_captured, participation_ratio, upper_bounds
-from dmkl.analysis.targets import Ideal, ideal_kernels, target_alignments
+from dmkl.analysis.targets import Ideal, ideal_kernels, shares_between_classes, target_alignments
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelWarning, InputError
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
 from dmkl.numerics.covariates import Covariates
+from dmkl.numerics.determined import by_chance, label_codes
 from dmkl.numerics.steps import as_steps
 from dmkl.passes.alignment import check_alignable, gram_pass, rounding
 from dmkl.passes.blas import one_blas_thread
@@ -125,7 +126,7 @@ def analyze(
     gram = gram_pass(lens) if probes is None else None
     sketch = sketch_pass(lens, Z, np.empty((m, 0)) if ideal is None else ideal.columns)
     n_passes += sketch.n_passes + (probes is None)
-    data = _dataset(seen, lens, gram, sketch, ideal, floor, n_eigenvalues, threshold)
+    data = _dataset(seen, lens, gram, sketch, ideal, floor, n_eigenvalues, threshold, labels, centered=centered)
     method = "exact" if probes is None else f"estimate from {probes} random probes, seed {seed}"
     return Analysis(
         data.assign_attrs(
@@ -159,6 +160,9 @@ def _dataset(
     floor: Float,
     n_eigenvalues: int,
     threshold: float,
+    labels: Array | None,
+    *,
+    centered: bool,
 ) -> xr.Dataset:
     """Everything, labeled. `exact` are the inner products of the kernels, where they are not to be estimated."""
     variables: dict[str, Any] = {}
@@ -201,6 +205,15 @@ def _dataset(
     clear = ~np.isnan(norm)
     put("trace", ("kernel",), trace, "tr K")
     measure("norm", ("kernel",), lambda gram: _norm(gram, floor), "Frobenius norm ‖K‖")
+    if ideal is not None and centered:
+        shares = shares_between_classes(sketch.forms, trace, ideal)
+        put("class_share", dims, shares if ideal.tasks is not None else shares[:, 0], "share of tr K between classes")
+        # Of few samples, or of hardly more samples than classes, any kernel may depend on the classes alone by chance.
+        few = [not by_chance(codes, 1) for codes in label_codes(labels)]
+        several = np.array(few if len(few) == shares.shape[1] else [False])  # targets have no classes
+        exact_share = 1 - max(32 * float(np.finfo(K.dtype).eps), 1e-10)
+        is_labels = np.asarray(((shares >= exact_share) & several).any(axis=1))
+        put("is_labels", ("kernel",), is_labels, "whether the kernel depends on the classes alone")
     about = "effective rank (tr K)²/‖K‖²"
     ratio = measure("effective_rank", ("kernel",), lambda gram: participation_ratio(trace, _norm(gram, floor)), about)
     negative = np.array(K.names)[clear & np.isnan(sketch.eigenvalues[:, 0])].tolist()

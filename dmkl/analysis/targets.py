@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dmkl.arrays import Array, Float
 from dmkl.numerics.fisher import encode_targets
 
-__all__ = ["Ideal", "ideal_kernels", "target_alignments"]
+__all__ = ["Ideal", "ideal_kernels", "shares_between_classes", "target_alignments"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,22 @@ def ideal_kernels(y: npt.ArrayLike, n_samples: int, tasks: Array | None, *, cent
         return Ideal(tuple(factors), None)
     names = range(len(factors)) if tasks is None else tasks
     return Ideal(tuple(factors), tuple(str(name) for name in names))
+
+
+def shares_between_classes(forms: Float, trace: Float, ideal: Ideal) -> Float:
+    """The share of tr K_j between the classes, (n, tasks): tr PK_jP/tr K_j with P the projector on their indicators.
+
+    It is 1 where a positive semidefinite centered kernel depends on the classes alone. Arguments as in
+    `target_alignments`; of several classes the columns of F are centered indicators, whose products with a centered
+    kernel are those of the indicators, which are orthogonal.
+    """
+    shares, start = [], 0
+    for factor in ideal.factors:
+        stop = start + factor.shape[1]
+        sizes = (factor > 0).sum(axis=0) if factor.shape[1] > 1 else (factor**2).sum(axis=0)
+        shares.append((forms[:, start:stop] / sizes).sum(axis=1) / trace)
+        start = stop
+    return np.stack(shares, axis=1)
 
 
 def target_alignments(forms: Float, norm: Float, ideal: Ideal) -> Float:

@@ -38,7 +38,7 @@ def check(
     """Read all of a kernel set, a model, a result, an export or a search's state, and report damage and problems.
 
     Compares every file with its checksums. Of a kernel set it finds NaN, asymmetry, negative eigenvalues, constant and
-    repeated kernels, and scales far apart too.
+    repeated kernels, kernels that are the labels, and scales far apart too.
     The exit status is 1 if there are errors (with --strict, or warnings), and 0 otherwise.
 
     Examples

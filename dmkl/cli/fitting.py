@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +27,7 @@ from dmkl.cli.options import (
 )
 from dmkl.cli.output import claim_output, print_json, say, show
 from dmkl.cli.parsing import parse_scoring
-from dmkl.cli.samples import open_kernels, training_samples
+from dmkl.cli.samples import open_kernels, predict_command, training_samples
 from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
 from dmkl.errors import InputError
 from dmkl.files.urls import as_place
@@ -100,7 +99,7 @@ def fit(
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     if told is not None:
         told.print(f"{count(len(held_out), 'sample')} ({which})")
-    say(f"Saved in {model_out}; use it with: {shlex.join(['dmkl', 'predict', model_out, store])}")
+    say(f"Saved in {model_out}; use it with: {predict_command(estimator, model_out, K, store)}")
 
 
 def _held_out(K: KernelSet, chosen: Index, split: int | None) -> tuple[Index, str]:

@@ -7,12 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dmkl.errors import InputError
+from dmkl.errors import InputError, printable
 from dmkl.progress import LOGGER
 
 __all__ = ["log_asked", "logging_to"]
 
 _FORM = "%(asctime)s %(levelname)s %(message)s"
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """A line that a terminal may show."""
+        return printable(super().format(record))
 
 
 class _LogFile(logging.FileHandler):
@@ -32,7 +38,7 @@ def logging_to(path: Path) -> Iterator[None]:
     except OSError as error:
         msg = f"no log can be written to {path}: {error.strerror}; choose a file in a folder that can be written to"
         raise InputError(msg) from error
-    handler.setFormatter(logging.Formatter(_FORM))
+    handler.setFormatter(_Printable(_FORM))
     before = LOGGER.level
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.DEBUG)

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import math
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,6 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -26,7 +26,7 @@ from dmkl.errors import (
     StoreExistsError,
     UninformativeScoresWarning,
 )
-from dmkl.progress import LOGGER
+from dmkl.progress import LOGGER, PlainConsole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,11 +55,11 @@ STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 
 
-def console() -> Console:
+def console() -> PlainConsole:
     """Standard output; tables as wide as they need where it is no terminal (a file, a pipe)."""
-    out = Console(highlight=False)
+    out = PlainConsole(highlight=False)
     if not out.is_terminal:
-        out = Console(highlight=False, width=max(out.width, 120))
+        out = PlainConsole(highlight=False, width=max(out.width, 120))
     return out
 
 
@@ -91,7 +91,7 @@ def say_aside(what: Literal["error", "warning", "note"], text: str) -> None:
     """One message on standard error and in the log, whatever characters it has."""
     LOGGER.log(_LEVELS[what], "%s", text)
     message = Text.assemble(("dmkl: ", "bold"), (f"{what}: ", STYLES[what]), text)
-    Console(stderr=True, soft_wrap=True, highlight=False).print(message)
+    PlainConsole(stderr=True, soft_wrap=True, highlight=False).print(message)
 
 
 @contextmanager
@@ -168,7 +168,10 @@ def refuse_existing(path: Place, *, overwrite: bool, what: str = "path") -> None
 
 def print_json(value: Any) -> None:
     """A result for other programs; NaN and infinity, which JSON lacks, as null and as text."""
-    sys.stdout.write(json.dumps(_jsonable(value), indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(_jsonable(value), indent=2, ensure_ascii=False)
+    # JSON escapes control characters of ASCII alone; terminals obey others.
+    text = re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text)
+    sys.stdout.write(f"{text}\n")
 
 
 def _jsonable(value: Any) -> Any:

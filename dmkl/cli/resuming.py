@@ -9,7 +9,7 @@ from pathlib import Path
 from dmkl.cli.ending import Ended
 from dmkl.cli.output import claim_output, say_aside
 from dmkl.errors import InputError, NoWorkersError, SchedulerLostError, StoreExistsError, WorkerLostError
-from dmkl.files.urls import Place, Url, as_place
+from dmkl.files.urls import Place, Url, resolved
 from dmkl.progress import ConsoleWatch
 
 __all__ = ["keeping_kernels", "resuming", "state_of"]
@@ -63,7 +63,7 @@ def keeping_kernels(out: str) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Ended, NoWorkersError, SchedulerLostError, WorkerLostError):
-        place = as_place(out)
+        place = resolved(out)
         if partial_path(place).exists() or isinstance(place, Url):
             say_aside("note", f"what was done is kept beside {out}; the same command goes on from there")
         raise

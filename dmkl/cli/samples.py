@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dmkl
 from dmkl.cli.parsing import parse_names
@@ -14,7 +15,16 @@ if TYPE_CHECKING:
     from dmkl.arrays import Array, Index
     from dmkl.kernelset import KernelSet, Split
 
-__all__ = ["ROWS", "chosen_rows", "open_kernels", "positions", "read_groups", "stored_split", "training_samples"]
+__all__ = [
+    "ROWS",
+    "chosen_rows",
+    "open_kernels",
+    "positions",
+    "predict_command",
+    "read_groups",
+    "stored_split",
+    "training_samples",
+]
 
 
 def open_kernels(store: str, names: str | None) -> KernelSet:
@@ -105,6 +115,14 @@ def _positions_in(part: str, text: str, n: int) -> range:
         msg = f"--rows {text}: {part} is not among the positions of this set's {count(n, 'sample')}, 0 to {n - 1}"
         raise InputError(msg)
     return range(first, last)
+
+
+def predict_command(model: Any, out: str, K: KernelSet, store: str) -> str:
+    """The command that predicts with a saved model: the samples of its set that it has not seen, or else new ones."""
+    if set(K.samples.astype(str)) - set(model.train_samples_):
+        return shlex.join(["dmkl", "predict", out, store])
+    new = ["NEW_SAMPLES"] if isinstance(model.features_, str) else ["--features", "NEW_SAMPLES"]
+    return shlex.join(["dmkl", "predict", out, *new])
 
 
 def stored_split(K: KernelSet, number: int) -> Split:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -45,7 +44,7 @@ from dmkl.cli.options import (
 from dmkl.cli.output import claim_output, console, print_json, refuse_existing, save_figure, say
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
-from dmkl.cli.samples import open_kernels, read_groups, training_samples
+from dmkl.cli.samples import open_kernels, predict_command, read_groups, training_samples
 from dmkl.cli.tables import model_as_mapping, points_table, search_as_mapping, weights_table
 from dmkl.files.urls import as_place
 from dmkl.searching.texts import count
@@ -224,6 +223,4 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: str, on: str) ->
     screen.print()
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
-    others = set(K.samples.astype(str)) - set(model.train_samples_)
-    command = shlex.join(["dmkl", "predict", out, store if others else "NEW_SAMPLES"])
-    say(f"Saved in {out}; use it with: {command}")
+    say(f"Saved in {out}; use it with: {predict_command(model, out, K, store)}")

@@ -19,11 +19,12 @@ from dmkl.cli.parsing import parse_names
 from dmkl.cli.resuming import keeping_kernels
 from dmkl.cli.saved import kind_of, show_saved
 from dmkl.errors import IncompleteStoreError
-from dmkl.files.urls import as_place, files_in
+from dmkl.files.urls import as_place, files_in, resolved
 from dmkl.progress import ConsoleWatch
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
+    from dmkl.arrays import Array
     from dmkl.kernelset import KernelSet
 
 __all__ = ["import_", "info"]
@@ -171,7 +172,7 @@ def _progress_of(store: str) -> str:
     from dmkl.store.objects import zarr_store
     from dmkl.store.opening import partial_path
 
-    begun = partial_path(as_place(store))
+    begun = partial_path(resolved(store))
     try:
         group: Any = zarr.open_group(zarr_store(begun if begun.exists() else as_place(store)), mode="r")
         row_sum = group["row_sum"]
@@ -215,6 +216,8 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
         "bytes_on_disk": sum(files_in(as_place(store)).values()),
         "samples_have_names": K.view.has_names,
         "labels": _classes(K),
+        "labels_are": _kind_of_labels(K),
+        "target_range": _range(K.labels) if K.labels is not None and _kind_of_labels(K) == "target" else None,
         "splits": [
             {
                 part: int(np.count_nonzero(split == number))
@@ -228,17 +231,39 @@ def _describe(K: KernelSet, store: str) -> dict[str, Any]:
     }
 
 
+def _range(values: Array) -> list[float]:
+    return [float(values.min()), float(values.max())]
+
+
+_LABELS = {
+    None: "classes",
+    "classes": "classes",
+    "tasks": "tasks (positive samples)",
+    "target": "target",
+    "targets": "targets (known values)",
+}
+
+
+def _kind_of_labels(K: KernelSet) -> str | None:
+    """What the labels of a set are: classes, tasks with positive samples, a target, or several targets."""
+    import numpy as np
+
+    if K.labels is None or K.labels.ndim == 1:
+        return None if K.labels is None else "target" if K.labels.dtype.kind == "f" else "classes"
+    return "tasks" if (np.isin(K.labels, (0, 1)) | np.isnan(K.labels)).all() else "targets"
+
+
 def _classes(K: KernelSet) -> dict[str, int] | None:
     """Samples of each class, positive samples of each task, or known values of each target."""
     import numpy as np
 
-    if K.labels is None:
+    kind = _kind_of_labels(K)
+    if K.labels is None or kind == "target":
         return None
-    if K.labels.dtype.kind == "f" or K.labels.ndim == 2:
-        columns = K.labels.reshape(K.shape[1], -1).T
+    if kind != "classes":
+        columns = K.labels.T
         tasks = range(len(columns)) if K.tasks is None else K.tasks
-        binary = np.isin(columns, (0, 1)) | np.isnan(columns)
-        counts = np.nansum(columns, axis=1) if binary.all() else np.count_nonzero(~np.isnan(columns), axis=1)
+        counts = np.nansum(columns, axis=1) if kind == "tasks" else np.count_nonzero(~np.isnan(columns), axis=1)
         return {str(task): int(count) for task, count in zip(tasks, counts, strict=True)}
     classes, sizes = np.unique(K.labels, return_counts=True)
     return {str(name): int(n) for name, n in zip(classes, sizes, strict=True)}
@@ -268,6 +293,10 @@ def _recipe(made: dict[str, Any]) -> dict[str, Any]:
 
 def _print(described: dict[str, Any]) -> None:
     n, rows, cols = described["shape"]
+    target = None
+    if described["target_range"] is not None:
+        low, high = described["target_range"]
+        target = f"{rows:,} numbers from {low:.4g} to {high:.4g}"
     kind = "symmetric" if described["symmetric"] else "new samples × training samples"
     facts = {
         "kernels": f"{n:,} of {rows:,} × {cols:,}, {described['dtype']}, {kind}",
@@ -275,7 +304,7 @@ def _print(described: dict[str, Any]) -> None:
         "one pass reads": size(described["bytes_per_pass"]),
         "on disk": size(described["bytes_on_disk"]),
         "samples": "matched by name" if described["samples_have_names"] else "without names, matched by position",
-        "classes": _listed(described["labels"]),
+        _LABELS[described["labels_are"]]: _listed(described["labels"]) if target is None else target,
         "splits": "; ".join(
             f"{number}: " + ", ".join(f"{n:,} {part}" for part, n in split.items() if n)
             for number, split in enumerate(described["splits"])

@@ -121,7 +121,9 @@ def _marked(state: Path | None) -> Iterator[Path | None]:
     if state is None:
         yield None
         return
-    state = state.expanduser().absolute()
+    from dmkl.solvers.workspace import state_folder
+
+    state = state_folder(state)
     made = not state.exists()
     state.mkdir(parents=True, exist_ok=True)
     mark = state / f"seen-{uuid.uuid4().hex}.partial"

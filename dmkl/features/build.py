@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from dmkl.inputs.label_objects import label_table
 from dmkl.inputs.labels import labels_in
 from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.determined import label_columns
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import View
@@ -112,7 +113,8 @@ def build(
     Raises
     ------
     InputError
-        If features, specs or labels do not fit, or a value is not finite. What was at `path` is as it was.
+        If features, specs or labels do not fit, a value is not finite, or a kernel would be computed from a column that
+        equals the labels up to renaming. What was at `path` is as it was.
     StoreExistsError
         If a finished set is there and `overwrite` was not given.
     MemoryBudgetError
@@ -134,8 +136,12 @@ def build(
         for name, table in found.blocks.items()
         if name in used
     }
-    scans = {name: scan(table, found.samples) for name, table in tables.items()}
+    labels_ = labels_in(nodes)
+    watching = {name: label_columns(labels_, table.shape[1]) for name, table in tables.items()}
+    scans = {name: scan(table, found.samples, watching[name]) for name, table in tables.items()}
     check_values(planned, tables, scans, found.samples)
+    for name, table in tables.items():
+        _refuse_labels(planned, table, {int(k) for each in watching[name] for k in each.found()})
     check_present({name: table.absent for name, table in scans.items()}, missing)
     for item in planned:
         if item.feature in square and STATISTIC[item.function] != "given":
@@ -169,6 +175,22 @@ def build(
             raise
         writer.forget_features({feature for feature in square if feature is not None})
         return stores.open(writer.finish(source.names, nodes))
+
+
+def _refuse_labels(planned: Sequence[Planned], table: FeatureMatrix, columns: Collection[int]) -> None:
+    """Refuse kernels of columns that are the labels under another name: their scores would mean nothing."""
+    for item in planned:
+        seen = columns if item.columns is None else set(item.columns) & set(columns)
+        if item.feature == table.name and seen:
+            first = min(seen)
+            name = repr(table.columns[first]) if table.columns is not None else f"number {first}"
+            which = "they are" if len(seen) == table.shape[1] else f"column {name} is"
+            msg = (
+                f"kernel {item.name!r} would be computed from the labels: of features {table.name!r}, {which} equal to "
+                "the labels up to renaming. Leave that out: name the features that are meant (feature=, --feature), or "
+                "their columns (columns=). If it is meant, build without labels, and give them to `fit` (y)"
+            )
+            raise InputError(msg)
 
 
 def how_missing(missing: Missing | None, join: Join) -> Missing:

@@ -58,7 +58,7 @@ def write_kernels(source: FeatureTiles, writer: StoreWriter, provenances: Sequen
     for batch in batches(source, todo, len(tiles)):
         chosen = [k for group in batch for k in group]
         writer.begin_kernels({k: provenances[k] for k in chosen})
-        with writer.full_disk():
+        with writer.writing():
             parts = run_batch(source, batch, tiles, _write_tile, writer.tiles, "build")
         for k in chosen:
             _end(source, writer, k, tiles, parts[k])

@@ -3,6 +3,10 @@
 The lock of PATH is the file PATH.lock, made by one atomic operation, with no need of `flock`; of a URL it is an object,
 written where there is none. Of a holder on this machine it is known whether it lives; one on another machine touches
 its lock every `_BEAT` seconds, and one that has not for four times as long is taken for gone.
+
+A holder that was suspended for longer loses its lock without noticing. So what it writes gets its name only after
+`confirm` has found its own token in the lock. Two processes are told apart by the boot of their machine and the clock
+ticks from that boot to their start: neither changes where the wall clock is set.
 """
 
 from __future__ import annotations
@@ -21,10 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from dmkl.errors import InputError, LockedError, StoreError
-from dmkl.files.urls import Place, Url, as_place
-from dmkl.files.writing import full_disk
+from dmkl.files.urls import Place, Url, resolved
 
-__all__ = ["claim", "lock_of"]
+__all__ = ["claim", "confirm", "lock_of"]
 
 _BEAT = 15.0
 _END = ".lock"
@@ -39,16 +42,16 @@ class _Holder:
     """Who holds a lock."""
 
     host: str
-    pids: str  # whose process numbers they are: containers of one machine have their own
+    machine: str  # its boot, and the namespace of process numbers: containers of one machine have their own
     pid: int
-    started: float  # when the process began, which tells it from a later one of the same number
+    started: float | None  # clock ticks from boot to the start of the process: a later one of its number has others
     since: str
     token: str
 
 
 def lock_of(path: str | os.PathLike[str] | Url) -> Place:
     """The file, or the object, that is the lock of a path."""
-    place = as_place(path)
+    place = resolved(path)
     return place.with_name(f"{place.name}{_END}")
 
 
@@ -69,10 +72,14 @@ def claim(path: str | os.PathLike[str] | Url) -> Iterator[None]:
     DiskFullError
         If the disk is full.
     """
+    from dmkl.files.writing import full_disk  # which confirms claims itself
+
     lock = lock_of(path)
     with _GUARD:
         token, count = _HELD.get(lock, ("", 0))
-        if not count:
+        if count:
+            confirm(path)
+        else:
             try:
                 with full_disk(path, "Free some space, or choose another place"):
                     if isinstance(lock, Path):
@@ -99,24 +106,54 @@ def claim(path: str | os.PathLike[str] | Url) -> Iterator[None]:
                     lock.unlink()
 
 
+def confirm(path: str | os.PathLike[str] | Url) -> None:
+    """Check that this process still holds its claims to a path and to the folders around it.
+
+    Called before anything gets its final name. Paths that this process has not claimed pass: a task on a worker writes
+    for the client that holds the claim.
+
+    Raises
+    ------
+    LockedError
+        If another process has taken a claim over, or its lock was removed.
+    """
+    place = str(resolved(path))
+    for lock, (token, _) in list(_HELD.items()):
+        claimed = str(lock).removesuffix(_END)
+        if place != claimed and not place.startswith(f"{claimed}/"):
+            continue
+        holder = _read(lock)
+        if holder is None:  # another process that tried to take over an older lock may just be putting this one back
+            time.sleep(_BEAT / 15)
+            holder = _read(lock)
+        if holder is None or holder.token != token:
+            by = "its lock cannot be read, or was removed" if holder is None else f"{_named(holder)} has taken it over"
+            msg = (
+                f"{claimed} does not belong to this process any more: {by}, as after a process that was suspended for "
+                f"more than {4 * _BEAT:.0f} seconds. Nothing more is written there; run it again when nothing else "
+                "writes there"
+            )
+            raise LockedError(msg)
+
+
 def _acquire(lock: Place) -> str:
     """Make the lock; LockedError if somebody else has it."""
-    import psutil
-
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    mine = _Holder(socket.gethostname(), _pids(), os.getpid(), psutil.Process().create_time(), now, uuid.uuid4().hex)
-    while not _make(lock, mine):
+    own = _Holder(socket.gethostname(), _machine(), os.getpid(), _started(os.getpid()), now, uuid.uuid4().hex)
+    while not _make(lock, own):
         before = _read(lock)
         if not _is_gone(lock, before):
-            who = "another process" if before is None else f"process {before.pid} on {before.host}"
-            since = "" if before is None else f" since {before.since}"
             msg = (
-                f"{str(lock).removesuffix(_END)} is being written by {who}{since}; wait until it is done, or "
+                f"{str(lock).removesuffix(_END)} is being written by {_named(before)}; wait until it is done, or "
                 f"choose another path. Its lock is {lock}: remove it where that process is gone"
             )
             raise LockedError(msg)
         _remove(lock, before)
-    return mine.token
+    return own.token
+
+
+def _named(holder: _Holder | None) -> str:
+    return "another process" if holder is None else f"process {holder.pid} on {holder.host} since {holder.since}"
 
 
 def _make(lock: Place, holder: _Holder) -> bool:
@@ -156,15 +193,8 @@ def _read(lock: Place) -> _Holder | None:
 
 def _is_gone(lock: Place, holder: _Holder | None) -> bool:
     """Whether the process that made a lock is there no more."""
-    import psutil
-
-    if holder is not None and (holder.host, holder.pids) == (socket.gethostname(), _pids()):
-        try:
-            return bool(abs(psutil.Process(holder.pid).create_time() - holder.started) > 2)
-        except psutil.NoSuchProcess:
-            return True
-        except psutil.AccessDenied:
-            return False
+    if holder is not None and holder.machine == _machine():
+        return _started(holder.pid) not in (holder.started, _HIDDEN)
     try:
         last = _touched(lock)
         deadline = time.monotonic() + 4 * _BEAT
@@ -183,9 +213,12 @@ def _touched(lock: Place) -> Any:
 
 
 def _touch(lock: Place, token: str) -> None:
+    holder = _read(lock)
+    if holder is None or holder.token != token:  # taken over: its new holder alone shows that it lives
+        return
     if isinstance(lock, Path):
         os.utime(lock)
-    elif (holder := _read(lock)) is not None and holder.token == token:
+    else:
         lock.write_bytes(json.dumps(asdict(holder)).encode())
 
 
@@ -204,11 +237,40 @@ def _remove(lock: Place, holder: _Holder | None) -> None:
         aside.unlink()
 
 
-def _pids() -> str:
+def _machine() -> str:
+    """The boot of this machine, or its name where the system does not identify boots, and the process namespace."""
     try:
-        return os.readlink("/proc/self/ns/pid")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return ""
+        boot = socket.gethostname()
+    try:
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return boot
+
+
+_HIDDEN = -1.0
+"""The start of a process of which the system says only that it is there."""
+
+
+def _started(pid: int) -> float | None:
+    """When a process of this machine began, as `_Holder.started` has it; None where there is none of this number."""
+    import psutil
+
+    try:
+        # The name of the program, in parentheses, may hold spaces: the fields are counted from its end.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return float(fields[19])
+    except OSError:
+        pass
+    if psutil.LINUX:  # without such a file, or with one that others may not read
+        return _HIDDEN if psutil.pid_exists(pid) else None
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.NoSuchProcess:
+        return None
+    except psutil.AccessDenied:
+        return _HIDDEN
 
 
 def _beat() -> None:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 from urllib.parse import unquote
 
 from dmkl.errors import DmklError, InputError, StoreError, one_line
 
-__all__ = ["Place", "Url", "as_place", "files_in", "is_url", "local_path", "storage_options"]
+__all__ = ["Place", "Url", "as_place", "files_in", "is_url", "local_path", "resolved", "storage_options"]
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,31 @@ def as_place(path: str | os.PathLike[str] | Url) -> Place:
         msg = f"{text} is a whole bucket; name something in it, such as {text}/name"
         raise InputError(msg)
     return Url(text)
+
+
+@overload
+def resolved(path: Path) -> Path: ...
+@overload
+def resolved(path: str | os.PathLike[str] | Url) -> Place: ...
+def resolved(path: str | os.PathLike[str] | Url) -> Place:
+    """The place that a path or a URL means, or, of a symbolic link, the place that it leads to.
+
+    What replaces an output by renaming goes there: a rename onto the link would replace the link and leave its target
+    as it was.
+
+    Raises
+    ------
+    InputError
+        If links lead to each other in a circle; and as `as_place` does.
+    """
+    place = as_place(path)
+    if isinstance(place, Url) or not place.is_symlink():
+        return place
+    target = Path(os.path.realpath(place))
+    if target.is_symlink():
+        msg = f"{place} is a symbolic link that leads back to itself; remove it, or choose another path"
+        raise InputError(msg)
+    return target
 
 
 def files_in(place: Place) -> dict[str, int]:

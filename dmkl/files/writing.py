@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from dmkl.errors import DiskFullError
-from dmkl.files.urls import Url, is_url
+from dmkl.files.locks import confirm
+from dmkl.files.urls import Url, is_url, resolved
 
 __all__ = ["KEPT", "beside", "clear_beside", "full_disk", "into_folder", "replacing", "write_whole"]
 
@@ -51,7 +52,8 @@ def clear_beside(path: Path) -> None:
 def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
     """Open a file that gets its name when it is whole; a failure leaves what was there before.
 
-    What goes to a URL is written to a temporary file first.
+    What goes to a URL is written to a temporary file first. A file that this process has claimed, or that lies in a
+    folder that it has claimed, gets its name only while the claim holds (`dmkl.files.locks.confirm`).
 
     Parameters
     ----------
@@ -62,19 +64,24 @@ def replacing(path: str | os.PathLike[str] | Url, mode: str = "wb", **options: A
     ------
     DiskFullError
         If the disk ran full.
+    LockedError
+        If this process has lost its claim to the path.
     """
     if isinstance(path, Url):
         with tempfile.TemporaryDirectory(prefix="dmkl-") as folder:
             written = Path(folder) / "written"
             with full_disk(folder, _ANEW), open(written, mode, **options) as file:
                 yield file
+            confirm(path)
             path.write_bytes(written.read_bytes())
         return
+    path = resolved(Path(path))
     partial = beside(path)
     try:
         with full_disk(path, _ANEW):
             with open(partial, mode, **options) as file:
                 yield file
+            confirm(path)
             os.replace(partial, path)
     except BaseException:
         with suppress(OSError):
@@ -91,7 +98,7 @@ def write_whole(path: str | os.PathLike[str] | Url, data: bytes) -> None:
 @contextmanager
 def into_folder(path: Path) -> Iterator[None]:
     """Make a folder for the files that are written inside; a failure leaves none that is empty."""
-    path.mkdir(parents=True, exist_ok=True)
+    resolved(path).mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:

@@ -16,6 +16,7 @@ from dmkl.health.examine import PROBES, Plan, Portrait, examine
 from dmkl.health.findings import SEVERITIES, Finding, findings_of_kernel, findings_of_set, negative_part, resolution_of
 from dmkl.health.integrity import UNSEALED, damage
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.determined import label_codes
 from dmkl.numerics.likeness import proportional_groups
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.execute import again, check_memory, execute, machine
@@ -35,9 +36,9 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
     Of the set: whether its metadata, names, labels, statistics and features are what was written.
     Of every kernel: whether each tile is what was written (checksums), symmetric and finite; largest entry,
     trace, centered trace tr K − 1ᵀK1/m; the ends of its spectrum by `n_steps` products of Lanczos' method;
-    whether it repeats another kernel, exactly or up to a positive factor. What is examined are the matrices
-    as they lie in the store, over all samples, whatever rows, columns and steps `K` has; `K.select(names)`
-    examines some of the kernels.
+    whether it repeats another kernel, exactly or up to a positive factor; whether its entries depend on nothing but the
+    stored classes of both samples. What is examined are the matrices as they lie in the store, over all samples,
+    whatever rows, columns and steps `K` has; `K.select(names)` examines some of the kernels.
 
     Parameters
     ----------
@@ -71,7 +72,10 @@ def check(K: KernelSet, *, n_steps: int = 30, seed: int = 0) -> xr.Dataset:
         raise InputError(msg)
     source = K.view.source.origin if isinstance(K.view.source, HeldTiles) else K.view.source
     kernels = K.view.kernels
-    portraits = _examine_all(source, kernels, n_steps, seed)
+    labels = source.labels if isinstance(source, StoreReader) else K.labels
+    whole = labels is not None and len(labels) == source.tiling.rows
+    codes = tuple(label_codes(labels if whole else None))
+    portraits = _examine_all(source, kernels, n_steps, seed, codes)
     resolution = resolution_of(source.dtype)
     same, factor = _repetitions(source, kernels, portraits)
     findings = [f for name, p in zip(K.names, portraits, strict=True) for f in findings_of_kernel(name, p, resolution)]
@@ -88,7 +92,9 @@ def _findings_beside_tiles(source: StoreReader) -> list[Finding]:
     return found if source.sealed else [*found, Finding("note", "", UNSEALED)]
 
 
-def _examine_all(source: TileSource, kernels: Index, n_steps: int, seed: int) -> list[Portrait]:
+def _examine_all(
+    source: TileSource, kernels: Index, n_steps: int, seed: int, codes: tuple[Index, ...]
+) -> list[Portrait]:
     where = machine()
     tiling = source.tiling
     rows = np.arange(tiling.rows)
@@ -101,7 +107,7 @@ def _examine_all(source: TileSource, kernels: Index, n_steps: int, seed: int) ->
     check_memory("examining this set", needed, where.task_bytes, "Set dmkl.memory higher, or ask for fewer n_steps")
     whole = n_tiles * tiling.tile**2 * 8
     hold = sum(needed.values()) + whole <= where.task_bytes
-    plan = Plan(n_steps, seed, hold, where.slots_per_host)
+    plan = Plan(n_steps, seed, hold, where.slots_per_host, codes)
     passes = 1 if hold or not source.symmetric else 2 + n_steps
     return again(lambda: _run(source, kernels, plan, passes * view.bytes_per_pass), "check")
 

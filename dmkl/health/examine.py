@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Index
 from dmkl.errors import CorruptTileError
 from dmkl.files.checksums import crc32c
 from dmkl.numerics.chain import Fitted
+from dmkl.numerics.determined import LabelKernel
 from dmkl.numerics.lanczos import Extremes, extreme_eigenvalues
 from dmkl.numerics.likeness import centered_probes
 from dmkl.passes.riders import Columns
@@ -33,6 +34,7 @@ class Plan:
     seed: int  # of the random vectors: the same probes for every kernel, a start vector of its own for each
     hold: bool  # whether a task may keep its kernel in memory, in float64, from its first reading
     tasks_per_machine: int  # tasks that run side by side (they share the cores)
+    codes: tuple[Index, ...] = ()  # classes of the samples, of each task (`dmkl.numerics.determined.label_codes`)
 
 
 @dataclass
@@ -51,6 +53,8 @@ class Portrait:
     mean_diagonal: float = float("nan")
     centered_trace: float = float("nan")
     zero_diagonal: int = 0
+    is_labels: bool = False
+    """Whether its entries depend on the classes alone."""
     lowest_diagonal: float = float("nan")
     row_sum_error: float = float("nan")
     """Largest difference between a stored row sum and the sum of its row, relative to the sum of |K_ab|."""
@@ -68,7 +72,9 @@ def examine(source: TileSource, kernel: int, plan: Plan) -> Portrait:
         source.forget()  # what is on disk now is to be looked at, not what was read before
     portrait = Portrait()
     held: dict[TileKey, Array] | None = {} if plan.hold and source.symmetric else None
-    _read_entries(source, kernel, portrait, held)
+    like_labels = [LabelKernel(codes, source.dtype) for codes in plan.codes if source.symmetric]
+    _read_entries(source, kernel, portrait, held, like_labels)
+    portrait.is_labels = not portrait.damaged and any(each.found() for each in like_labels)
     if source.symmetric and not portrait.damaged and not portrait.not_finite:
         _spectrum(source, kernel, plan, portrait, held)
     return portrait
@@ -77,7 +83,13 @@ def examine(source: TileSource, kernel: int, plan: Plan) -> Portrait:
 # --- every entry once --------------------------------------------------------------------------------------
 
 
-def _read_entries(source: TileSource, kernel: int, portrait: Portrait, held: dict[TileKey, Array] | None) -> None:
+def _read_entries(
+    source: TileSource,
+    kernel: int,
+    portrait: Portrait,
+    held: dict[TileKey, Array] | None,
+    like_labels: Sequence[LabelKernel],
+) -> None:
     tiling = source.tiling
     sums = np.zeros(tiling.rows)
     sizes = np.zeros(tiling.rows)
@@ -105,6 +117,8 @@ def _read_entries(source: TileSource, kernel: int, portrait: Portrait, held: dic
         block = tile.astype(np.float64)
         above = (i, j, block)
         rows, cols = tiling.row_slice(i), tiling.col_slice(j)
+        for each in like_labels:
+            each.take(rows, cols, block)
         magnitude = np.abs(block)
         portrait.largest = max(portrait.largest, float(magnitude.max()))
         size = _norm(block)

@@ -88,6 +88,12 @@ def _problems(portrait: Portrait, resolution: float) -> Iterator[tuple[str, str]
                 f"the stored {what} are off by {error:.3g} of their size, and centering and normalizing use "
                 "them: the program that wrote the set broke the format. Import it again",
             )
+    if portrait.is_labels:
+        yield (
+            "warning",
+            "it is the labels under another name: its entries depend on nothing but the classes of both samples. What "
+            "is learned with it says nothing about new samples; leave it out with select()",
+        )
     if portrait.extremes is None:
         return
     yield from _spectral(portrait, resolution)

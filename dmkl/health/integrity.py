@@ -53,5 +53,5 @@ def _damaged_chunks(name: str, array: Any) -> Iterator[str]:
     for place in np.ndindex(array.cdata_shape):
         try:
             array.get_block_selection(place) if place else array[...]
-        except (OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, DamagedFileError) as error:
             yield f"{name} is damaged in chunk {'/'.join(map(str, place)) or 'c'}: {error}"

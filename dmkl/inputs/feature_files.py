@@ -68,7 +68,8 @@ def from_files(paths: PathLike | Sequence[PathLike]) -> UnalignedFeatures:
 def _array_file(path: Path, last: LastOpened, unaligned: UnalignedFeatures) -> list[tuple[SourceMatrix, KernelArray]]:
     held = arrays_in(path)
     roles = [None if not variable.name else role_of(variable) for variable in held]
-    n_labels = [length for v, role in zip(held, roles, strict=True) if role == "labels" for length in v.shape[:2]]
+    labels = [variable for variable, role in zip(held, roles, strict=True) if role == "labels"]
+    n_labels = [length for variable in labels for length in (*variable.views, variable)[0].shape[:2]]
     n_labels = [length for length in n_labels if length > 1]
     chosen, left_out = [], []
     named: FileArray | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,11 +119,17 @@ def unique_names(values: Sequence[Any] | Array | None, length: int, what: str) -
         if name in seen:
             msg = f"{what} names must be unique, but {name!r} occurs more than once"
             raise InputError(msg)
-        if "\0" in name:
-            msg = f"{what} name {name!r} holds a zero character"
-            raise InputError(msg)
+        _refuse_control(name, f"{what} name")
         seen.add(name)
     return np.array(names, dtype=object)
+
+
+def _refuse_control(name: str, what: str) -> None:
+    """Refuse control characters, which a terminal obeys, and which end names or lines in files of text."""
+    control = [] if name.isprintable() else [c for c in name if unicodedata.category(c) in ("Cc", "Zl", "Zp")]
+    if control:
+        msg = f"{what} {name!r} holds a control character ({control[0]!r}); give it another name"
+        raise InputError(msg)
 
 
 def as_text(value: Any) -> str:
@@ -192,7 +199,10 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
         labels = labels.astype(np.int64)
     if labels.dtype.kind in "iub":
         return labels.astype(np.int64)
-    return np.array([as_text(value) for value in labels.tolist()], dtype=object)
+    names = np.array([as_text(value) for value in labels.tolist()], dtype=object)
+    for name in dict.fromkeys(names.tolist()):
+        _refuse_control(name, "class")
+    return names
 
 
 def _refuse_missing(labels: Array, samples: Array) -> None:

@@ -16,6 +16,8 @@ import xarray as xr
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.files.locks import confirm
+from dmkl.files.urls import resolved
 from dmkl.files.writing import beside, full_disk
 
 __all__ = ["into_annotated", "new_annotated", "write_into"]
@@ -104,14 +106,16 @@ def _copy_of(path: Path) -> Iterator[Path]:
     if not path.exists():
         msg = f"there is no file {path}"
         raise InputError(msg)
+    path = resolved(path)
     copy, before = beside(path), beside(path, "replaced")
     try:
         with full_disk(path, "Free some space and run it again; what was there before is as it was"):
             if path.is_dir():
-                shutil.copytree(path, copy)
+                shutil.copytree(path, copy, symlinks=True)
             else:
                 shutil.copyfile(path, copy)
             yield copy
+        confirm(path)
         if path.is_dir():  # which no folder with something in it can replace
             path.rename(before)
         copy.rename(path)

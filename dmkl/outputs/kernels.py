@@ -19,7 +19,8 @@ import zarr
 from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreExistsError
-from dmkl.files.urls import Place, Url
+from dmkl.files.locks import confirm
+from dmkl.files.urls import Place, Url, resolved
 from dmkl.files.writing import beside, full_disk, replacing
 from dmkl.outputs.annotated import new_annotated, write_into
 from dmkl.store.metadata import seal
@@ -163,6 +164,7 @@ def _write_grm(place: Path, kernel: xr.DataArray, overwrite: bool) -> None:
             _refuse_nan(place, strip)
             for i, row in enumerate(strip, start):
                 file.write(row[: i + 1].astype("<f4").tobytes())
+        confirm(place)  # the three files are one output: its claim is that of the matrix
         with replacing(counts) as file_of_counts:
             for i in range(len(names)):
                 file_of_counts.write(np.ones(i + 1, dtype="<f4").tobytes())
@@ -196,7 +198,8 @@ def _write_anndata(
             else:
                 shutil.copyfile(source, partial)
             write_into(partial, {f"obsp/{key}": kernel}, overwrite=True)
-        os.replace(partial, place)
+        confirm(place)
+        os.replace(partial, resolved(place))
     finally:
         partial.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from dmkl.errors import DamagedFileError, InputError, StoreError
 from dmkl.files.arrays import check_file
+from dmkl.files.urls import resolved
 from dmkl.solvers.workspace import read_state_file
 
 __all__ = ["SearchState", "damage_of_state", "is_empty", "read_state", "remove_state"]
@@ -80,7 +81,7 @@ def remove_state(folder: Path) -> None:
     if not (read_state(folder) or is_empty(folder)):
         msg = f"{folder} is to keep the state of a search, and holds something else; move it away, or choose another"
         raise InputError(msg)
-    shutil.rmtree(folder)
+    shutil.rmtree(resolved(folder))  # which refuses links
 
 
 def damage_of_state(folder: Path) -> Iterator[str]:

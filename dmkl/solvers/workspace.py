@@ -45,7 +45,7 @@ from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, InputError, StoreError
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.files.checksums import json_crc32c, parse_json
-from dmkl.files.urls import local_path
+from dmkl.files.urls import local_path, resolved
 from dmkl.files.writing import write_whole
 from dmkl.numerics.chain import Fitted
 from dmkl.numerics.fitted import load_step
@@ -89,8 +89,8 @@ def read_state_file(file: Path) -> dict[str, Any]:
 
 
 def state_folder(folder: str | Path) -> Path:
-    """The folder of a state as an absolute path; InputError for a URL."""
-    return local_path(folder, "the state of a search", "give one that all workers see").expanduser().absolute()
+    """The folder of a state as an absolute path, links resolved; InputError for a URL."""
+    return resolved(local_path(folder, "the state of a search", "give one that all workers see"))
 
 
 class Workspace:

@@ -21,6 +21,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
+from dmkl.files.plain import check_plain
 from dmkl.store.opening import FileMark, mark_of
 
 __all__ = ["FetchedChunks", "MappedChunks", "plain_chunks", "plain_folder"]
@@ -53,9 +54,8 @@ def plain_folder(gram: Any) -> str | None:
 
 def plain_chunks(gram: Any) -> MappedChunks | FetchedChunks | None:
     """Where the chunks' bytes come from; None where Zarr has to decode them."""
-    folder = plain_folder(gram)
-    if folder is not None:
-        return MappedChunks(folder)
+    if plain_folder(gram) is not None:
+        return MappedChunks(str(gram.store.root), f"{gram.path}/c")
     if isinstance(gram.store, FsspecStore) and _is_plain(gram):
         return FetchedChunks(gram.store, f"{gram.path}/c".lstrip("/"), ThreadPoolExecutor(_FETCHES, "dmkl-fetch"))
     return None
@@ -65,14 +65,19 @@ def plain_chunks(gram: Any) -> MappedChunks | FetchedChunks | None:
 class MappedChunks:
     """Files of a folder, mapped into memory and never copied; the kernel is asked to read them ahead."""
 
-    folder: str
+    root: str
+    """The folder of the set."""
+    prefix: str
+    """Where chunks lie in it."""
 
     def begin(self, key: Sequence[int], n_bytes: int) -> tuple[mmap.mmap, FileMark] | int:
         """A chunk that is expected to have so many bytes, with what its file is known by, or the bytes that it has.
 
-        FileNotFoundError is raised without one.
+        FileNotFoundError is raised without one, and DamagedFileError where it is no regular file.
         """
-        path = f"{self.folder}/{'/'.join(map(str, key))}"
+        name = f"{self.prefix}/{'/'.join(map(str, key))}"
+        check_plain(self.root, name)
+        path = f"{self.root}/{name}"
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
             told = os.fstat(descriptor)

@@ -25,6 +25,7 @@ from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import DmklError, StoreError, one_line
 from dmkl.inputs.feature_matrices import FeatureMatrix, check_rows
 from dmkl.inputs.formats.zarr_chunks import check_chunks
+from dmkl.numerics.determined import LabelColumns, TargetColumns
 from dmkl.store.consistency import check_tables
 from dmkl.store.layout import create_strings
 from dmkl.store.metadata import open_part
@@ -209,8 +210,15 @@ class Scan:
     lowest: tuple[float, int, int]  # the smallest value, its row and its column
 
 
-def scan(table: FeatureMatrix, samples: Sequence[str] | Array | None) -> Scan:
-    """Go once through a table, a strip of rows at a time; values must be finite, or NaN in a whole row."""
+def scan(
+    table: FeatureMatrix,
+    samples: Sequence[str] | Array | None,
+    watching: Sequence[LabelColumns | TargetColumns] = (),
+) -> Scan:
+    """Go once through a table, a strip of rows at a time; values must be finite, or NaN in a whole row.
+
+    `watching` are given each strip.
+    """
     rows, columns = table.shape
     names = None if samples is None else [str(sample) for sample in samples]
     digest = hashlib.blake2b(f"{table.dtype.str} {rows} {columns}".encode(), digest_size=16)
@@ -220,6 +228,8 @@ def scan(table: FeatureMatrix, samples: Sequence[str] | Array | None) -> Scan:
         values = table.read(strip)
         digest.update(np.ascontiguousarray(values).data)
         absent[strip] = check_rows(table.name, values, strip.start, names, table.columns)
+        for each in watching:
+            each.take(strip, values)
         present = values if not absent[strip].any() else values[~absent[strip]]
         if len(present):
             total += present.sum(axis=0, dtype=np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ import numpy.typing as npt
 from zarr.abc.store import Store
 
 from dmkl import progress, settings
-from dmkl.arrays import Array
+from dmkl.arrays import Array, Index
 from dmkl.errors import IndefiniteKernelWarning, InputError, MemoryBudgetError
 from dmkl.inputs.kernel_sources import KernelSource, Matrix, fingerprint
-from dmkl.inputs.labels import Labels, as_text, unique_names
+from dmkl.inputs.labels import Labels, as_text, labels_in, unique_names
+from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.psd import Repair, repair_psd, worst_minor
 from dmkl.store.layout import Header, check_names
 from dmkl.store.opening import Location
@@ -74,8 +75,9 @@ def ingest(
         diagonal = _checked_diagonal(diagonal, source.n_kernels, rows)
     with claim_place(location):
         writer = StoreWriter(location, header, source.n_kernels, overwrite=overwrite)
+        codes = label_codes(labels_in(nodes))
         tol = np.inf if symmetrize else symmetry_tol
-        intake = _Intake(writer, repair, tol, symmetrize=symmetrize, asked_dtype=dtype is not None)
+        intake = _Intake(writer, repair, tol, symmetrize=symmetrize, asked_dtype=dtype is not None, codes=codes)
         watch = progress.current()
         kernel_bytes = sum(1 for _ in writer.tiling.pairs()) * header.tile**2 * np.dtype(header.dtype).itemsize
         watch.begin("import", kernel_bytes * (source.n_kernels or 0))
@@ -174,12 +176,22 @@ class _Intake:
         *,
         symmetrize: bool,
         asked_dtype: bool,
+        codes: Sequence[Index],
     ) -> None:
         self.symmetrize = symmetrize
         self.writer, self.header, self.repair, self.asked_dtype = writer, writer.header, repair, asked_dtype
         # Relative to the largest entry: what different orders of summation leave in two halves of one kernel.
         rounding = 1e-5 if self.header.dtype == "float32" else 1e-8
+        self._codes, self._like_labels = codes, list[LabelKernel]()
         self.symmetry_tol = rounding if symmetry_tol is None else symmetry_tol
+
+    def _refuse_labels(self, name: str) -> None:
+        if any(each.found() for each in self._like_labels):
+            msg = (
+                f"kernel {name!r} is the labels under another name: its entries depend on nothing but the classes of "
+                "both samples. Leave it out. If it is meant, import without labels, and give them to `fit` (y)"
+            )
+            raise InputError(msg)
 
     def take(self, j: int, name: str, matrix: Matrix, provenance: dict[str, Any], diagonal: Array | None) -> None:
         """Check matrix j and write it, a tile at a time."""
@@ -251,6 +263,7 @@ class _Intake:
         tiling, watch = self.writer.tiling, progress.current()
         row_sum, diagonal = np.zeros(self.header.rows), np.zeros(self.header.rows)
         largest, proof, apart = 0.0, (0.0, 0, 0), _NONE_APART
+        self._like_labels = [LabelKernel(codes, np.dtype(self.header.dtype)) for codes in self._codes]
         for row in range(tiling.shape[0]):
             rows = tiling.row_slice(row)
             # The diagonal tile first: the check for indefinite minors needs the diagonal of both samples.
@@ -280,6 +293,8 @@ class _Intake:
                     else:
                         row_sum[cols] += block.sum(axis=0, dtype=np.float64)
                     row_sum[rows] += block.sum(axis=1, dtype=np.float64)
+                    for each in self._like_labels:
+                        each.take(rows, cols, block)
                     self.writer.write_tile(j, row, col, block)
                     watch.advance(tiling.tile**2 * block.itemsize)
                 if col <= row:
@@ -291,6 +306,7 @@ class _Intake:
                         proof = min(proof, (diagonal[a] if a == b else minor[0], a, b))
         # Only now is the largest entry known, which the tolerance is relative to.
         self._check_symmetric(name, apart, largest)
+        self._refuse_labels(name)
         if self.symmetrize and self.repair is None:
             self.writer.note(j, {"symmetrized": {"largest_asymmetry": apart[0]}})
         if proof[0] < 0:

@@ -22,6 +22,7 @@ from zarr.storage import StorePath
 
 from dmkl.errors import DamagedFileError
 from dmkl.files.checksums import json_crc32c, parse_json
+from dmkl.files.plain import check_plain
 from dmkl.files.urls import Url, as_place
 from dmkl.store.objects import ROOT as _FILE
 from dmkl.store.objects import zarr_store
@@ -75,6 +76,8 @@ def open_group(location: str | Store | Path | Url) -> Any:
         place = location if isinstance(location, Url) else as_place(location)
         # Before Zarr believes them.
         root = place / _FILE
+        if isinstance(place, Path):
+            check_plain(place, _FILE)
         sealed = root.is_file() and _check(_parsed(root.read_bytes(), place), place)
         location = zarr_store(place)
         if not sealed:
@@ -128,7 +131,7 @@ def differing_metadata(group: Any) -> Iterator[str]:
     for name, copy in sorted(copies.items()):
         try:
             found = parse_json(_read(group.store_path / name))
-        except ValueError as error:
+        except (ValueError, DamagedFileError) as error:
             yield f"{name}/{_FILE} is damaged: {error}"
             continue
         if _alone(found) != _alone(copy):

@@ -16,6 +16,7 @@ from typing import Any
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore
 
+from dmkl.files.plain import PlainStore
 from dmkl.files.urls import Url, as_place, is_url, storage_options
 
 __all__ = ["ROOT", "clear", "move", "remove", "root_attributes", "upload", "zarr_store"]
@@ -23,12 +24,12 @@ __all__ = ["ROOT", "clear", "move", "remove", "root_attributes", "upload", "zarr
 ROOT = "zarr.json"
 
 
-def zarr_store(location: str | Path | Url | Store) -> str | Path | Store:
+def zarr_store(location: str | Path | Url | Store) -> Store:
     """What Zarr opens a location by: of a URL the same store for all of a process, which shares its connections."""
-    if isinstance(location, Store | Path):
+    if isinstance(location, Store):
         return location
     if not is_url(location):
-        return str(location)
+        return PlainStore(str(location))
     return _opened(
         str(as_place(str(location))), json.dumps(storage_options(), sort_keys=True, default=str), os.getpid()
     )

@@ -16,7 +16,7 @@ from dmkl.errors import (
     StoreNotFoundError,
     one_line,
 )
-from dmkl.files.urls import Place, as_place, is_url
+from dmkl.files.urls import Place, as_place, is_url, resolved
 from dmkl.store.metadata import open_group
 from dmkl.store.schema import FORMAT, FORMAT_VERSION
 
@@ -36,10 +36,10 @@ def partial_path(path: Place) -> Place:
 
 
 def as_location(location: Location) -> str | Store:
-    """A local folder as an absolute path, anything else (a URL, a Zarr store) as it is."""
+    """A local folder as an absolute path, links resolved; anything else (a URL, a Zarr store) as it is."""
     if isinstance(location, Store):
         return location
-    return str(as_place(location))
+    return str(resolved(location))
 
 
 def mark_of(told: os.stat_result) -> FileMark:

@@ -20,6 +20,7 @@ from dmkl import settings
 from dmkl.arrays import Array, Index
 from dmkl.errors import (
     CorruptTileError,
+    DamagedFileError,
     DmklError,
     StoreError,
     StoreNotFoundError,
@@ -302,6 +303,9 @@ class StoreReader:
         except FileNotFoundError as error:
             path = f" ({error.filename})" if error.filename else ""
             msg = f"{self._name(key)} is missing{path}; import or build this kernel again"
+            raise CorruptTileError(msg) from error
+        except DamagedFileError as error:
+            msg = f"{self._name(key)} cannot be read: {error}"
             raise CorruptTileError(msg) from error
         except Exception as error:
             if not is_url(self.location):

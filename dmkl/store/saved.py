@@ -21,8 +21,8 @@ from dmkl.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from dmkl.files.locks import claim
-from dmkl.files.urls import Place, Url, as_place
+from dmkl.files.locks import claim, confirm
+from dmkl.files.urls import Place, Url, as_place, resolved
 from dmkl.files.writing import beside, clear_beside, full_disk
 from dmkl.store.metadata import is_sealed, open_group
 from dmkl.store.objects import root_attributes, upload, zarr_store
@@ -54,11 +54,11 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
     StoreExistsError
         If something is at `path` and `overwrite` was not given, or it is of another format.
     LockedError
-        If another process writes there.
+        If another process writes there, or has taken the path over meanwhile.
     DiskFullError
         If the disk ran full.
     """
-    final = as_place(path)
+    final = resolved(path)
     with claim(final):
         if isinstance(final, Path):
             clear_beside(final)
@@ -68,6 +68,7 @@ def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str,
                 written = Path(folder) / "written"
                 with full_disk(folder, "Free some space, or choose another TMPDIR, and save it again"):
                     write(written)
+                confirm(final)
                 upload(written, final, {"format": form})
         else:
             _put_in_place(final, write)
@@ -91,6 +92,7 @@ def _put_in_place(final: Path, write: Callable[[Path], None]) -> None:
     try:
         with full_disk(final, "Free some space, or choose another place, and save it again"):
             write(written)
+        confirm(final)
     except BaseException:
         shutil.rmtree(written, ignore_errors=True)
         raise
@@ -105,7 +107,7 @@ def has_format(path: Place, form: str) -> bool:
     if isinstance(path, Url):
         return root_attributes(path).get("format") == form
     try:
-        return zarr.open_group(path, mode="r", zarr_format=3).attrs.get("format") == form
+        return zarr.open_group(zarr_store(path), mode="r", zarr_format=3).attrs.get("format") == form
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -30,7 +30,7 @@ from zarr.storage import LocalStore
 from dmkl._version import __version__
 from dmkl.arrays import Array
 from dmkl.errors import InputError, StoreExistsError
-from dmkl.files.locks import claim
+from dmkl.files.locks import claim, confirm
 from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import full_disk
 from dmkl.inputs.feature_matrices import FeatureMatrix
@@ -206,7 +206,7 @@ class StoreWriter:
     def _begin(self, n_kernels: int | None) -> Any:
         n, header = n_kernels or 0, self.header
         first = attributes(tile=header.tile, symmetric=header.symmetric, complete=False, kernels=[])
-        with full_disk(self.location):
+        with self.writing():
             try:
                 group = zarr.open_group(
                     zarr_store(self._target), mode="w" if self._replace else "w-", zarr_format=3, attributes=first
@@ -263,7 +263,7 @@ class StoreWriter:
         What stood there no longer counts as done. Tiles of a kernel that was begun from the same content stay, for a
         task to find (`TileWriter.standing`); those of other content are removed before the record says otherwise.
         """
-        with full_disk(self.location):
+        with self.writing():
             most = max(provenances) + 1
             if most > self.n_kernels:
                 self._resize(most)
@@ -287,7 +287,7 @@ class StoreWriter:
 
     def write_tile(self, j: int, row: int, col: int, block: Array) -> None:
         """Write one tile of kernel j."""
-        with full_disk(self.location):
+        with self.writing():
             self._crc[row, col] = self.tiles.write(j, row, col, block)
 
     def end_kernel(
@@ -297,7 +297,7 @@ class StoreWriter:
 
         The checksums are those of the tiles written here where they are not given.
         """
-        with full_disk(self.location):
+        with self.writing():
             if diagonal is not None:
                 if "diagonal" not in self._group:
                     shape = (self.n_kernels, self.header.rows)
@@ -311,19 +311,27 @@ class StoreWriter:
 
     def note(self, j: int, found: Mapping[str, Any]) -> None:
         """Add to where kernel j comes from what shows only once it has been read."""
-        with full_disk(self.location):
+        with self.writing():
             self._provenance[j] = {**(self._provenance[j] or {}), **found}
             self._group.update_attributes({"kernels": self._provenance})
 
-    def full_disk(self) -> AbstractContextManager[None]:
-        """Say what to do where work inside this context finds the disk full."""
+    def writing(self) -> AbstractContextManager[None]:
+        """Check that the place still belongs to this process, and say what to do where the disk runs full inside.
+
+        Raises
+        ------
+        LockedError
+            If another process has taken the place over.
+        """
+        if isinstance(self.location, str):
+            confirm(self.location)
         return full_disk(self.location)
 
     # --- features ---------------------------------------------------------------------------------------------
 
     def write_features(self, tables: Sequence[tuple[FeatureMatrix, Scan]]) -> dict[str, FeatureTable]:
         """Keep the features that the kernels are computed from beside them; returns them as they are stored."""
-        with full_disk(self.location):
+        with self.writing():
             for number, (table, found) in enumerate(tables):
                 write_table(self._group, number, table, found, self.header.tile)
             if FEATURES in self._group:
@@ -343,7 +351,7 @@ class StoreWriter:
 
     def finish(self, names: Sequence[str], labels: dict[str, Array | None]) -> str | Store:
         """Write the labels, mark the set complete and move it to its place."""
-        with full_disk(self.location):
+        with self.writing():
             if self.n_kernels != len(names):  # an earlier import of an unknown number of kernels had got further
                 self._resize(len(names))
                 del self._provenance[len(names) :]
@@ -365,6 +373,8 @@ class StoreWriter:
             self._remove_strays()
             # One write of the root makes the set complete, where there is no renaming too.
             seal(self._target, attrs)
+        if isinstance(self.location, str):
+            confirm(self.location)
         if self._url is not None and str(self._target) != str(self._url):
             move(Url(str(self._target)), self._url, {"format": FORMAT, "format_version": FORMAT_VERSION})
         elif self._local:
@@ -390,7 +400,7 @@ class StoreWriter:
         # Also what a run left that was killed just here.
         for entry in final.parent.iterdir():
             if re.fullmatch(re.escape(final.name) + r"\.[0-9a-f]{32}\.replaced", entry.name):
-                if entry.is_dir():
+                if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
                 else:
                     entry.unlink()

@@ -127,6 +127,24 @@ def test_import_then_info(run, tmp_path, kernels, classes):
     assert found["bytes_on_disk"] > found["bytes_per_pass"]
 
 
+def test_info_says_what_labels_are(run, tmp_path, kernels):
+    numbers = np.linspace(-1.5, 40.25, M)
+    known = np.where(np.arange(M) % 9, np.stack([numbers, numbers**2]), np.nan).T
+    binary = np.stack([np.arange(M) % 2, np.arange(M) % 3 == 0], axis=1).astype(int)
+    for labels, kind, shown in (
+        (numbers, "target", "target        45 numbers from -1.5 to 40.25"),
+        (known, "targets", "targets (known values)  2: mass (40), size (40)"),
+        (binary, "tasks", "tasks (positive samples)  2: mass (22), size (15)"),
+    ):
+        dmkl.create(tmp_path / kind, kernels[:1], labels=labels, tasks=None if kind == "target" else ["mass", "size"])
+        _, text, _ = run("info", tmp_path / kind)
+        assert shown.split() == next(line.split() for line in text.splitlines() if line.startswith(kind))
+        assert "classes" not in text
+        found = json.loads(run("info", tmp_path / kind, "--json")[1])
+        assert found["labels_are"] == kind
+        assert found["target_range"] == ([-1.5, 40.25] if kind == "target" else None)
+
+
 def test_import_of_rectangular_kernels_and_repair(run, tmp_path, kernels):
     np.save(tmp_path / "cross.npy", kernels[:, 30:, :30])
     assert run("import", tmp_path / "cross.zarr", tmp_path / "cross.npy", "--kernel-axis", 0)[0] == 0

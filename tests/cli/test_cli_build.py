@@ -555,3 +555,19 @@ def test_a_model_of_imported_kernels_needs_kernels(run, folder, model):
     status, text, err = run("predict", model, "--features", folder / "new.npz", *HERE)
     assert (status, text) == (1, "")
     assert "were not computed from features" in err
+
+
+@pytest.mark.parametrize("command", ["fit", "search"])
+def test_the_command_that_uses_a_model_of_built_kernels_works(run, tmp_path, folder, command):
+    """The set holds no samples that the model has not seen, and the kernels of new ones are computed from features."""
+    run("build", tmp_path / "set.zarr", folder / "all.npz", *RBF)
+    options = ["--lam", "0.1", "--all", *HERE, *(["--cv", "2"] if command == "search" else [])]
+    status, text, err = run(command, tmp_path / "set.zarr", tmp_path / "model", *options)
+    assert status == 0, err
+    told = " ".join(text.split()).partition("use it with: dmkl ")[2]
+    assert told == f"predict {tmp_path / 'model'} --features NEW_SAMPLES"
+    assert run(*told.replace("NEW_SAMPLES", str(folder / "new.npz")).split(), *HERE)[0] == 0
+    status, text, _ = run(
+        command, tmp_path / "set.zarr", tmp_path / "part", "--split", 0, *options[:2], *HERE, *options[5:]
+    )
+    assert f"use it with: dmkl predict {tmp_path / 'part'} {tmp_path / 'set.zarr'}" in " ".join(text.split())

@@ -27,7 +27,7 @@ from helpers.faults import (
     told,
 )
 
-from dmkl.files.locks import _pids, lock_of
+from dmkl.files.locks import _machine, _started, lock_of
 
 pytest_plugins = ["helpers.command_line"]
 
@@ -123,9 +123,9 @@ def test_an_output_that_another_process_writes(run, places, phase):
     parent = psutil.Process().parent()
     holder = {
         "host": socket.gethostname(),
-        "pids": _pids(),
+        "machine": _machine(),
         "pid": parent.pid,
-        "started": parent.create_time(),
+        "started": _started(parent.pid),
         "since": "2026-11-22 08:00:00",
         "token": "theirs",
     }

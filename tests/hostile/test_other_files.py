@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ import zarr
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.health import check
 from dmkl.inputs import as_features, open_files, read_vector
 from dmkl.store.ingest import ingest
 
@@ -90,6 +92,132 @@ def test_groups_that_hold_themselves_are_gone_through_once(tmp_path):
             file["inner/again"] = file["/"]
         source, _ = open_files(tmp_path / name)
         assert source.n_kernels == 1
+
+
+# --- Zarr ------------------------------------------------------------------------------------------------------------
+
+
+def to_a_file(path):
+    secret = next(folder for folder in path.parents if folder.name == "here").with_name("secret")
+    secret.write_text("root:x:0:0")
+    path.symlink_to(secret)
+
+
+def to_a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+def to_itself_elsewhere(path):
+    """A link to the very same file, which only lies in another folder."""
+    path.symlink_to(path.with_name(f"{path.name}.moved"))
+
+
+KINDS = {"a symbolic link": [to_a_file, to_a_device, to_itself_elsewhere], "a pipe": [os.mkfifo]}
+PUT = [pytest.param(put, kind, id=put.__name__) for kind, puts in KINDS.items() for put in puts]
+
+
+def exchange(file, put):
+    file.rename(file.with_name(f"{file.name}.moved"))
+    put(file)
+
+
+@pytest.fixture
+def here(tmp_path):
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["zarr.json", "kernel/c/0", "sample/c/0", "row_sum/c/0/0", "gram_upper/c/0/0/0"])
+@pytest.mark.parametrize(("put", "kind"), PUT)
+def test_of_a_kernel_set_only_regular_files_are_read(here, put, kind, name):
+    dmkl.create(here / "set.zarr", [K], samples=list("abcdef"), labels=[0, 1] * 3)
+    exchange(here / "set.zarr" / name, put)
+    with pytest.raises(dmkl.errors.StoreError, match=rf"{name} is {kind}, and nothing but regular files") as caught:
+        dmkl.MKFDA().fit(dmkl.open(here / "set.zarr"))
+    assert "root:x" not in str(caught.value)
+    if name.startswith("gram"):
+        report = check(dmkl.open(here / "set.zarr"))
+        assert any("nothing but regular files" in message for message in report.message.values.tolist())
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("folder", ["gram_upper", "gram_upper/c/0", "kernel"])
+def test_folders_of_a_kernel_set_are_no_links(here, folder):
+    dmkl.create(here / "set.zarr", [K], labels=[0, 1] * 3)
+    exchange(here / "set.zarr" / folder, to_itself_elsewhere)
+    with pytest.raises(dmkl.errors.StoreError, match="is a symbolic link"):
+        dmkl.MKFDA().fit(dmkl.open(here / "set.zarr"))
+
+
+def test_a_link_to_a_whole_set_is_followed(here):
+    dmkl.create(here / "set.zarr", [K])
+    (here / "link.zarr").symlink_to("set.zarr")
+    np.testing.assert_array_equal(np.asarray(dmkl.open(here / "link.zarr"))[0], K)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("put", "kind"), PUT)
+def test_of_a_model_only_regular_files_are_read(here, put, kind):
+    dmkl.MKFDA().fit(dmkl.create(None, [K]), [0, 1] * 3).save(here / "model")
+    chunk = next(file for file in sorted((here / "model").rglob("*")) if file.is_file() and "/c/" in str(file))
+    exchange(chunk, put)
+    with pytest.raises(dmkl.errors.StoreError, match=f"is {kind}, and nothing but|has missing values") as caught:
+        dmkl.load(here / "model")
+    assert "root:x" not in str(caught.value)
+
+
+def entries_by(reader, path):
+    found = reader(path)
+    if reader is open_files:
+        return next(iter(found[0].matrices()))[0:6, 0:6]
+    return found.blocks["K"].read(slice(0, 6)) if reader is as_features else found
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("name", ["metadata", "chunk"])
+@pytest.mark.parametrize(("put", "kind"), PUT)
+@pytest.mark.parametrize("reader", [open_files, as_features, read_vector])
+def test_of_a_zarr_folder_only_regular_files_are_read(here, put, kind, name, zarr_format, reader):
+    group = zarr.open_group(here / "k.zarr", mode="w", zarr_format=zarr_format)
+    group.create_array("K", data=K, chunks=K.shape)
+    chunk = {2: "K/0.0", 3: "K/c/0/0"}[zarr_format]
+    metadata = {2: "K/.zarray", 3: "K/zarr.json"}[zarr_format]
+    exchange(here / "k.zarr" / {"metadata": metadata, "chunk": chunk}[name], put)
+    if name == "metadata":  # without metadata no array is seen there
+        with pytest.raises(InputError):
+            reader(here / "k.zarr")
+        return
+    with pytest.raises(InputError, match=f"is {kind}, and nothing but regular files") as caught:
+        entries_by(reader, here / "k.zarr")
+    assert "root:x" not in str(caught.value)
+
+
+def test_an_array_of_a_zarr_folder_is_no_link(here):
+    zarr.open_group(here / "other.zarr", mode="w").create_array("K", data=K)
+    zarr.open_group(here / "k.zarr", mode="w")
+    (here / "k.zarr" / "K").symlink_to(here / "other.zarr" / "K")
+    with pytest.raises(InputError, match="K is a symbolic link"):
+        open_files(here / "k.zarr")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_chunk_larger_than_any_of_its_array_is_refused(here, compressed):
+    group = zarr.open_group(here / "k.zarr", mode="w")
+    group.create_array("K", data=K, chunks=K.shape, compressors="auto" if compressed else None)
+    with open(here / "k.zarr" / "K" / "c" / "0" / "0", "r+b") as file:
+        file.truncate(2**40)  # takes no room on the disk
+    with pytest.raises(InputError, match=r"its chunk \(0, 0\) has \d+ bytes, expected at most"):
+        next(iter(open_files(here / "k.zarr")[0].matrices()))[0:6, 0:6]
+
+
+def test_a_file_of_a_kernel_set_larger_than_the_memory_is_refused(here):
+    dmkl.create(here / "set.zarr", [K])
+    with open(here / "set.zarr" / "kernel" / "c" / "0", "r+b") as file:
+        file.truncate(2**42)
+    with pytest.raises(dmkl.errors.StoreError, match="more than a computation may hold in memory"):
+        dmkl.open(here / "set.zarr")
 
 
 # --- MATLAB ----------------------------------------------------------------------------------------------------------

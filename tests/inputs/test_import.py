@@ -291,6 +291,22 @@ def test_matlab_cells_of_views_are_features(tmp_path, write, transposed, label):
 
 
 @MATLAB
+@pytest.mark.parametrize("column", [True, False])
+def test_matlab_cells_of_equal_vectors_are_labels(tmp_path, write, column):
+    """As of data sets with a vector of labels for each view."""
+    labels = Y[:, None] + 1.0 if column else Y[None] + 1.0
+    write(tmp_path / "k.mat", K=list(K), truelabel=[labels] * 3)
+    write(tmp_path / "x.mat", X=[np.random.default_rng(d).random((7, d)) for d in (3, 4)], gt=[labels] * 2)
+    np.testing.assert_array_equal(read_vector(f"{tmp_path / 'k.mat'}:truelabel"), Y + 1)
+    found = as_features(tmp_path / "x.mat")
+    assert list(found.blocks) == ["X_0", "X_1"]
+    assert found.labels.labels.tolist() == (Y + 1).tolist()
+    write(tmp_path / "k.mat", K=list(K), truelabel=[labels, labels + 1])
+    with pytest.raises(InputError, match=r"'truelabel' .* is a cell array of parts that differ"):
+        read_vector(f"{tmp_path / 'k.mat'}:truelabel")
+
+
+@MATLAB
 def test_matlab_cells_of_views_that_do_not_fit(tmp_path, write):
     write(tmp_path / "x.mat", X=[np.ones((7, 3)), np.ones((6, 3))], gt=np.arange(9.0))
     with pytest.raises(InputError, match=r"X_0 \(7 × 3 .*expected views of 9 rows, or 9 columns, as there are labels"):

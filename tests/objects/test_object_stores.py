@@ -218,7 +218,7 @@ def test_the_lock_of_a_process_that_is_gone_is_taken_over(bucket, monkeypatch, h
     monkeypatch.setattr(locks, "_BEAT", 0.02)
     if host == "here":
         monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    gone = locks._Holder("elsewhere", locks._pids() if host == "here" else "", 2**22 + 1, 0.0, "yesterday", "token")
+    gone = locks._Holder("elsewhere", locks._machine() if host == "here" else "", 2**22 + 1, 0.0, "yesterday", "token")
     assert locks._make(locks.lock_of(bucket), gone)
     with claim(bucket):
         assert locks._read(locks.lock_of(bucket)).token != "token"

@@ -56,6 +56,16 @@ def test_distances_that_lack_their_splits_are_refused(jobs, tmp_path):
         jobs["flowers"].kernel_set(tmp_path)
 
 
+def test_distances_of_one_name_that_differ_are_refused(jobs, tmp_path):
+    jobs["replicas"].flowers(tmp_path, n_features=1)
+    held = {name: v for name, v in loadmat(tmp_path / "distancematrices.mat").items() if not name.startswith("__")}
+    savemat(tmp_path / "more.mat", held)
+    assert len(jobs["flowers"].kernel_set(tmp_path)) == 1
+    savemat(tmp_path / "more.mat", {name: 2 * v for name, v in held.items()})
+    with pytest.raises(SystemExit, match=r"more\.mat holds another D_feature1 than a file before it"):
+        jobs["flowers"].kernel_set(tmp_path)
+
+
 def test_errors_of_proteins_are_those_of_single_fits(jobs, tmp_path):
     """Against a fit and scikit-learn's coefficient for each split."""
     jobs["replicas"].proteins(tmp_path, n=60, n_kernels=3, n_splits=3)
@@ -76,6 +86,27 @@ def test_errors_of_proteins_are_those_of_single_fits(jobs, tmp_path):
     row = table[table["p"] == 2.0].iloc[0]
     assert row["1 − MCC, %"] == pytest.approx(100 * np.mean(losses), abs=1e-6)
     assert row["± s.e."] == pytest.approx(100 * np.std(losses, ddof=1) / np.sqrt(2), abs=1e-6)
+
+
+def test_kernels_of_one_name_are_told_by_their_files(jobs, tmp_path, capsys):
+    """Each file holds its kernel as K, the classes, and something else."""
+    jobs["replicas"].proteins(tmp_path / "apart", n=40, n_kernels=3, n_splits=3)
+    expected, folds = jobs["proteins"].read(tmp_path / "apart")
+    (tmp_path / "alike").mkdir()
+    for name, kernel in zip(expected.names, np.asarray(expected), strict=True):
+        savemat(tmp_path / "alike" / f"{name}.mat", {"K": kernel, "y": expected.labels, "gamma": 0.5})
+    savemat(tmp_path / "alike" / "orders.mat", {"orders": loadmat(tmp_path / "apart" / "splits.mat")["orders"]})
+    savemat(tmp_path / "alike" / "two.mat", {"K": np.eye(40), "L": 2 * np.eye(40)})
+    capsys.readouterr()
+    found, again = jobs["proteins"].read(tmp_path / "alike")
+    assert "found 5 kernels in 5 files" in capsys.readouterr().out
+    assert list(found.names) == [*expected.names, "two/K", "L"]
+    np.testing.assert_array_equal(np.asarray(found)[:3], np.asarray(expected))
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    np.testing.assert_array_equal([test for _, test in again], [test for _, test in folds])
+    savemat(tmp_path / "alike" / "two.mat", {"K": np.eye(40), "y": 1 - expected.labels})
+    with pytest.raises(SystemExit, match=r"one vector of 40 classes.* found 2 and 1"):
+        jobs["proteins"].read(tmp_path / "alike")
 
 
 def test_orders_may_stand_in_columns_and_labels_must_be_there(jobs, tmp_path):

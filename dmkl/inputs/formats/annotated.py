@@ -22,6 +22,7 @@ import zarr
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.files.plain import PlainStore
 from dmkl.inputs.annotated_objects import are_distances, values_of_column
 from dmkl.inputs.feature_matrices import Numbers, dtype_of, is_number
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, ROLES, FileArray, damaged_as, vector
@@ -44,7 +45,7 @@ def is_annotated(path: Path) -> bool:
     if not any((path / name).is_file() for name in ("zarr.json", ".zgroup")):
         return False
     with damaged_as(f"{path} cannot be read as Zarr", Exception):
-        root: Any = zarr.open(str(path), mode="r")
+        root: Any = zarr.open(PlainStore(path), mode="r")
         return str(root.attrs.get("encoding-type", "")).casefold() in _ENCODINGS
 
 
@@ -116,7 +117,7 @@ def _nodes(path: Path) -> Iterator[dict[str, Any]]:
     """The groups and arrays of an open file by their names, the root being ""."""
     if path.is_dir():
         with damaged_as(f"{path} cannot be read as Zarr", Exception):
-            root: Any = zarr.open_group(str(path), mode="r")
+            root: Any = zarr.open_group(PlainStore(path), mode="r")
             nodes = nodes_in(path)
         yield {"": root, **nodes}
         return

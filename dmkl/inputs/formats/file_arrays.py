@@ -16,7 +16,7 @@ from typing import IO, Any, Final, Literal
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.errors import DmklError, InputError, one_line
+from dmkl.errors import DamagedFileError, DmklError, InputError, one_line
 from dmkl.inputs.kernel_sources import Matrix
 from dmkl.inputs.labels import as_text
 
@@ -108,6 +108,8 @@ def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
     """Raise what a library raises for a damaged file as an InputError that says `what` first."""
     try:
         yield
+    except DamagedFileError as error:
+        raise InputError(str(error)) from error
     except DmklError:
         raise
     except errors as error:

@@ -285,8 +285,16 @@ def _after_first_cell(line: str, delimiter: str | None) -> str:
 
 
 def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
-    """The values of an array of a file; `samples` are the names of its rows, where it has none of its own."""
-    return LabelTable(vector(variable.read(), where(variable)), samples if variable.rows is None else variable.rows)
+    """The values of an array of a file; `samples` are the names of its rows, where it has none of its own.
+
+    A cell array of equal vectors, such as the labels of each view, is read as one of them.
+    """
+    parts = [part.read()[...] for part in variable.views] or [variable.read()]
+    values = [vector(part, where(variable)) for part in parts]
+    if any(not np.array_equal(other, values[0]) for other in values[1:]):
+        msg = f"{where(variable)} is a cell array of parts that differ, expected equal vectors; save the one that holds"
+        raise InputError(msg)
+    return LabelTable(values[0], samples if variable.rows is None else variable.rows)
 
 
 def read_table(path: Path, column: str | None = None) -> LabelTable:

@@ -10,6 +10,7 @@ from typing import Any
 from zarr.storage import LocalStore
 
 from dmkl.errors import InputError
+from dmkl.files.plain import check_plain
 from dmkl.inputs.formats.limits import n_bytes, ranges_of
 
 __all__ = ["check_chunks", "is_written"]
@@ -22,23 +23,31 @@ _SLACK_BYTES = 2**20
 
 
 def check_chunks(array: Any, key: Any, what: str) -> None:
-    """Refuse chunks in a local folder that claim to unpack to far more than a chunk of the array holds.
+    """Refuse chunks in a local folder that are, or claim to unpack to, far more than a chunk of the array holds.
 
     Raises
     ------
     InputError
         If one does.
+    DamagedFileError
+        If one is no regular file.
     """
     told = _CLAIMS.get(_compressor(array))
-    if told is None or not isinstance(array.store, LocalStore):
+    if not isinstance(array.store, LocalStore):
         return
+    texts = array.dtype.kind in "OT"  # whose length nothing bounds but the memory
+    stored = getattr(array, "shards", None) or array.chunks
+    most_stored = 2 * n_bytes(stored, array.dtype.itemsize) + _SLACK_BYTES
     most = 2 * n_bytes(array.chunks, array.dtype.itemsize) + _SLACK_BYTES
     for place, path in _files(array, key):
-        try:
-            with path.open("rb") as file:
-                claimed = told(file.read(_HEAD_BYTES))
-        except OSError:  # a chunk that is not there holds the fill value
+        size = check_plain(array.store.root, path.relative_to(array.store.root).as_posix())
+        if size > most_stored and not texts:
+            msg = f"{what} is damaged: its chunk {place} has {size} bytes, expected at most {most_stored}"
+            raise InputError(msg)
+        if told is None or not size:  # a chunk that is not there holds the fill value
             continue
+        with path.open("rb") as file:
+            claimed = told(file.read(_HEAD_BYTES))
         if claimed > most:
             msg = f"{what} is damaged: its chunk {place} claims to unpack to {claimed} bytes, expected at most {most}"
             raise InputError(msg)

@@ -9,6 +9,7 @@ import numpy as np
 import zarr
 
 from dmkl.errors import InputError
+from dmkl.files.plain import PlainStore, check_plain
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
 from dmkl.inputs.formats.limits import asked_bytes, check_memory, n_bytes
 from dmkl.inputs.formats.zarr_chunks import check_chunks, is_written
@@ -31,7 +32,7 @@ def zarr_arrays(path: Path) -> list[FileArray]:
     """The arrays of a Zarr folder, those in groups included."""
     # Of metadata that are wrong Zarr raises of many kinds; among these is its refusal to read pickled objects.
     with damaged_as(f"{path} cannot be read as Zarr", Exception):
-        root: Any = zarr.open(str(path), mode="r")
+        root: Any = zarr.open(PlainStore(path), mode="r")
         if isinstance(root, zarr.Array):
             return [zarr_array(path, "", root)]
         if root.attrs.get("format") == KERNEL_SET:
@@ -46,7 +47,8 @@ def nodes_in(path: Path) -> dict[str, Any]:
     # One after another: Zarr's `members` opens all at once, and of one damaged asyncio prints what became of others.
     nodes: dict[str, Any] = {}
     for folder in sorted(filter(is_zarr, path.iterdir())):
-        node = nodes[folder.name] = zarr.open(str(folder), mode="r")
+        check_plain(path, folder.name)
+        node = nodes[folder.name] = zarr.open(PlainStore(folder), mode="r")
         if isinstance(node, zarr.Group):
             nodes |= {f"{folder.name}/{name}": inner for name, inner in nodes_in(folder).items()}
     return nodes

@@ -1,0 +1,83 @@
+"""Folders that may come from others: only the regular files in them are read.
+
+A symbolic link in a folder that was copied from elsewhere may lead to any file of this machine, whose text a message
+would show; reading a device never ends, and reading a pipe waits for a writer that never comes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from zarr.storage import LocalStore
+
+from dmkl import settings
+from dmkl.errors import DamagedFileError
+
+__all__ = ["PlainStore", "check_plain"]
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_plain(root: str | Path, name: str) -> int:
+    """The bytes of a file of a folder, given by its name in it; 0 where there is none.
+
+    Raises
+    ------
+    DamagedFileError
+        If it, or a folder between, is a symbolic link, a device or a pipe.
+    """
+    path, size = os.fspath(root), 0
+    for part in name.split("/"):
+        path = f"{path}/{part}"
+        try:
+            found = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+        kind, size = _KINDS.get(stat.S_IFMT(found.st_mode)), found.st_size
+        if kind is not None:
+            msg = (
+                f"{path} is {kind}, and nothing but regular files is read there: it may lead to any file of this "
+                "machine. If what links lead to is trusted, copy the folder with it (cp -rL)"
+            )
+            raise DamagedFileError(msg)
+    return size
+
+
+class PlainStore(LocalStore):
+    """A Zarr store in a folder, of which only regular files are read, and of these none that exceeds the memory."""
+
+    def _check(self, key: str, byte_range: Any) -> None:
+        size = check_plain(self.root, key)
+        if byte_range is None and size > (budget := settings.memory_budget_bytes()):
+            msg = (
+                f"{self.root}/{key} has {size:.3g} bytes, more than a computation may hold in memory (the setting "
+                f"dmkl.memory, {budget:.3g} bytes); it is damaged, or more has to be allowed"
+            )
+            raise DamagedFileError(msg)
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        """A file, or a part of it; None if there is none."""
+        self._check(key, byte_range)
+        return await super().get(key, prototype, byte_range)
+
+    def get_sync(self, key: str, *, prototype: Any = None, byte_range: Any = None) -> Any:
+        """A file, or a part of it; None if there is none."""
+        self._check(key, byte_range)
+        return super().get_sync(key, prototype=prototype, byte_range=byte_range)
+
+    async def get_partial_values(self, prototype: Any, key_ranges: Iterable[tuple[str, Any]]) -> Any:
+        """Parts of files."""
+        parts = list(key_ranges)
+        for key, byte_range in parts:
+            self._check(key, byte_range)
+        return await super().get_partial_values(prototype, parts)

@@ -1,0 +1,116 @@
+"""Labels that come in as a table or a kernel of another name are refused, and told of in sets that hold them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dmkl
+from dmkl.cli.main import main
+from dmkl.errors import InputError
+from dmkl.health import check
+
+M = 60
+RNG = np.random.default_rng(0)
+Y = RNG.permutation(np.arange(M) % 2)
+NOISE = RNG.normal(size=(M, 4))
+INFORMATIVE = Y[:, None] * 4 + RNG.normal(size=(M, 4))
+
+
+@pytest.fixture
+def files(tmp_path):
+    np.savez(tmp_path / "v.npz", noise=NOISE, truelabel=Y[:, None])
+    np.savetxt(tmp_path / "y.txt", Y, fmt="%d")
+    return tmp_path
+
+
+def test_a_table_of_labels_is_refused_whatever_its_name(files, capsys):
+    build = [
+        "build",
+        str(files / "v.zarr"),
+        str(files / "v.npz"),
+        "--labels",
+        str(files / "y.txt"),
+        "--function",
+        "rbf",
+    ]
+    assert main(build) == 1
+    told = capsys.readouterr().err
+    assert "'truelabel-rbf' would be computed from the labels" in told
+    assert "--feature" in told
+    assert not list(files.glob("v.zarr*"))
+    assert main([*build, "--feature", "noise"]) == 0
+    assert dmkl.open(files / "v.zarr").names == ("noise-rbf",)
+
+
+def test_a_column_of_labels_is_refused_where_a_kernel_sees_it(tmp_path):
+    table = pd.DataFrame(np.column_stack([NOISE, 3 - Y]), columns=[*"abcd", "e"])
+    spec = {"function": "linear", "feature": "X"}
+    with pytest.raises(InputError, match=r"kernel 'X-linear' .* of features 'X', column 'e' is equal to the labels"):
+        dmkl.build(tmp_path / "set.zarr", {"X": table}, spec, labels=Y)
+    assert not list(tmp_path.iterdir())
+    K = dmkl.build(tmp_path / "set.zarr", {"X": table}, spec | {"columns": {"rest": list("abcd")}}, labels=Y)
+    assert len(K) == 1
+    assert len(dmkl.build(None, {"X": table}, spec)) == 1  # without labels nothing is known of it
+    assert len(dmkl.build(None, {"X": INFORMATIVE}, spec, labels=Y)) == 1
+    with pytest.raises(InputError, match=r"of features 'X', they are equal to the labels"):
+        dmkl.build(None, {"X": np.eye(3)[np.arange(M) % 3]}, spec, labels=np.arange(M) % 3)
+    target = RNG.normal(size=M)
+    with pytest.raises(InputError, match="column number 1 is equal to the labels"):
+        dmkl.build(None, {"X": np.column_stack([NOISE[:, 0], target])}, spec, labels=target)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_kernel_of_labels_is_refused(tmp_path, dtype):
+    K = (NOISE @ NOISE.T).astype(dtype)
+    of_labels = np.exp(-0.3 * np.subtract.outer(Y, Y) ** 2).astype(dtype)
+    dmkl.create(tmp_path / "set.zarr", {"noise": K, "separated": (INFORMATIVE @ INFORMATIVE.T).astype(dtype)}, labels=Y)
+    before = dmkl.open(tmp_path / "set.zarr").content_id
+    for labels in (Y, np.array(["sick", "well"])[Y], np.column_stack([RNG.permutation(Y), Y])):
+        with pytest.raises(InputError, match=r"kernel 'truth' is the labels under another name: .* import without"):
+            dmkl.create(tmp_path / "set.zarr", {"truth": of_labels, "noise": K}, labels=labels, tile=16, overwrite=True)
+    assert dmkl.open(tmp_path / "set.zarr").content_id == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["set.zarr"]
+
+
+@pytest.fixture
+def written_before(tmp_path, monkeypatch):
+    """A set with a kernel of the labels, as older versions wrote it."""
+    monkeypatch.setattr("dmkl.store.ingest.label_codes", lambda labels: [], raising=False)
+    kernels = {
+        "noise": NOISE @ NOISE.T,
+        "separated": INFORMATIVE @ INFORMATIVE.T,
+        "truth": 0.3 + 2.0 * np.equal.outer(Y, Y),
+        "site": np.equal.outer(np.arange(M) // 20, np.arange(M) // 20) * 1.0,
+    }
+    return dmkl.create(tmp_path / "set.zarr", kernels, labels=Y, tile=16)
+
+
+def test_check_tells_of_kernels_that_are_the_labels(written_before):
+    report = check(written_before)
+    flagged = [bool(re.search("labels under another name", text)) for text in report.message.values.tolist()]
+    assert report.subject.values[flagged].tolist() == ["truth"]
+    assert report.severity.values[flagged].tolist() == ["warning"]
+
+
+@pytest.mark.parametrize("steps", ["center", "cosine,center"])
+@pytest.mark.parametrize("probes", [None, 10])
+def test_analyze_tells_of_kernels_that_are_the_labels(written_before, steps, probes):
+    K = written_before
+    found = dmkl.analyze(K, steps=steps.split(","), probes=probes)
+    assert found.data["is_labels"].values.tolist() == [False, False, True, False]
+    assert "the labels under another name, to be left out: truth" in found.summary()
+    # Against the definition.
+    center = np.eye(M) - 1 / M
+    indicators = np.eye(2)[Y] / np.sqrt(np.bincount(Y))
+    for j, share in enumerate(found.data["class_share"].values):
+        k = np.asarray(K)[j]
+        k = k / np.sqrt(np.outer(k.diagonal(), k.diagonal())) if "cosine" in steps else k
+        k = center @ k @ center
+        assert share == pytest.approx(np.trace(indicators.T @ k @ indicators) / np.trace(k), rel=1e-6)
+    several = dmkl.analyze(K, np.arange(M) // 20)
+    assert several.data["is_labels"].values.tolist() == [False, False, False, True]
+    assert "is_labels" not in dmkl.analyze(K, steps=()).data

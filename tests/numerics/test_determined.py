@@ -1,0 +1,104 @@
+"""Labels under another name are found, and nothing else is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dmkl.numerics.determined import LabelKernel, by_chance, label_codes, label_columns
+
+M = 60
+RNG = np.random.default_rng(0)
+Y = RNG.permutation(np.arange(M) % 3)
+
+
+def columns_found(labels, values, side=17):
+    watching = label_columns(labels, values.shape[1])
+    for start in range(0, len(values), side):
+        for each in watching:
+            each.take(slice(start, start + side), values[start : start + side])
+    return sorted({int(k) for each in watching for k in each.found()})
+
+
+def kernel_is_labels(labels, K, side=17):
+    finders = [LabelKernel(codes, K.dtype) for codes in label_codes(labels)]
+    parts = [slice(start, start + side) for start in range(0, len(K), side)]
+    for i, rows in enumerate(parts):
+        for cols in parts[i:]:
+            for each in finders:
+                each.take(rows, cols, K[rows, cols])
+    return any(each.found() for each in finders)
+
+
+def rbf(X, gamma=1.0):
+    return np.exp(-gamma * ((X[:, None] - X[None]) ** 2).sum(axis=2))
+
+
+@pytest.mark.parametrize("labels", [Y, np.array(list("cab"))[Y], Y.astype(object)])
+@pytest.mark.parametrize("order", [np.arange(M), np.argsort(Y)])
+def test_renamed_labels_are_found_among_columns(labels, order):
+    renamed = np.array([7.5, -1.0, 0.0])[Y]
+    values = np.column_stack([RNG.normal(size=M), renamed, np.zeros(M), Y == 1, Y])
+    assert columns_found(labels[order], values[order]) == [1, 4]
+    values[3] = np.nan  # a sample that lacks the table tells nothing
+    assert columns_found(labels[order], values[order]) == [1, 4]
+
+
+def test_indicators_of_classes_are_the_labels_together():
+    assert columns_found(Y, np.eye(3)[Y]) == [0, 1, 2]
+    assert columns_found(Y, np.eye(3)[Y][:, :1]) == []  # it tells one class from two
+    assert columns_found(Y, np.column_stack([np.eye(3)[Y], RNG.normal(size=M)])) == []
+
+
+def test_tasks_and_targets():
+    tasks = np.column_stack([Y == 0, RNG.permutation(M) % 2]).astype(float)
+    tasks[::5, 1] = np.nan
+    values = np.column_stack([RNG.normal(size=M), np.nan_to_num(tasks[:, 1], nan=9), 1 - tasks[:, 0]])
+    assert columns_found(tasks, values) == [1, 2]
+    target = RNG.normal(size=M)
+    values = np.column_stack([target, target + 1e-9, 2 * target, RNG.normal(size=M)])
+    assert columns_found(target, values) == [0]
+    assert columns_found(target, values.astype(np.float32)[:, [0, 3]]) == [0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([1e-6, 1e-3, 1.0]), st.sampled_from([np.float32, np.float64]))
+def test_informative_columns_and_kernels_are_never_taken_for_labels(seed, noise, dtype):
+    """However well separated the classes are: what varies within a class by more than rounding is data."""
+    r = np.random.default_rng(seed)
+    X = (Y[:, None] + noise * r.normal(size=(M, 4))).astype(dtype)
+    assert columns_found(Y, X) == []
+    for K in (X @ X.T, rbf(X, 1 / noise)):
+        assert not kernel_is_labels(Y, K.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_kernels_of_labels_are_found(dtype):
+    y = Y[:, None].astype(float)
+    for K in (rbf(y, 0.3), y @ y.T + 1, np.equal(y, y.T), (np.eye(3)[Y] @ np.diag([3, 2, 1]) @ np.eye(3)[Y].T)):
+        rounding = 1 + np.finfo(dtype).eps * RNG.integers(-1, 2, size=(M, M))
+        K = np.triu(K * rounding) + np.triu(K * rounding, 1).T
+        assert kernel_is_labels(Y, K.astype(dtype))
+        assert not kernel_is_labels(RNG.permutation(Y), K.astype(dtype))
+    assert not kernel_is_labels(Y, np.ones((M, M), dtype))
+    assert not kernel_is_labels(Y, np.zeros((M, M), dtype))
+    assert not kernel_is_labels(Y, (Y == 0)[:, None] * (Y == 0.0)[None].astype(dtype))  # it tells one class from two
+    assert not kernel_is_labels(Y, np.eye(M, dtype=dtype) + np.equal(y, y.T))
+
+
+def test_what_happens_by_chance_is_no_finding():
+    """Against the count of orders, by hand."""
+    assert by_chance(np.arange(M), 1)  # each sample a class of its own
+    assert by_chance(np.zeros(M, dtype=int), 1)
+    for m, n_columns in ((8, 1), (12, 1), (12, 10), (20, 100), (20, 10**4), (60, 10**6)):
+        orders = math.comb(m, m // 2) / 2
+        assert by_chance(np.arange(m) % 2, n_columns) == (n_columns / orders > 0.01)
+    r = np.random.default_rng(1)
+    y = np.arange(12) % 2
+    many = r.integers(0, 2, size=(12, 50_000)).astype(float)
+    assert ((many == y[:, None]).all(axis=0) | (many == 1 - y[:, None]).all(axis=0)).any()
+    assert columns_found(y, many) == []
