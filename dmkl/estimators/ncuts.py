@@ -325,6 +325,6 @@ def _partitions(targets: Targets, n_examples: int, seed: int) -> list[_Partition
 def _classifier(wanted: SVM | GroupClassifier, weights: Float, steps: Sequence[Step], tol: float) -> Solver[Outcome]:
     """Learn a classifier on fixed weights; the steps are those of the weights."""
     answer = yield wanted
-    gap = relative_gap(answer.primal - answer.dual, answer.primal)
+    gap = relative_gap(answer.primal, answer.dual, answer.primal)
     status = Status.CERTIFIED if gap <= tol else Status.STALLED
     return Outcome(status, weights, answer.u[:, None], answer.dual, answer.primal, gap, np.array([answer.bias]), steps)

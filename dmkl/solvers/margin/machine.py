@@ -60,7 +60,7 @@ class SVMSolution:
     @property
     def gap(self) -> float:
         """(P − D)/|P|, at least 0."""
-        return relative_gap(self.primal - self.dual, self.primal)
+        return relative_gap(self.primal, self.dual, self.primal)
 
     def curvature(self, products: Array) -> Float | None:
         """The second derivatives of the optimal value J in the weights, (n, n), while the same vectors stay free.
