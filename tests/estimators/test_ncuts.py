@@ -12,9 +12,10 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
 import dmkl
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, IndefiniteKernelWarning, InputError
 from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.solvers.cuts import best_cut
+from dmkl.solvers.margin.dense import solve_dense
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 SMALL = {"n_examples": 2}
@@ -220,8 +221,43 @@ def test_indefinite_kernels_get_weights_and_machines():
     model = dmkl.NCuts(2, steps=()).fit(S, y)
     assert model.weights_.sum() == pytest.approx(1)
     assert model.score(S, y) > 0.8
+    assert np.isnan(model.gap_)
     with pytest.raises(IndefiniteKernelError, match="larger lam, or loss='hinge'"):
         dmkl.NCuts(2, loss="square", lam=1e-3, steps=()).fit(S, y)
+
+
+def test_nothing_is_proven_of_machines_on_indefinite_kernels():
+    """A feasible dual point above the optimum that was claimed: the gap P − D bounds it on concave duals alone."""
+    rng = np.random.default_rng(4)
+    A, y = rng.standard_normal((10, 10)), np.arange(10) % 2
+    K, signs = A + A.T, 2.0 * y - 1.0
+    with pytest.warns(IndefiniteKernelWarning):
+        S = dmkl.create(None, [K])
+    model = dmkl.NCuts(1, steps=()).fit(S, y)
+    starts = np.random.default_rng(1).uniform(0, 10, (50, 10)) * signs
+    best = max(solve_dense(K.astype(S.dtype), signs, 10.0, 1e-6, start).dual for start in starts)
+    assert best > 1.05 * model.objective_
+    assert np.isnan(model.gap_)
+    assert "better ones may exist" in model.status_
+    assert "proven to be within" not in model.status_
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_machines_on_kernels_of_low_rank_are_proven(dtype):
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(size=(3, 80, 4)), np.arange(80) % 2
+    model = dmkl.NCuts(2, steps=()).fit(dmkl.create(None, list(X @ X.transpose(0, 2, 1)), dtype=dtype), y)
+    assert model.gap_ <= model.tol
+    assert model.status_.startswith("The gap is proven")
+
+
+def test_what_does_not_fit_the_memory_is_not_proven(monkeypatch):
+    """The kernel is not examined where a machine is trained on columns of it."""
+    monkeypatch.setattr("dmkl.solvers.margin.training.dense_bytes", lambda m: 2**62)
+    S, y, _ = training()
+    model = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
+    assert np.isnan(model.gap_)
+    assert "not known to be positive semidefinite" in model.status_
 
 
 # --- the estimator ---------------------------------------------------------------------------------------------------
