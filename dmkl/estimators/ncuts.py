@@ -31,8 +31,8 @@ from dmkl.solvers.requests import SVM, GroupClassifier, Projection, Solver, Task
 __all__ = ["NCuts", "Sharing"]
 
 _UNPROVEN = (
-    "No small change improves the classifiers, but the combined kernel is not known to be positive semidefinite: better "
-    "ones may exist."
+    "No small change improves the classifiers, but the combined kernel is not known to be positive semidefinite: "
+    "better ones may exist."
 )
 
 Index = npt.NDArray[np.intp]
