@@ -74,8 +74,10 @@ class NCuts(MarginClassifier):
         all; "own": each problem has weights of its own, as in the paper's one-vs-all scheme; "joint": one program over
         the ratios of all. Each task of a multilabel problem has weights of its own.
     steps
-        As in `MKFDA`. Ratios compare similarities, which centering would make negative; they depend on the kernels'
-        scale, so k(x, x) = 1 by default.
+        As in `MKFDA`; none by default, as in the paper, whose kernels have k(x, x) = 1. Ratios compare similarities,
+        which centering would make negative. Their weights depend on the scale of the kernels: take ("cosine",) where
+        k(x, x) differs between kernels, and all are positive semidefinite. Of others it enlarges the entries of samples
+        with a small k(x, x): random matrices with the mean of the kernels then look similar within classes.
     tol
         The gap to prove, of weights (see `cuts_`) and of classifiers.
     max_iter
@@ -136,7 +138,7 @@ class NCuts(MarginClassifier):
         multiclass: Multiclass = "ovr",
         class_weight: ClassWeight = None,
         sharing: Sharing = "mean",
-        steps: str | Sequence[str] = ("cosine",),
+        steps: str | Sequence[str] = (),
         tol: float = 1e-4,
         max_iter: int = 5000,
         random_state: int = 0,

@@ -378,12 +378,16 @@ class ChainState:
         """A statistic that a step needs; InputError if it is unknown."""
         value: Array | None = getattr(self, name)
         if value is None:
-            msg = (
-                f"this view lacks the {_STATISTICS[name]}: a rectangular store holds only new samples against training "
-                "samples. Center and normalize through a fitted model (it carries the training statistics), or create "
-                "the store with diagonal="
+            lacking = (
+                f"this view lacks the {_STATISTICS[name]}, and new samples against training samples do not tell it"
             )
-            raise InputError(msg)
+            way_out = (
+                "give it by dmkl.create(None, kernels, symmetric=False, diagonal=k(x, x) of each kernel and new sample), "
+                "take K[test, train] of a set of all samples, or fit without 'cosine'"
+                if name == "diag_rows"
+                else "center and normalize through a fitted model, which carries the training statistics"
+            )
+            raise InputError(f"{lacking}: {way_out}")
         return value
 
     def check_diagonal(self, diagonal: Array) -> None:
