@@ -107,8 +107,8 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             msg = (
                 f"{len(named)} kernels have entries |k(x, z)| > √(k(x, x) k(z, z)): {', '.join(named[:3])}"
                 f"{' …' if len(named) > 3 else ''}. No inner products have; 'cosine' divides by these roots and makes "
-                "such entries larger than those of kernels whose entries are similarities. Take steps without 'cosine', "
-                "or mend the kernels by repair='clip', 'flip' or 'shift'"
+                "such entries larger than those of kernels whose entries are similarities. Take steps without "
+                "'cosine', or mend the kernels by repair='clip', 'flip' or 'shift'"
             )
             warn(msg, IndefiniteKernelWarning)
 

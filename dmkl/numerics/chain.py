@@ -378,16 +378,17 @@ class ChainState:
         """A statistic that a step needs; InputError if it is unknown."""
         value: Array | None = getattr(self, name)
         if value is None:
-            lacking = (
-                f"this view lacks the {_STATISTICS[name]}, and new samples against training samples do not tell it"
-            )
             way_out = (
-                "give it by dmkl.create(None, kernels, symmetric=False, diagonal=k(x, x) of each kernel and new sample), "
-                "take K[test, train] of a set of all samples, or fit without 'cosine'"
+                "give it as diagonal= of dmkl.create(None, kernels, symmetric=False, diagonal=…), (kernels, new "
+                "samples), take K[test, train] of a set of all samples, or fit without 'cosine'"
                 if name == "diag_rows"
                 else "center and normalize through a fitted model, which carries the training statistics"
             )
-            raise InputError(f"{lacking}: {way_out}")
+            msg = (
+                f"this view lacks the {_STATISTICS[name]}, which kernels of new samples against training samples do "
+                f"not hold: {way_out}"
+            )
+            raise InputError(msg)
         return value
 
     def check_diagonal(self, diagonal: Array) -> None:
