@@ -201,7 +201,7 @@ def _centered(kernel: Float) -> Float:
     means = kernel.mean(axis=0)
     centered = kernel - means
     centered -= (means - means.mean())[:, None]
-    return centered
+    return np.asarray(centered)
 
 
 def solve_among_free(kernel: Float, right: Float) -> Float:
