@@ -12,7 +12,7 @@ import xarray as xr
 from sklearn.base import BaseEstimator, clone
 
 from dmkl.arrays import Array, Float
-from dmkl.errors import InputError
+from dmkl.errors import IndefiniteKernelWarning, InputError, warn
 from dmkl.estimators.engine import run
 from dmkl.estimators.given import features_of, given_labels, labeled_targets
 from dmkl.estimators.plan import Fit, FitOutcome, Plan, Preparation, TrainingSet
@@ -105,6 +105,14 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
                 "those samples out, or take a learner such as MKFDA or MKSVM, which trains each task on its own samples"
             )
             raise InputError(msg)
+        if "cosine" in self._steps() and (named := [one["name"] for one in K.provenance if "indefinite" in one]):
+            msg = (
+                f"{len(named)} kernels have entries |k(x, z)| > √(k(x, x) k(z, z)): {', '.join(named[:3])}"
+                f"{' …' if len(named) > 3 else ''}. No inner products have; 'cosine' divides by these roots and makes "
+                "such entries larger than those of kernels whose entries are similarities. Take steps without "
+                "'cosine', or mend the kernels by repair='clip', 'flip' or 'shift'"
+            )
+            warn(msg, IndefiniteKernelWarning)
 
     def _check_weights(self) -> None:
         """Refuse weights of samples where the learner has no use for them, by InputError."""

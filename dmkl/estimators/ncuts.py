@@ -25,10 +25,15 @@ from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.passes.execute import machine
 from dmkl.solvers.cuts import KernelCut, best_cut
 from dmkl.solvers.jobs import Job, SideBySide
-from dmkl.solvers.outcome import Outcome, Status, Step, relative_gap
+from dmkl.solvers.outcome import Outcome, Status, Step, relative_gap, worst
 from dmkl.solvers.requests import SVM, GroupClassifier, Projection, Solver, Task
 
 __all__ = ["NCuts", "Sharing"]
+
+_UNPROVEN = (
+    "No small change improves the classifiers, but the combined kernel is not known to be positive semidefinite: "
+    "better ones may exist."
+)
 
 Index = npt.NDArray[np.intp]
 Sharing = Literal["mean", "own", "joint"]
@@ -69,8 +74,10 @@ class NCuts(MarginClassifier):
         all; "own": each problem has weights of its own, as in the paper's one-vs-all scheme; "joint": one program over
         the ratios of all. Each task of a multilabel problem has weights of its own.
     steps
-        As in `MKFDA`. Ratios compare similarities, which centering would make negative; they depend on the kernels'
-        scale, so k(x, x) = 1 by default.
+        As in `MKFDA`; none by default, as in the paper, whose kernels have k(x, x) = 1. Ratios compare similarities,
+        which centering would make negative. Their weights depend on the scale of the kernels: take ("cosine",) where
+        k(x, x) differs between kernels, and all are positive semidefinite. Of others it enlarges the entries of samples
+        with a small k(x, x): random matrices with the mean of the kernels then look similar within classes.
     tol
         The gap to prove, of weights (see `cuts_`) and of classifiers.
     max_iter
@@ -89,7 +96,8 @@ class NCuts(MarginClassifier):
         "theorem 2" where these foretell that the relaxation is exact, "bound" where only its bound proves it, "single
         ratio", or "none": better weights may exist, within the gap.
     gap_ : float or DataArray
-        The proven relative gap of each classifier on its combined kernel.
+        The proven relative gap of each classifier on its combined kernel; NaN where that is not known to be positive
+        semidefinite.
     objective_ : float or DataArray
         Of each classifier: the dual of the support vector machine, or of least squares.
     dual_coef_, intercept_, classes_, n_passes_, status_
@@ -108,7 +116,9 @@ class NCuts(MarginClassifier):
     That leaves noise out, and good kernels too: the mean over several problems keeps more of them.
 
     Kernels need not be positive semidefinite for the weights. On an indefinite combination a support vector machine
-    ends where no small change gains anything; the square loss refuses it if λ does not make up for it.
+    ends where no small change gains anything, and proves nothing: `gap_` is NaN. So it is where the combined kernel
+    does not fit the memory of one task, and cannot be examined. The square loss refuses an indefinite combination if λ
+    does not make up for it.
 
     Examples
     --------
@@ -128,7 +138,7 @@ class NCuts(MarginClassifier):
         multiclass: Multiclass = "ovr",
         class_weight: ClassWeight = None,
         sharing: Sharing = "mean",
-        steps: str | Sequence[str] = ("cosine",),
+        steps: str | Sequence[str] = (),
         tol: float = 1e-4,
         max_iter: int = 5000,
         random_state: int = 0,
@@ -212,7 +222,8 @@ class NCuts(MarginClassifier):
             own = 0 if len(cuts) == 1 else k
             wanted: SVM | GroupClassifier
             if self.loss == "hinge":
-                wanted = SVM(weights[own], problems.h[k], self._prices(data, k, prices[k]), self.tol)
+                noise = float(np.sum(weights[own] * data.facts.noise))
+                wanted = SVM(weights[own], problems.h[k], self._prices(data, k, prices[k]), self.tol, noise=noise)
             else:
                 # One group: its composite kernel is Σ_l √α_l √α_l K_l.
                 target = _regression_target(problems, k)
@@ -234,6 +245,8 @@ class NCuts(MarginClassifier):
         self.cuts_ = table.isel({dim: 0}) if dim == "cut" else table.assign_coords({dim: self.dual_coef_[dim].values})
         converged = all(cut.converged for cut in cuts)
         told = self._told(converged=converged)
+        if found.outcomes[worst(found.outcomes)].status is Status.CONVERGED:
+            self.status_ = _UNPROVEN
         self.status_ = f"{self.status_} {told}"
         if not converged:
             warn(f"{type(self).__name__} stopped before its relaxation was solved. {told}", ConvergenceWarning)
@@ -328,6 +341,9 @@ def _partitions(targets: Targets, n_examples: int, seed: int) -> list[_Partition
 def _classifier(wanted: SVM | GroupClassifier, weights: Float, steps: Sequence[Step], tol: float) -> Solver[Outcome]:
     """Learn a classifier on fixed weights; the steps are those of the weights."""
     answer = yield wanted
-    gap = relative_gap(answer.primal - answer.dual, answer.primal)
+    gap = relative_gap(answer.primal, answer.dual, answer.primal)
     status = Status.CERTIFIED if gap <= tol else Status.STALLED
+    if isinstance(wanted, SVM) and not answer.concave:
+        # The gap vanishes at every point that no small change improves, of which there may be many.
+        gap, status = np.nan, Status.CONVERGED if gap <= tol else status
     return Outcome(status, weights, answer.u[:, None], answer.dual, answer.primal, gap, np.array([answer.bias]), steps)

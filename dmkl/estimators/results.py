@@ -92,7 +92,7 @@ def warn_if_open(model: Any, found: FitOutcome) -> None:
     problems, outcomes = found.data.problems, found.outcomes
     place = worst(outcomes)
     outcome = outcomes[place]
-    if outcome.status.word != "open" or not outcome.proven:
+    if outcome.status.word != "open" or np.isnan(outcome.gap):
         return
     where = "" if problems.dim is None else f" ({problems.dim} {problems.names[place]})"
     warn(

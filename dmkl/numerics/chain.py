@@ -395,10 +395,15 @@ class ChainState:
         """A statistic that a step needs; InputError if it is unknown."""
         value: Array | None = getattr(self, name)
         if value is None:
+            way_out = (
+                "give it as diagonal= of dmkl.create(None, kernels, symmetric=False, diagonal=…), (kernels, new "
+                "samples), take K[test, train] of a set of all samples, or fit without 'cosine'"
+                if name == "diag_rows"
+                else "center and normalize through a fitted model, which carries the training statistics"
+            )
             msg = (
-                f"this view lacks the {_STATISTICS[name]}: a rectangular store holds only new samples against training "
-                "samples. Center and normalize through a fitted model (it carries the training statistics), or create "
-                "the store with diagonal="
+                f"this view lacks the {_STATISTICS[name]}, which kernels of new samples against training samples do "
+                f"not hold: {way_out}"
             )
             raise InputError(msg)
         return value

@@ -35,6 +35,8 @@ class ConicProgram:
         self._height = 0
         self._rows: Any = None
         """The matrix of all rows, once it has been asked for."""
+        self.violation = np.inf
+        """By how much the last minimizer violates the constraints, relative to their size; infinite before."""
 
     def add(self, rows: Float | Entries, b: npt.ArrayLike, *cones: Any) -> None:
         """Demand that b − rows x lie in the product of these cones of Clarabel's."""
@@ -66,6 +68,7 @@ class ConicProgram:
         options.verbose = False
         options.max_iter = 200
         options.tol_gap_abs = options.tol_gap_rel = options.tol_feas = 1e-10
+        self.violation = np.inf
         square = (self.width, self.width)
         upper = sp.csc_matrix(square) if quadratic is None else _sparse([_entries(np.triu(quadratic))], square)
         if self._rows is None:
@@ -76,7 +79,16 @@ class ConicProgram:
         if not np.isfinite(x).all() or "Infeasible" in status or status == "Unsolved":
             msg = f"the conic program ended without a solution (Clarabel: {status})"
             raise ConicError(msg)
+        self.violation = float(solution.r_prim)
         return x, np.asarray(solution.z, dtype=np.float64)
+
+    def nearest(self, aim: Float) -> Float:
+        """The feasible x whose first variables have the least distance from `aim`."""
+        n = len(aim)
+        quadratic, linear = np.zeros((self.width, self.width)), np.zeros(self.width)
+        quadratic[:n, :n] = np.eye(n)
+        linear[:n] = -aim
+        return self.minimize(linear, quadratic)[0]
 
     def dual(self, linear: Float, multipliers: Float) -> tuple[float, Float]:
         """bᵀz and q + rowsᵀz for multipliers z: where the latter is zero, the former bounds the maximum of −qᵀx."""

@@ -29,7 +29,7 @@ from dmkl.arrays import Float
 from dmkl.errors import InputError
 from dmkl.numerics.ncuts import cut_matrix, descend, is_positive_block, rounded, smallest_ratio, starts
 from dmkl.passes.blas import pinned_blas
-from dmkl.solvers.outcome import Step
+from dmkl.solvers.outcome import Step, relative_gap
 
 __all__ = ["KernelCut", "Proof", "Relaxation", "best_cut", "relax"]
 
@@ -60,16 +60,11 @@ class Relaxation:
     @property
     def gap(self) -> float:
         """(value − bound)/spread."""
-        return _relative(self.value - self.bound, self.spread)
+        return relative_gap(self.value, self.bound, self.spread)
 
 
 def _step(weights: Float, value: float, bound: float) -> Step:
     return Step(weights, {"value": value, "bound": bound})
-
-
-def _relative(difference: float, spread: float) -> float:
-    """A difference of values in units of the spread of Q; none where all weights are alike."""
-    return max(difference, 0.0) / spread if spread > 0 else 0.0
 
 
 def relax(Q: Float, start: Float | None = None, *, tol: float = 1e-6, max_iter: int = 5000) -> Relaxation:
@@ -210,7 +205,7 @@ def best_cut(u: Float, v: Float, tol: float = 1e-6, max_iter: int = 5000) -> Ker
     other, reached = _best_descent(Q, [first, *starts(relaxation.Z)])
     if reached < value:
         alpha, value = other, reached
-    gap = _relative(value - relaxation.bound, relaxation.spread)
+    gap = relative_gap(value, relaxation.bound, relaxation.spread)
     proof: Proof = "none"
     if gap <= tol:
         proof = "theorem 2" if len(Q) <= 3 else "theorem 1" if is_positive_block(relaxation.Z) else "bound"

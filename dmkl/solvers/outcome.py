@@ -99,7 +99,8 @@ class Outcome:
     bound
         A proven bound of the optimum from the other side; NaN where nothing is proven.
     gap
-        The proven relative gap; NaN where nothing is proven.
+        The proven relative gap; NaN where nothing is proven, infinite where objective and bound contradict each other
+        (`relative_gap`).
     bias
         (columns,)
     steps
@@ -122,10 +123,15 @@ class Outcome:
     scores: Float | None = None
     inverse: Float | None = None
 
+    def __post_init__(self) -> None:
+        if self.status in (Status.CERTIFIED, Status.FINISHED) and not 0.0 <= self.gap < np.inf:
+            msg = f"an outcome is certified by a finite gap of zero or more, got {self.gap}"
+            raise ValueError(msg)
+
     @property
     def proven(self) -> bool:
         """Whether the optimum is proven to lie between objective and bound."""
-        return not np.isnan(self.gap)
+        return bool(np.isfinite(self.gap))
 
 
 @dataclass(frozen=True)
@@ -161,9 +167,18 @@ def worst(outcomes: Sequence[Outcome]) -> int:
     return max(range(len(outcomes)), key=lambda k: (outcomes[k].status.code, np.nan_to_num(outcomes[k].gap), -k))
 
 
-def relative_gap(difference: float, scale: float) -> float:
-    """max(difference, 0)/|scale|, finite for a scale of zero."""
-    return max(difference, 0.0) / (abs(scale) or float(np.finfo(np.float64).tiny))
+_ROUNDING = 1e-6
+"""By how much of their size bounds may cross: what sums in single precision leave."""
+
+
+def relative_gap(upper: float, lower: float, scale: float) -> float:
+    """The proven relative gap (upper − lower)/|scale|; infinite where the two contradict each other.
+
+    Both bound the same optimum, so a lower bound above an upper one shows that a point lies outside its set, or that
+    the arithmetic failed: no such pair proves anything. Where they cross by rounding alone, the gap is zero.
+    """
+    gap = (upper - lower) / (abs(scale) or float(np.finfo(np.float64).tiny))
+    return max(gap, 0.0) if gap >= -_ROUNDING else np.inf
 
 
 def check_finite(found: Any) -> None:

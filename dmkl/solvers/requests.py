@@ -124,6 +124,9 @@ class SVM:
     """u to begin with, (m,), from other weights"""
     rows: Index | None = None
     """The samples that it is trained on, which y and u are of; all where missing."""
+    noise: float | None = None
+    """How far below zero rounding may take xᵀK(β)x of unit vectors x, where K(β) is to be examined for indefiniteness;
+    None for kernels that are taken to be positive semidefinite."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -311,6 +311,7 @@ class _Intake:
             self.writer.note(j, {"symmetrized": {"largest_asymmetry": apart[0]}})
         if proof[0] < 0:
             bound, a, b = proof
+            self.writer.note(j, {"indefinite": {"samples": [a, b], "eigenvalue_at_most": float(bound)}})
             witness = f"sample {a} alone proves" if a == b else f"samples {a} and {b} alone prove"
             warnings.warn(
                 f"kernel {name!r} is not positive semidefinite: {witness} an eigenvalue of at most "

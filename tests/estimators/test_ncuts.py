@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import dask
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 
 import dmkl
-from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError
+from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, IndefiniteKernelWarning, InputError
 from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.solvers.cuts import best_cut
+from dmkl.solvers.margin.dense import solve_dense
 
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 SMALL = {"n_examples": 2}
@@ -44,7 +47,7 @@ def examples_of(y, n_examples, seed=0):
     return found
 
 
-def training(tile=32, steps=("cosine",)):
+def training(tile=32, steps=()):
     K, y = digits()
     return in_memory(K, tile), y, dense_view(K, TRAIN, TRAIN, steps)
 
@@ -136,11 +139,11 @@ def test_a_task_of_a_multilabel_problem_has_cuts_of_its_own():
 
 
 def test_machines_are_those_of_scikit_learn():
-    S, y, dense = training()
+    S, y, dense = training(steps=("cosine",))
     K, _ = digits()
     cross = dense_view(K, TEST, TRAIN, ("cosine",))
     for labels in (y > 4, y):
-        found = dmkl.NCuts(2, tol=1e-8).fit(S[TRAIN, TRAIN], labels[TRAIN])
+        found = dmkl.NCuts(2, tol=1e-8, steps=("cosine",)).fit(S[TRAIN, TRAIN], labels[TRAIN])
         scores = found.decision_function(S[TEST, TRAIN])
         combined, new = (np.tensordot(found.weights_.values, part, axes=1) for part in (dense, cross))
         columns = scores.values.reshape(len(TEST), -1)
@@ -157,9 +160,7 @@ def test_the_square_loss_is_the_fisher_discriminant(several):
     K, _ = digits()
     labels = y % 3 if several else y > 4
     found = dmkl.NCuts(2, loss="square", lam=0.5).fit(S[TRAIN, TRAIN], labels[TRAIN])
-    scale = np.diagonal(K, axis1=1, axis2=2) ** -0.5
-    cosine = K * scale[:, :, None] * scale[:, None, :]
-    combined = in_memory(np.tensordot(found.weights_.values, cosine, axes=1)[None], 32)
+    combined = in_memory(np.tensordot(found.weights_.values, K, axes=1)[None], 32)
     other = dmkl.MKFDA(np.inf, 0.5, steps=("center",), tol=1e-10).fit(combined[TRAIN, TRAIN], labels[TRAIN])
     # α of the discriminant is 2λ times the coefficients of least squares, which minimise the same.
     np.testing.assert_allclose(other.dual_coef_.values, 2 * 0.5 * found.dual_coef_.values, atol=1e-9)
@@ -199,7 +200,7 @@ def test_noise_costs_the_uniform_sum_more(kind):
         scores = []
         for n in (10, 40):
             chosen, combined = S.select(range(n)), K[:n].mean(axis=0)
-            model = dmkl.NCuts(steps=()).fit(chosen[train, train], y[train])
+            model = dmkl.NCuts().fit(chosen[train, train], y[train])
             machine = SVC(kernel="precomputed", C=10.0).fit(combined[np.ix_(train, train)], y[train])
             uniform = machine.score(combined[np.ix_(test, train)], y[test])
             scores.append([model.score(chosen[test, train], y[test]), uniform])
@@ -211,6 +212,30 @@ def test_noise_costs_the_uniform_sum_more(kind):
     assert uniform > 0.03
 
 
+@pytest.mark.filterwarnings("ignore::dmkl.errors.IndefiniteKernelWarning")
+def test_prediction_from_matrices_in_memory():
+    K, y = good_and_noise("symmetric", 0)
+    train, test = np.arange(80), np.arange(80, 160)
+    model = dmkl.NCuts().fit(list(K[:, :80, :80]), y[train])
+    S = dmkl.create(None, list(K))
+    found = model.predict(list(K[:, 80:, :80]))
+    np.testing.assert_array_equal(found, dmkl.NCuts().fit(S[train, train], y[train]).predict(S[test, train]))
+    assert np.mean(np.asarray(found) == y[test]) > 0.75
+
+
+def test_cosine_of_entries_beyond_the_diagonal_is_told():
+    """The paper's random matrices, whose entries cosine normalization makes larger than those of the kernels."""
+    K, y = good_and_noise("symmetric", 0)
+    with pytest.warns(IndefiniteKernelWarning, match="not positive semidefinite"):
+        S = dmkl.create(None, list(K))
+    with pytest.warns(IndefiniteKernelWarning, match=r"30 kernels have entries .* kernel_10, kernel_11, kernel_12 …"):
+        dmkl.NCuts(steps=("cosine",)).fit(S, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dmkl.NCuts().fit(S, y)
+        dmkl.NCuts(steps=("cosine",)).fit(S.select(range(10)), y)
+
+
 def test_indefinite_kernels_get_weights_and_machines():
     rng = np.random.default_rng(0)
     y = np.arange(40) % 2
@@ -220,8 +245,43 @@ def test_indefinite_kernels_get_weights_and_machines():
     model = dmkl.NCuts(2, steps=()).fit(S, y)
     assert model.weights_.sum() == pytest.approx(1)
     assert model.score(S, y) > 0.8
+    assert np.isnan(model.gap_)
     with pytest.raises(IndefiniteKernelError, match="larger lam, or loss='hinge'"):
         dmkl.NCuts(2, loss="square", lam=1e-3, steps=()).fit(S, y)
+
+
+def test_nothing_is_proven_of_machines_on_indefinite_kernels():
+    """A feasible dual point above the optimum that was claimed: the gap P − D bounds it on concave duals alone."""
+    rng = np.random.default_rng(4)
+    A, y = rng.standard_normal((10, 10)), np.arange(10) % 2
+    K, signs = A + A.T, 2.0 * y - 1.0
+    with pytest.warns(IndefiniteKernelWarning):
+        S = dmkl.create(None, [K])
+    model = dmkl.NCuts(1, steps=()).fit(S, y)
+    starts = np.random.default_rng(1).uniform(0, 10, (50, 10)) * signs
+    best = max(solve_dense(K.astype(S.dtype), signs, 10.0, 1e-6, start).dual for start in starts)
+    assert best > 1.05 * model.objective_
+    assert np.isnan(model.gap_)
+    assert "better ones may exist" in model.status_
+    assert "proven to be within" not in model.status_
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_machines_on_kernels_of_low_rank_are_proven(dtype):
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(size=(3, 80, 4)), np.arange(80) % 2
+    model = dmkl.NCuts(2, steps=()).fit(dmkl.create(None, list(X @ X.transpose(0, 2, 1)), dtype=dtype), y)
+    assert model.gap_ <= model.tol
+    assert model.status_.startswith("The gap is proven")
+
+
+def test_what_does_not_fit_the_memory_is_not_proven(monkeypatch):
+    """The kernel is not examined where a machine is trained on columns of it."""
+    monkeypatch.setattr("dmkl.solvers.margin.training.dense_bytes", lambda m: 2**62)
+    S, y, _ = training()
+    model = dmkl.NCuts(2).fit(S[TRAIN, TRAIN], y[TRAIN] > 4)
+    assert np.isnan(model.gap_)
+    assert "not known to be positive semidefinite" in model.status_
 
 
 # --- the estimator ---------------------------------------------------------------------------------------------------

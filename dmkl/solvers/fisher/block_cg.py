@@ -43,15 +43,24 @@ class InverseModel:
     On the span of S, A⁻¹ is modelled by its Galerkin approximation S (SᵀAS)⁻¹Sᵀ; on what is orthogonal to it by I/θ,
     where θ is the median Rayleigh quotient of the last block. (The bound A ⪰ ½I would give 2I there, which is far too
     careful: curvatures came out 7 to 22 times too large for λ = 1e-4.)
+
+    Of more columns than `capacity` the first are kept: those of a block Krylov space of lower order, in which the
+    Galerkin approximation is as good as that many steps of the iteration.
     """
 
     s: list[Float] = field(default_factory=list)
     t: list[Float] = field(default_factory=list)
+    capacity: float = np.inf
 
     def add(self, s: Float, t: Float) -> None:
-        """Take in a block S and A S."""
-        self.s.append(s)
-        self.t.append(t)
+        """Take in a block S and A S, as many columns as there is room for."""
+        room = self.capacity - sum(block.shape[1] for block in self.s)
+        if s.shape[1] > room:
+            kept = slice(max(0, int(room)))
+            s, t = s[:, kept].copy(), t[:, kept].copy()  # views would keep the whole block
+        if s.shape[1]:
+            self.s.append(s)
+            self.t.append(t)
 
     def outside(self, w: Float, width: int) -> Float:
         """The dominant directions, at most `width`, of the part of W, (m, k), outside the span; orthonormal."""

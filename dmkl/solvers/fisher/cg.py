@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dmkl import settings
 from dmkl.arrays import Array, Float
+from dmkl.passes.execute import check_memory, keeping, machine
 from dmkl.solvers.fisher.block_cg import InverseModel, block_cg, side_by_side
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.solver import FisherSolver
@@ -21,13 +23,52 @@ __all__ = ["SOLVER", "CGStep"]
 
 
 _COMPANIONS = 54
+_BLOCKS = 4
+"""Blocks that the model of A⁻¹ of each problem should have room for, where several run side by side."""
+_WORKING, _OF_PRODUCTS, _OF_MODEL = 14, 6, 9
+"""Blocks of the width of an iteration, of the products with each kernel, and of the directions that are kept (S and A S
+twice, their QR factorization and the images of its basis), which a step holds at its height."""
+
+
+@dataclass(frozen=True)
+class _Room:
+    """How many columns a step may hold: of the directions that are kept, and of those that ride along."""
+
+    directions: int
+    companions: int
+    n_bytes: int
+    """What the step takes with them at its height, the products of the wrapper method included."""
+
+    @classmethod
+    def within(cls, n_bytes: int, m: int, c: int, n: int) -> _Room:
+        """The room in so many bytes, for targets (m, c) and n kernels: at most a quarter for the iteration's blocks.
+
+        `bytes_of` without companions is the least.
+        """
+        columns = n_bytes // (8 * m) - _OF_PRODUCTS * n * c
+        companions = min(_COMPANIONS, max(0, columns // 4 // _WORKING - c))
+        # m columns span everything.
+        directions = min(m + companions, (columns - _WORKING * (c + companions)) // _OF_MODEL)
+        held = _WORKING * (c + companions) + _OF_PRODUCTS * n * c + _OF_MODEL * directions
+        return cls(directions, companions, 8 * m * held)
+
+    @staticmethod
+    def bytes_of(m: int, c: int, n: int, companions: int = 0, blocks: int = 1) -> int:
+        """Bytes for so many companions, and for so many blocks of the iteration among the directions."""
+        return 8 * m * ((_WORKING + _OF_MODEL * blocks) * (c + companions) + _OF_PRODUCTS * n * c)
+
+
+_AMPLE = _Room(2**62, _COMPANIONS, 0)
 
 
 class CGStep:
-    """The α-step by blocked conjugate gradients: a pass for each product, and no matrix in memory."""
+    """The α-step by blocked conjugate gradients: a pass for each product, and no matrix in memory.
 
-    def __init__(self, problem: FisherProblem, tol: float, max_products: int = 500) -> None:
-        self._problem, self._tol, self._max = problem, tol, max_products
+    `room` bounds the directions that are kept for the master's model of A⁻¹.
+    """
+
+    def __init__(self, problem: FisherProblem, tol: float, max_products: int = 500, room: _Room = _AMPLE) -> None:
+        self._problem, self._tol, self._max, self._room = problem, tol, max_products, room
         self._directions = InverseModel()
         self._scale = float(np.sum(problem.h**2))
         self._companions = np.zeros((len(problem.h), 0))
@@ -35,8 +76,9 @@ class CGStep:
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
         """See `AlphaStep.begin`."""
-        # Always from zero: the directions of a warm start would span too little to model A⁻¹ for the master.
-        self._directions = InverseModel()
+        # Always from zero: the directions of a warm start would span too little to model A⁻¹ for the master. Room is
+        # left for those that the master will find missing.
+        self._directions = InverseModel(capacity=self._room.directions - self._room.companions)
         # |S| = ½ tr(Hᵀα) at the solution, and is not known yet: this residual is small for λ that are not tiny, and
         # the certificate asks for more where it must.
         h = self._problem.h
@@ -65,7 +107,8 @@ class CGStep:
 
     def curvature(self, beta: Float, products: Array) -> Generator[Request, Any, Float]:
         """See `AlphaStep.curvature`."""
-        missing = self._directions.outside(side_by_side(products), _COMPANIONS)
+        missing = self._directions.outside(side_by_side(products), self._room.companions)
+        self._directions.capacity = self._room.directions
         if missing.shape[1]:
             self._directions.add(missing, self._system(missing, (yield CombinedProduct(missing, beta))))
         self._companions = missing
@@ -82,12 +125,22 @@ class CGStep:
 
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    def solver_of(job: Job) -> Solver[Outcome]:
-        return wrapper(job.problem, job.n_kernels, CGStep(job.problem, options.tol), options, job.facts)
+    # Half of the memory budget is for the problems that run, no more at once than ride one pass; passes have the rest.
+    widest = max((job.problem.h for job in jobs), key=lambda h: h.size)
+    (m, c), n, budget = widest.shape, max(job.n_kernels for job in jobs), machine().total_bytes // 2
+    least_bytes = _Room.bytes_of(m, c, n)
+    way_out = "Set dmkl.memory higher, or take solver='subspace', which keeps its vectors on disk"
+    check_memory("solver='cg'", {"the least number of vectors": least_bytes}, budget, way_out, "at once")
+    # Fewer side by side rather than models of too few directions: those would cost each problem more steps.
+    ample_bytes = _Room.bytes_of(m, c, n, _COMPANIONS, _BLOCKS)
+    at_once = max(1, min(len(jobs), settings.block_width() // c, budget // ample_bytes))
+    room = _Room.within(budget // at_once, m, c, n)
 
-    # A problem keeps the directions that it has gone through: no more problems at once than ride one pass.
-    widest = max(job.problem.h.shape[1] for job in jobs)
-    return context.drive(jobs, solver_of, at_once=max(1, settings.block_width() // widest))
+    def solver_of(job: Job) -> Solver[Outcome]:
+        return wrapper(job.problem, job.n_kernels, CGStep(job.problem, options.tol, room=room), options, job.facts)
+
+    with keeping(at_once * room.n_bytes):
+        return context.drive(jobs, solver_of, at_once=at_once)
 
 
 SOLVER = FisherSolver("cg", "wrapper method with blocked conjugate gradients, out of core", _solve)

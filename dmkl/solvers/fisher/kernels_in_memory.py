@@ -16,6 +16,7 @@ from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics import packed
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.numerics.fisher import dual_norm
+from dmkl.solvers.outcome import relative_gap
 from dmkl.solvers.semidefinite import KernelFacts, check_forms
 
 __all__ = ["KernelStack", "OwnFactors", "Solved"]
@@ -76,7 +77,7 @@ class Solved:
     @property
     def gap(self) -> float:
         """(F − S + excess)/|S|."""
-        return (max(self.upper - self.objective, 0.0) + self.excess) / (abs(self.objective) or 1.0)
+        return relative_gap(self.upper, self.objective, self.objective) + self.excess / (abs(self.objective) or 1.0)
 
     @property
     def left(self) -> float:

@@ -83,7 +83,9 @@ def gmkl(
     `objective` is the primal objective of (d, u, bias), σᵀd + ½ Σ_j d_j uᵀK_ju + C Σ max(0, 1 − y_i f(x_i)), from the
     products K_ju in float64: T(d) is at most that, and the optimum is at least `bound`.
 
-    The weights satisfy the rows of A to the interior-point solver's tolerance, some 1e-9 of their size.
+    All weights that are tried are projected onto the set, and satisfy its constraints to the interior-point solver's
+    tolerance, some 1e-9 of their size. Weights that violate them by more than 1e-7 are never certified: the objective
+    of such weights may lie below that of all feasible ones.
     """
     if n_kernels != len(problem.sigma):
         msg = f"sigma holds {len(problem.sigma)} prices for {n_kernels} kernels, expected one for each"
@@ -96,12 +98,12 @@ def gmkl(
     steps: list[Step] = []
     planes: list[tuple[Float, Float]] = []
     hull = Hull(problem)
-    candidate = _project(problem, first)
+    candidate, violation = _project(problem, first)
     best: _Trial | None = None
     lower, widest, accuracy = -np.inf, np.inf, 0.1 * tol
     length = 0.0
     for _ in range(max_iter):
-        trial, products = yield from _evaluate(problem, candidate, accuracy, best, facts)
+        trial, products = yield from _evaluate(problem, candidate, violation, accuracy, best, facts)
         widest = widest if np.isfinite(widest) else largest_sum(problem, trial.objective)
         hull.add(trial.u, products)
         proven, lowest = hull.bound(widest)
@@ -126,6 +128,7 @@ def gmkl(
         known = _same(candidate, best.d) or not candidate.any()
         if lowest is not None and (known or (method == "newton" and not falls)):
             candidate = lowest
+        candidate, violation = _project(problem, candidate)
         if _same(candidate, best.d) or _same(candidate, tried):
             # Nothing better in sight, and not proven: the SVM's own gap is what is left.
             accuracy *= 0.1
@@ -136,6 +139,8 @@ def gmkl(
 
 # --- one step -----------------------------------------------------------------------------------------------
 
+_FEASIBLE = 1e-7
+"""Largest violation of the constraints, relative to their size, with which weights can be certified."""
 # t = 1 among them, exactly.
 _SCALES = 2.0 ** np.arange(-4.0, 4.5, 0.5)
 
@@ -145,6 +150,7 @@ class _Trial:
     """Weights that were tried, and all that is known there."""
 
     d: Float
+    violation: float
     u: Float
     bias: float
     objective: float
@@ -154,8 +160,8 @@ class _Trial:
     curvature: Float | None
 
     def outcome(self, lower: float, steps: Sequence[Step]) -> Outcome:
-        """The pair (d, u) as the end of a fit, for a lower bound of the optimum."""
-        gap = relative_gap(self.objective - lower, self.objective)
+        """The pair (d, u) as the end of a fit, for a lower bound of the optimum; d outside the set proves nothing."""
+        gap = relative_gap(self.objective, lower, self.objective) if self.violation <= _FEASIBLE else np.inf
         dual, bias = self.u[:, None], np.array([self.bias])
         return Outcome(Status.ITERATIONS, self.d, dual, self.objective, lower, gap, bias, steps)
 
@@ -181,7 +187,7 @@ class _Trial:
 
 
 def _evaluate(
-    problem: GeneralizedProblem, d: Float, tol: float, near: _Trial | None, facts: KernelFacts
+    problem: GeneralizedProblem, d: Float, violation: float, tol: float, near: _Trial | None, facts: KernelFacts
 ) -> Generator[Any, Any, tuple[_Trial, Float]]:
     """Train the machine for d, from the best u so far; the objective in float64, and the products K_ju (n, m)."""
     answer = yield SVM(d, problem.y, problem.C, tol, None if near is None else near.u)
@@ -192,7 +198,9 @@ def _evaluate(
     losses = hinge(d @ products, answer.bias, problem.y, problem.C)
     objective = float(problem.sigma @ d) + 0.5 * float(d @ v) + losses
     gradient, total = problem.sigma - 0.5 * v, float(problem.y @ u)
-    return _Trial(d, u, float(answer.bias), objective, gradient, total, v, answer.curvature(products)), products
+    return _Trial(
+        d, violation, u, float(answer.bias), objective, gradient, total, v, answer.curvature(products)
+    ), products
 
 
 # --- the next weights --------------------------------------------------------------------------------------------
@@ -236,8 +244,7 @@ def _master(problem: GeneralizedProblem, at: _Trial, curvature: Float, planes: l
         )
         program.at_most(rows, -constants / size)
     d = program.minimize(np.eye(program.width)[n])[0][:n]
-    # What an interior point leaves of weights that are zero is made zero.
-    return np.where(d > 1e-9 * float(d.max(initial=0.0)), d, 0.0) * unit
+    return _settled(d) * unit
 
 
 def _spectral_length(old: _Trial | None, new: _Trial) -> float:
@@ -248,8 +255,29 @@ def _spectral_length(old: _Trial | None, new: _Trial) -> float:
     return float(s @ s / max(s @ y, 1e-12 * (s @ s)))
 
 
-def _project(problem: GeneralizedProblem, d: Float) -> Float:
-    """The nearest point of the polyhedron."""
-    zero, size = np.zeros_like(d), _size(problem, d)
-    at = _Trial(d, zero, 0.0, size * size, zero, 0.0, zero, None)  # a constant of the size that the squares have
-    return _master(problem, at, np.eye(len(d)), [])
+def _settled(d: Float) -> Float:
+    """The weights with what an interior point leaves of those that are zero made zero."""
+    return np.where(d > 1e-9 * float(d.max(initial=0.0)), d, 0.0)
+
+
+def _project(problem: GeneralizedProblem, d: Float) -> tuple[Float, float]:
+    """The nearest point of the set, and by how much it violates the constraints, relative to their size.
+
+    Weights that satisfy all rows already stay as they are, to the last bit, where there are no other constraints. The
+    violation is infinite where the program has no solution.
+    """
+    if problem.cones is None and d.min() >= 0.0 and _row_violation(problem, d) <= 0.0:
+        return d, 0.0
+    unit = _size(problem, d)
+    program = region(problem.A, problem.b, problem.cones, unit)
+    try:
+        near = _settled(program.nearest(d / unit)[: len(d)]) * unit
+    except ConicError:
+        return d, np.inf
+    return near, max(_row_violation(problem, near), 0.0 if problem.cones is None else program.violation)
+
+
+def _row_violation(problem: GeneralizedProblem, d: Float) -> float:
+    """The largest b − A d of rows of length one, relative to the size of d and of b."""
+    height = row_lengths(problem.A)
+    return float(((problem.b - problem.A @ d) / height).max(initial=0.0)) / _size(problem, d)

@@ -70,12 +70,13 @@ class Hull:
         n, r, k = len(sigma), len(self._share), len(problem.b)
         totals = problem.y @ self._U
         size = float(np.abs(totals).max()) or 1.0
-        # Variables (λ, p/scale), in units that make constraints and objective of size one.
+        # Variables (λ, p/scale), in units that make constraints and objective of size one. p balances the gradient
+        # σ_j − ½uᵀK_ju, which may be far larger than the prices.
         height = row_lengths(A)
-        scale = float(np.abs(sigma).max()) or 1.0
         rows, demands = A / height[:, None], b / height
         units = np.maximum(np.einsum("nrr->nr", V).max(axis=1), np.abs(sigma))
         units = np.where(units > 0, units, 1.0)
+        scale = float(units.max())
         # Of cones b − Gx ∈ K, x = (d, …), the multipliers z ∈ K* stand behind: Gᵀz is to σ what Aᵀp is, and its other
         # columns are zero.
         cones = problem.cones

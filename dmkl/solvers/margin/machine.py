@@ -26,7 +26,18 @@ from dmkl.errors import InputError
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.solvers.outcome import relative_gap
 
-__all__ = ["Bounds", "SVMSolution", "as_signs", "best_bias", "box", "certify", "feasible", "hinge", "solve_among_free"]
+__all__ = [
+    "Bounds",
+    "SVMSolution",
+    "as_signs",
+    "best_bias",
+    "box",
+    "certify",
+    "feasible",
+    "hinge",
+    "is_concave",
+    "solve_among_free",
+]
 
 Bounds = float | Float
 """C: one for all samples, or (m,), one for each."""
@@ -56,11 +67,13 @@ class SVMSolution:
     """The samples with 0 < y_iu_i < C, in order."""
     free_kernel: Float | None = field(default=None, repr=False)
     """K among the free samples, (f, f); None where it did not fit the memory"""
+    concave: bool | None = None
+    """Whether D is known to be concave (`is_concave`), as its gap takes it to be; None where K was not examined."""
 
     @property
     def gap(self) -> float:
         """(P − D)/|P|, at least 0."""
-        return relative_gap(self.primal - self.dual, self.primal)
+        return relative_gap(self.primal, self.dual, self.primal)
 
     def curvature(self, products: Array) -> Float | None:
         """The second derivatives of the optimal value J in the weights, (n, n), while the same vectors stay free.
@@ -165,11 +178,35 @@ def certify(u: Float, scores: Float, y: Float, C: Bounds) -> SVMSolution:
     )
 
 
-def solve_among_free(kernel: Float, right: Float) -> Float:
-    """B times a right side of column sums zero: the inverse on the vectors of sum zero, by a Cholesky factor."""
+def is_concave(kernel: Float, noise: float) -> bool:
+    """Whether xᵀKx ≥ −noise·‖x‖² for all x of sum zero, proven by a Cholesky factor of the centered kernel.
+
+    D is concave on Σu = 0 then, and P − D bounds what a better u would gain. Kernels need not be positive semidefinite
+    for that: those of negative squared distances will do.
+    """
+    centered = _centered(kernel)
+    if not centered.any():
+        return True
+    # The vector of ones is null in it, and a factor needs more than zero.
+    centered[np.diag_indices_from(centered)] += max(noise, _RIDGE * float(np.abs(centered.diagonal()).sum()))
+    try:
+        Cholesky.of(centered.T)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def _centered(kernel: Float) -> Float:
+    """HKH, H = I − 11ᵀ/m, of a symmetric K."""
     means = kernel.mean(axis=0)
     centered = kernel - means
     centered -= (means - means.mean())[:, None]
+    return np.asarray(centered)
+
+
+def solve_among_free(kernel: Float, right: Float) -> Float:
+    """B times a right side of column sums zero: the inverse on the vectors of sum zero, by a Cholesky factor."""
+    centered = _centered(kernel)
     # The vector of ones, which centering makes null, and what else is null get a ridge; right sides that lie in the
     # range of the centered kernel are answered as if there were none.
     size = float(np.trace(centered))

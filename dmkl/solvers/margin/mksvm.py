@@ -81,17 +81,17 @@ class MarginCertificate:
     @property
     def gap(self) -> float:
         """(P − lower)/|P|: the relative gap, of the machine and of the weights together."""
-        return relative_gap(self.upper - self.lower, self.upper)
+        return relative_gap(self.upper, self.lower, self.upper)
 
     @property
     def machine_gap(self) -> float:
         """The part that a better u for the same weights would close."""
-        return relative_gap(self.upper - self.objective, self.upper)
+        return relative_gap(self.upper, self.objective, self.upper)
 
     @property
     def weights_gap(self) -> float:
         """The part that better weights would close, or a u that is nearer to that of such weights."""
-        return relative_gap(self.objective - self.lower, self.upper)
+        return relative_gap(self.objective, self.lower, self.upper)
 
 
 def certify_margin(u: Float, products: Array, beta: Float, y: Float, C: Bounds, p: float) -> MarginCertificate:

@@ -21,7 +21,7 @@ from dmkl.passes.sums import Combination
 from dmkl.passes.view import Lens
 from dmkl.solvers.margin.decomposition import solve_by_columns
 from dmkl.solvers.margin.dense import dense_bytes, solve_dense
-from dmkl.solvers.margin.machine import SVMSolution
+from dmkl.solvers.margin.machine import SVMSolution, is_concave
 from dmkl.solvers.margin.square import SquareSolution, fit_square
 from dmkl.solvers.requests import SVM, GroupClassifier
 from dmkl.solvers.running import run_tasks
@@ -77,7 +77,9 @@ def train(kernel: Float, request: Classifier) -> SVMSolution | SquareSolution:
     if isinstance(request, GroupClassifier) and request.lam is not None:
         return fit_square(kernel, request.y, request.lam)
     assert request.C is not None
-    return solve_dense(kernel, request.y, request.C, request.tol, request.start)
+    noise = request.noise if isinstance(request, SVM) else None
+    concave = None if noise is None else is_concave(kernel, noise)  # before K_FF takes memory
+    return replace(solve_dense(kernel, request.y, request.C, request.tol, request.start), concave=concave)
 
 
 def _train(

@@ -130,11 +130,7 @@ class ConicSet(Cones):
     def start(self, n: int, near: Float | None = None) -> Float:
         """See `WeightSet`: the nearest point of the set."""
         aim = np.full(n, 1.0 / n) if near is None else near / self.total
-        program = self.program(n)
-        quadratic, linear = np.zeros((program.width, program.width)), np.zeros(program.width)
-        quadratic[:n, :n] = np.eye(n)
-        linear[:n] = -aim
-        return self.total * self.settled(program.minimize(linear, quadratic)[0][:n])
+        return self.total * self.settled(self.program(n).nearest(aim)[:n])
 
     @cached_property
     def total(self) -> float:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import dask
 import numpy as np
 import pytest
 from helpers.references import dense_view
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.base import clone
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dmkl.errors import IndefiniteKernelError
+import dmkl
+from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
 from dmkl.numerics.fisher import encode_targets
 from dmkl.solvers.fisher.block_cg import InverseModel, block_cg, side_by_side
 from dmkl.solvers.fisher.cg import CGStep
@@ -268,6 +273,17 @@ def test_side_by_side_keeps_kernels_apart():
     np.testing.assert_array_equal(wide, np.hstack(list(w)))
 
 
+def test_a_model_keeps_no_more_columns_than_its_capacity():
+    rng, directions = np.random.default_rng(15), InverseModel(capacity=7)
+    a = operator(40)
+    _, products, _ = solved(a, rng.standard_normal((40, 3)), directions=directions, max_iter=6)
+    assert products > 3
+    assert [s.shape[1] for s in directions.s] == [t.shape[1] for t in directions.t] == [3, 3, 1]
+    assert all(block.base is None for block in (*directions.s, *directions.t) if block.shape[1] == 1)
+    for s, t in zip(directions.s, directions.t, strict=True):
+        np.testing.assert_allclose(t, a @ s, atol=1e-9 * np.abs(t).max())
+
+
 # --- the α-step that uses them ------------------------------------------------------------------------------
 
 
@@ -302,3 +318,43 @@ def result_of(generator, answer):
         except StopIteration as stop:
             return stop.value, count
         reply, count = answer(request), count + 1
+
+
+# --- its memory ---------------------------------------------------------------------------------------------
+
+
+def stored_kernels(folder, m, gamma):
+    """Four Gaussian kernels and three classes."""
+    X = np.random.default_rng(0).standard_normal((4, m, 3))
+    y = (X[0] + 0.3 * X[1]).argmax(axis=1)
+    K = dmkl.create(folder / "kernels.zarr", [rbf_kernel(x, gamma=gamma) for x in X], tile=128, dtype="float64")
+    return K, y
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::dmkl.errors.ConvergenceWarning")
+def test_a_fit_keeps_the_memory_budget(tmp_path):
+    """All directions of an α-step would take more than 4 MiB."""
+    K, y = stored_kernels(tmp_path, 400, 1.0)
+    with dask.config.set({"scheduler": "synchronous", "dmkl.memory": "3MiB"}):
+        model = dmkl.MKFDA(1.5, 1e-5, solver="cg", max_iter=1)
+        clone(model).fit(K[:100, :100], y[:100])  # imported and compiled before
+        tracemalloc.start()
+        model.fit(K, y)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak <= 3 * 2**20
+
+
+def test_a_fit_of_little_memory_finds_the_same(tmp_path):
+    K, y = stored_kernels(tmp_path, 120, 0.3)
+    with dask.config.set({"scheduler": "synchronous", "dmkl.memory": "1MiB"}):
+        found = dmkl.MKFDA(1.5, 1e-3, solver="cg").fit(K, y)
+    with (
+        dask.config.set({"scheduler": "synchronous", "dmkl.memory": "128KiB"}),
+        pytest.raises(MemoryBudgetError, match="solver='cg' would take"),
+    ):
+        dmkl.MKFDA(1.5, 1e-3, solver="cg").fit(K, y)
+    exact = dmkl.MKFDA(1.5, 1e-3, solver="direct", tol=1e-8).fit(K, y)
+    assert found.gap_ <= found.tol
+    assert found.objective_ == pytest.approx(exact.objective_, rel=found.tol)

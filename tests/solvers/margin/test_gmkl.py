@@ -209,6 +209,52 @@ def test_the_gradient_by_finite_differences():
         assert change == pytest.approx(gradient[j], rel=1e-3, abs=1e-3 * np.abs(gradient).max())
 
 
+def bounded_below(scale):
+    """Kernels, labels and d ≥ (.4, .3, .2), Σd ≤ 1, at a scale of the weights."""
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(60, 6))
+    y = np.where(X[:, 0] + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=60) > 0, 1.0, -1.0)
+    pairs = X.reshape(60, 3, 2).transpose(1, 0, 2)
+    kernels = np.exp(-((pairs[:, :, None] - pairs[:, None]) ** 2).sum(axis=3) / 2) / scale
+    return kernels, y, np.vstack([np.eye(3), -np.ones(3)]), scale * np.array([0.4, 0.3, 0.2, -1.0])
+
+
+@pytest.mark.parametrize("method", ["newton", "gradient"])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("sigma", [1e-2, 1e-4, 1e-6, 0.0])
+def test_certified_weights_satisfy_the_rows_whatever_the_prices(sigma, scale, method):
+    kernels, y, A, b = bounded_below(scale)
+    unscaled, *_, limits = bounded_below(1.0)
+    for C in (0.1, 10.0):
+        problem = GeneralizedProblem(y, C, np.full(3, sigma / scale), A, b)
+        found, _ = run(gmkl(problem, 3, method=method), kernels)
+        best = reference(unscaled, GeneralizedProblem(y, C, np.full(3, sigma), A, limits))
+        assert found.status is Status.CERTIFIED
+        assert (A @ found.weights - b).min() >= -1e-8 * scale
+        assert best * (1 - 1e-6) <= found.objective <= best * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("sigma", [1e-2, 1e-6])
+def test_certified_weights_satisfy_a_convex_set_whatever_the_prices(sigma):
+    kernels, y, _, _ = bounded_below(1.0)
+    ball = lambda d: [cp.norm(d, 2) <= 0.1, d["0"] >= 0.04, d["1"] >= 0.03]  # noqa: E731
+    A, b, rows, cones = rows_and_cones(ball, ["0", "1", "2"])
+    found, _ = run(gmkl(GeneralizedProblem(y, 10.0, np.full(3, sigma), A, b, rows, cones=cones), 3), kernels)
+    assert found.status is Status.CERTIFIED
+    assert np.linalg.norm(found.weights) <= 0.1 * (1 + 1e-8)
+    assert (found.weights[:2] >= np.array([0.04, 0.03]) - 1e-8).all()
+
+
+def test_weights_outside_their_set_are_never_certified(monkeypatch):
+    """Whatever a projection returns: the rows are checked at the weights that are returned."""
+    kernels, y, A, b = bounded_below(1.0)
+    monkeypatch.setattr("dmkl.solvers.cones.ConicProgram.nearest", lambda program, aim: 0.3 * np.ones(program.width))
+    found, _ = run(gmkl(GeneralizedProblem(y, 10.0, np.zeros(3), A, b), 3, tol=1.0, max_iter=3), kernels)
+    assert found.status is not Status.CERTIFIED
+    assert found.gap == np.inf
+    assert not found.proven
+
+
 # --- prices ------------------------------------------------------------------------------------------------------
 
 

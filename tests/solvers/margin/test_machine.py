@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 from dmkl.errors import InputError, MemoryBudgetError
 from dmkl.solvers.margin.decomposition import solve_by_columns
 from dmkl.solvers.margin.dense import dense_bytes, solve_dense
-from dmkl.solvers.margin.machine import best_bias, feasible, hinge
+from dmkl.solvers.margin.machine import best_bias, feasible, hinge, is_concave
 
 
 def rbf(m, seed=0, share=0.5, width=5.0, dimensions=4):
@@ -288,3 +288,17 @@ def test_refusals():
         solve_by_columns(Asked(kernel), np.ones(9), y, 1.0, 1e-3, 10**6)
     with pytest.raises(MemoryBudgetError, match="takes 800 bytes, max_bytes is 799"):
         solve_by_columns(Asked(kernel), np.ones(10), y, 1.0, 1e-3, 799)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_concave_is_positive_semidefinite_on_vectors_of_sum_zero(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((30, 3))
+    gram, apart = x @ x.T, ((x[:, None] - x) ** 2).sum(axis=2)
+    basis = np.linalg.svd(np.ones((1, 30)))[2][1:]
+    bump = rng.standard_normal(30)
+    for kernel in (gram, -apart, gram - 1e-3 * np.outer(bump, bump), -gram, np.zeros((30, 30)), np.ones((30, 30))):
+        lowest = np.linalg.eigvalsh(basis @ kernel @ basis.T)[0]
+        assert is_concave(kernel, 0.0) == (lowest > -1e-9)
+    assert np.linalg.eigvalsh(-apart)[0] < -1.0
+    assert is_concave(gram - 1e-6 * np.eye(30), 1e-5)

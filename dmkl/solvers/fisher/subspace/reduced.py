@@ -19,6 +19,7 @@ from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.masters import ascent_direction, newton_master
+from dmkl.solvers.outcome import relative_gap
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.base import WeightSet
 
@@ -62,7 +63,7 @@ class ReducedSolution:
     @property
     def weights_gap(self) -> float:
         """The part of the gap that better weights would close, relative to |S|."""
-        return max(self.upper - self.objective, 0.0) / (abs(self.objective) or np.finfo(np.float64).tiny)
+        return relative_gap(self.upper, self.objective, self.objective)
 
     @property
     def share(self) -> float:
