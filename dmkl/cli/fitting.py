@@ -29,7 +29,7 @@ from dmkl.cli.options import (
 from dmkl.cli.output import claim_output, print_json, say, show
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import open_kernels, training_samples
-from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
+from dmkl.cli.tables import effects_table, model_as_mapping, summary_table, weights_table
 from dmkl.errors import InputError
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -89,14 +89,17 @@ def fit(
         estimator.fit(K[chosen, chosen], unknown=unknown)
         seconds = time.monotonic() - started
         if measures and K.labels is not None:  # without labels there would be no fit
-            decision = estimator.decision_function(K[held_out, chosen]).values
+            score = estimator.predict if estimator.kind_ == "regression" else estimator.decision_function
+            decision = score(K[held_out, chosen]).values
             told = measured(estimator, decision, K.labels[held_out], measures, unknown)
     estimator.save(model_out, overwrite=overwrite)
     if as_json:
         found = model_as_mapping(estimator, model_out, len(chosen), seconds)
         print_json(found if told is None else {**found, "held_out": {"samples": len(held_out), **told.mapping}})
         return
-    show(weights_table({str(estimator): estimator.weights_}), summary_table({model: estimator}, {model: seconds}))
+    effects = [effects_table(estimator)] if hasattr(estimator, "covariate_effects_") else []
+    weights = weights_table({str(estimator): estimator.weights_})
+    show(weights, *effects, summary_table({model: estimator}, {model: seconds}))
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     if told is not None:
         told.print(f"{count(len(held_out), 'sample')} ({which})")

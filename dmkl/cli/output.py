@@ -150,8 +150,8 @@ def refuse_existing(path: Place, *, overwrite: bool, what: str = "path") -> None
 
 
 def print_json(value: Any) -> None:
-    """A result for other programs; NaN and infinity, which JSON lacks, as null and as text."""
-    sys.stdout.write(json.dumps(_jsonable(value), indent=2, ensure_ascii=False) + "\n")
+    """A result for other programs; what JSON lacks as null (NaN) and as text (infinity, objects such as covariates)."""
+    sys.stdout.write(json.dumps(_jsonable(value), indent=2, ensure_ascii=False, default=repr) + "\n")
 
 
 def _jsonable(value: Any) -> Any:

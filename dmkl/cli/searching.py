@@ -46,7 +46,7 @@ from dmkl.cli.output import claim_output, console, print_json, refuse_existing, 
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import open_kernels, read_groups, training_samples
-from dmkl.cli.tables import model_as_mapping, points_table, search_as_mapping, weights_table
+from dmkl.cli.tables import effects_table, model_as_mapping, points_table, search_as_mapping, weights_table
 from dmkl.files.urls import as_place
 from dmkl.searching.texts import count
 
@@ -222,6 +222,9 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: str, on: str) ->
     screen.print()
     screen.print(weights_table({str(model): model.weights_}))
     screen.print()
+    if hasattr(model, "covariate_effects_"):
+        screen.print(effects_table(model))
+        screen.print()
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
     others = set(K.samples.astype(str)) - set(model.train_samples_)

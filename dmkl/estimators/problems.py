@@ -119,7 +119,7 @@ class DecisionRule:
     dual
         α, (m, k).
     bias
-        b, (k,)
+        b, (k,), or one for each row that is scored, (rows, k).
     dim
         What the columns k are: "class", "pair" or "task".
     """
@@ -132,7 +132,7 @@ class DecisionRule:
     def of(self, columns: Index, rows: Index | None) -> DecisionRule:
         """Some of the columns, over some of the training rows."""
         dual = self.dual[:, columns] if rows is None else self.dual[rows][:, columns]
-        return replace(self, weights=self.weights[..., columns], dual=dual, bias=self.bias[columns])
+        return replace(self, weights=self.weights[..., columns], dual=dual, bias=self.bias[..., columns])
 
 
 class Statistics(NamedTuple):

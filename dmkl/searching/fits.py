@@ -28,6 +28,7 @@ from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.files.locks import claim
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
 from dmkl.searching.folds import Fold, OuterFold
 from dmkl.searching.grid import LAM_TRACE, as_grid, points
@@ -100,11 +101,12 @@ class Question:
         ]
 
     def relabeled(self, order: Index) -> Question:
-        """The same question where row i has the label of row order[i].
+        """The same question where row i has the label of row order[i]; see `KernelLearner._permuted`.
 
         It shares the models, whose copies and checks would take longer than all else where there are many.
         """
-        labels = self.labels[order]
+        with_covariates = [model for model in self.models if any(isinstance(s, Covariates) for s in model._steps())]
+        labels = (with_covariates or self.models)[0]._permuted(self.labels, order, self.K.samples)
         found = replace(self, labels=labels, targets=self.estimator._targets(labels, len(labels), self.tasks))
         vars(found)["models"] = self.models
         return found
