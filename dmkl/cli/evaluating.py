@@ -12,6 +12,7 @@ from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, 
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
+    DropClasses,
     Json,
     Kernels,
     Memory,
@@ -80,6 +81,7 @@ def evaluate(
     split: Split = None,
     train: Train = None,
     unknown: Unknown = None,
+    drop_classes_below: DropClasses = 0,
     state: State = None,
     restart: Restart = False,
     overwrite: Overwrite = False,
@@ -110,7 +112,7 @@ def evaluate(
     K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
     values = grid_values(estimator, K, p, lam, C, grid)
-    chosen, on = training_samples(K, split, train, split is None and train is None)
+    chosen, on = training_samples(K, split, train, split is None and train is None, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
         remove_state(folder)

@@ -14,6 +14,7 @@ from dmkl.cli.measuring import measured
 from dmkl.cli.options import (
     SAMPLES,
     Cluster,
+    DropClasses,
     Every,
     Json,
     Kernels,
@@ -51,6 +52,7 @@ def fit(
     train: Train = None,
     every: Every = False,
     unknown: Unknown = None,
+    drop_classes_below: DropClasses = 0,
     scoring: Annotated[
         list[str] | None,
         option("Measures such as accuracy,matthews, of the samples held out; see above.", "NAME,…", panel=SAMPLES),
@@ -77,12 +79,16 @@ def fit(
         dmkl fit kernels.zarr model --model mksvm -p 1.5 -C 4 --multiclass ovo
         dmkl fit kernels.zarr model --model gmkl --sigma prices.csv
     """
+    import numpy as np
+
     claim_output(as_place(model_out), overwrite=overwrite)
     K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
-    chosen, on = training_samples(K, split, train, every)
+    chosen, on = training_samples(K, split, train, every, drop_classes_below)
     measures = parse_scoring(scoring)
     held_out, which = _held_out(K, chosen, None if train or every else split or 0) if measures else (chosen, "")
+    if drop_classes_below and K.labels is not None:
+        held_out = held_out[np.isin(K.labels[held_out], K.labels[chosen])]
     told = None
     with ConsoleWatch(), computing_on(cluster, reading=K, workers=workers, memory=memory):
         started = time.monotonic()

@@ -14,6 +14,7 @@ __all__ = [
     "STORAGE",
     "Anything",
     "Cluster",
+    "DropClasses",
     "Dtype",
     "Every",
     "Join",
@@ -100,6 +101,17 @@ NewCovariates = Annotated[
         "FILE",
         "--covariates",
         panel=SAMPLES,
+    ),
+]
+DropClasses = Annotated[
+    int,
+    option(
+        "Leave classes out that have fewer of these samples.",
+        "N",
+        "--drop-classes-below",
+        min=0,
+        panel=SAMPLES,
+        show_default=False,
     ),
 ]
 Unknown = Annotated[

@@ -28,6 +28,7 @@ from dmkl.cli.grids import (
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
+    DropClasses,
     Every,
     Json,
     Kernels,
@@ -92,6 +93,7 @@ def search(
     train: Train = None,
     every: Every = False,
     unknown: Unknown = None,
+    drop_classes_below: DropClasses = 0,
     plot: Annotated[Path | None, option("Draw scores, weights, and weights over p here.", "DIR")] = None,
     state: State = None,
     restart: Restart = False,
@@ -129,7 +131,7 @@ def search(
     K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
     values = grid_values(estimator, K, p, lam, C, grid)
-    chosen, on, folds = samples_and_folds(K, cv, split, train, every)
+    chosen, on, folds = samples_and_folds(K, cv, split, train, every, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
         remove_state(folder)
@@ -189,18 +191,24 @@ def _after_choices(lines: list[str]) -> list[str]:
 
 
 def samples_and_folds(
-    K: KernelSet, cv: str | None, split: int | None, train: Path | None, every: bool
+    K: KernelSet, cv: str | None, split: int | None, train: Path | None, every: bool, least: int = 0
 ) -> tuple[Index, str, Any]:
-    """Positions of the samples that the search may see, in words which, and the folds."""
+    """Positions of the samples that the search may see, in words which, and the folds.
+
+    Those of classes that have fewer than `least` samples are left out.
+    """
     import numpy as np
 
     folds = None if cv is None else parse_cv(cv)
     if folds is None and K.splits is not None and (split is not None or train is not None):
         folds = 5  # the splits are of the whole set, not of a part of it
     if folds == "splits" and split is not None and train is None and not every:
-        return np.arange(K.shape[1]), f"split {split}", {str(split): K.split(split)}
+        chosen, _ = training_samples(K, None, None, True, least)
+        parts = [np.flatnonzero(np.isin(chosen, part)) for part in K.split(split)]
+        return chosen, f"split {split}", {str(split): parts}
     by_splits = folds == "splits" or (folds is None and K.splits is not None and bool((K.splits == 1).any()))
-    chosen, on = training_samples(K, split, train, every or (by_splits and split is None and train is None))
+    every = every or (by_splits and split is None and train is None)
+    chosen, on = training_samples(K, split, train, every, least)
     return chosen, on, folds
 
 

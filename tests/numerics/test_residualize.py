@@ -147,6 +147,19 @@ def test_samples_without_covariates_and_too_many_covariates_are_refused():
         K.residualize(np.random.default_rng(0).standard_normal((M, 30))).measured()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("step", ["trace", "multiplicative", "cosine"])
+def test_a_kernel_that_covariates_explain_wholly_is_refused_as_such(step, dtype):
+    """K = ZZᵀ has no part beside the covariates Z, and is not constant."""
+    Z = np.random.default_rng(0).standard_normal((M, 2))
+    K = in_memory(np.array([psd(1, M)[0], Z @ Z.T]).astype(dtype), 9)
+    steps = (dmkl.residualize(Z), step)
+    with pytest.raises(InputError, match=r"kernel 'kernel_1' .*covariates.* explain (it|that sample) wholly"):
+        dmkl.MKFDA(steps=steps).fit(K, np.arange(M) % 2)
+    with pytest.raises(InputError, match="It is constant or has a negative diagonal"):
+        dmkl.MKFDA().fit(in_memory(np.array([psd(1, M)[0], np.ones((M, M))]), 9), np.arange(M) % 2)
+
+
 def sites(seed=0, m=120):
     """A kernel, labels and sites: the labels are random but for their shares at each site, the kernel sees sites."""
     rng = np.random.default_rng(seed)
