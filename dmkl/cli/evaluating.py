@@ -8,7 +8,19 @@ from rich.table import Table
 
 import dmkl
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
+from dmkl.cli.grids import (
+    FOLDS,
+    Costs,
+    Grid,
+    Groups,
+    Norms,
+    Ridges,
+    RuleName,
+    Scoring,
+    chains_to_try,
+    grid_values,
+    rule_of,
+)
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
@@ -27,7 +39,7 @@ from dmkl.cli.options import (
     Workers,
     option,
 )
-from dmkl.cli.output import console, print_json, say, show
+from dmkl.cli.output import console, print_json, say, say_aside, show
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import open_kernels, read_groups, training_samples
@@ -111,9 +123,11 @@ def evaluate(
     folder = state_of(place, "an evaluation", FORMAT, state, overwrite=overwrite)
     K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
-    values = grid_values(estimator, K, p, lam, C, grid)
+    values, note = chains_to_try(estimator, K, grid_values(estimator, K, p, lam, C, grid), parameters.get("steps"))
     chosen, on = training_samples(K, split, train, split is None and train is None, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
+    if note:
+        say_aside("note", note)
     if restart:
         remove_state(folder)
     with resuming(folder), computing_on(cluster, reading=K, state=folder, workers=workers, memory=memory):

@@ -22,6 +22,7 @@ from dmkl.cli.grids import (
     Ridges,
     RuleName,
     Scoring,
+    chains_to_try,
     grid_values,
     rule_of,
 )
@@ -43,7 +44,7 @@ from dmkl.cli.options import (
     Workers,
     option,
 )
-from dmkl.cli.output import claim_output, console, print_json, refuse_existing, save_figure, say
+from dmkl.cli.output import claim_output, console, print_json, refuse_existing, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import open_kernels, read_groups, training_samples
@@ -130,9 +131,11 @@ def search(
         claim_output(plot, overwrite=True)
     K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
-    values = grid_values(estimator, K, p, lam, C, grid)
+    values, note = chains_to_try(estimator, K, grid_values(estimator, K, p, lam, C, grid), parameters.get("steps"))
     chosen, on, folds = samples_and_folds(K, cv, split, train, every, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
+    if note:
+        say_aside("note", note)
     if restart:
         remove_state(folder)
     with resuming(folder), computing_on(cluster, reading=K, state=folder, workers=workers, memory=memory):

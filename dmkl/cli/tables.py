@@ -259,7 +259,8 @@ def search_as_mapping(result: SearchResult) -> dict[str, Any]:
     from dmkl.solvers.outcome import WORDS
 
     scores, attrs = result.scores, result.scores.attrs
-    statuses = np.bincount(scores["status"].values.ravel(), minlength=len(WORDS))
+    status = scores["status"].values
+    statuses = np.bincount(status[status >= 0], minlength=len(WORDS))
     mapping: dict[str, Any] = {
         "estimator": attrs["estimator"],
         "grid": result.grid,

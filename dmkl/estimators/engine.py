@@ -116,8 +116,8 @@ def _check(plan: Plan) -> None:
             fit.learner._check_weights()
 
 
-def least_lam(plan: Plan) -> float:
-    """The least λ that the stored precision resolves on all training sets of a plan; one pass for their statistics.
+def least_lam(plan: Plan) -> list[float]:
+    """The least λ that the stored precision resolves, for each fit of a plan; one pass for the statistics of all.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def least_lam(plan: Plan) -> float:
     _check(plan)
     with _open(None) as space, looking_for_damage(plan.K.view):
         sets, _, _ = _training_sets(plan.K, plan.fits, space, Tally())
-    return max(data.fit.learner._least_lam(training.square) for data in sets for training in data.trainings)
+    return [max(data.fit.learner._least_lam(training.square) for training in data.trainings) for data in sets]
 
 
 @contextmanager

@@ -162,7 +162,8 @@ def _search(found: SearchResult) -> Page:
     n_open = int(np.sum(scores["status"].values == 3))
     if n_open:
         gap = float(scores["gap"].max())
-        notes.append(f"{count(n_open, 'fit')} of {scores['status'].size} ended open, with gaps up to {gap:.2g}.")
+        n_fits = int((scores["status"] >= 0).sum())
+        notes.append(f"{count(n_open, 'fit')} of {n_fits} ended open, with gaps up to {gap:.2g}.")
     return Page(f"Search of {attrs['estimator']}", _sentences(chosen), facts, tuple(notes), tuple(sections))
 
 
