@@ -106,8 +106,8 @@ def evaluate(
     """Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.
 
     In each outer fold the inner folds choose a point of the grid, and the model trained there is scored on samples that
-    no choice has seen. All samples take part unless --split or --train say otherwise. After an interruption the same
-    command goes on with what it keeps in OUT.partial, or in --state.
+    no choice has seen. Steps are tried as by dmkl search. All samples take part unless --split or --train say
+    otherwise. After an interruption the same command goes on with what it keeps in OUT.partial, or in --state.
 
     Examples
     --------

@@ -110,7 +110,8 @@ def search(
     Saves the scores in OUT and the model in OUT/best. After an interruption the same command goes on with what it keeps
     in OUT.partial, or in --state. With stored splits as folds all samples take part, each split chooses for itself, and
     test samples are scored only; --cv splits --split K takes one of them. Otherwise the search uses the training part
-    of split 0 if there are splits and all samples if not, unless --split, --train or --all say so.
+    of split 0 if there are splits and all samples if not, unless --split, --train or --all say so. Where samples differ
+    in k(x, x) and neither --steps nor --lam is given, the steps center+trace and cosine+center are both tried.
 
     Examples
     --------

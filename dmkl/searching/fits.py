@@ -107,9 +107,10 @@ class Question:
         variation, both = diagonal_variation(self.K), ["+".join(each) for each in CHAINS]
         if variation <= MOST_VARIATION:
             return ""
+        grid = {"p": None, "lam": None, "steps": both}
         return (
             f"Samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}: the steps {both[1]} "
-            f"may do better; compare by grid={{'p': None, 'lam': None, 'steps': {both}}}, or --grid steps={','.join(both)}"
+            f"may do better; compare by grid={grid}, or --grid steps={','.join(both)}"
         )
 
     @cached_property
