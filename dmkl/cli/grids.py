@@ -69,7 +69,7 @@ Scoring = Annotated[
 RuleName = Annotated[
     Literal["best", "one-standard-error"],
     option(
-        'Take the "best" point, or the simplest one within "one-standard-error". [default: best]',
+        'The "best" point, or the simplest within "one-standard-error". [default: best]',
         "RULE",
         show_default=False,
         panel=FOLDS,

@@ -81,13 +81,16 @@ def search(
     scoring: Scoring = None,
     rule: RuleName = "best",
     choice: ChoiceName = None,
-    refit: Annotated[bool, option("Train the chosen model.", None, "--refit/--no-refit", panel=FOLDS)] = True,
+    refit: Annotated[
+        bool, option("Train the chosen model.", None, "--refit/--no-refit", panel=FOLDS, show_default=False)
+    ] = True,
     baselines: Annotated[
         Literal["sum", "all", "none"],
         option(
-            'Beside it the "sum" of all, "all" (each kernel), or "none".',
+            'Beside it the "sum" of all, "all" (each kernel), or "none". [default: sum]',
             "WHAT",
             panel=FOLDS,
+            show_default=False,
         ),
     ] = "sum",
     split: Split = None,
@@ -109,9 +112,9 @@ def search(
 
     Saves the scores in OUT and the model in OUT/best. After an interruption the same command goes on with what it keeps
     in OUT.partial, or in --state. With stored splits as folds all samples take part, each split chooses for itself, and
-    test samples are scored only; --cv splits --split K takes one of them. Otherwise the search uses the training part
-    of split 0 if there are splits and all samples if not, unless --split, --train or --all say so. Where samples differ
-    in k(x, x) and neither --steps nor --lam is given, the steps center+trace and cosine+center are both tried.
+    test samples are scored only; --cv splits --split K takes one of them. Otherwise it uses the training part of split
+    0, or all samples where there are no splits, unless --split, --train or --all say so. Two chains of --steps are
+    tried where samples differ in k(x, x), unless --steps or --lam is given.
 
     Examples
     --------
