@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -50,6 +51,11 @@ class Problems:
 
     def __len__(self) -> int:
         return len(self.h)
+
+    @cached_property
+    def computed(self) -> dict[Hashable, Any]:
+        """What learners compute of the problems once for all fits of a plan, by what it depends on."""
+        return {}
 
     def title(self, number: int) -> str:
         """What a problem is called in messages; nothing where there is one alone."""

@@ -185,7 +185,11 @@ class MKRidge(FisherLearner, KernelRegressor):
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
         jobs = []
         for k, job in enumerate(super()._jobs(data, prepared)):
-            h, offset = self._target(data, k)
+            # Solvers take problems with the same object H for points of one target, which share directions and passes.
+            key = (id(data.trainings[k]), k)
+            if key not in data.problems.computed:
+                data.problems.computed[key] = self._target(data, k)
+            h, offset = data.problems.computed[key]
             problem = RidgeProblem(**{**vars(job.problem), "h": h, "offset": offset})
             jobs.append(replace(job, problem=problem))
         return jobs

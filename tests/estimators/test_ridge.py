@@ -380,3 +380,14 @@ def test_covariates_that_a_regression_refuses():
         dmkl.MKRidge(steps=(age,)).fit(K, 2 * Z["age"].to_numpy() + 1)
     with pytest.raises(InputError, match="put all covariates into one table"):
         dmkl.MKRidge(steps=(age, dmkl.residualize(Z[["north"]]))).fit(K, y[:, 0])
+
+
+def test_points_of_a_target_with_covariates_share_their_passes():
+    kernels, Z, y = confounded()
+    grid, how = {"p": [1.0, 2.0], "lam": [1e-3, 1e-2, 1e-1, 1.0]}, {"cv": 2, "refit": False, "baselines": "none"}
+    center, covariates = (
+        dmkl.search(dmkl.MKRidge(steps=(first, "trace")), in_memory(kernels, 25), y[:, 0], grid, **how)
+        for first in ("center", dmkl.residualize(Z))
+    )
+    assert covariates.scores.attrs["solver"] == center.scores.attrs["solver"] == "subspace"
+    assert covariates.n_passes_ <= center.n_passes_ + 1
