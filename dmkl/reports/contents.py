@@ -343,6 +343,10 @@ def _estimator_call(attrs: dict[str, Any]) -> str:
 
 
 def _search_call(found: SearchResult) -> str:
-    grid = ", ".join(f'"{name}": [{", ".join(map(_literal, values))}]' for name, values in found.grid.items())
+    lists = {
+        name: None if values is None else f"[{', '.join(map(_literal, values))}]"
+        for name, values in found.grid_asked.items()
+    }
+    grid = ", ".join(f'"{name}": {values}' for name, values in lists.items())
     attrs, folds = found.scores.attrs, found.scores.sizes["fold"]
     return f'dmkl.search({_estimator_call(attrs)}, K, grid={{{grid}}}, cv={folds}, scoring="{attrs["scoring"]}")'

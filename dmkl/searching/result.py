@@ -18,6 +18,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import READERS, read, write_model
 from dmkl.searching.beside import baselines_of, baselines_told
 from dmkl.searching.choice import Rule
+from dmkl.searching.grid import LAM_TRACE
 from dmkl.searching.labeled import by_fold, completed, nested, read_dataset, values_of
 from dmkl.searching.means import best_index, class_values, mean_and_error, task_dim, tasks_of
 from dmkl.searching.texts import count, told, with_error
@@ -120,6 +121,17 @@ class SearchResult:
     def grid(self) -> dict[str, list[Any]]:
         """Values of each parameter searched."""
         return {name: values_of(self._scores[name]) for name in self.parameters}
+
+    @property
+    def grid_asked(self) -> dict[str, list[Any] | None]:
+        """The grid for `dmkl.search` to do the same: lam is None where each chain of steps has values of its own.
+
+        Where the values of λ for unit trace were given for all chains, and some were not resolved, it is all of them.
+        """
+        found: dict[str, list[Any] | None] = dict(self.grid)
+        if "lam" in found and bool((self._scores["status"] < 0).any()):
+            found["lam"] = list(LAM_TRACE) if set(self.grid["lam"]) <= set(LAM_TRACE) else None
+        return found
 
     @property
     def tasks(self) -> tuple[str, ...] | None:

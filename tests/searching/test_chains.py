@@ -51,6 +51,8 @@ def test_each_chain_is_searched_as_if_it_were_alone(dtype, tmp_path):
     assert found.scores.attrs["n_points"] == 2 * len(rows)
     assert f"{2 * len(rows)} fits (" in found.summary()
     assert bool(found.scores["score"].isnull().equals(found.scores["status"] < 0))
+    assert found.grid_asked == {"p": [1.5], "lam": None, "steps": list(CHAINS)}
+    assert alone[BOTH[0]].grid_asked == alone[BOTH[0]].grid
     found.save(tmp_path / "found")
     again = dmkl.load(tmp_path / "found")
     assert again.best_params_ == found.best_params_
@@ -63,6 +65,7 @@ def test_a_grid_of_the_papers_lam_on_float32_leaves_out_what_a_chain_does_not_re
     grid = {"p": 2.0, "lam": LAM_TRACE, "steps": BOTH}
     found = dmkl.search(dmkl.MKFDA(), in_memory(kernels, 25), y, grid, cv=2, refit=False, baselines="none")
     assert 1e-8 not in found.grid["lam"]
+    assert found.grid_asked["lam"] == list(LAM_TRACE)
     assert values(found, BOTH[1], "score").lam.values.min() > values(found, BOTH[0], "score").lam.values.min()
 
 
