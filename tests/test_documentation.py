@@ -45,6 +45,12 @@ def test_pages_that_the_readme_links_are_there():
     assert [path for path in linked if not (ROOT / path).exists()] == []
 
 
+def test_the_reference_has_every_public_name():
+    public = set(re.findall(r" as (\w+)$", (ROOT / "dmkl" / "__init__.pyi").read_text(encoding="utf-8"), re.MULTILINE))
+    listed = re.findall(r"^   dmkl\.(\w+)$", PAGES["reference.md"], re.MULTILINE)
+    assert sorted(listed) == sorted(public - {"__version__"})
+
+
 def test_slurm_stands_on_the_second_screen_of_the_readme_with_what_to_change():
     lines = README.splitlines()
     begins = lines.index("## On SLURM")

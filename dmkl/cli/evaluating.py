@@ -8,10 +8,23 @@ from rich.table import Table
 
 import dmkl
 from dmkl.cli.cluster import computing_on
-from dmkl.cli.grids import FOLDS, Costs, Grid, Groups, Norms, Ridges, RuleName, Scoring, grid_values, rule_of
+from dmkl.cli.grids import (
+    FOLDS,
+    Costs,
+    Grid,
+    Groups,
+    Norms,
+    Ridges,
+    RuleName,
+    Scoring,
+    chains_to_try,
+    grid_values,
+    rule_of,
+)
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
+    DropClasses,
     Json,
     Kernels,
     Memory,
@@ -26,7 +39,7 @@ from dmkl.cli.options import (
     Workers,
     option,
 )
-from dmkl.cli.output import console, print_json, say, show
+from dmkl.cli.output import console, print_json, say, say_aside, show
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import open_kernels, read_groups, training_samples
@@ -80,6 +93,7 @@ def evaluate(
     split: Split = None,
     train: Train = None,
     unknown: Unknown = None,
+    drop_classes_below: DropClasses = 0,
     state: State = None,
     restart: Restart = False,
     overwrite: Overwrite = False,
@@ -92,8 +106,8 @@ def evaluate(
     """Estimate how good a learner is on new samples, its parameters chosen from a grid, by nested cross-validation.
 
     In each outer fold the inner folds choose a point of the grid, and the model trained there is scored on samples that
-    no choice has seen. All samples take part unless --split or --train say otherwise. After an interruption the same
-    command goes on with what it keeps in OUT.partial, or in --state.
+    no choice has seen. Steps are tried as by dmkl search. All samples take part unless --split or --train say
+    otherwise. After an interruption the same command goes on with what it keeps in OUT.partial, or in --state.
 
     Examples
     --------
@@ -109,9 +123,11 @@ def evaluate(
     folder = state_of(place, "an evaluation", FORMAT, state, overwrite=overwrite)
     K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
-    values = grid_values(estimator, K, p, lam, C, grid)
-    chosen, on = training_samples(K, split, train, split is None and train is None)
+    values, note = chains_to_try(estimator, K, grid_values(estimator, K, p, lam, C, grid), parameters.get("steps"))
+    chosen, on = training_samples(K, split, train, split is None and train is None, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
+    if note:
+        say_aside("note", note)
     if restart:
         remove_state(folder)
     with resuming(folder), computing_on(cluster, reading=K, state=folder, workers=workers, memory=memory):

@@ -13,6 +13,7 @@ from dmkl.cli.measuring import measured
 from dmkl.cli.options import (
     SAMPLES,
     Cluster,
+    DropClasses,
     Every,
     Json,
     Kernels,
@@ -28,7 +29,7 @@ from dmkl.cli.options import (
 from dmkl.cli.output import claim_output, print_json, say, show
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import open_kernels, predict_command, training_samples
-from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
+from dmkl.cli.tables import effects_table, model_as_mapping, summary_table, weights_table
 from dmkl.errors import InputError
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -50,6 +51,7 @@ def fit(
     train: Train = None,
     every: Every = False,
     unknown: Unknown = None,
+    drop_classes_below: DropClasses = 0,
     scoring: Annotated[
         list[str] | None,
         option("Measures such as accuracy,matthews, of the samples held out; see above.", "NAME,…", panel=SAMPLES),
@@ -76,26 +78,33 @@ def fit(
         dmkl fit kernels.zarr model --model mksvm -p 1.5 -C 4 --multiclass ovo
         dmkl fit kernels.zarr model --model gmkl --sigma prices.csv
     """
+    import numpy as np
+
     claim_output(as_place(model_out), overwrite=overwrite)
     K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
-    chosen, on = training_samples(K, split, train, every)
+    chosen, on = training_samples(K, split, train, every, drop_classes_below)
     measures = parse_scoring(scoring)
     held_out, which = _held_out(K, chosen, None if train or every else split or 0) if measures else (chosen, "")
+    if drop_classes_below and K.labels is not None:
+        held_out = held_out[np.isin(K.labels[held_out], K.labels[chosen])]
     told = None
     with ConsoleWatch(), computing_on(cluster, reading=K, workers=workers, memory=memory):
         started = time.monotonic()
         estimator.fit(K[chosen, chosen], unknown=unknown)
         seconds = time.monotonic() - started
         if measures and K.labels is not None:  # without labels there would be no fit
-            decision = estimator.decision_function(K[held_out, chosen]).values
+            score = estimator.predict if estimator.kind_ == "regression" else estimator.decision_function
+            decision = score(K[held_out, chosen]).values
             told = measured(estimator, decision, K.labels[held_out], measures, unknown)
     estimator.save(model_out, overwrite=overwrite)
     if as_json:
         found = model_as_mapping(estimator, model_out, len(chosen), seconds)
         print_json(found if told is None else {**found, "held_out": {"samples": len(held_out), **told.mapping}})
         return
-    show(weights_table({str(estimator): estimator.weights_}), summary_table({model: estimator}, {model: seconds}))
+    effects = [effects_table(estimator)] if hasattr(estimator, "covariate_effects_") else []
+    weights = weights_table({str(estimator): estimator.weights_})
+    show(weights, *effects, summary_table({model: estimator}, {model: seconds}))
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     if told is not None:
         told.print(f"{count(len(held_out), 'sample')} ({which})")

@@ -9,6 +9,8 @@ from dmkl.cli.options import option
 from dmkl.cli.parsing import parse_grid
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dmkl.kernelset import KernelSet
     from dmkl.searching.choice import Rule
 
@@ -23,6 +25,7 @@ __all__ = [
     "Ridges",
     "RuleName",
     "Scoring",
+    "chains_to_try",
     "grid_values",
     "rule_of",
 ]
@@ -66,7 +69,7 @@ Scoring = Annotated[
 RuleName = Annotated[
     Literal["best", "one-standard-error"],
     option(
-        'Take the "best" point, or the simplest one within "one-standard-error". [default: best]',
+        'The "best" point, or the simplest within "one-standard-error". [default: best]',
         "RULE",
         show_default=False,
         panel=FOLDS,
@@ -87,12 +90,52 @@ ChoiceName = Annotated[
 def grid_values(
     estimator: Any, K: KernelSet, p: str | None, lam: str | None, C: str | None, grid: list[str] | None
 ) -> dict[str, Any]:
-    """The grid that the options ask for: the default values of a parameter where its option is missing."""
+    """The grid that the options ask for: the default values of a parameter where its option is missing.
+
+    The default of lam is None where several chains of steps are searched, for `dmkl.search` to give each its own.
+    """
     from dmkl.searching.grid import as_grid
 
     several = K.labels is not None and K.labels.ndim == 2
     named = [f"{name}={texts}" for name, texts in (("p", p), ("lam", lam), ("C", C)) if texts is not None]
-    return {**as_grid(None, estimator, several=several), **parse_grid([*named, *(grid or ())])}
+    given = parse_grid([*named, *(grid or ())])
+    values: dict[str, Any] = as_grid(None, estimator, several=several)
+    if "lam" in values and "steps" in given:
+        values["lam"] = None
+    return {**values, **given}
+
+
+def chains_to_try(estimator: Any, K: KernelSet, values: Mapping[str, Any], steps: Any) -> tuple[dict[str, Any], str]:
+    """The grid with both chains of steps of the papers where their choice matters, and a note that says so.
+
+    Both are tried where nobody has chosen steps or values of lam, and the diagonal of a kernel varies by more than
+    `MOST_VARIATION`. Several tasks have one chain in common, which they cannot choose each for itself.
+
+    Parameters
+    ----------
+    values
+        What `grid_values` has made.
+    steps
+        What the option --steps says; None where it is not given.
+    """
+    from dmkl.numerics.steps import as_steps
+    from dmkl.searching.grid import CHAINS, MOST_VARIATION, diagonal_variation, lams_of
+
+    chain = as_steps(getattr(estimator, "steps", ()))
+    several = K.labels is not None and K.labels.ndim == 2
+    if steps is not None or "steps" in values or several or chain != CHAINS[0] or values.get("lam") != lams_of(chain):
+        return dict(values), ""
+    names = ["+".join(each) for each in CHAINS]
+    variation = diagonal_variation(K)
+    if variation <= MOST_VARIATION:
+        note = f"one chain of steps is tried, {names[0]}; to compare it with another: --grid steps={','.join(names)}"
+        return dict(values), note
+    note = (
+        f"the samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}, so that the steps "
+        f"{' and '.join(names)} are both tried, each with values of lam of its own: twice as many fits, in the same "
+        f"passes. --steps {names[0]} tries that chain alone"
+    )
+    return {**values, "lam": None, "steps": list(CHAINS)}, note
 
 
 def rule_of(name: str) -> Rule:

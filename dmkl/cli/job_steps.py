@@ -90,7 +90,18 @@ _FORMS = (
 """In the order in which they run."""
 
 _GRID = ("p", "lam", "C", "grid")
-_FOLDS = ("cv", "groups", "scoring", "rule", "choice", "split", "train", "every", "unknown")
+_FOLDS = (
+    "cv",
+    "groups",
+    "scoring",
+    "rule",
+    "choice",
+    "split",
+    "train",
+    "every",
+    "unknown",
+    "drop_classes_below",
+)
 """Options that say which samples, folds and measures are meant, alike in all commands."""
 _APART = ("overwrite", "as_json", "restart", "cluster", "workers", "memory")
 """Options that a job file says for all commands, or leaves to who runs it."""

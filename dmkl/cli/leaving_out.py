@@ -27,6 +27,7 @@ from dmkl.cli.grids import (
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
+    DropClasses,
     Every,
     Json,
     Kernels,
@@ -96,6 +97,7 @@ def importance(
     train: Train = None,
     every: Every = False,
     unknown: Unknown = None,
+    drop_classes_below: DropClasses = 0,
     plot: Annotated[Path | None, option("Draw the losses here, as PNG.", "FILE")] = None,
     state: State = None,
     restart: Restart = False,
@@ -129,7 +131,7 @@ def importance(
     named = _groups(kernel_group or [], K.names)
     estimator = make_learner(model, parameters, K.names)
     values = grid_values(estimator, K, p, lam, C, grid)
-    chosen, on, folds = samples_and_folds(K, cv, split, train, every)
+    chosen, on, folds = samples_and_folds(K, cv, split, train, every, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
         remove_state(folder)

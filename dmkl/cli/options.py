@@ -14,6 +14,7 @@ __all__ = [
     "STORAGE",
     "Anything",
     "Cluster",
+    "DropClasses",
     "Dtype",
     "Every",
     "Join",
@@ -73,8 +74,8 @@ Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…"
 
 # --- samples and labels ----------------------------------------------------------------------------------------------
 
-Split = Annotated[int | None, option("Use the training part of this stored split.", "K", min=0, panel=SAMPLES)]
-Train = Annotated[Path | None, option("Use the samples named in this file, one a line.", "FILE", panel=SAMPLES)]
+Split = Annotated[int | None, option("The training part of a stored split.", "K", min=0, panel=SAMPLES)]
+Train = Annotated[Path | None, option("Samples in this file, one name a line.", "FILE", panel=SAMPLES)]
 Every = Annotated[bool, option("Use all samples.", None, "--all", panel=SAMPLES)]
 Labels = Annotated[
     Path | None,
@@ -100,6 +101,17 @@ NewCovariates = Annotated[
         "FILE",
         "--covariates",
         panel=SAMPLES,
+    ),
+]
+DropClasses = Annotated[
+    int,
+    option(
+        "Leave smaller classes out.",
+        "N",
+        "--drop-classes-below",
+        min=0,
+        panel=SAMPLES,
+        show_default=False,
     ),
 ]
 Unknown = Annotated[

@@ -167,8 +167,8 @@ def refuse_existing(path: Place, *, overwrite: bool, what: str = "path") -> None
 
 
 def print_json(value: Any) -> None:
-    """A result for other programs; NaN and infinity, which JSON lacks, as null and as text."""
-    text = json.dumps(_jsonable(value), indent=2, ensure_ascii=False)
+    """A result for other programs; what JSON lacks as null (NaN) and as text (infinity, objects such as covariates)."""
+    text = json.dumps(_jsonable(value), indent=2, ensure_ascii=False, default=repr)
     # JSON escapes control characters of ASCII alone; terminals obey others.
     text = re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else json.dumps(c[0])[1:-1], text)
     sys.stdout.write(f"{text}\n")

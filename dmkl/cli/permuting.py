@@ -12,6 +12,7 @@ from dmkl.cli.grids import Costs, Folds, Grid, Groups, Norms, Ridges, Scoring, g
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
+    DropClasses,
     Json,
     Kernels,
     Memory,
@@ -74,6 +75,7 @@ def permute(
     split: Split = None,
     train: Train = None,
     unknown: Unknown = None,
+    drop_classes_below: DropClasses = 0,
     state: State = None,
     restart: Restart = False,
     overwrite: Overwrite = False,
@@ -103,7 +105,7 @@ def permute(
     K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
     values = grid_values(estimator, K, p, lam, C, grid)
-    chosen, on = training_samples(K, split, train, split is None and train is None)
+    chosen, on = training_samples(K, split, train, split is None and train is None, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
         remove_state(folder)

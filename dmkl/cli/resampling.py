@@ -14,6 +14,7 @@ from dmkl.cli.grids import Groups
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
+    DropClasses,
     Every,
     Json,
     Kernels,
@@ -79,6 +80,7 @@ def stability(
     train: Train = None,
     every: Every = False,
     unknown: Unknown = None,
+    drop_classes_below: DropClasses = 0,
     plot: Annotated[Path | None, _option("Draw the weights and how often kernels are selected.", "FILE.png")] = None,
     state: State = None,
     restart: Restart = False,
@@ -111,7 +113,7 @@ def stability(
         claim_output(plot, overwrite=overwrite)
     K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
-    chosen, on = training_samples(K, split, train, every)
+    chosen, on = training_samples(K, split, train, every, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:
         remove_state(folder)

@@ -239,7 +239,10 @@ def _values(step: Any) -> Iterator[tuple[tuple[str, str], Any]]:
             yield place, [str(one) if isinstance(one, Path) else one for one in value]
         elif isinstance(value, Path | str | int | float):
             yield place, str(value) if isinstance(value, Path) else value
-    for line in step.values.get("grid", ()):
+    lines = list(step.values.get("grid") or ())
+    if "grid_steps" in defaults and not any(line.startswith("steps=") for line in lines):
+        lines.append(f"steps={defaults['grid_steps']}")
+    for line in lines:
         key, _, text = line.partition("=")
         yield ("grid", key), text
 
@@ -248,7 +251,7 @@ def _default_grid(step: Any) -> dict[str, Any]:
     """The values of the grid and of folds that a search takes where it is told none."""
     if "grid" not in step.values:
         return {}
-    from dmkl.cli.grids import grid_values
+    from dmkl.cli.grids import chains_to_try, grid_values
     from dmkl.cli.learners import learners, make_learner
     from dmkl.cli.samples import open_kernels
 
@@ -260,7 +263,11 @@ def _default_grid(step: Any) -> dict[str, Any]:
     given = {name: value for name, value in step.values.items() if name in own and name not in ("p", "lam", "C")}
     p, lam, C = (step.values[name] for name in ("p", "lam", "C"))
     values = grid_values(make_learner(step.values["model"], given, K.names), K, p, lam, C, step.values["grid"])
+    if step.name in ("search", "evaluate"):
+        values, _ = chains_to_try(make_learner(step.values["model"], given, K.names), K, values, given.get("steps"))
     found: dict[str, Any] = {name: values[name] for name in ("p", "lam", "C") if name in values}
+    if "steps" in values:
+        found["grid_steps"] = ",".join("+".join(map(str, chain)) or "none" for chain in values["steps"])
     if step.name == "search":
         whole = step.values["split"] is None and step.values["train"] is None
         by_splits = whole and K.splits is not None and bool((K.splits == 1).any())

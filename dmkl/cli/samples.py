@@ -134,8 +134,41 @@ def stored_split(K: KernelSet, number: int) -> Split:
     return K.split(number)
 
 
-def training_samples(K: KernelSet, split: int | None, train: Path | None, every: bool) -> tuple[Index, str]:
-    """Positions of the samples that --split, --train or --all choose, and in words which."""
+def training_samples(
+    K: KernelSet, split: int | None, train: Path | None, every: bool, least: int = 0
+) -> tuple[Index, str]:
+    """Positions of the samples that --split, --train or --all choose, and in words which.
+
+    Those of classes that have fewer than `least` of them are left out.
+    """
+    chosen, on = _chosen_samples(K, split, train, every)
+    return (chosen, on) if least == 0 else _without_small_classes(K, chosen, on, least)
+
+
+def _without_small_classes(K: KernelSet, chosen: Index, on: str, least: int) -> tuple[Index, str]:
+    import numpy as np
+
+    if K.labels is None or K.labels.ndim != 1:
+        has = "has no labels" if K.labels is None else "has labels of tasks, which are 0 or 1 each"
+        msg = f"--drop-classes-below leaves classes of few samples out, and this set {has}; leave the option out"
+        raise InputError(msg)
+    classes, index, sizes = np.unique(K.labels[chosen], return_inverse=True, return_counts=True)
+    small = classes[sizes < least]
+    if len(classes) - len(small) < 2:
+        msg = (
+            f"--drop-classes-below {least} leaves {count(len(classes) - len(small), 'class')} of "
+            f"{len(classes)}, and learning needs two; the largest have "
+            f"{', '.join(map(str, np.sort(sizes)[:-4:-1]))} samples, so give a smaller number"
+        )
+        raise InputError(msg)
+    kept = chosen[sizes[index] >= least]
+    if not len(small):
+        return kept, on
+    names = ", ".join(map(str, small[:10])) + (" …" if len(small) > 10 else "")
+    return kept, f"{on}; without {count(len(small), 'class')} of fewer than {least}: {names}"
+
+
+def _chosen_samples(K: KernelSet, split: int | None, train: Path | None, every: bool) -> tuple[Index, str]:
     import numpy as np
 
     if sum((split is not None, train is not None, every)) > 1:

@@ -149,6 +149,7 @@ def _model_facts(folder: Place) -> dict[str, Any]:
     import numpy as np
 
     import dmkl
+    from dmkl.cli.tables import effects_as_mapping
 
     model = dmkl.load(folder)
     weights = model.weights_.values.reshape(len(model.kernel_names_), -1)
@@ -163,6 +164,7 @@ def _model_facts(folder: Place) -> dict[str, Any]:
         "features": "none" if isinstance(model.features_, str) else ", ".join(model.features_.tables) or "none",
         "largest_gap": float(np.max(np.asarray(model.gap_))),
         "status": model.status_,
+        **effects_as_mapping(model),
     }
 
 

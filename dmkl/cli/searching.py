@@ -21,12 +21,14 @@ from dmkl.cli.grids import (
     Ridges,
     RuleName,
     Scoring,
+    chains_to_try,
     grid_values,
     rule_of,
 )
 from dmkl.cli.learners import DEFAULT, make_learner
 from dmkl.cli.options import (
     Cluster,
+    DropClasses,
     Every,
     Json,
     Kernels,
@@ -41,11 +43,11 @@ from dmkl.cli.options import (
     Workers,
     option,
 )
-from dmkl.cli.output import claim_output, console, print_json, refuse_existing, save_figure, say
+from dmkl.cli.output import claim_output, console, print_json, refuse_existing, save_figure, say, say_aside
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import open_kernels, predict_command, read_groups, training_samples
-from dmkl.cli.tables import model_as_mapping, points_table, search_as_mapping, weights_table
+from dmkl.cli.tables import effects_table, model_as_mapping, points_table, search_as_mapping, weights_table
 from dmkl.files.urls import as_place
 from dmkl.searching.texts import count
 
@@ -78,19 +80,23 @@ def search(
     scoring: Scoring = None,
     rule: RuleName = "best",
     choice: ChoiceName = None,
-    refit: Annotated[bool, option("Train the chosen model.", None, "--refit/--no-refit", panel=FOLDS)] = True,
+    refit: Annotated[
+        bool, option("Train the chosen model.", None, "--refit/--no-refit", panel=FOLDS, show_default=False)
+    ] = True,
     baselines: Annotated[
         Literal["sum", "all", "none"],
         option(
-            'Beside it the "sum" of all, "all" (each kernel), or "none".',
+            'Beside it the "sum" of all, "all" (each kernel), or "none". [default: sum]',
             "WHAT",
             panel=FOLDS,
+            show_default=False,
         ),
     ] = "sum",
     split: Split = None,
     train: Train = None,
     every: Every = False,
     unknown: Unknown = None,
+    drop_classes_below: DropClasses = 0,
     plot: Annotated[Path | None, option("Draw scores, weights, and weights over p here.", "DIR")] = None,
     state: State = None,
     restart: Restart = False,
@@ -105,8 +111,9 @@ def search(
 
     Saves the scores in OUT and the model in OUT/best. After an interruption the same command goes on with what it keeps
     in OUT.partial, or in --state. With stored splits as folds all samples take part, each split chooses for itself, and
-    test samples are scored only; --cv splits --split K takes one of them. Otherwise the search uses the training part
-    of split 0 if there are splits and all samples if not, unless --split, --train or --all say so.
+    test samples are scored only; --cv splits --split K takes one of them. Otherwise it uses the training part of split
+    0, or all samples where there are no splits, unless --split, --train or --all say so. Two chains of --steps are
+    tried where samples differ in k(x, x), unless --steps or --lam is given.
 
     Examples
     --------
@@ -127,9 +134,11 @@ def search(
         claim_output(plot, overwrite=True)
     K = open_kernels(store, kernels)
     estimator = make_learner(model, parameters, K.names)
-    values = grid_values(estimator, K, p, lam, C, grid)
-    chosen, on, folds = samples_and_folds(K, cv, split, train, every)
+    values, note = chains_to_try(estimator, K, grid_values(estimator, K, p, lam, C, grid), parameters.get("steps"))
+    chosen, on, folds = samples_and_folds(K, cv, split, train, every, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
+    if note:
+        say_aside("note", note)
     if restart:
         remove_state(folder)
     with resuming(folder), computing_on(cluster, reading=K, state=folder, workers=workers, memory=memory):
@@ -188,18 +197,24 @@ def _after_choices(lines: list[str]) -> list[str]:
 
 
 def samples_and_folds(
-    K: KernelSet, cv: str | None, split: int | None, train: Path | None, every: bool
+    K: KernelSet, cv: str | None, split: int | None, train: Path | None, every: bool, least: int = 0
 ) -> tuple[Index, str, Any]:
-    """Positions of the samples that the search may see, in words which, and the folds."""
+    """Positions of the samples that the search may see, in words which, and the folds.
+
+    Those of classes that have fewer than `least` samples are left out.
+    """
     import numpy as np
 
     folds = None if cv is None else parse_cv(cv)
     if folds is None and K.splits is not None and (split is not None or train is not None):
         folds = 5  # the splits are of the whole set, not of a part of it
     if folds == "splits" and split is not None and train is None and not every:
-        return np.arange(K.shape[1]), f"split {split}", {str(split): K.split(split)}
+        chosen, _ = training_samples(K, None, None, True, least)
+        parts = [np.flatnonzero(np.isin(chosen, part)) for part in K.split(split)]
+        return chosen, f"split {split}", {str(split): parts}
     by_splits = folds == "splits" or (folds is None and K.splits is not None and bool((K.splits == 1).any()))
-    chosen, on = training_samples(K, split, train, every or (by_splits and split is None and train is None))
+    every = every or (by_splits and split is None and train is None)
+    chosen, on = training_samples(K, split, train, every, least)
     return chosen, on, folds
 
 
@@ -221,6 +236,9 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: str, on: str) ->
     screen.print()
     screen.print(weights_table({str(model): model.weights_}))
     screen.print()
+    if hasattr(model, "covariate_effects_"):
+        screen.print(effects_table(model))
+        screen.print()
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")
     say(f"Saved in {out}; use it with: {predict_command(model, out, K, store)}")

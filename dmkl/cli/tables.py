@@ -23,6 +23,8 @@ __all__ = [
     "choices_table",
     "classes_table",
     "confusion_table",
+    "effects_as_mapping",
+    "effects_table",
     "evaluation_as_mapping",
     "measures_as_mapping",
     "model_as_mapping",
@@ -73,6 +75,31 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
             cells.append(Text(str(whose.sel(kernel=name).item())))
         found.add_row(Text(str(name)), *cells)
     return found
+
+
+def effects_table(estimator: Any) -> Table:
+    """A row for each covariate of a regression, with the change of the prediction by one unit; a column a target."""
+    effects = estimator.covariate_effects_
+    found = table("covariate", numbers=["effect"] if effects.shape[1] == 1 else list(map(str, effects.target.values)))
+    for name, row in zip(effects.covariate.values, effects.values, strict=True):
+        found.add_row(Text(str(name)), *(f"{value:.4g}" for value in row))
+    return found
+
+
+def effects_as_mapping(estimator: Any) -> dict[str, Any]:
+    """The intercept and the effects of covariates, of several targets each by target; nothing of other models."""
+    if not hasattr(estimator, "covariate_effects_"):
+        return {}
+    effects, targets = estimator.covariate_effects_, [str(name) for name in estimator.intercept_.target.values]
+
+    def by_target(row: list[float]) -> Any:
+        return row[0] if len(row) == 1 else dict(zip(targets, row, strict=True))
+
+    by_name = zip(effects.covariate.values, effects.values.tolist(), strict=True)
+    return {
+        "intercept": by_target(estimator.intercept_.values.tolist()),
+        "covariate_effects": {str(name): by_target(row) for name, row in by_name},
+    }
 
 
 def _by_column(weights: xr.DataArray) -> xr.DataArray:
@@ -135,6 +162,7 @@ def model_as_mapping(estimator: Any, path: Path | str, n_samples: int, seconds: 
         "path": str(path),
         "training_samples": n_samples,
         "weights": {str(name): row for name, row in zip(weights.kernel.values, rows, strict=True)},
+        **effects_as_mapping(estimator),
         "gap": np.asarray(estimator.gap_).tolist(),
         "objective": np.asarray(estimator.objective_).tolist(),
         "passes": estimator.n_passes_,
@@ -231,7 +259,8 @@ def search_as_mapping(result: SearchResult) -> dict[str, Any]:
     from dmkl.solvers.outcome import WORDS
 
     scores, attrs = result.scores, result.scores.attrs
-    statuses = np.bincount(scores["status"].values.ravel(), minlength=len(WORDS))
+    status = scores["status"].values
+    statuses = np.bincount(status[status >= 0], minlength=len(WORDS))
     mapping: dict[str, Any] = {
         "estimator": attrs["estimator"],
         "grid": result.grid,

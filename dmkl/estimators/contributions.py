@@ -45,7 +45,8 @@ def contributions(model: Predicting, K: Kernels | None, **new: Any) -> xr.DataAr
         attrs={"long_name": "share of each kernel in the score", "units": "score"},
     )
     if model._HAS_INTERCEPT:
-        result = result.assign_coords(intercept=((dim,), model.intercept_.values))
+        constant = model.intercept_.values + model._offsets(coords["sample"], new.get("covariates"))
+        result = result.assign_coords(intercept=(("sample", dim) if constant.ndim == 2 else (dim,), constant))
     return _squeezed(describe(result), model)
 
 

@@ -124,17 +124,17 @@ def _check(plan: Plan) -> None:
 def _needs_folder(plan: Plan) -> bool:
     """Whether a method of the plan certainly keeps files that all workers must see."""
     targets = Counter((id(fit.train), id(fit.targets)) for fit in plan.fits if _n_kernels(plan, fit) > 1)
-    several = any(count > 1 for count in targets.values())
+    n_points = max(targets.values(), default=0)
     learners = {id(fit.learner): fit.learner for fit in plan.fits}
-    return any(learner._method().needs_folder(several=several) for learner in learners.values())
+    return any(learner._method().needs_folder(n_points=n_points) for learner in learners.values())
 
 
 def _n_kernels(plan: Plan, fit: Fit) -> int:
     return len(plan.K) if fit.kernels is None else len(fit.kernels)
 
 
-def least_lam(plan: Plan) -> float:
-    """The least λ that the stored precision resolves on all training sets of a plan; one pass for their statistics.
+def least_lam(plan: Plan) -> list[float]:
+    """The least λ that the stored precision resolves, for each fit of a plan; one pass for the statistics of all.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def least_lam(plan: Plan) -> float:
     _check(plan)
     with _open(None) as space, looking_for_damage(plan.K.view):
         sets, _, _ = _training_sets(plan.K, plan.fits, space, Tally())
-    return max(data.fit.learner._least_lam(training.square) for data in sets for training in data.trainings)
+    return [max(data.fit.learner._least_lam(training.square) for training in data.trainings) for data in sets]
 
 
 @contextmanager

@@ -308,8 +308,9 @@ class MKFDA(FisherClassifier):
         Solver, one of those below, or "auto"; `solver_` says which it was. Auto takes "stacked" for 32 targets and more
         with several points each whose kernels fit in memory (from 8 on where five times their columns are as many as
         the training samples), "anchored" for as many with one point, "subspace" where three or more points of a search
-        share a training set, "direct" where the combined kernel fits the memory budget, and otherwise "dual" ("interleaved" for p = 1) for one problem whose λ is 1/1,000 of tr K(β) or more, "subspace" for
-        several problems and for smaller λ.
+        share a training set, "direct" where the combined kernel fits the memory budget, and otherwise "dual"
+        ("interleaved" for p = 1) for one problem whose λ is 1/1,000 of tr K(β) or more, "subspace" for several problems
+        and for smaller λ.
 
         {solvers}
     tol

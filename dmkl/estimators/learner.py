@@ -172,6 +172,10 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         """A job for each problem."""
         raise NotImplementedError
 
+    def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
+        """Labels for a permutation test: row i has what row order[i] had."""
+        return labels[order]
+
     def decisions_of(self, scores: Array) -> Float:
         """What predictions are read from, in the shape of the scores: the scores themselves."""
         return scores

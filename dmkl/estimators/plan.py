@@ -310,11 +310,14 @@ def decision_rule(outcomes: Sequence[Outcome], problems: Problems) -> DecisionRu
     """The decision rule of all problems, side by side."""
     widths = [_dual(outcome).shape[1] for outcome in outcomes]
     weights = np.stack([outcome.weights for outcome in outcomes], axis=-1)
-    bias = [np.broadcast_to(outcome.bias, width) for outcome, width in zip(outcomes, widths, strict=True)]
+    bias = [
+        np.broadcast_to(outcome.bias, (*np.shape(outcome.bias)[:-1], width))
+        for outcome, width in zip(outcomes, widths, strict=True)
+    ]
     return DecisionRule(
         np.repeat(weights, widths, axis=-1),
         np.concatenate([_dual(outcome) for outcome in outcomes], axis=1),
-        np.concatenate(bias),
+        np.concatenate(bias, axis=-1),
         problems.columns[0],
     )
 

@@ -71,6 +71,10 @@ class Predicting:
         found: Float = (yield CombinedProduct(rule.dual, rule.weights, exact=True)) + rule.bias
         return found
 
+    def _offsets(self, samples: Array, covariates: Any) -> Float:
+        """What scores of rows have beside the kernels' part and the intercept, (1,) or (rows, columns)."""
+        return np.zeros(1)
+
     def _shares(self, rule: DecisionRule, new: KernelSet, prepared: Any) -> Solver[Float]:
         """The share of each kernel in the scores of new rows, (kernels, rows, columns): they sum to them, less b."""
         products = yield EachProduct(rule.dual)
@@ -79,8 +83,10 @@ class Predicting:
     def _decision(self, K: Kernels | None, **new: Any) -> xr.DataArray:
         """See `KernelClassifier.decision_function`."""
         new_rows = self._found_of_new(K, self._scores, **new)
+        samples = new_rows.kernels.samples.astype(str)
         found = side_by_side(new_rows.parts, [part.columns for part in self.statistics_])
-        coords: dict[str, Any] = {"sample": new_rows.kernels.samples.astype(str)}
+        found = found + self._offsets(samples, new.get("covariates"))
+        coords: dict[str, Any] = {"sample": samples}
         dim = self._score_dim()
         if dim is None:
             return describe(xr.DataArray(found[:, 0], dims=("sample",), coords=coords, name="score"))
@@ -151,7 +157,8 @@ class Predicting:
     def contributions(self, K: Kernels | None = None, **new: Any) -> xr.DataArray:
         """What each kernel contributes to the scores of new samples: β_j Σ_i k_j(x, x_i) α_i, after the steps.
 
-        Over all kernels they sum to the score, less the intercept of machines that have one, which is a coordinate.
+        Over all kernels they sum to the score, less the intercept of machines that have one, which is a coordinate. In
+        a regression with covariates the coordinate is what the covariates of each sample predict.
         What a score means for labels, the prior probabilities and rules of `predict`, comes after it.
 
         Parameters

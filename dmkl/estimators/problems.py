@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -50,6 +51,11 @@ class Problems:
 
     def __len__(self) -> int:
         return len(self.h)
+
+    @cached_property
+    def computed(self) -> dict[Hashable, Any]:
+        """What learners compute of the problems once for all fits of a plan, by what it depends on."""
+        return {}
 
     def title(self, number: int) -> str:
         """What a problem is called in messages; nothing where there is one alone."""
@@ -119,7 +125,7 @@ class DecisionRule:
     dual
         α, (m, k).
     bias
-        b, (k,)
+        b, (k,), or one for each row that is scored, (rows, k).
     dim
         What the columns k are: "class", "pair" or "task".
     """
@@ -132,7 +138,7 @@ class DecisionRule:
     def of(self, columns: Index, rows: Index | None) -> DecisionRule:
         """Some of the columns, over some of the training rows."""
         dual = self.dual[:, columns] if rows is None else self.dual[rows][:, columns]
-        return replace(self, weights=self.weights[..., columns], dual=dual, bias=self.bias[columns])
+        return replace(self, weights=self.weights[..., columns], dual=dual, bias=self.bias[..., columns])
 
 
 class Statistics(NamedTuple):

@@ -27,7 +27,7 @@ def set_results(model: Any, found: FitOutcome) -> None:
     model.dual_coef_ = xr.DataArray(
         np.ascontiguousarray(rule.dual), dims=("sample", dim), coords={"sample": samples, dim: labels}, name="dual_coef"
     )
-    if model._HAS_INTERCEPT:
+    if model._HAS_INTERCEPT and rule.bias.ndim == 1:  # of covariates the learner makes it
         model.intercept_ = xr.DataArray(rule.bias, dims=(dim,), coords={dim: labels}, name="intercept")
     model.gap_ = by_problem(problems, [outcome.gap for outcome in outcomes], "gap")
     model.objective_ = by_problem(problems, [outcome.objective for outcome in outcomes], "objective")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import xarray as xr
 
+from dmkl.arrays import Array, Float
+from dmkl.errors import InputError, warn
 from dmkl.estimators.fisher import OF_WEIGHTS, FisherLearner
 from dmkl.estimators.norms import Constraints, KernelGroups, Prices
-from dmkl.estimators.plan import TrainingSet
+from dmkl.estimators.plan import FitOutcome, TrainingSet
+from dmkl.estimators.problems import Statistics, side_by_side
 from dmkl.estimators.regressor import KernelRegressor
-from dmkl.numerics.covariates import Covariates
+from dmkl.numerics.chain import Fitted
+from dmkl.numerics.covariates import Covariates, basis, of_new
+from dmkl.numerics.residualizing import Residualizing
 from dmkl.solvers.fisher.problem import Finish, FisherProblem, Master
 from dmkl.solvers.fisher.registry import FisherMethod
 from dmkl.solvers.fisher.solver import SolverName
@@ -24,15 +30,19 @@ __all__ = ["MKRidge", "RidgeMethod", "RidgeProblem"]
 
 @dataclass(frozen=True, eq=False)
 class RidgeProblem(FisherProblem):
-    """A problem with H = y − ȳ.
+    """A problem with H = y − ȳ, or the residuals of y on covariates.
 
     Parameters
     ----------
-    mean
-        ȳ, which predictions get back.
+    offset
+        What predictions add to the kernels' part: ȳ, (1,), or what covariates predict, (held-out rows, 1).
     """
 
-    mean: float = 0.0
+    offset: Float = field(default_factory=lambda: np.zeros(1))
+
+
+_EXPLAINED = 1e-7
+"""Residuals of y on covariates under this part of its deviations from the mean are rounding."""
 
 
 class RidgeMethod(FisherMethod):
@@ -52,8 +62,8 @@ def _as_ridge(problem: RidgeProblem, found: Outcome) -> Outcome:
     return replace(
         found,
         dual=None if found.dual is None else found.dual / scale,
-        bias=np.array([problem.mean]),
-        scores=None if found.scores is None else found.scores / scale + problem.mean,
+        bias=problem.offset,
+        scores=None if found.scores is None else found.scores / scale + problem.offset,
     )
 
 
@@ -68,6 +78,11 @@ class MKRidge(FisherLearner, KernelRegressor):
     multiplied by d_i, and ȳ and the means of centering are weighted by it. Several targets have weights, p and λ of
     their own, and share the passes.
 
+    With the step `dmkl.residualize` (Z) the model is y = b₀ + Zb + g + e: the term b becomes b₀ + z_iᵀb, which is not
+    penalized. b₀ and b are generalized least squares with the covariance K(β) + λI (K(β) + λD⁻¹ with weights of
+    samples). Predictions are b₀ + zᵀb + g(x), and `score`, searches and evaluations measure them, so that a score
+    contains what the covariates predict by themselves. A permutation test permutes the residuals of y on Z.
+
     Parameters
     ----------
     p
@@ -77,7 +92,8 @@ class MKRidge(FisherLearner, KernelRegressor):
         Ridge λ > 0, in units of the normalized kernels' eigenvalues: the `alpha` of scikit-learn's KernelRidge on
         K(β). For several targets also one for each.
     steps
-        As in `MKFDA`. Centered kernels give the regression an intercept; without "center" there is none.
+        As in `MKFDA`. Centered kernels give the regression an intercept; without "center" there is none. Of
+        `dmkl.residualize` one step at most; it has the intercept.
     solver, tol, max_iter, master, finish, basis, kernel_groups, sigma, constraints
         As in `MKFDA`.
 
@@ -86,14 +102,18 @@ class MKRidge(FisherLearner, KernelRegressor):
     weights_ : DataArray
         β, over kernel; over kernel and target for several targets.
     dual_coef_ : DataArray
-        c = (K(β) + λI)⁻¹(y − ȳ), over sample and target, with weights of samples (K(β) + λD⁻¹)⁻¹(y − ȳ); zero where the
-        target's value is unknown.
+        c = (K(β) + λI)⁻¹H, over sample and target, with weights of samples (K(β) + λD⁻¹)⁻¹H; zero where the target's
+        value is unknown. H = y − ȳ, or the least squares residuals of y on covariates.
     intercept_ : DataArray
-        b = ȳ, over target.
+        b = ȳ, over target; with covariates b₀ = ȳ − z̄ᵀb, so that g has mean zero over the training samples.
+    covariate_effects_ : DataArray
+        b, over covariate and target, in units of y per unit of the covariate; there with covariates alone. Of collinear
+        covariates (the levels of a category, say) the solution of least norm in units of their standard deviations.
+        Where "cosine" comes after the covariates, b is the ordinary least squares fit.
     gap_ : float or DataArray
-        The proven relative gap ``(F(α) − S(α, β) + ‖R‖²)/|S|`` of `MKFDA`, with H = y − ȳ and α = 2λc; see there.
+        The proven relative gap ``(F(α) − S(α, β) + ‖R‖²)/|S|`` of `MKFDA`, with this H and α = 2λc; see there.
     objective_ : float or DataArray
-        S(α, β) = −½(y − ȳ)ᵀα where α is exact, α = 2λc. The least value of the problem above is −S.
+        S(α, β) = −½Hᵀα where α is exact, α = 2λc. The least value of the problem above is −S.
     status_, solver_, n_passes_, n_iter_, history_, train_samples_, kernel_names_
         As in `MKFDA`.
 
@@ -101,7 +121,8 @@ class MKRidge(FisherLearner, KernelRegressor):
     -----
     Yan, Kittler, Mikolajczyk, Tahir: Non-sparse multiple kernel Fisher discriminant analysis. JMLR 13 (2012): Eq. 24 is
     this problem, with real targets in place of labels. Cortes, Mohri, Rostamizadeh: L2 regularization for learning
-    kernels. UAI 2009, for p = 2.
+    kernels. UAI 2009, for p = 2. Ruppert, Wand, Carroll: Semiparametric regression. Cambridge University Press 2003:
+    covariates beside a penalized function.
 
     Examples
     --------
@@ -142,18 +163,136 @@ class MKRidge(FisherLearner, KernelRegressor):
 
     _HAS_INTERCEPT = True
     _OF_WEIGHTS: ClassVar = OF_WEIGHTS
+    covariate_effects_: xr.DataArray
+
+    def _covariates(self) -> Covariates | None:
+        """The covariates of the step that takes some out."""
+        return next((step for step in self._steps() if isinstance(step, Covariates)), None)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        several = [step for step in self._steps() if isinstance(step, Covariates)]
+        if len(several) > 1:
+            msg = (
+                f"steps of MKRidge may take covariates out once, since their effects are fitted together, and "
+                f"{len(several)} steps do; put all covariates into one table, residualize(Z)"
+            )
+            raise InputError(msg)
 
     def _method(self) -> RidgeMethod:
         return RidgeMethod(self.solver, self._options())
 
     def _jobs(self, data: TrainingSet, prepared: Any) -> list[Job]:
-        targets = data.problems.targets
-        # Kernels that are not centered leave no room for an intercept, as in scikit-learn's KernelRidge.
-        centered = any(step == "center" or isinstance(step, Covariates) for step in self._steps())
-        h = data.problems.h if centered else targets.scaled_values
-        means = targets.means if centered else np.zeros(len(h))
-        jobs = super()._jobs(data, prepared)
-        return [
-            replace(job, problem=RidgeProblem(**{**vars(job.problem), "h": own, "mean": float(mean)}))
-            for job, own, mean in zip(jobs, h, means, strict=True)
-        ]
+        jobs = []
+        for k, job in enumerate(super()._jobs(data, prepared)):
+            # Solvers take problems with the same object H for points of one target, which share directions and passes.
+            key = (id(data.trainings[k]), k)
+            if key not in data.problems.computed:
+                data.problems.computed[key] = self._target(data, k)
+            h, offset = data.problems.computed[key]
+            problem = RidgeProblem(**{**vars(job.problem), "h": h, "offset": offset})
+            jobs.append(replace(job, problem=problem))
+        return jobs
+
+    def _target(self, data: TrainingSet, k: int) -> tuple[Float, Float]:
+        """H of a problem, and what predictions for the held-out rows add to the kernels' part.
+
+        With covariates the problem is min over f and b of Σ_i d_i (y_i − z̃_iᵀb − f(x_i))² + λ‖f‖², z̃ = [1, z]. Its dual
+        variables c have Z̃ᵀc = 0, so that c = Pᵀc and (PKPᵀ + λD⁻¹)c = Py with the projector P of the step: H = Py, the
+        residuals of least squares. Z̃b = Q Gᵀ(y − Kc) gives for a new sample
+        z̃ᵀb + k(x, ·)c = q(x)Gᵀy + [k(x, ·) − q(x)Tᵀ]c: the least squares fit of y, and the score by the step's kernels.
+        """
+        targets, training = data.problems.targets, data.trainings[k]
+        if self._covariates() is None:
+            # Kernels that are not centered leave no room for an intercept, as in scikit-learn's KernelRidge.
+            centered = "center" in self._steps()
+            mean = targets.means[k] if centered else 0.0
+            return (data.problems.h if centered else targets.scaled_values)[k], np.array([mean])
+        y, step = targets.values[k], _residualizing(training.whole.fitted.steps)
+        assert step.row_basis is not None
+        coefficients = step.dual.T @ y
+        residual = y - step.basis @ coefficients
+        if np.linalg.norm(residual) <= _EXPLAINED * np.linalg.norm(y - targets.means[k]):
+            msg = (
+                f"{training.title}{data.problems.title(k)}the covariates of residualize explain y wholly, so that "
+                "nothing is left for kernels to learn; leave out the covariate that is computed from y"
+            )
+            raise InputError(msg)
+        weights = data.problems.weights[k]
+        h = residual if weights is None else np.sqrt(weights)[:, None] * residual
+        return h, step.row_basis[training.n_train :] @ coefficients
+
+    # --- effects of covariates -----------------------------------------------------------------------------------
+
+    def _set_attributes(self, found: FitOutcome) -> None:
+        covariates, targets = self._covariates(), found.data.problems.targets
+        if covariates is None:
+            return
+        parts = []
+        for part in self.statistics_:
+            step = _residualizing(part.steps)
+            y = np.hstack([targets.values[k] for k in part.columns])
+            parts.append(step.coefficients @ (step.dual.T @ y) - self._shared_with_kernels(part))
+        effects = side_by_side(parts, [part.columns for part in self.statistics_])
+        dim, labels = str(self.dual_coef_.dims[1]), self.dual_coef_[self.dual_coef_.dims[1]].values
+        self.intercept_ = xr.DataArray(effects[0], dims=(dim,), coords={dim: labels}, name="intercept")
+        self.covariate_effects_ = xr.DataArray(
+            effects[1:],
+            dims=("covariate", dim),
+            coords={"covariate": np.array(covariates.columns, dtype=str), dim: labels},
+            name="covariate_effect",
+        )
+
+    def _shared_with_kernels(self, part: Statistics) -> Float:
+        """By how much the least squares fit of y on [1, Z] differs from b, (1 + covariates, columns): that of Kc.
+
+        Kc counts without its mean over the training samples, which belongs to the intercept. Where a later step scales
+        each sample by itself, kernels are not orthogonal to covariates, and b is the least squares fit: zero.
+        """
+        place = next(k for k, step in enumerate(part.steps) if isinstance(step, Residualizing))
+        step, later = part.steps[place], part.steps[place + 1 :]
+        assert isinstance(step, Residualizing)
+        dual = self.dual_coef_.values if part.rows is None else self.dual_coef_.values[part.rows]
+        dual, weights = dual[:, part.columns], self.weights_.values.reshape(len(self.kernel_names_), -1)
+        shared = np.zeros((step.basis.shape[1], dual.shape[1]))
+        if not any(after.scales_columns for after in later):
+            for j in np.flatnonzero(weights[:, part.columns].any(axis=1)):
+                factors = Fitted(later).factor(int(j)) * weights[j, part.columns]
+                shared += factors * (step.projected[j].T @ dual)
+        shared[0] = 0.0
+        return np.asarray(step.coefficients @ shared)
+
+    def _offsets(self, samples: Array, covariates: Any) -> Float:
+        own = self._covariates()
+        if own is None:
+            return np.zeros(1)
+        if not hasattr(self, "covariate_effects_"):
+            warn(
+                "this MKRidge was saved by a dmkl that did not fit the effects of covariates: predictions lack them. "
+                "Fit it again",
+                UserWarning,
+            )
+            return np.zeros(1)
+        design = (own if covariates is None else of_new(covariates, own, samples)).of(samples)
+        parts = [design @ self._shared_with_kernels(part) for part in self.statistics_]
+        shared = side_by_side(parts, [part.columns for part in self.statistics_])
+        return np.asarray(design[:, 1:] @ self.covariate_effects_.values + shared)
+
+    def _permuted(self, labels: Array, order: Array, samples: Array) -> Array:
+        """See `KernelLearner._permuted`; with covariates the residuals on them are permuted (Freedman, Lane 1983)."""
+        covariates = self._covariates()
+        if covariates is None:
+            return labels[order]
+        design = covariates.of(samples)
+        columns = labels.reshape(len(labels), -1).astype(np.float64)
+        fitted = np.empty(columns.shape)
+        for k, y in enumerate(columns.T):
+            known = ~np.isnan(y)
+            B = basis(design[known])
+            fitted[:, k] = design @ (B @ ((design[known] @ B).T @ y[known] / known.sum()))
+        return np.asarray((fitted + (columns - fitted)[order]).reshape(labels.shape))
+
+
+def _residualizing(steps: Sequence[Any]) -> Residualizing:
+    """The last step that takes covariates out: those of the kernels as they are given come before the learner's."""
+    return next(step for step in reversed(steps) if isinstance(step, Residualizing))

@@ -35,7 +35,13 @@ _OPENED_BY = {
     "dmkl-table": "; it is a table, open it with xarray.open_zarr",
 }
 """What to do with other formats that dmkl writes."""
-_ARRAYS = {"weights_": "weight", "dual_coef_": "dual_coef", "intercept_": "intercept", "scores_": "accuracy"}
+_ARRAYS = {
+    "weights_": "weight",
+    "dual_coef_": "dual_coef",
+    "intercept_": "intercept",
+    "covariate_effects_": "covariate_effect",
+    "scores_": "accuracy",
+}
 """Attributes that are stored, and what their arrays are called in memory."""
 
 

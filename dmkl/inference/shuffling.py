@@ -66,7 +66,7 @@ def draw(cells: Index, blocks: Blocks, labels: Array | None, folds: Sequence[Fol
             return order
     msg = (
         f"{_TRIES} permutations in a row have left a training set without one of its classes; take fewer folds, larger "
-        "groups, or leave classes of few samples out"
+        "groups, or leave classes of few samples out (--drop-classes-below N)"
     )
     raise InputError(msg)
 

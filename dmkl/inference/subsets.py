@@ -17,7 +17,6 @@ from dmkl.numerics.fisher import Targets
 from dmkl.searching.choice import Choice, Rule
 from dmkl.searching.dataset import as_dataset
 from dmkl.searching.fits import Question, as_grid_fits, grid_fits
-from dmkl.searching.grid import points
 from dmkl.searching.refit import of_all_tasks
 from dmkl.searching.result import SearchResult
 from dmkl.solvers.workspace import Workspace
@@ -83,10 +82,10 @@ class Refits:
         Rows for subsets stand behind those of the search in one plan, which goes on from where the search has ended.
         """
         searched = grid_fits(self.question)
-        targets = [fit.targets for fit in searched[:: len(points(self.question.grid))]]
+        targets = [fit.targets for fit in searched[:: len(self.question.models)]]
         folds, n_search_passes = np.arange(len(targets)), 0.0
         cases = [_Case(self.question, folds)]
-        if held and len(points(self.question.grid)) > 1:
+        if held and len(self.question.models) > 1:
             answers = run(Plan(self.question.K, searched, duals=False), workspace)
             n_search_passes = answers.tally.n_passes
             cases = list(self._held(self._search(answers)))
@@ -98,7 +97,7 @@ class Refits:
         for subset in self.subsets:
             parts = []
             for case in cases:
-                mine = _next(following, len(points(case.question.grid)) * len(targets), answers)
+                mine = _next(following, len(case.question.models) * len(targets), answers)
                 parts.append(self._read(case.question, mine).isel(fold=case.folds))
             whole = xr.concat(parts, "fold", data_vars="all") if len(parts) > 1 else parts[0]
             found[subset] = whole.sel(fold=base["fold"].values)

@@ -408,15 +408,20 @@ class ChainState:
             raise InputError(msg)
         return value
 
+    @property
+    def _residualized(self) -> bool:
+        return any(step.name == "residualize" for step in self.fitted.steps)
+
     def check_diagonal(self, diagonal: Array) -> None:
         """Refuse k(x, x), (kernel, samples), that are not positive, or rounding noise."""
         floor = self.resolution * np.broadcast_to(self.fitted.removed(), len(diagonal))
         bad = np.argwhere(~(diagonal > floor[:, None]))
         if bad.size:
             j, i = bad[0]
+            explained = "; covariates explain that sample wholly" if self._residualized else ""
             msg = (
                 "cosine normalization needs a positive k(x, x) that its precision resolves for every sample, but "
-                f"kernel {self.names[j]!r} has {diagonal[j, i]:.3g} at position {i}; use 'trace' or "
+                f"kernel {self.names[j]!r} has {diagonal[j, i]:.3g} at position {i}{explained}; use 'trace' or "
                 "'multiplicative', or leave out that kernel with select()"
             )
             raise InputError(msg)
@@ -426,9 +431,13 @@ class ChainState:
         bad = np.flatnonzero(~(size > self.resolution * removed))
         if bad.size:
             j = bad[0]
+            why = (
+                "The covariates that residualize takes out explain it wholly, or it is constant"
+                if self._residualized
+                else "It is constant or has a negative diagonal"
+            )
             msg = (
                 f"kernel {self.names[j]!r} cannot be normalized: its {what} over these samples is {size[j]:.3g}, "
-                "expected a positive number that its precision resolves. It is constant or has a negative diagonal; "
-                "leave it out with select()"
+                f"expected a positive number that its precision resolves. {why}; leave it out with select()"
             )
             raise DegenerateKernelError(msg)

@@ -162,7 +162,8 @@ def _search(found: SearchResult) -> Page:
     n_open = int(np.sum(scores["status"].values == 3))
     if n_open:
         gap = float(scores["gap"].max())
-        notes.append(f"{count(n_open, 'fit')} of {scores['status'].size} ended open, with gaps up to {gap:.2g}.")
+        n_fits = int((scores["status"] >= 0).sum())
+        notes.append(f"{count(n_open, 'fit')} of {n_fits} ended open, with gaps up to {gap:.2g}.")
     return Page(f"Search of {attrs['estimator']}", _sentences(chosen), facts, tuple(notes), tuple(sections))
 
 
@@ -342,6 +343,10 @@ def _estimator_call(attrs: dict[str, Any]) -> str:
 
 
 def _search_call(found: SearchResult) -> str:
-    grid = ", ".join(f'"{name}": [{", ".join(map(_literal, values))}]' for name, values in found.grid.items())
+    lists = {
+        name: None if values is None else f"[{', '.join(map(_literal, values))}]"
+        for name, values in found.grid_asked.items()
+    }
+    grid = ", ".join(f'"{name}": {values}' for name, values in lists.items())
     attrs, folds = found.scores.attrs, found.scores.sizes["fold"]
     return f'dmkl.search({_estimator_call(attrs)}, K, grid={{{grid}}}, cv={folds}, scoring="{attrs["scoring"]}")'

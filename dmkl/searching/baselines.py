@@ -133,7 +133,7 @@ class _Rows:
         self._alone: dict[int, slice] = {}
         if plain is None:
             return
-        self._targets = [fit.targets for fit in self.fits[:: len(points(question.grid))]]
+        self._targets = [fit.targets for fit in self.fits[:: len(question.models)]]
         self._sum = self._known(question, plain)
         if self._sum is None:
             self._sum = list(range(self._n_searched, self._n_searched + self._n_each))
@@ -144,7 +144,7 @@ class _Rows:
     @property
     def _n_each(self) -> int:
         assert self._plain is not None
-        return len(points(self._plain.grid)) * len(self._targets)
+        return len(self._plain.models) * len(self._targets)
 
     def _known(self, question: Question, plain: Question) -> list[int] | None:
         """Rows of the search that are those of the sum already, as where its grid holds p = ∞; None if any is not."""
@@ -183,7 +183,7 @@ def _most_weight(question: Question, found: GridFits, choice: Choice) -> np.ndar
     themselves each has kernels of its own, so that nothing of rows that are tested on is known here.
     """
     p = np.array([point.get("p", 1.0) for point in points(question.grid)], dtype=np.float64)
-    weights = found.weights[p == p.min()]
+    weights = found.weights[(p == p.min()) & question.fitted]
     total = weights.sum(axis=-1, keepdims=True)
     shares = (weights / np.where(total > 0, total, 1.0)).mean(axis=(0, 2))
     if choice == "joint":

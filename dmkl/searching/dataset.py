@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import fields
 from typing import Any
 
@@ -17,7 +16,7 @@ from dmkl.estimators.saving import encode
 from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question
-from dmkl.searching.grid import points, shape
+from dmkl.searching.grid import shape
 from dmkl.searching.labeled import as_coordinate
 from dmkl.searching.scoring import as_metrics, evaluate_each
 from dmkl.solvers.outcome import Round
@@ -86,7 +85,7 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
             "parameters_by_class": json.dumps(question.by_class),
             "n_passes": found.n_passes,
             "seconds": seconds,
-            "n_points": math.prod(sizes) * len(question.folds) * question.n_tasks,
+            "n_points": len(question.models) * len(question.folds) * question.n_tasks,
             "solver": found.solver,
             "created_by": f"dmkl {__version__}",
         },
@@ -95,7 +94,7 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
 
 def measured(question: Question, found: GridFits) -> list[tuple[Float, Float]]:
     """Validation and test scores of each measure, (point, fold, task), of what is decided at each point."""
-    sizes = (len(points(question.grid)), len(question.folds), question.n_tasks)
+    sizes = (len(question.fitted), len(question.folds), question.n_tasks)
     scores = np.full((len(question.metrics), 2, *sizes), np.nan)
     # What scikit-learn checks of its arguments takes longer than most measures, and they are always of one kind here.
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
@@ -105,18 +104,19 @@ def measured(question: Question, found: GridFits) -> list[tuple[Float, Float]]:
                 if len(rows):
                     truth = question.labels[rows]
                     values = evaluate_each(question.metrics, targets.kind, targets.classes, truth, mine)
-                    scores[:, part, :, f] = values.reshape(*values.shape[:2], -1)
+                    scores[:, part, question.fitted, f] = values.reshape(*values.shape[:2], -1)
     return [(validation, test) for validation, test in scores]
 
 
 def _by_class(question: Question, found: GridFits) -> Float:
     """Average precision of the score of each class against the rest on the validation rows, (point, fold, class)."""
     classes = question.targets.classes
-    scores = np.full((len(points(question.grid)), len(question.folds), len(classes)), np.nan)
+    scores = np.full((len(question.fitted), len(question.folds), len(classes)), np.nan)
     measure = as_metrics("average_precision", "binary")
     for f, (fold, targets, decision) in enumerate(zip(question.folds, found.targets, found.decided, strict=True)):
         for k, label in enumerate(targets.classes):
             truth = (question.labels[fold.validation] == label).astype(np.int64)
             columns = decision[:, : len(fold.validation), k]
-            (scores[:, f, np.searchsorted(classes, label)],) = evaluate_each(measure, "binary", [0, 1], truth, columns)
+            (values,) = evaluate_each(measure, "binary", [0, 1], truth, columns)
+            scores[question.fitted, f, np.searchsorted(classes, label)] = values
     return scores

@@ -142,6 +142,8 @@ def evaluate(
         values = _tested(plain.question, sums, of_sum.fits)
         scores = scores.assign({f"{SUM}_{name}": value for name, value in values.items()})
     scores.attrs["seconds"] = time.monotonic() - started
+    if question.hint:
+        scores.attrs["hint"] = question.hint
     return EvaluationResult(scores, searches)
 
 

@@ -228,8 +228,9 @@ class EvaluationResult:
         lines += self.beside()
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
         lines.append(f"Chosen: {self._choices_told()}")
+        lines += [attrs["hint"]] if "hint" in attrs else []
         gap = float(max(search.scores["gap"].max() for search in self._searches.values()))
-        fits = sum(search.scores["status"].size for search in self._searches.values())
+        fits = sum(int((search.scores["status"] >= 0).sum()) for search in self._searches.values())
         proven = f" (largest gap {gap:.1e})" if np.isfinite(gap) else ""
         took = f"{count(self.n_passes_, 'pass')}, {attrs['seconds']:.3g} s"
         lines.append(f"{fits} fits{proven} and {count(scores.sizes['fold'], 'refit')} in {took}")

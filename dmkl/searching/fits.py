@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,10 +28,11 @@ from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.files.locks import claim
 from dmkl.inputs.label_objects import matched
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
 from dmkl.passes.execute import temporary_files_in
 from dmkl.searching.folds import Fold, OuterFold
-from dmkl.searching.grid import LAM_TRACE, as_grid, points
+from dmkl.searching.grid import CHAINS, LAM_TRACE, MOST_VARIATION, as_grid, diagonal_variation, lams_of, points
 from dmkl.searching.scoring import Metric, as_metrics
 from dmkl.solvers.outcome import Round, worst
 from dmkl.solvers.workspace import Workspace, state_folder
@@ -74,6 +75,19 @@ class Question:
     folds: list[Fold]
     """Those that choose: of an evaluation the inner ones of all outer folds, one after the other."""
     metrics: dict[str, Metric]
+    own_lams: Mapping[Any, tuple[float, ...]] = field(default_factory=dict)
+    """The values of λ that are fitted after each chain of steps; all of the grid where a chain is not there."""
+
+    @cached_property
+    def fitted(self) -> npt.NDArray[np.bool_]:
+        """(point,): whether a point of the grid is fitted, and its λ is not one of other chains alone."""
+        pairs = [(point.get("lam"), point.get("steps")) for point in self._points]
+        asked = [lam in self.own_lams.get(chain, (lam,)) for lam, chain in pairs]
+        return np.array(asked)
+
+    @cached_property
+    def _points(self) -> list[dict[str, Any]]:
+        return points(self.grid)
 
     @property
     def n_tasks(self) -> int:
@@ -85,10 +99,25 @@ class Question:
         """What the names of scores end in, one for each measure: nothing for the one that decides."""
         return ["" if k == 0 else f"_{name}" for k, name in enumerate(self.metrics)]
 
+    @property
+    def hint(self) -> str:
+        """That another chain of steps may do better, where nobody has chosen one and the choice matters; else ""."""
+        chain, tasks = self.estimator._steps(), self.targets.dim is not None
+        if "steps" in self.grid or "lam" not in self.grid or chain != CHAINS[0] or tasks:
+            return ""
+        variation, both = diagonal_variation(self.K), ["+".join(each) for each in CHAINS]
+        if variation <= MOST_VARIATION:
+            return ""
+        grid = {"p": None, "lam": None, "steps": both}
+        return (
+            f"Samples differ in k(x, x), by a coefficient of variation of up to {variation:.2g}: the steps {both[1]} "
+            f"may do better; compare by grid={grid}, or --grid steps={','.join(both)}"
+        )
+
     @cached_property
     def models(self) -> list[KernelLearner]:
-        """The estimator at each point of the grid."""
-        return [clone(self.estimator).set_params(**point) for point in points(self.grid)]
+        """The estimator at each point of the grid that is fitted."""
+        return [clone(self.estimator).set_params(**self._points[at]) for at in np.flatnonzero(self.fitted)]
 
     @cached_property
     def by_class(self) -> list[str]:
@@ -101,13 +130,14 @@ class Question:
         ]
 
     def relabeled(self, order: Index) -> Question:
-        """The same question where row i has the label of row order[i].
+        """The same question where row i has the label of row order[i]; see `KernelLearner._permuted`.
 
         It shares the models, whose copies and checks would take longer than all else where there are many.
         """
-        labels = self.labels[order]
+        with_covariates = [model for model in self.models if any(isinstance(s, Covariates) for s in model._steps())]
+        labels = (with_covariates or self.models)[0]._permuted(self.labels, order, self.K.samples)
         found = replace(self, labels=labels, targets=self.estimator._targets(labels, len(labels), self.tasks))
-        vars(found)["models"] = self.models
+        vars(found)["models"], vars(found)["fitted"] = self.models, self.fitted
         return found
 
     def targets_of(self, rows: Index) -> Targets:
@@ -163,27 +193,40 @@ def ask(
         what, estimator, K, y, fold, scoring=scoring, groups=groups, unknown=unknown, grid_of=grid_of
     )
     _check_tasks(question, what, refit=refit)
-    return _resolved(question), folds
+    default = "lam" in question.grid and (grid is None or grid["lam"] is None)
+    return _with_own_lams(question, default=default), folds
 
 
-def _resolved(question: Question) -> Question:
-    """Of the papers' λ those that the stored precision resolves: on few samples it may not be all.
+def _with_own_lams(question: Question, *, default: bool) -> Question:
+    """The question with the values of λ that each chain of steps has: the default ones of its own, if `default`.
 
-    That is known after a pass, which is made where samples are few and precision is low.
+    Of the papers' λ for unit trace those are kept that the stored precision resolves: on few samples it may not be all.
+    That is known after a pass for all chains, which is made where samples are few and precision is low.
     """
-    lams = question.grid.get("lam")
-    if lams != LAM_TRACE or question.K.dtype == np.float64 or question.K.shape[1] > _FEW:
+    lams, chains = question.grid.get("lam"), question.grid.get("steps", (question.estimator._steps(),))
+    if not default and lams != LAM_TRACE:
         return question
-    n_points = len(points(question.grid))
-    least = least_lam(Plan(question.K, grid_fits(question)[::n_points], duals=False))
-    resolved = tuple(lam for lam in lams if lam >= least)
-    if resolved == lams:
-        return question
+    own = {chain: lams_of(chain) if default else LAM_TRACE for chain in chains}
+    if LAM_TRACE in own.values() and question.K.dtype != np.float64 and question.K.shape[1] <= _FEW:
+        one_each = replace(question, grid={"steps": tuple(chains)})
+        least = least_lam(Plan(question.K, grid_fits(one_each), duals=False))
+        for k, chain in enumerate(chains):
+            own[chain] = _resolved(question, chain, own[chain], max(least[k :: len(chains)]))
+    every = tuple(sorted({lam for values in own.values() for lam in values}))
+    own = {chain: values for chain, values in own.items() if values != every}
+    return replace(question, grid=question.grid | {"lam": every}, own_lams=own)
+
+
+def _resolved(question: Question, chain: Any, lams: tuple[float, ...], least: float) -> tuple[float, ...]:
+    """The values of λ that the stored precision resolves."""
     left_out = ", ".join(f"{lam:g}" for lam in lams if lam < least)
-    progress.current().note(
-        f"lam {left_out} left out: on {question.K.shape[1]} samples {question.K.dtype} resolves λ from {least:.1e} on"
-    )
-    return replace(question, grid=question.grid | {"lam": resolved})
+    if left_out:
+        after = f" after {'+'.join(map(str, chain))}" if "steps" in question.grid else ""
+        progress.current().note(
+            f"lam {left_out} left out{after}: on {question.K.shape[1]} samples {question.K.dtype} resolves λ from "
+            f"{least:.1e} on"
+        )
+    return tuple(lam for lam in lams if lam >= least)
 
 
 def ask_once(
@@ -254,14 +297,14 @@ class GridFits:
     Parameters
     ----------
     weights
-        (point, fold, task, kernel)
+        (point, fold, task, kernel); NaN where a point was not fitted.
     gap, objective, status
-        (point, fold, task); `status` is a place in `WORDS`.
+        (point, fold, task); `status` is a place in `WORDS`, −1 where a point was not fitted.
     decisions
-        Scores of the held-out rows of each fold at each point, (rows,) or (rows, classes or tasks).
+        Scores of the held-out rows of each fold at each point that was fitted, (rows,) or (rows, classes or tasks).
     decided
-        What their labels are read from, by the rule of each fit: for each fold (point, rows) or (point, rows, classes
-        or tasks).
+        What their labels are read from, by the rule of each fit: for each fold (fitted point, rows) or (fitted point,
+        rows, classes or tasks).
     targets
         What each fold has learnt.
     n_passes, rounds, phases, solver
@@ -379,15 +422,16 @@ def grid_fits(question: Question, targets: Sequence[Targets] | None = None, kern
 
 def as_grid_fits(question: Question, answers: Answers) -> GridFits:
     """The answers to the rows of `grid_fits`, as arrays."""
-    n_points = len(points(question.grid))
+    n_points = len(question.models)
     of_folds = [answers.fits[first : first + n_points] for first in range(0, len(answers.fits), n_points)]
     told = per_task(answers.fits, len(question.K), question.n_tasks)
-    weights, gap, objective, status = (each.reshape(-1, n_points, *each.shape[1:]).swapaxes(0, 1) for each in told)
+    of_points = (each.reshape(-1, n_points, *each.shape[1:]).swapaxes(0, 1) for each in told)
+    weights, gap, objective, status = (_at_points(question, each) for each in of_points)
     return GridFits(
         weights,
         gap,
         objective,
-        status.astype(np.int8),
+        np.where(np.isnan(status), -1, status).astype(np.int8),
         [[one.decision for one in some] for some in of_folds],
         [np.stack(some[0].data.fit.learner._decide(some)) for some in of_folds],
         [some[0].data.fit.targets for some in of_folds],
@@ -396,6 +440,13 @@ def as_grid_fits(question: Question, answers: Answers) -> GridFits:
         answers.tally.phases,
         ", ".join(dict.fromkeys(found.solver or "own" for found in answers.fits)),
     )
+
+
+def _at_points(question: Question, values: Array) -> Float:
+    """(fitted point, …) as (point, …), NaN where a point was not fitted."""
+    found = np.full((len(question.fitted), *values.shape[1:]), np.nan)
+    found[question.fitted] = values
+    return found
 
 
 def per_task(found: Sequence[FitOutcome], n_kernels: int, n_tasks: int) -> tuple[Array, Array, Array, Array]:
@@ -448,6 +499,7 @@ def identity(question: Question) -> dict[str, str]:
         "the folds": digest(*folds),
         "the grid": json.dumps({name: [repr(value) for value in values] for name, values in question.grid.items()}),
         "the estimator": type(model).__name__,
+        **({"the λ of each chain": repr(dict(question.own_lams))} if question.own_lams else {}),
     } | {f"parameter {name}": text for name, text in model._parameter_texts(K.names).items() if name not in _POLICY}
 
 

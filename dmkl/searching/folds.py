@@ -7,7 +7,7 @@ import numbers
 import reprlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -147,7 +147,7 @@ def nest_folds(
     InputError
         As in `make_folds`, and if `inner` is something else.
     """
-    known = _known(labels, groups, samples, classes=classes)
+    known = replace(_known(labels, groups, samples, classes=classes), least=3)
     outer = DEFAULT_FOLDS if outer is None else outer
     stored, own = isinstance(outer, str), inner is None or (isinstance(inner, str) and inner == SPLITS)
     if stored and own and splits is not None and (splits == VALIDATION).any():
@@ -205,6 +205,8 @@ class _Known:
     groups: Array | None
     numbers: Index
     classes: bool
+    least: int = 2
+    """Samples of a class that stratified folds can hold out and learn from: one more where folds are nested."""
 
 
 def _known(labels: npt.ArrayLike, groups: npt.ArrayLike | None, samples: Array | None, *, classes: bool) -> _Known:
@@ -375,19 +377,19 @@ def _checked(fold: Fold, known: _Known) -> Fold:
             raise InputError(msg)
     for k, column in enumerate(y.reshape(len(y), -1).T):
         of_task = f" in {'task' if known.classes else 'target'} {k}" if y.ndim == 2 else ""
-        _check_labels(fold, column, of_task, classes=known.classes)
+        _check_labels(fold, column, of_task, classes=known.classes, least=known.least)
     return fold
 
 
-def _check_labels(fold: Fold, column: Array, of_task: str, *, classes: bool) -> None:
+def _check_labels(fold: Fold, column: Array, of_task: str, *, classes: bool, least: int) -> None:
     known = is_known(column)
     where, learnt = fold.title, np.unique(column[fold.train[known[fold.train]]])
     for part, rows in (("validation", fold.validation), ("test", fold.test)):
         missing = np.setdiff1d(column[rows[known[rows]]], learnt).tolist() if classes else []
         if missing:
             msg = (
-                f"{where} has no training rows of class {missing[0]!r}{of_task}, of which it has {part} rows; use "
-                "fewer or stratified folds, or leave that class out"
+                f"{where} has no training rows of class {missing[0]!r}{of_task}, of which it has {part} rows; "
+                f"{_advice(column, missing[0], of_task, least)}"
             )
             raise InputError(msg)
     if len(learnt) < 2:
@@ -395,6 +397,19 @@ def _check_labels(fold: Fold, column: Array, of_task: str, *, classes: bool) -> 
         told = f"of a single {what}, {learnt.tolist()[0]!r}" if len(learnt) else f"without a known {what}"
         msg = f"{where} has training rows {told}{of_task}, and needs two at least; use fewer or stratified folds"
         raise InputError(msg)
+
+
+def _advice(column: Array, label: Any, of_task: str, least: int) -> str:
+    """What helps where a fold does not learn a class that it holds out."""
+    if of_task:
+        return "use fewer or stratified folds, or leave that task out"
+    size = int(np.count_nonzero(column == label))
+    fewest = max(least, size + 1)
+    drop = (
+        f"leave classes of fewer than {fewest} samples out: --drop-classes-below {fewest}, or in Python K[rows, rows] "
+        "and y[rows] with the rows of the others"
+    )
+    return f"that class has {size} in all; {drop}" if size < least else f"use fewer or stratified folds, or {drop}"
 
 
 def check_joint(folds: Sequence[Fold], samples: Array) -> None:

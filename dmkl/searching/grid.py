@@ -10,10 +10,24 @@ from typing import Any
 import numpy as np
 
 from dmkl.errors import InputError
+from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import as_exponent
 from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_steps
 
-__all__ = ["C_VALUES", "LAM_COSINE", "LAM_TRACE", "N_GROUPS", "P_VALUES", "as_grid", "points", "shape"]
+__all__ = [
+    "CHAINS",
+    "C_VALUES",
+    "LAM_COSINE",
+    "LAM_TRACE",
+    "MOST_VARIATION",
+    "N_GROUPS",
+    "P_VALUES",
+    "as_grid",
+    "diagonal_variation",
+    "lams_of",
+    "points",
+    "shape",
+]
 
 P_VALUES = (1.0, *(1 + 2.0**-k for k in range(6, 0, -1)), 2.0, 3.0, 4.0, 8.0, np.inf)
 """The twelve norms of the papers, with ∞ for their 10⁶ (JMLR Section 3.3, CVPR Section 4.1)."""
@@ -26,6 +40,12 @@ Without the smallest a small search is quicker, and worse where labels have no n
 
 LAM_COSINE = tuple(4.0**k for k in range(-5, 5))
 """λ for kernels with ones on the diagonal, 4⁻⁵ to 4⁴ (JMLR Section 3.3)."""
+
+CHAINS = (("center", "trace"), ("cosine", "center"))
+"""The chains of steps of the papers: that of the defaults (CVPR Section 4.1), and that of JMLR Section 3.3."""
+
+MOST_VARIATION = 0.1
+"""Coefficient of variation of a kernel's diagonal up to which the two chains hardly differ but by a factor."""
 
 N_GROUPS = (1, 2, 3, 4, 5)
 """Groups that each class is divided into (GS-MKL Section 5.3)."""
@@ -40,10 +60,12 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = F
     Parameters
     ----------
     grid
-        Values of each parameter, in the order in which they are to be told; a single value stands for a list of one.
-        None: of what the estimator has, `P_VALUES` for p, `C_VALUES` for C, `N_GROUPS` for n_groups, and for lam
-        `LAM_COSINE` if its steps leave k(x, x) near one ("cosine" or "multiplicative" is the last that normalizes),
-        `LAM_TRACE` otherwise.
+        Values of each parameter, in the order in which they are to be told; a single value stands for a list of one,
+        and None for the default values of p, lam or C.
+        Where `grid` is None: of what the estimator has, `P_VALUES` for p, `C_VALUES` for C, `N_GROUPS` for n_groups,
+        and for lam `LAM_COSINE` if its steps leave k(x, x) near one ("cosine" or "multiplicative" is the last that
+        normalizes), `LAM_TRACE` otherwise. Of several chains of steps in the grid, lam has by default the values of
+        each.
     estimator
         Names the parameters there are, by its ``get_params()``.
     several
@@ -70,9 +92,12 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = F
     """
     known, what = estimator.get_params(), type(estimator).__name__
     chosen: Any = grid
+    steps = grid.get("steps") if isinstance(grid, Mapping) else None
+    chains = [known.get("steps")] if steps is None else _values("steps", steps, known, what)
+    lam = tuple(sorted({lam for chain in chains for lam in lams_of(chain)}))
+    defaults = {"p": P_VALUES, "lam": lam, "C": C_VALUES}
     if grid is None:
-        lam = _lams(known.get("steps"))
-        papers = [("p", P_VALUES), ("lam", lam), ("C", C_VALUES), *([] if several else [("n_groups", N_GROUPS)])]
+        papers = [*defaults.items(), *([] if several else [("n_groups", N_GROUPS)])]
         # Of two losses, each has a price of its own.
         idle = {"hinge": "lam", "square": "C"}.get(str(known.get("loss")))
         chosen = {name: values for name, values in papers if name in known and name != idle}
@@ -82,10 +107,14 @@ def as_grid(grid: Mapping[str, Any] | None, estimator: Any, *, several: bool = F
     if not isinstance(chosen, Mapping) or not chosen:
         msg = f"grid must map parameters to their values, as {{'p': [1, 2], 'lam': [0.1, 1]}}, got {grid!r}"
         raise InputError(msg)
-    return {name: _values(name, values, known, what) for name, values in chosen.items()}
+    return {
+        name: _values(name, defaults.get(name) if values is None else values, known, what)
+        for name, values in chosen.items()
+    }
 
 
-def _lams(steps: Any) -> tuple[float, ...]:
+def lams_of(steps: Any) -> tuple[float, ...]:
+    """The default values of λ for kernels after these steps."""
     scales = [step for step in as_steps(steps) if step in NORMALIZATIONS]
     return LAM_COSINE if scales and scales[-1] != "trace" else LAM_TRACE
 
@@ -133,6 +162,19 @@ def _value(name: str, value: Any) -> Any:
         msg = f"the values of {name} must be positive and finite, got {value!r}"
         raise InputError(msg)
     return number
+
+
+def diagonal_variation(K: KernelSet) -> float:
+    """The largest coefficient of variation of a kernel's diagonal k(x, x): its standard deviation over its mean.
+
+    0 where the diagonals are unknown, or the set has steps already. It takes no pass.
+    """
+    diagonal = K.view.source.diagonal(K.view.kernels)
+    if diagonal is None or K.view.steps:
+        return 0.0
+    own = diagonal[:, K.view.rows]
+    size = np.abs(own).mean(axis=1)
+    return float((own.std(axis=1) / np.where(size > 0, size, 1.0)).max())
 
 
 def shape(grid: Mapping[str, tuple[Any, ...]]) -> tuple[int, ...]:

@@ -91,7 +91,9 @@ def described(scores: xr.Dataset) -> xr.Dataset:
     flags = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
     meant = str(scores["status"].attrs.get("flag_meanings", flags["flag_meanings"])).split()
     codes = np.array([WORDS.index(word) if word in WORDS else len(WORDS) - 1 for word in meant], dtype=np.int8)
-    scores["status"] = scores["status"].copy(data=codes[scores["status"].values.astype(np.int64)]).assign_attrs(flags)
+    status = scores["status"].values.astype(np.int64)
+    known = np.where(status < 0, -1, codes[status]).astype(np.int8)  # −1: not fitted
+    scores["status"] = scores["status"].copy(data=known).assign_attrs(flags)
     return describe(scores)
 
 

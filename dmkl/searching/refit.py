@@ -59,7 +59,8 @@ def _chosen_scores(question: Question, grid: GridFits, result: SearchResult, fol
         at = {"fold": fold, **task}
         place = {name: int(index[name].isel({str(dim): at[str(dim)] for dim in index[name].dims})) for name in index}
         place |= {name: question.grid[name].index(value) for name, value in (own or {}).items()}
-        found: Array = grid.decisions[fold][np.ravel_multi_index([place[name] for name in question.grid], sizes)]
+        point = int(np.ravel_multi_index([place[name] for name in question.grid], sizes))
+        found: Array = grid.decisions[fold][np.count_nonzero(question.fitted[:point])]
         return found
 
     if question.targets.kind == "multilabel":

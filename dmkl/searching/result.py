@@ -18,6 +18,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import READERS, read, write_model
 from dmkl.searching.beside import baselines_of, baselines_told
 from dmkl.searching.choice import Rule
+from dmkl.searching.grid import LAM_TRACE
 from dmkl.searching.labeled import by_fold, completed, nested, read_dataset, values_of
 from dmkl.searching.means import best_index, class_values, mean_and_error, task_dim, tasks_of
 from dmkl.searching.texts import count, told, with_error
@@ -34,6 +35,7 @@ __all__ = ["SearchResult"]
 FORMAT, FORMAT_VERSION = "dmkl-search", 2
 BEST = "best"
 """The subgroup of the refitted model."""
+NOT_FITTED = "not fitted"
 MOST_LINES = 10
 """Choices that a summary lists."""
 
@@ -64,7 +66,9 @@ class SearchResult:
         weight                       P, fold, kernel[, task] β
         gap, objective               P, fold[, task]         proven relative gap (NaN where nothing is proven), and
                                                              objective
-        status                       P, fold[, task]         0 certified, 1 finished, 2 converged, 3 open
+        status                       P, fold[, task]         0 certified, 1 finished, 2 converged, 3 open; −1 where a
+                                                             point was not fitted: chains of steps have values of λ of
+                                                             their own, and all else is NaN there
         refit_test_score[_NAME]      fold[, task]            of the point that the fold has chosen, or that all have,
                                                              fitted anew on training and validation rows
         sum_score, alone_score,      [kernel,] lam …, fold   of the plain sum of the kernels and of each kernel alone,
@@ -76,7 +80,8 @@ class SearchResult:
 
         Attributes: estimator, parameters (JSON), scoring, kind, choice ("fold" or "joint"; joint where it lacks),
         parameters_searched (JSON list of P in order), parameters_by_class (of those that each class chooses), n_passes,
-        seconds, n_points, solver, created_by; n_baseline_passes, those that baselines took after the search.
+        seconds, n_points, solver, created_by; n_baseline_passes, those that baselines took after the search; hint, what
+        may do better, where there is something.
     best
         The model fitted with the chosen parameters; None where there is none.
     rule
@@ -116,6 +121,17 @@ class SearchResult:
     def grid(self) -> dict[str, list[Any]]:
         """Values of each parameter searched."""
         return {name: values_of(self._scores[name]) for name in self.parameters}
+
+    @property
+    def grid_asked(self) -> dict[str, list[Any] | None]:
+        """The grid for `dmkl.search` to do the same: lam is None where each chain of steps has values of its own.
+
+        Where the values of λ for unit trace were given for all chains, and some were not resolved, it is all of them.
+        """
+        found: dict[str, list[Any] | None] = dict(self.grid)
+        if "lam" in found and bool((self._scores["status"] < 0).any()):
+            found["lam"] = list(LAM_TRACE) if set(self.grid["lam"]) <= set(LAM_TRACE) else None
+        return found
 
     @property
     def tasks(self) -> tuple[str, ...] | None:
@@ -253,9 +269,10 @@ class SearchResult:
         scores, by = self._scores, list(self.choosers)
         dims, worst = [*by, *self.parameters], self._worst("status")
         values = scores[["mean_score", "standard_error"]].assign(
-            gap=self._worst("gap"), status=worst.copy(data=np.array(WORDS)[worst.values])
+            gap=self._worst("gap"), status=worst.copy(data=np.array([*WORDS, NOT_FITTED])[worst.values])
         )
         frame = values.to_dataframe(dim_order=dims).reset_index()[[*dims, *values.data_vars]]
+        frame = frame.loc[frame["status"] != NOT_FITTED]
         frame = frame.sort_values("mean_score", ascending=False, kind="stable")
         for dim in reversed(by):
             frame[dim] = pd.Categorical(frame[dim], scores[dim].values.tolist())
@@ -278,7 +295,9 @@ class SearchResult:
             lines += self.beside()
         except InputError as error:
             lines.append(str(error))
-        counts = np.bincount(scores["status"].values.ravel(), minlength=len(WORDS))
+        lines += [attrs["hint"]] if "hint" in attrs else []
+        status = scores["status"].values
+        counts = np.bincount(status[status >= 0], minlength=len(WORDS))
         found = ", ".join(f"{n} {status}" for n, status in zip(counts, WORDS, strict=True) if n)
         took = f"{count(self.n_passes_, 'pass')}, {attrs['seconds']:.3g} s"
         gap = float(scores["gap"].max())

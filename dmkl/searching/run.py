@@ -62,6 +62,11 @@ def search(
         Values by parameter. The papers' by default: p = 1, 1 + 2⁻⁶ … 1 + 2⁻¹, 2, 3, 4, 8, ∞; ten values of λ, 1e-8 to
         10 for kernels of unit trace, 4⁻⁵ to 4⁴ for cosine normalization (JMLR 3.3, CVPR 4.1). Of those ten the ones
         that kernels stored in single precision do not resolve are left out, which on some 200 samples is the smallest.
+        None for a parameter stands for these values. With several chains of steps, as in
+        ``{"p": None, "lam": None, "steps": ["center+trace", "cosine+center"]}``, each chain has values of λ of its own,
+        and the points of the others are not fitted (NaN). Where samples differ in k(x, x) (the diagonal of a kernel has
+        a coefficient of variation above 0.1) and the default steps are taken, the summary says that this comparison,
+        of twice the fits in the same passes, may pay.
     cv
         Folds: the stored splits where they have validation rows, 5 otherwise; an integer, a scikit-learn splitter,
         "splits", an iterable of (train, validation) or (train, validation, test), one such tuple, or a mapping of
@@ -131,5 +136,7 @@ def search(
     if beside is not None:
         fitted_beside = {name: values.variable for name, values in beside.data_vars.items()}
         scores = scores.assign(fitted_beside).assign_attrs(beside.attrs)
+    if question.hint:
+        scores.attrs["hint"] = question.hint
     result = SearchResult(scores, rule=rule)
     return refitted(question, found, result, state) if refit else result

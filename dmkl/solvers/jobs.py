@@ -211,10 +211,10 @@ class Method(Protocol):
     def solve(self, jobs: Sequence[Job], context: Context) -> list[Outcome]:
         """The outcomes, one for each job, in order."""
 
-    def needs_folder(self, *, several: bool) -> bool:
+    def needs_folder(self, *, n_points: int) -> bool:
         """Whether it certainly keeps files that all workers must see.
 
-        `several` says whether some target is learnt at several points. Where the answer depends on more, a solver
+        `n_points` is the largest number of points at which some target is learnt. Where the answer depends on more, a solver
         checks its folder itself.
         """
 
@@ -241,7 +241,7 @@ class SideBySide:
         """See `Method.solve`."""
         return self._in_passes(jobs, context)
 
-    def needs_folder(self, *, several: bool) -> bool:
+    def needs_folder(self, *, n_points: int) -> bool:
         """See `Method.needs_folder`."""
         return self.files
 

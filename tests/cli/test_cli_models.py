@@ -332,3 +332,33 @@ def test_covariates_of_a_file_are_taken_out(run, store, tmp_path):
     status, _, err = run(*command[:-1], "residualize=nowhere.csv", "--overwrite")
     assert status == 1
     assert "the covariates of residualize=nowhere.csv cannot be read" in err
+
+
+def test_a_regression_tells_the_effects_of_covariates(run, tmp_path):
+    rng = np.random.default_rng(0)
+    names = np.array([f"s{i:02}" for i in range(45)])
+    table = pd.DataFrame({"age": rng.normal(50, 9, 45), "north": rng.integers(0, 2, 45)}, names)
+    X = rng.standard_normal((45, 5))
+    y = X[:, 0] + table["age"].to_numpy() + rng.standard_normal(45)
+    train, test = np.arange(30), np.arange(30, 45)
+    splits = np.where(np.arange(45) < 30, 0, 2)[None]
+    K = dmkl.create(tmp_path / "set.zarr", [X @ X.T], samples=names, labels=y, splits=splits)
+    table.to_csv(tmp_path / "about.csv", index_label="sample")
+    command = ["fit", tmp_path / "set.zarr", tmp_path / "model", "--cluster", "threads", "--model", "mkridge"]
+    command += ["--steps", f"residualize={tmp_path / 'about.csv'},trace", "--scoring", "r2"]
+    status, out, err = run(*command, "--json")
+    assert status == 0, err
+    told, model = json.loads(out), dmkl.load(tmp_path / "model")
+    effects = dict(zip(model.covariate_effects_.covariate.values, model.covariate_effects_.values[:, 0], strict=True))
+    assert told["covariate_effects"] == effects == pytest.approx({"age": 1.0, "north": 0.0}, abs=1.0)
+    assert told["held_out"]["scores"]["r2"] == pytest.approx(model.score(K[test, train], y[test]))
+    assert told["held_out"]["scores"]["r2"] > 0.9
+    assert json.loads(run("info", tmp_path / "model", "--json")[1])["covariate_effects"] == effects
+    assert f"age {effects['age']:.4g}" in " ".join(run(*command, "--overwrite")[1].split())
+    new = table.iloc[test].rename(index=str)
+    new.to_csv(tmp_path / "new.csv", index_label="sample")
+    predict = ["predict", tmp_path / "model", tmp_path / "set.zarr", "--covariates", tmp_path / "new.csv"]
+    status, _, err = run(*predict, "--out", tmp_path / "p.csv", "--contributions", tmp_path / "c.csv")
+    assert status == 0, err
+    predicted = pd.read_csv(tmp_path / "p.csv")
+    np.testing.assert_allclose(predicted["predicted"], model.predict(K[test, train]).values, rtol=1e-8)

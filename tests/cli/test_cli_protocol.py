@@ -226,3 +226,69 @@ def test_measures_of_a_fit_and_of_its_predictions(run, tmp_path, parts):
     assert status == 1
     assert "there are none" in err
     assert not (tmp_path / "other").exists()
+
+
+# --- classes of few samples ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory, kernels, classes):
+    """One sample of the class "rare" and two of "few", in a stored split that validates on some of them."""
+    labels = np.array(classes, dtype=object)
+    labels[[3, 9, 30]] = "rare", "few", "few"
+    splits = np.where(np.arange(M) < 27, 0, np.where(np.arange(M) < 36, 1, 2))[None]
+    path = tmp_path_factory.mktemp("protocol") / "rare.zarr"
+    return dmkl.create(path, kernels, labels=labels.astype(str), splits=splits, tile=16).view.source.location
+
+
+FOLDS = {
+    "search": ["--cv", "3"],
+    "evaluate": [],
+    "importance": ["--cv", "3"],
+    "permute": ["--cv", "3", "--permutations", "2"],
+    "stability": ["--resamples", "2", "--all"],
+}
+
+
+@pytest.mark.filterwarnings("ignore:The least populated class", "ignore::dmkl.errors.LabelWarning")
+@pytest.mark.parametrize("command", FOLDS)
+def test_classes_of_few_samples_can_be_left_out(run, tmp_path, rare, command):
+    grid = ["--p", "2", "--lam", "1e-2"]
+    words = [command, rare, tmp_path / "out", "--cluster", "threads", *grid, *FOLDS[command]]
+    status, _, err = run(*words, *(["--all"] if command in ("search", "importance") else []))
+    fewest = 3 if command == "evaluate" else 2
+    assert status == 1
+    assert "that class has 1 in all; leave classes of fewer than" in err
+    assert f"--drop-classes-below {fewest}, or in Python K[rows, rows]" in err
+    status, out, err = run(
+        *words, *(["--all"] if command in ("search", "importance") else []), "--drop-classes-below", 3
+    )
+    assert status == 0, err
+    assert "42 samples (all; without 2 classes of fewer than 3: few, rare)" in out
+
+
+def test_classes_of_few_samples_are_left_out_of_stored_splits_and_models(run, tmp_path, rare):
+    K, drop = dmkl.open(rare), ["--drop-classes-below", "2", "--cluster", "threads", "--p", "2", "--lam", "1e-2"]
+    rows = np.flatnonzero(K.labels != "rare")
+    train, validation, test = (np.flatnonzero(np.isin(rows, part)) for part in K.split(0))
+    status, _, err = run("search", rare, tmp_path / "found", "--cv", "splits", "--split", "0", *drop)
+    assert status == 0, err
+    expected = dmkl.search(
+        dmkl.MKFDA(), K[rows, rows], grid={"p": [2.0], "lam": [1e-2]}, cv={"0": (train, validation, test)}
+    )
+    found = dmkl.load(tmp_path / "found")
+    np.testing.assert_allclose(found.scores["test_score"], expected.scores["test_score"])
+    status, _, err = run(
+        "fit", rare, tmp_path / "model", "--train", _names(tmp_path, K, 40), *drop, "--scoring", "accuracy"
+    )
+    assert status == 0, err
+    assert "rare" not in dmkl.load(tmp_path / "model").classes_
+    status, _, err = run("fit", rare, tmp_path / "none", "--all", *drop[2:], "--drop-classes-below", "40")
+    assert status == 1
+    assert "--drop-classes-below 40 leaves 0 classes of 5, and learning needs two; the largest have" in err
+
+
+def _names(folder, K, n):
+    path = folder / "names.txt"
+    path.write_text("\n".join(map(str, K.samples[:n])))
+    return path

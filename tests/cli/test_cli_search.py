@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 
 import numpy as np
 import pytest
@@ -652,3 +653,73 @@ def test_progress_in_a_log_is_a_line_now_and_then():
         watch.note("next")
         watch.end()
     assert file.getvalue().splitlines() == [NOTE, "next"]
+
+
+# --- chains of steps -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """Samples that differ in k(x, x), in single precision."""
+    rng = np.random.default_rng(0)
+    y = np.arange(36) % 2
+    X = (rng.standard_normal((36, 6)) + 2 * np.eye(2, 6)[y]) * np.exp(0.7 * rng.standard_normal((36, 1)))
+    path = tmp_path_factory.mktemp("unlike") / "set.zarr"
+    return dmkl.create(path, [(X @ X.T).astype(np.float32)], labels=y).view.source.location
+
+
+CHEAP = ("-p", "2", "--cv", "2", "--baselines", "none", "--no-refit", "--cluster", "threads", "--overwrite")
+
+
+def test_both_chains_of_steps_are_tried_where_samples_differ_in_size(run, tmp_path, unlike):
+    status, _, err = run("search", unlike, tmp_path / "found", *CHEAP)
+    assert status == 0, err
+    assert "the steps center+trace and cosine+center are both tried, each with values of lam of its own" in err
+    assert "--steps center+trace tries that chain alone" in err
+    found = dmkl.load(tmp_path / "found")
+    grid = {"p": [2.0], "lam": None, "steps": ["center+trace", "cosine+center"]}
+    expected = dmkl.search(dmkl.MKFDA(), dmkl.open(unlike), None, grid, cv=2, baselines="none", refit=False)
+    np.testing.assert_array_equal(found.scores["score"], expected.scores["score"])
+    status, _, err = run("search", unlike, tmp_path / "given", *CHEAP, "--grid", "steps=cosine+center,center+trace")
+    assert status == 0, err
+    assert "both tried" not in err
+    given = dmkl.load(tmp_path / "given").scores["score"]
+    np.testing.assert_array_equal(given.sel(steps=found.scores["steps"]), found.scores["score"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--steps", "center+trace"], ["--lam", "0.1"], ["--model", "mksvm", "-C", "1"]],
+    ids=["steps", "lam", "machine"],
+)
+def test_whoever_gives_steps_or_lam_gets_those(run, tmp_path, unlike, options):
+    status, _, err = run("search", unlike, tmp_path / "found", *CHEAP, *options)
+    assert status == 0, err
+    assert "chain" not in err
+    assert "steps" not in dmkl.load(tmp_path / "found").scores.dims
+
+
+def test_where_samples_are_alike_in_size_another_chain_is_hinted_at(run, tmp_path, unlike):
+    K = dmkl.open(unlike)
+    unit = K.normalize("cosine").to_dask().compute().astype(np.float32)
+    alike = dmkl.create(tmp_path / "alike.zarr", unit, labels=K.labels).view.source.location
+    status, _, err = run("search", alike, tmp_path / "found", *CHEAP)
+    assert status == 0, err
+    assert "one chain of steps is tried, center+trace; to compare it with another: --grid steps=" in err
+    assert "steps" not in dmkl.load(tmp_path / "found").scores.dims
+
+
+def test_a_job_that_tried_both_chains_does_so_again(run, tmp_path, unlike):
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'[data]\nstore = "{unlike}"\n[grid]\np = [2]\n[folds]\ncv = 2\nbaselines = "none"\nrefit = false\n'
+        '[cluster]\nplace = "threads"\n[outputs]\nsearch = "found"\n'
+    )
+    status, _, err = run("run", job)
+    assert status == 0, err
+    recorded = tomllib.loads((tmp_path / "found.job.toml").read_text())
+    assert recorded["grid"] == {"p": "2", "steps": "center+trace,cosine+center"}
+    status, _, err = run("run", tmp_path / "found.job.toml", "--into", tmp_path / "again")
+    assert status == 0, err
+    first, second = dmkl.load(tmp_path / "found"), dmkl.load(tmp_path / "again" / "found")
+    np.testing.assert_array_equal(first.scores["score"], second.scores["score"])

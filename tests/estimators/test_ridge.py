@@ -6,6 +6,7 @@ from functools import cache
 
 import cvxpy as cp
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.references import dense_view, digits, in_memory
 from hypothesis import given, settings
@@ -279,3 +280,114 @@ def test_no_rows_are_left_out_for_nothing():
     (found,) = run(Plan(K, [Fit(dmkl.MKRidge(solver="direct"), TRAIN, targets)])).fits
     assert found.solver == "direct"
     assert found.outcomes[0].inverse is None
+
+
+def confounded(seed=0, m=90):
+    """Two kernels, the covariates age and site that both they and the targets depend on, and two targets."""
+    rng = np.random.default_rng(seed)
+    Z = pd.DataFrame({"age": rng.normal(50, 9, m), "north": rng.integers(0, 2, m)})
+    X = rng.standard_normal((m, 12)) + np.outer(Z["age"] - 50, rng.standard_normal(12)) / 9
+    squares = ((X[:, None] - X[None]) ** 2).sum(axis=-1)
+    y = X @ rng.standard_normal((12, 2)) + np.outer(Z["age"], [0.5, -0.2]) + np.outer(Z["north"], [4.0, 0.0])
+    return np.array([X @ X.T, np.exp(-squares / 24)]), Z, y + 0.5 * rng.standard_normal((m, 2)) + 7
+
+
+def generalized_least_squares(K, Z, y, lam, d, rows, cols):
+    """b of y = [1, Z]b + g + e, var(g + e) = K + λD⁻¹ with K centered on `cols`, and the predictions for `rows`."""
+    design = np.column_stack([np.ones(len(Z)), Z])
+    C = np.eye(len(cols)) - np.outer(np.ones(len(cols)), d) / d.sum()
+    L = np.zeros((len(Z), len(Z)))  # centers rows by the mean of the training samples
+    L[:, cols] = -d / d.sum()
+    centered = ((L + np.eye(len(Z))) @ K)[:, cols] @ C.T
+    V = centered[cols] + lam * np.diag(1 / d)
+    b = np.linalg.solve(design[cols].T @ np.linalg.solve(V, design[cols]), design[cols].T @ np.linalg.solve(V, y[cols]))
+    return b, design[rows] @ b + centered[rows] @ np.linalg.solve(V, y[cols] - design[cols] @ b)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("solver", ["direct", "subspace", "dual"])
+def test_effects_of_covariates_are_those_of_generalized_least_squares(solver, weighted, tmp_path):
+    kernels, Z, y = confounded()
+    d = np.random.default_rng(1).uniform(0.5, 2, len(TRAIN)) if weighted else np.ones(len(TRAIN))
+    model = dmkl.MKRidge(p=2, lam=5.0, steps=(dmkl.residualize(Z),), solver=solver, tol=1e-10)
+    K = in_memory(kernels, 25)
+    model.fit(K[TRAIN, TRAIN], y[TRAIN, 0], sample_weight=d if weighted else None)
+    total = np.tensordot(model.weights_.values, kernels, axes=1)
+    b, expected = generalized_least_squares(total, Z, y[:, 0], 5.0, d, TEST, TRAIN)
+    assert model.covariate_effects_.dims == ("covariate", "target")
+    assert model.covariate_effects_.covariate.values.tolist() == ["age", "north"]
+    np.testing.assert_allclose(model.covariate_effects_.values[:, 0], b[1:], rtol=1e-4)
+    np.testing.assert_allclose(model.intercept_.values, b[:1], rtol=1e-4)
+    np.testing.assert_allclose(model.predict(K[TEST, TRAIN]), expected, rtol=1e-4)
+    model.save(tmp_path / "model")
+    again = dmkl.load(tmp_path / "model")
+    assert again.covariate_effects_.identical(model.covariate_effects_)
+    for given_covariates in (None, Z, Z.loc[TEST]):
+        predicted = again.predict(K[TEST, TRAIN], covariates=given_covariates)
+        assert np.array_equal(predicted, model.predict(K[TEST, TRAIN]))
+    shares = again.contributions(K[TEST, TRAIN])
+    np.testing.assert_allclose(shares.sum("kernel") + shares.intercept, predicted.values, rtol=1e-10)
+
+
+@pytest.mark.parametrize("chain", ["residualize, trace", "cosine, residualize, trace", "residualize, cosine"])
+def test_predictions_with_covariates_are_scored_wherever_they_are_made(chain):
+    kernels, Z, y = confounded()
+    steps = tuple(dmkl.residualize(Z) if name == "residualize" else name for name in chain.split(", "))
+    K, model = in_memory(kernels, 25), dmkl.MKRidge(p=1.5, lam=1e-2, steps=steps)
+    several = y.copy()
+    several[5:20, 1] = np.nan
+    model.fit(K[TRAIN, TRAIN], several[TRAIN])
+    known = np.setdiff1d(TRAIN, np.arange(5, 20))
+    alone = [clone(model).fit(K[rows, rows], y[rows, t]) for t, rows in enumerate((TRAIN, known))]
+    predicted = model.predict(K[TEST, TRAIN]).values
+    for t, (single, rows) in enumerate(zip(alone, (TRAIN, known), strict=True)):
+        np.testing.assert_allclose(predicted[:, t], single.predict(K[TEST, rows]).values, rtol=1e-6)
+        np.testing.assert_allclose(model.covariate_effects_[:, t], single.covariate_effects_[:, 0], rtol=1e-6)
+    score = alone[0].score(K[TEST, TRAIN], y[TEST, 0])
+    assert score == r2_score(y[TEST, 0], alone[0].predict(K[TEST, TRAIN]).values) > 0.9
+    # As a search scores, by products with the held-out rows or by solvers that keep them.
+    for solver in ("direct", "subspace"):
+        found = dmkl.search(model.set_params(solver=solver), K, y[:, 0], {"lam": [1e-2, 1e-1]}, cv=[(TRAIN, TEST)])
+        assert abs(float(found.scores["score"].sel(lam=1e-2).squeeze()) - score) < 1e-4
+    fits = run(Plan(K, [Fit(alone[0], TRAIN, encode_values(y[TRAIN, 0], len(TRAIN)), held_out=TEST)])).fits
+    np.testing.assert_allclose(fits[0].decision, predicted[:, 0], rtol=1e-6)
+
+
+def test_models_saved_without_effects_of_covariates_predict_with_a_warning():
+    kernels, Z, y = confounded()
+    K = in_memory(kernels, 25)
+    model = dmkl.MKRidge(steps=(dmkl.residualize(Z), "trace")).fit(K[TRAIN, TRAIN], y[TRAIN, 0])
+    del model.covariate_effects_
+    with pytest.warns(UserWarning, match="did not fit the effects of covariates"):
+        model.predict(K[TEST, TRAIN])
+
+
+def test_a_permutation_test_asks_for_the_kernels_beside_the_covariates():
+    """Kernels of noise, and a target that covariates predict: permuted residuals score as high as the target."""
+    _, Z, _ = confounded()
+    rng = np.random.default_rng(5)
+    X, y = rng.standard_normal((90, 5)), Z["age"].to_numpy() + rng.standard_normal(90)
+    model = dmkl.MKRidge(lam=1.0, steps=(dmkl.residualize(Z), "trace"))
+    found = dmkl.permutation_test(model, in_memory(np.array([X @ X.T]), 30), y, {"lam": [1.0]}, 39, cv=3)
+    assert float(found.data["score"]) > 0.9
+    assert found.p_value > 0.05
+
+
+def test_covariates_that_a_regression_refuses():
+    kernels, Z, y = confounded()
+    K, age = in_memory(kernels, 25), dmkl.residualize(Z[["age"]])
+    with pytest.raises(InputError, match="the covariates of residualize explain y wholly"):
+        dmkl.MKRidge(steps=(age,)).fit(K, 2 * Z["age"].to_numpy() + 1)
+    with pytest.raises(InputError, match="put all covariates into one table"):
+        dmkl.MKRidge(steps=(age, dmkl.residualize(Z[["north"]]))).fit(K, y[:, 0])
+
+
+def test_points_of_a_target_with_covariates_share_their_passes():
+    kernels, Z, y = confounded()
+    grid, how = {"p": [1.0, 2.0], "lam": [1e-3, 1e-2, 1e-1, 1.0]}, {"cv": 2, "refit": False, "baselines": "none"}
+    center, covariates = (
+        dmkl.search(dmkl.MKRidge(steps=(first, "trace")), in_memory(kernels, 25), y[:, 0], grid, **how)
+        for first in ("center", dmkl.residualize(Z))
+    )
+    assert covariates.scores.attrs["solver"] == center.scores.attrs["solver"] == "subspace"
+    assert covariates.n_passes_ <= center.n_passes_ + 1

@@ -147,6 +147,19 @@ def test_samples_without_covariates_and_too_many_covariates_are_refused():
         K.residualize(np.random.default_rng(0).standard_normal((M, 30))).measured()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("step", ["trace", "multiplicative", "cosine"])
+def test_a_kernel_that_covariates_explain_wholly_is_refused_as_such(step, dtype):
+    """K = ZZᵀ has no part beside the covariates Z, and is not constant."""
+    Z = np.random.default_rng(0).standard_normal((M, 2))
+    K = in_memory(np.array([psd(1, M)[0], Z @ Z.T]).astype(dtype), 9)
+    steps = (dmkl.residualize(Z), step)
+    with pytest.raises(InputError, match=r"kernel 'kernel_1' .*covariates.* explain (it|that sample) wholly"):
+        dmkl.MKFDA(steps=steps).fit(K, np.arange(M) % 2)
+    with pytest.raises(InputError, match="It is constant or has a negative diagonal"):
+        dmkl.MKFDA().fit(in_memory(np.array([psd(1, M)[0], np.ones((M, M))]), 9), np.arange(M) % 2)
+
+
 def sites(seed=0, m=120):
     """A kernel, labels and sites: the labels are random but for their shares at each site, the kernel sees sites."""
     rng = np.random.default_rng(seed)
@@ -172,6 +185,12 @@ def test_an_effect_of_sites_is_not_taken_for_one_of_labels(seed):
     assert tested(dmkl.residualize(Z)).p_value > 0.05
 
 
+def least_squares(Z, y, rows, cols):
+    """Predictions of y by its regression on the covariates, over the columns."""
+    design = pd.get_dummies(Z, dtype=float).assign(constant=1.0).to_numpy()
+    return design[rows] @ np.linalg.lstsq(design[cols], y[cols], rcond=1e-10)[0]
+
+
 @pytest.mark.parametrize(
     "learner", [dmkl.MKFDA(lam=0.1), dmkl.MKRidge(lam=0.1), dmkl.MKSVM()], ids=lambda m: type(m).__name__
 )
@@ -189,9 +208,11 @@ def test_models_with_covariates_come_back(learner, tmp_path):
     plain = (
         dense(psd(2, M), Z, TEST, TRAIN) / np.trace(dense(psd(2, M), Z, TRAIN, TRAIN), axis1=1, axis2=2)[:, None, None]
     )
-    wanted = np.einsum("n,nrm,mk->rk", weights, plain, dual) + (
-        model.intercept_.values if hasattr(model, "intercept_") else 0.0
-    )
+    wanted = np.einsum("n,nrm,mk->rk", weights, plain, dual)
+    if isinstance(model, dmkl.MKRidge):  # the kernels' part, beside the least squares fit of y on the covariates
+        wanted += least_squares(Z, y, TEST, TRAIN)[:, None]
+    elif hasattr(model, "intercept_"):
+        wanted += model.intercept_.values
     assert error(np.asarray(scores).reshape(wanted.shape), wanted) < 1e-8
 
 
@@ -240,7 +261,7 @@ def test_covariates_of_new_samples_as_an_array_and_of_a_new_site():
     cross = dense(K, Z[["age"]], TEST, TRAIN)
     expected = np.einsum("n,nrm,mk->rk", model.weights_.values, cross, model.dual_coef_.values)[:, 0]
     found = model.predict(seen[TEST, TRAIN], covariates=numbers[TEST]).values
-    np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-9)
+    np.testing.assert_allclose(found, expected + least_squares(Z[["age"]], y, TEST, TRAIN), atol=1e-9)
     sites = dmkl.MKFDA(lam=0.1, steps=(dmkl.residualize(Z[["site"]]),)).fit(seen[TRAIN, TRAIN], y[TRAIN])
     elsewhere = pd.DataFrame({"site": ["nowhere"] * len(TEST)}, TEST)
     none = sites.decision_function(seen[TEST, TRAIN], covariates=elsewhere)

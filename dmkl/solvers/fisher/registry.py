@@ -92,9 +92,9 @@ class FisherMethod:
         wanted = self.options.leave_one_out and solver.leaves_out
         return with_inverse_diagonals(jobs, outcomes, context) if wanted else outcomes
 
-    def needs_folder(self, *, several: bool) -> bool:
-        """See `Method.needs_folder`; "auto" takes a solver that keeps files where a target has several points."""
-        return several if self.solver == AUTO else SOLVERS[self.solver].files
+    def needs_folder(self, *, n_points: int) -> bool:
+        """See `Method.needs_folder`; "auto" takes a solver that keeps files where a target has three points or more."""
+        return n_points > _PAIR if self.solver == AUTO else SOLVERS[self.solver].files
 
     def _solver(self, jobs: Sequence[Job]) -> FisherSolver:
         return SOLVERS[choose(jobs) if self.solver == AUTO else self.solver]

@@ -1,0 +1,106 @@
+"""Searches of several chains of steps, each with values of λ of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.references import in_memory
+
+import dmkl
+from dmkl.searching.grid import CHAINS, LAM_COSINE, LAM_TRACE, diagonal_variation
+
+pytestmark = pytest.mark.usefixtures("synchronous")
+BOTH = ["center+trace", "cosine+center"]
+M = 36
+
+
+def unlike(dtype="float32"):
+    """Two linear kernels of samples that differ in size, a Gaussian kernel, whose diagonal is one, and two classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(M) % 2
+    X = (rng.standard_normal((M, 6)) + 2 * np.eye(2, 6)[y]) * np.exp(0.7 * rng.standard_normal((M, 1)))
+    Y = rng.standard_normal((M, 5))
+    squares = ((X[:, None] - X[None]) ** 2).sum(axis=-1)
+    return np.array([X @ X.T, Y @ Y.T, np.exp(-squares / 24)]).astype(dtype), y
+
+
+def values(found, chain, name):
+    """A variable at the points of one chain that were fitted, (lam, fold …)."""
+    own = found.scores[name].isel(p=0, drop=True).sel(steps=chain, drop=True)
+    return own.dropna("lam")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_each_chain_is_searched_as_if_it_were_alone(dtype, tmp_path):
+    """With float32 the smallest λ are left out after (center, trace) alone, and the passes are those of one chain."""
+    kernels, y = unlike(dtype)
+    K, grid, how = in_memory(kernels, 25), {"p": 1.5, "lam": None}, {"cv": 2, "refit": False, "baselines": "none"}
+    found = dmkl.search(dmkl.MKFDA(), K, y, grid | {"steps": BOTH}, **how)
+    alone = {chain: dmkl.search(dmkl.MKFDA(steps=chain), K, y, grid, **how) for chain in BOTH}
+    for chain, single in alone.items():
+        own = single.scores.isel(p=0, drop=True)
+        assert values(found, chain, "score").lam.values.tolist() == single.grid["lam"]
+        np.testing.assert_array_equal(values(found, chain, "score"), own["score"])
+        np.testing.assert_allclose(values(found, chain, "objective"), own["objective"], rtol=2e-4)
+    assert alone[BOTH[0]].grid["lam"] == [lam for lam in LAM_TRACE if lam > 5e-8 or dtype == "float64"]
+    assert alone[BOTH[1]].grid["lam"] == list(LAM_COSINE)
+    assert found.n_passes_ < sum(single.n_passes_ for single in alone.values())
+    assert found.best_score_ == max(single.best_score_ for single in alone.values())
+    rows = found.table()
+    assert len(rows) == sum(len(single.table()) for single in alone.values())
+    assert found.scores.attrs["n_points"] == 2 * len(rows)
+    assert f"{2 * len(rows)} fits (" in found.summary()
+    assert bool(found.scores["score"].isnull().equals(found.scores["status"] < 0))
+    assert found.grid_asked == {"p": [1.5], "lam": None, "steps": list(CHAINS)}
+    assert alone[BOTH[0]].grid_asked == alone[BOTH[0]].grid
+    found.save(tmp_path / "found")
+    again = dmkl.load(tmp_path / "found")
+    assert again.best_params_ == found.best_params_
+    assert again.scores["status"].equals(found.scores["status"])
+
+
+def test_a_grid_of_the_papers_lam_on_float32_leaves_out_what_a_chain_does_not_resolve():
+    """All values of λ are given for both chains, of which each alone works with them."""
+    kernels, y = unlike()
+    grid = {"p": 2.0, "lam": LAM_TRACE, "steps": BOTH}
+    found = dmkl.search(dmkl.MKFDA(), in_memory(kernels, 25), y, grid, cv=2, refit=False, baselines="none")
+    assert 1e-8 not in found.grid["lam"]
+    assert found.grid_asked["lam"] == list(LAM_TRACE)
+    assert values(found, BOTH[1], "score").lam.values.min() > values(found, BOTH[0], "score").lam.values.min()
+
+
+@pytest.mark.slow
+def test_other_questions_take_chains_with_lam_of_their_own():
+    kernels, y = unlike()
+    K, grid = in_memory(kernels, 25), {"p": 2.0, "lam": None, "steps": BOTH}
+    evaluated = dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=2, inner=2)
+    fits = int((evaluated.searches["0"].scores["status"] >= 0).sum())
+    assert f"{2 * fits} fits" in evaluated.summary()
+    for fold, chain, lam in zip("01", evaluated.scores["steps"].values, evaluated.scores["lam"].values, strict=True):
+        assert lam in (LAM_COSINE if chain == BOTH[1] else LAM_TRACE), fold
+    added = dmkl.importance(dmkl.MKFDA(), K, y, grid, cv=2, choose="anew")
+    assert np.isfinite(added.data["loss"]).all()
+    tested = dmkl.permutation_test(dmkl.MKFDA(), K, y, grid, 3, cv=2)
+    assert np.isfinite(tested.data["null_score"]).all()
+    compared = dmkl.search(dmkl.MKFDA(), K, y, {**grid, "p": [1.0, 2.0]}, cv=2, baselines="all")
+    assert np.isfinite(compared.baselines["score"]).all()
+
+
+def test_where_samples_differ_in_size_the_summary_says_that_another_chain_may_do_better():
+    kernels, y = unlike()
+    K, grid = in_memory(kernels, 25), {"p": 2.0, "lam": 0.1}
+    sizes = kernels.diagonal(axis1=1, axis2=2).astype(np.float64)
+    assert diagonal_variation(K) == pytest.approx((sizes.std(axis=1) / sizes.mean(axis=1)).max())
+    assert diagonal_variation(K.select(["kernel_2"])) < 1e-6
+    assert diagonal_variation(K.normalize("cosine")) == 0
+    hint = "the steps cosine+center may do better; compare by grid={'p': None, 'lam': None, 'steps': "
+    found = dmkl.search(dmkl.MKFDA(), K, y, grid, cv=2, refit=False)
+    assert "steps" not in found.scores.dims
+    assert hint in found.summary()
+    assert hint in dmkl.evaluate(dmkl.MKFDA(), K, y, grid, outer=2, inner=2).summary()
+    for model, kernel_set, more in [
+        (dmkl.MKFDA(), K.select(["kernel_2"]), {}),
+        (dmkl.MKFDA(steps=CHAINS[1]), K, {}),
+        (dmkl.MKFDA(), K, {"steps": BOTH}),
+    ]:
+        assert hint not in dmkl.search(model, kernel_set, y, grid | more, cv=2, refit=False, baselines="none").summary()
