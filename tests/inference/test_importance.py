@@ -17,6 +17,8 @@ from sklearn.model_selection import StratifiedKFold
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.estimators.regressor import KernelRegressor
+from dmkl.estimators.saving import models
 from dmkl.inference.shapley import Orders
 from dmkl.inference.sources import as_sources
 
@@ -104,6 +106,53 @@ def test_fits_are_those_of_searches_over_fewer_kernels(estimator, kind, grid, cv
         assert 0 < found.data.attrs["n_search_passes"] <= found.n_passes_ <= found.data.attrs["n_search_passes"] + 2
     left_out = xr.DataArray(np.eye(len(K), dtype=bool), dims=("source", "kernel"))
     assert (found.data.weight_without.where(left_out, 0.0) == 0).all()
+
+
+LEARNERS = {
+    **{name: {} for name in dir(dmkl) if getattr(models().get(name), "_TAKES_KERNELS", False)},
+    "NCuts": {"n_examples": 2},
+}
+"""Every learner that can leave a kernel out, with parameters that suit few samples."""
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_without_a_kernel_every_learner_is_a_search_on_the_others(name):
+    kind = "regression" if issubclass(models()[name], KernelRegressor) else "multiclass"
+    _compare_left_out(models()[name](**LEARNERS[name]), kernels(), labels(kind))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kind"),
+    [({"across": True}, "multiclass"), ({"loss": "square", "regroup": False}, "binary"), ({}, "multilabel")],
+)
+def test_groups_of_new_samples_are_by_the_kernels_that_may_have_weight(parameters, kind):
+    _compare_left_out(dmkl.GSMKL(**parameters), kernels(), labels(kind))
+
+
+def test_groups_by_features_are_by_those_of_the_kernels_that_may_have_weight():
+    """Also against a set that was built without the table of the kernel that is left out."""
+    y = labels("binary")
+    tables = {"noise": np.random.default_rng(0).random((90, 3)) * 5, "digits": digits()[0][0], "more": digits()[0][2]}
+    model, specs = dmkl.GSMKL(grouping="kmeans"), [{"function": "rbf", "feature": "*"}]
+    K = dmkl.build(None, tables, specs)
+    alone = dmkl.build(None, {name: tables[name] for name in ("digits", "more")}, specs)
+    own = _compare_left_out(model, K, y)
+    expected = dmkl.search(model, alone, y, {"C": [1.0]}, FOLDS[:2], refit=False, baselines="none")
+    np.testing.assert_allclose(own.score_without, expected.scores.score.isel(C=0))
+    train, test = FOLDS[0]
+    fitted = clone(model).fit(K.select(alone.names)[train, train], y[train])
+    new = fitted.decision_function(features={name: tables[name][test] for name in ("digits", "more")})
+    np.testing.assert_allclose(new, fitted.decision_function(K.select(alone.names)[test, train]), rtol=1e-5)
+
+
+def _compare_left_out(model, K, y):
+    """Compare importance without the first kernel with a search without it, and return the former."""
+    grid = {"C": [1.0]} if hasattr(model, "C") and getattr(model, "loss", "hinge") == "hinge" else {"lam": [0.1]}
+    own = dmkl.importance(model, K, y, grid, cv=FOLDS[:2]).data.sel(source=K.names[0])
+    alone = dmkl.search(model, K.select(K.names[1:]), y, grid, FOLDS[:2], refit=False, baselines="none").chosen
+    np.testing.assert_allclose(own.score_without, alone.score.transpose("fold", ...), atol=1e-4)
+    np.testing.assert_allclose(own.objective_without, alone.objective.transpose("fold", ...), rtol=1e-3)
+    return own
 
 
 # --- what is told of it ------------------------------------------------------------------------------------------
