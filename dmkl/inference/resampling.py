@@ -19,7 +19,7 @@ from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, Plan
-from dmkl.inference.draws import N_RESAMPLES, How, draw
+from dmkl.inference.draws import N_RESAMPLES, How, draw, n_distinct
 from dmkl.inference.selection import agreement, check_threshold, select
 from dmkl.inference.stability import Stability
 from dmkl.passes.blas import one_blas_thread
@@ -71,14 +71,16 @@ def stability(
           is as with repeated rows; machines with margins measure the kernels on each row once.
         - "folds": all rows but those of one of `n_resamples` folds, as a cross-validation fits them.
 
-        Classes keep their shares where each row has one label.
+        Classes keep their shares where each row has one label. Draws that lack a class, or leave out no row, are
+        rejected and drawn again.
     n_selected
         How many kernels, those of the largest weights, each resample selects. By default those with more than a
         hundredth of its largest weight, which says something under sparse norms (p near 1).
     threshold
         Share π of the resamples, above 1/2, that must select a kernel for it to count as stable.
     groups
-        (m,) what no resample may split: whole groups are drawn.
+        (m,) what no resample may split: whole groups are drawn. Few groups have few halves: the summary, and
+        ``data.n_distinct``, say how many of the resamples differ.
     scoring, unknown
         As in `dmkl.search`.
     random_state
@@ -159,7 +161,8 @@ def stability(
     ]
     with working(question, state, {"what is asked": "stability"}) as workspace:
         answers = run(Plan(question.K, fits), workspace)
-    attrs = {"how": how, "n_selected": n_selected or 0, "threshold": float(threshold), "random_state": random_state}
+    attrs: dict[str, Any] = {"how": how, "n_selected": n_selected or 0, "threshold": float(threshold), "random_state": random_state}
+    attrs["n_distinct"] = n_distinct(folds)
     data = _as_dataset(question, answers, how, n_selected).assign_attrs(attrs)
     return Stability(data.assign_attrs(seconds=time.monotonic() - started))
 

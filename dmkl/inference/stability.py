@@ -45,8 +45,8 @@ class Stability(Finding):
     n_train, n_test (resample)    different rows that train, and rows left out
     ============================= =====================================================================================
 
-    Attributes: how, threshold, n_selected (0 where a share of the largest weight decides), random_state, estimator,
-    parameters (JSON), scoring, measures (JSON list), kind, n_passes, seconds, solver.
+    Attributes: how, threshold, n_selected (0 where a share of the largest weight decides), random_state, n_distinct (how
+    many of the resamples differ; results of older versions lack it), estimator, parameters (JSON), scoring, measures (JSON list), kind, n_passes, seconds, solver.
     """
 
     FORMAT, TITLE = "dmkl-stability", "result of resampling"
@@ -159,6 +159,9 @@ class Stability(Finding):
         tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(data)}s"
         resamples = f"{data.sizes['resample']} {TITLES[attrs['how']]}"
         lines = [f"Stability of {attrs['estimator']}: {resamples}, {count(data.sizes['kernel'], 'kernel')}{tasks}"]
+        if (n_distinct := attrs.get("n_distinct", data.sizes["resample"])) < data.sizes["resample"]:
+            few = "groups or samples as few as these can be drawn in few ways, and more resamples add little"
+            lines.append(f"Only {n_distinct} of the {resamples} are distinct: {few}")
         score = data["score"]
         score = score.mean([dim for dim in score.dims if dim != "resample"])
         spread = f"{attrs['scoring']} {float(score.mean()):.4g} on the rows left out"

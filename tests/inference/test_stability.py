@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.inference.draws import draw
+from dmkl.inference.draws import draw, n_distinct
 from dmkl.inference.selection import agreement, error_bound, select, unimodal_error_bound
 from dmkl.solvers.workspace import Workspace
 
@@ -112,6 +112,48 @@ def test_groups_are_whole(how, kind):
         if how == "bootstrap":
             assert fold.counts.sum() == 90
             assert all(len(set(fold.counts[groups[fold.train] == g])) == 1 for g in set(groups[fold.train]))
+
+
+@pytest.mark.parametrize(("n_groups", "possible"), [(20, None), (6, 18), (5, 12)])
+def test_halves_of_groups_are_drawn_from_all_that_there_are(n_groups, possible):
+    """Of g groups in each of two classes a half takes g/2 of one and of the other: C(g, g/2)² halves, at random.
+
+    Of 3 and 3 groups a half takes 2 and 1, or 1 and 2: 3·3·2 = 18; of 3 and 2 groups 2·1·3 = 6 and their complements.
+    """
+    sizes = np.random.default_rng(0).integers(15, 35, n_groups)
+    groups = np.repeat([f"donor {g}" for g in range(n_groups)], sizes)
+    y = np.repeat(np.arange(n_groups) % 2, sizes)
+    folds = draw("half", 100, 0, y, groups=groups)
+    halves = [frozenset(groups[fold.train]) for fold in folds]
+    assert n_distinct(folds) == len(set(halves)) == (possible or 100)
+    for half, other in list(pairwise(halves))[::2]:
+        assert half | other == set(groups)
+        assert abs(len(half) - len(other)) <= 1
+
+
+@pytest.mark.parametrize("how", ["half", "bootstrap"])
+@pytest.mark.parametrize("several", [False, True])
+def test_draws_that_lack_a_class_are_drawn_again(how, several):
+    """Two of the eight groups have the rare class: four of seven halves split them, a bootstrap misses both often."""
+    groups = np.repeat(np.arange(8), 4)
+    y = np.where((groups < 2) & (np.arange(32) % 4 == 0), 1, 0)
+    y = np.stack([y, np.arange(32) % 2], axis=1) if several else y
+    for fold in draw(how, 40, 0, y, groups=groups):
+        assert len(fold.validation)
+        assert {*y[fold.train].reshape(len(fold.train), -1)[:, 0]} == {0, 1}
+    alone = np.where(groups == 0, 1, 0)
+    with pytest.raises(InputError, match="how='half': .*class"):
+        draw("half", 2, 0, alone, groups=groups)
+
+
+def test_few_distinct_resamples_are_told():
+    y, groups = labels("binary"), np.arange(90) % 6
+    found = dmkl.stability(dmkl.MKFDA(p=1.0), kernels(), y, 40, groups=groups)
+    n_distinct = len({row.tobytes() for row in found.data["weight"].values})
+    assert n_distinct < 40
+    assert found.data.attrs["n_distinct"] == n_distinct
+    assert f"Only {n_distinct} of the 40 half-samples are distinct" in found.summary()
+    assert "distinct" not in dmkl.stability(dmkl.MKFDA(p=1.0), kernels(), y, 2).summary()
 
 
 def test_a_bootstrap_keeps_the_shares_of_classes():
