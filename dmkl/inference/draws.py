@@ -37,9 +37,9 @@ def draw(
 ) -> list[Fold]:
     """Draw the training rows of resamples.
 
-    Classes keep their shares where each row has one label and there are no groups. Halves of groups have equal shares of
-    the groups by their most frequent class; a bootstrap of groups keeps shares on average alone. A draw that lacks a
-    class, or leaves out no row, is rejected and drawn again.
+    Classes keep their shares where each row has one label and there are no groups. Halves of groups have equal shares
+    of the groups by their most frequent class; a bootstrap of groups keeps shares on average alone. A draw that lacks
+    a class, or leaves out no row, is rejected and drawn again.
 
     Parameters
     ----------

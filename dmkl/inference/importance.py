@@ -46,6 +46,7 @@ class Importance(Finding):
         shapley                            player[, task]           mean over orders and folds of what a player adds
         shapley_standard_error             player[, task]           of the mean over the orders that were sampled
         shapley_by_fold                    player, fold[, task]     mean over orders
+        part, sample_group                 [fold,] sample           the folds, as in `SearchResult.scores`
         ================================== ======================== ===================================================
 
         The Shapley values of all players add up to the score of all kernels less `score_of_nothing` (fold[, task]).

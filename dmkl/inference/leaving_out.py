@@ -23,6 +23,7 @@ from dmkl.inference.sources import Sources, as_sources
 from dmkl.inference.subsets import Found, Refits, Subset
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.choice import Choice, Rule, as_choice
+from dmkl.searching.dataset import fold_data
 from dmkl.searching.fits import Question, ask, working
 from dmkl.searching.folds import make_folds
 from dmkl.searching.means import mean_and_error
@@ -137,7 +138,8 @@ def importance(
         if state is None:  # what the search has found is gone on from, so that it is kept all the same, to the end
             state = Path(stack.enter_context(TemporaryDirectory(prefix="dmkl-"))) / "state"
         found = refits.run(stack.enter_context(working(question, state, asked)), held=choose == "held")
-    data = _as_dataset(question, sources, found, choose)
+    of_folds = fold_data(question, question.folds)
+    data = _as_dataset(question, sources, found, choose).merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
     if shapley:
         data = data.assign(_shapley(question, orders, found, str(data.attrs["rows"])))
     how = {"choose": choose, "choice": choice, "n_orders": shapley, "random_state": random_state}

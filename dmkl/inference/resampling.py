@@ -23,6 +23,7 @@ from dmkl.inference.draws import N_RESAMPLES, How, draw, n_distinct
 from dmkl.inference.selection import agreement, check_threshold, select
 from dmkl.inference.stability import Stability
 from dmkl.passes.blas import one_blas_thread
+from dmkl.searching.dataset import fold_data
 from dmkl.searching.fits import Question, ask_once, per_task, working
 from dmkl.searching.refit import scored
 from dmkl.solvers.outcome import WORDS
@@ -161,10 +162,22 @@ def stability(
     ]
     with working(question, state, {"what is asked": "stability"}) as workspace:
         answers = run(Plan(question.K, fits), workspace)
-    attrs: dict[str, Any] = {"how": how, "n_selected": n_selected or 0, "threshold": float(threshold), "random_state": random_state}
+    attrs: dict[str, Any] = {
+        "how": how,
+        "n_selected": n_selected or 0,
+        "threshold": float(threshold),
+        "random_state": random_state,
+    }
     attrs["n_distinct"] = n_distinct(folds)
-    data = _as_dataset(question, answers, how, n_selected).assign_attrs(attrs)
-    return Stability(data.assign_attrs(seconds=time.monotonic() - started))
+    data = _as_dataset(question, answers, how, n_selected)
+    of_folds = fold_data(question, folds).rename_dims(fold="resample").drop_vars("fold")
+    if how == "bootstrap":
+        counts = np.zeros(of_folds["part"].shape, dtype=np.int32)
+        for row, fold in zip(counts, folds, strict=True):
+            row[fold.train] = fold.counts
+        of_folds["n_drawn"] = (("resample", "sample"), counts)
+    attrs |= {"asked": of_folds.attrs["asked"], "seconds": time.monotonic() - started}
+    return Stability(data.merge(of_folds).assign_attrs(attrs))
 
 
 def _as_dataset(question: Question, answers: Answers, how: How, n_selected: int | None) -> xr.Dataset:

@@ -43,10 +43,14 @@ class Stability(Finding):
     score[_NAME] (resample)       on the rows left out, of the deciding measure and of others
     gap, objective, status        of each fit, as in `SearchResult.scores`
     n_train, n_test (resample)    different rows that train, and rows left out
+    part (resample, sample)       0 where the sample trains, 1 where it is left out
+    n_drawn (resample, sample)    of a bootstrap, how often the sample was drawn
+    sample_group (sample)         the groups that no resample splits, where there were some
     ============================= =====================================================================================
 
-    Attributes: how, threshold, n_selected (0 where a share of the largest weight decides), random_state, n_distinct (how
-    many of the resamples differ; results of older versions lack it), estimator, parameters (JSON), scoring, measures (JSON list), kind, n_passes, seconds, solver.
+    Attributes: how, threshold, n_selected (0 where a share of the largest weight decides), random_state, n_distinct
+    (how many of the resamples differ; results of older versions lack it), estimator, parameters (JSON), scoring,
+    measures (JSON list), kind, n_passes, seconds, solver, asked (JSON, as in `SearchResult.scores`).
     """
 
     FORMAT, TITLE = "dmkl-stability", "result of resampling"

@@ -18,12 +18,13 @@ from dmkl.estimators.saving import encode
 from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question, decided
+from dmkl.searching.folds import Fold, parts_of
 from dmkl.searching.grid import points, shape
 from dmkl.searching.labeled import as_coordinate
 from dmkl.searching.scoring import as_metrics, evaluate_each
 from dmkl.solvers.outcome import Round
 
-__all__ = ["as_dataset", "measured"]
+__all__ = ["as_dataset", "fold_data", "measured"]
 
 
 def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: float) -> xr.Dataset:
@@ -67,6 +68,9 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
         "fold": np.array([fold.name for fold in question.folds], dtype=str),
         "kernel": np.array(question.K.names, dtype=str),
     }
+    of_folds = fold_data(question, question.folds)
+    variables |= {str(name): values.variable for name, values in of_folds.data_vars.items()}
+    coords["sample"] = of_folds["sample"].variable
     if dim is not None:
         coords[dim] = np.array(
             [str(t) for t in (range(question.n_tasks) if question.tasks is None else question.tasks)], dtype=str
@@ -91,8 +95,34 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
             "n_points": math.prod(sizes) * len(question.folds) * question.n_tasks,
             "solver": found.solver,
             "created_by": f"dmkl {__version__}",
+            **of_folds.attrs,
         },
     )
+
+
+def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
+    """What a result keeps of its folds and samples, so that it can be reproduced.
+
+    Returns
+    -------
+    Dataset
+        part (fold, sample), see `parts_of`; sample_group (sample) where there are groups. Attributes: splitter, see
+        `Fold.splitter`; asked (JSON), `Question.asked` with "source": "whole" where all kernels and samples of their
+        source were used as they are, "part" where some of them were, "changed" where a step came before.
+    """
+    view = question.K.view
+    whole = len(view.kernels) == len(view.source.names) and all(
+        np.array_equal(at, np.arange(len(view.source.samples))) for at in view.final_positions()
+    )
+    source = "changed" if view.is_transformed else "whole" if whole else "part"
+    asked = {name: encode(value) for name, value in question.asked.items()} | {"source": source}
+    names = np.array(question.K.samples).astype(str)
+    variables: dict[str, Any] = {"part": (("fold", "sample"), parts_of(folds, len(names)))}
+    if question.groups is not None:
+        groups = np.asarray(question.groups)
+        variables["sample_group"] = ("sample", groups.astype(str) if groups.dtype.kind in "OTUS" else groups)
+    coords = {"fold": np.array([fold.name for fold in folds], dtype=str), "sample": names}
+    return xr.Dataset(variables, coords, {"splitter": folds[0].splitter, "asked": json.dumps(asked)})
 
 
 def measured(question: Question, found: GridFits, decisions: Sequence[Float]) -> list[tuple[Float, Float]]:

@@ -12,11 +12,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from dmkl.arrays import Index
 from dmkl.errors import InputError, StoreError
 from dmkl.estimators.saving import READERS, read
 from dmkl.searching.beside import TITLES, baselines_told
 from dmkl.searching.confusion import class_scores
-from dmkl.searching.labeled import described, read_dataset, values_of
+from dmkl.searching.labeled import described, folds_of, read_dataset, values_of
 from dmkl.searching.means import mean_and_error, task_dim, tasks_of
 from dmkl.searching.result import SearchResult
 from dmkl.searching.texts import count, value_told, with_error
@@ -54,6 +55,8 @@ class EvaluationResult:
         weight                 fold, kernel[, task]             β of the model that was tested
         gap, objective, status fold[, task]                     of that model, as in `SearchResult.scores`
         n_train, n_test        fold                             rows
+        part                   fold, sample                     0 train, 2 test, -1 none; see `folds`
+        sample_group           sample                           the groups that no fold splits, where there were some
         sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, evaluated beside it, at
         sum_inner_score,                                        what the inner folds chose for it; see `baselines`
         sum_gap, sum_lam …
@@ -95,6 +98,19 @@ class EvaluationResult:
     def searches(self) -> dict[str, SearchResult]:
         """What the inner folds found, by outer fold."""
         return dict(self._searches)
+
+    @property
+    def folds(self) -> dict[str, tuple[Index, ...]]:
+        """The outer folds that were used, by name: rows of `scores.sample` as (train, test).
+
+        As `outer` of `dmkl.evaluate` they give the same folds again. `searches` have the inner ones.
+
+        Raises
+        ------
+        InputError
+            If an older version of dmkl made this result, which did not keep them.
+        """
+        return folds_of(self._scores)
 
     @property
     def parameters(self) -> tuple[str, ...]:

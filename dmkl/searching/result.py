@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from dmkl.arrays import Index
 from dmkl.errors import InputError, StoreError
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import READERS, read, write_model
 from dmkl.searching.beside import baselines_of, baselines_told
 from dmkl.searching.choice import Rule
-from dmkl.searching.labeled import by_fold, completed, nested, read_dataset, values_of
+from dmkl.searching.labeled import by_fold, completed, folds_of, nested, read_dataset, values_of
 from dmkl.searching.means import best_index, class_values, mean_and_error, task_dim, tasks_of
 from dmkl.searching.texts import count, told, with_error
 from dmkl.solvers.outcome import WORDS
@@ -72,11 +73,15 @@ class SearchResult:
         ``round_…``                  round                   kind, seconds, bytes, basis, certified, worst_gap of a
                                                              pass
         phase_seconds                phase                   where the time went (`dmkl.progress.PHASES`)
+        part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
+        sample_group                 sample                  the groups that no fold splits, where there were some
         ============================ ======================= =========================================================
 
         Attributes: estimator, parameters (JSON), scoring, kind, choice ("fold" or "joint"; joint where it lacks),
         parameters_searched (JSON list of P in order), parameters_by_class (of those that each class chooses), n_passes,
-        seconds, n_points, solver, created_by; n_baseline_passes, those that baselines took after the search.
+        seconds, n_points, solver, created_by; n_baseline_passes, those that baselines took after the search; splitter
+        (the text of scikit-learn's, "splits" for stored ones, "" for given rows) and asked (JSON: whether labels were
+        given, where groups were from, scoring, unknown).
     best
         The model fitted with the chosen parameters; None where there is none.
     rule
@@ -116,6 +121,19 @@ class SearchResult:
     def grid(self) -> dict[str, list[Any]]:
         """Values of each parameter searched."""
         return {name: values_of(self._scores[name]) for name in self.parameters}
+
+    @property
+    def folds(self) -> dict[str, tuple[Index, ...]]:
+        """The folds that were used, by name: rows of `scores.sample` as (train, validation) or with test rows behind.
+
+        As `cv` of `dmkl.search` they give the same folds again.
+
+        Raises
+        ------
+        InputError
+            If an older version of dmkl made this result, which did not keep them.
+        """
+        return folds_of(self._scores)
 
     @property
     def tasks(self) -> tuple[str, ...] | None:

@@ -165,6 +165,9 @@ def test_losses_are_means_of_differences_within_folds(found):
         np.testing.assert_allclose(data[f"loss{end}"], difference.mean(axis=1), atol=1e-11)
         error = difference.std(axis=1, ddof=1) / np.sqrt(3)
         np.testing.assert_allclose(data[f"loss_standard_error{end}"], error, atol=1e-11)
+    for f, (train, validation) in enumerate(FOLDS):
+        np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 0), train)
+        np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 1), validation)
     table = found.table()
     assert table.loss.is_monotonic_decreasing
     assert table.set_index("source").loc["pair", "alone"] == pytest.approx(data.score_alone.sel(source="pair").mean())

@@ -72,6 +72,9 @@ def test_a_row_that_is_drawn_twice_counts_twice():
     K, y, model = kernels(), labels("binary"), dmkl.MKFDA(p=1.5, tol=TIGHT)
     (weight, _) = dmkl.stability(model, K, y, 2, how="bootstrap", random_state=1).data["weight"].values
     fold = draw("bootstrap", 2, 1, y)[0]
+    drawn = dmkl.stability(model, K, y, 2, how="bootstrap", random_state=1).data["n_drawn"][0]
+    np.testing.assert_array_equal(drawn[fold.train], fold.counts)
+    assert drawn.sum() == 90
     rows = np.repeat(fold.train, fold.counts.astype(int))
     assert len(rows) == 90
     dense = digits()[0][:, rows][:, :, rows]
@@ -142,7 +145,7 @@ def test_draws_that_lack_a_class_are_drawn_again(how, several):
         assert len(fold.validation)
         assert {*y[fold.train].reshape(len(fold.train), -1)[:, 0]} == {0, 1}
     alone = np.where(groups == 0, 1, 0)
-    with pytest.raises(InputError, match="how='half': .*class"):
+    with pytest.raises(InputError, match=r"how='half': .*class"):
         draw("half", 2, 0, alone, groups=groups)
 
 
@@ -243,6 +246,8 @@ def test_what_the_weights_tell(found):
     assert found.mean_selected_ == 2
     assert found.error_bound() == pytest.approx(error_bound(2, n, 0.9))
     assert found.error_bound(0.7, unimodal=True) == pytest.approx(unimodal_error_bound(2, n, 0.7, 3), nan_ok=True)
+    folds = draw("half", 6, 0, labels("multiclass"))
+    np.testing.assert_array_equal(data["part"], [np.isin(np.arange(90), fold.validation) for fold in folds])
     assert found.table()["selection_frequency"].tolist() == data["selection_frequency"].values.tolist()
     assert {"score", "score_matthews"} <= set(data)
     stable = data["kernel"].values[found.stable().values]
