@@ -192,13 +192,16 @@ class Stability(Finding):
         else:
             often = stable.sum("kernel")
             lines = [f"Selected by {share} or more: {int(often.min())} to {int(often.max())} kernels by {dim}"]
-        bound = float(np.max(self.error_bound()))
-        if np.isfinite(bound) and bound >= float(stable.sum("kernel").max()):
-            lines.append(f"A resample selects q = {each}: too many for a bound of false selections; lower n_selected")
+        bound, most = float(np.max(self.error_bound())), int(stable.sum("kernel").max())
+        if np.isfinite(bound) and 0 < most <= bound:
+            lines.append(
+                f"A resample selects q = {each}: too many for a bound of false selections, which is {bound:.2g} for "
+                f"{count(most, 'kernel')}; lower n_selected or raise threshold"
+            )
         elif np.isfinite(bound):
             lines.append(
                 f"A resample selects q = {each}; of kernels that it selects with probability q/n or less, at most "
-                f"{bound:.2g} are expected among those"
+                f"{bound:.2g} are expected among those selected so often"
             )
         else:
             lines.append(f"A resample selects {each}; there is a bound of false selections for how='half' alone")

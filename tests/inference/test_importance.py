@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 from helpers.conformance import problems
 from helpers.references import Counting, digits, in_memory, over
+from scipy import stats
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import accuracy_score
@@ -21,6 +22,7 @@ from dmkl.estimators.regressor import KernelRegressor
 from dmkl.estimators.saving import models
 from dmkl.inference.shapley import Orders
 from dmkl.inference.sources import as_sources
+from dmkl.searching.means import mean_and_margin
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
@@ -165,6 +167,14 @@ def test_losses_are_means_of_differences_within_folds(found):
         np.testing.assert_allclose(data[f"loss{end}"], difference.mean(axis=1), atol=1e-11)
         error = difference.std(axis=1, ddof=1) / np.sqrt(3)
         np.testing.assert_allclose(data[f"loss_standard_error{end}"], error, atol=1e-11)
+        margin = difference.std(axis=1, ddof=1) * np.sqrt(1 / 3 + 1 / 2) * stats.t(2).ppf(0.975)
+        expected = xr.DataArray(margin, dims="source", coords={"source": data.source})
+        if not end:
+            table = found.table().set_index("source")
+            np.testing.assert_allclose(table.loss_margin, expected.sel(source=table.index.values), atol=1e-9)
+            largest = table.iloc[0]
+            assert f"Lost without: {table.index[0]} {largest.loss:.4g} ± {largest.loss_margin:.2g}, " in found.summary()
+    assert "95 % interval" in found.summary()
     for f, (train, validation) in enumerate(FOLDS):
         np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 0), train)
         np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 1), validation)
@@ -187,7 +197,7 @@ def test_what_is_printed(found):
         == "Importance of 4 kernels and 1 group to MKFDA: 3 folds, p and lam held at the choice of all folds together"
     )
     assert score.endswith("with all kernels, on validation rows, which the choice has seen")
-    assert "Shapley values by 4 orders: " in found.summary()
+    assert "Shapley values by 4 orders, ± their standard error: " in found.summary()
     assert f"{found.n_passes_:g} passes, {found.data.attrs['n_search_passes']:g} of them for the search" in took
 
 
@@ -208,6 +218,29 @@ def test_pictures(found):
     assert "accuracy" in alone.get_xlabel()
     with pytest.raises(InputError, match="there is no task 'a'"):
         found.plot("a")
+
+
+@pytest.mark.parametrize("n_folds", [3, 5])
+def test_intervals_of_losses_hold_their_mean_over_data_sets(n_folds):
+    """Losses of ridge regression on sums of kernels by cross-validation, on 300 data sets of 60 samples."""
+    y, parts = np.repeat([1.0, -1.0], 30), np.arange(60) % n_folds
+    rng, losses = np.random.default_rng(0), np.empty((300, 2, n_folds))
+    for loss in losses:
+        views = [rng.normal(size=(60, 3)) + shift * np.eye(3)[0] * y[:, None] for shift in (1.2, 0.6)]
+        grams = [view @ view.T for view in views]
+        for f in range(n_folds):
+            train, test = parts != f, parts == f
+            correct = []
+            for K in (sum(grams), grams[1], grams[0]):
+                dual = np.linalg.solve(K[np.ix_(train, train)] + np.eye(train.sum()), y[train])
+                correct.append(np.mean(y[test] * (K[np.ix_(test, train)] @ dual) > 0))
+            loss[:, f] = correct[0] - np.array(correct[1:])
+    part = xr.DataArray((parts == np.arange(n_folds)[:, None]).astype(int), dims=("fold", "sample"))
+    values = xr.DataArray(losses, dims=("set", "source", "fold"))
+    mean, margin = mean_and_margin(values, xr.Dataset({"part": part}), "validation")
+    off = abs(mean - mean.mean("set"))
+    assert ((off <= margin).mean("set") > 0.93).all()
+    assert ((off <= 1.96 * values.std("fold", ddof=1) / np.sqrt(n_folds)).mean("set") < 0.9).all()
 
 
 # --- Shapley values ----------------------------------------------------------------------------------------------

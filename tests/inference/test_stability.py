@@ -257,7 +257,17 @@ def test_what_the_weights_tell(found):
 def test_a_bound_that_says_nothing_is_told_so(found):
     every = xr.ones_like(found.data["selected"])
     many = dmkl.Stability(found.data.assign(selected=every, selection_frequency=every.mean("resample")))
-    assert "q = 5 of 5: too many for a bound of false selections; lower n_selected" in many.summary()
+    told = "q = 5 of 5: too many for a bound of false selections, which is 6.2 for 5 kernels; lower n_selected or raise"
+    assert told in many.summary()
+
+
+@pytest.mark.parametrize("n_selected", [2, 5])
+def test_where_nothing_is_stable_the_bound_is_told(found, n_selected):
+    selected = (found.data["kernel"].astype(str).argsort() + found.data["resample"]) % 5 < n_selected
+    none = dmkl.Stability(found.data.assign(selected=selected, selection_frequency=xr.zeros_like(found.data["lower"])))
+    assert "Selected by 90 % of the resamples or more: none" in none.summary()
+    assert f"at most {none.error_bound():.2g} are expected among those selected so often" in none.summary()
+    assert "too many" not in none.summary()
 
 
 def test_several_tasks(of_tasks):

@@ -160,6 +160,22 @@ def test_a_single_kernel_that_wins_is_said_to_win(tmp_path):
     assert " ".join(line.split()) in " ".join(dmkl.report(loaded).split())
 
 
+@pytest.mark.parametrize(("standard_errors", "chance"), [(2.5, True), (4.0, True), (4.4, False), (-4.0, True)])
+def test_what_five_folds_show_may_be_chance(K, standard_errors, chance):
+    """t_4(97.5 %) = 2.776, and training rows in common make that 2.776 · √(1 + 5 · 1/4) = 4.16 standard errors."""
+    found = dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-1]}, cv=5, refit=False)
+    spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / 100  # s/√5 = √0.5 / 100
+    better = spread + standard_errors * np.sqrt(0.5) / 100
+    result = dmkl.SearchResult(
+        found.scores.assign(
+            score=(("lam", "fold"), 0.5 + better[None]), sum_score=(("lam", "fold"), np.full((1, 5), 0.5))
+        )
+    )
+    (told,) = result.beside()
+    assert told.endswith("paired over folds, which may be chance") == chance
+    assert f"by {-better.mean():.4g}" in told if standard_errors < 0 else f"has {better.mean():.4g}" in told
+
+
 def test_rows_that_are_tested_on_do_not_choose(K):
     """With other labels of the test rows of a fold, what it chooses stays as it is."""
     cv = [(np.arange(36), np.arange(36, 48), np.arange(48, 60))]
