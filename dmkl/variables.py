@@ -116,6 +116,7 @@ VARIABLES: Final = {
     "support": Variable("samples of the class", COUNTS),
     "part": Variable("part of the sample: 0 train, 1 validation, 2 test, -1 none", "iu", ("sample",)),
     "sample_group": Variable("group of the sample, which no fold splits", VALUES, ("sample",), ""),
+    "constant_score": Variable("score of one decision for all rows", NUMBERS),
     "n_drawn": Variable("how often the sample was drawn", "iu", ("resample", "sample")),
     "n_train": Variable("training rows", COUNTS),
     "n_test": Variable("test rows", COUNTS),

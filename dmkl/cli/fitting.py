@@ -29,7 +29,7 @@ from dmkl.cli.options import (
 from dmkl.cli.output import claim_output, print_json, say, show
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import open_kernels, training_samples
-from dmkl.cli.tables import model_as_mapping, summary_table, weights_table
+from dmkl.cli.tables import ON_WEIGHTS, model_as_mapping, summary_table, weights_table
 from dmkl.errors import InputError
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -97,6 +97,9 @@ def fit(
         print_json(found if told is None else {**found, "held_out": {"samples": len(held_out), **told.mapping}})
         return
     show(weights_table({str(estimator): estimator.weights_}), summary_table({model: estimator}, {model: seconds}))
+    say(ON_WEIGHTS)
+    if warning := estimator._default_price():
+        say(warning)
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     if told is not None:
         told.print(f"{count(len(held_out), 'sample')} ({which})")

@@ -46,7 +46,7 @@ from dmkl.cli.output import claim_output, console, print_json, refuse_existing, 
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import open_kernels, read_groups, training_samples
-from dmkl.cli.tables import model_as_mapping, points_table, search_as_mapping, weights_table
+from dmkl.cli.tables import ON_WEIGHTS, model_as_mapping, points_table, search_as_mapping, weights_table
 from dmkl.files.urls import as_place
 from dmkl.searching.texts import count
 
@@ -221,6 +221,7 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: str, on: str) ->
     model, by_fold = result.best_, "refit_test_score" in result.scores or "fold" in result.choosers
     screen.print()
     screen.print(weights_table({str(model): model.weights_}))
+    say(ON_WEIGHTS)
     screen.print()
     which = f"training and validation rows of fold {result.scores.fold.values[0]}" if by_fold else "all of the folds"
     say(f"Refitted on {count(len(model.train_samples_), 'sample')} ({which}). {model.status_}")

@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.inference.finding import Finding
-from dmkl.searching.means import mean_and_margin, task_dim
+from dmkl.searching.means import chance_told, mean_and_margin, task_dim
 from dmkl.searching.texts import count, with_error
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class Importance(Finding):
         seen = "no choice has seen" if attrs["rows"] == "test" else "the choice has seen"
         score = with_error(*self._mean_and_margin(self._over_tasks(data["score"])))
         lines.append(f"{attrs['scoring']} {score} with all kernels, on {attrs['rows']} rows, which {seen}")
+        lines += chance_told(data["score"], data, str(attrs["rows"]))
         loss = self._mean_and_margin(self._over_tasks(data["score"] - data["score_without"]))
         lines.append(f"Lost without: {_largest(*loss)}")
         lines.append(f"Alone: {_largest(*self._mean_and_margin(self._over_tasks(data['score_alone'])))}")

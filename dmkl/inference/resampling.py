@@ -168,7 +168,7 @@ def stability(
         "threshold": float(threshold),
         "random_state": random_state,
     }
-    attrs["n_distinct"] = n_distinct(folds)
+    attrs |= {"n_distinct": n_distinct(folds), "default_price": question.estimator._default_price()}
     data = _as_dataset(question, answers, how, n_selected)
     of_folds = fold_data(question, folds).rename_dims(fold="resample").drop_vars("fold")
     if how == "bootstrap":

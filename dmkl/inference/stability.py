@@ -11,7 +11,7 @@ import xarray as xr
 
 from dmkl.inference.finding import Finding
 from dmkl.inference.selection import check_threshold, error_bound, unimodal_error_bound
-from dmkl.searching.means import task_dim, tasks_of
+from dmkl.searching.means import chance_told, task_dim, tasks_of
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ __all__ = ["Stability"]
 TITLES = {"half": "half-samples", "bootstrap": "bootstrap samples", "folds": "samples without a fold"}
 _TOLD = 10
 """Names that a sentence lists."""
+_DEPENDS = (
+    "Stable weights need not be right ones: a kernel of noise with many equal eigenvalues wins weight at a small λ in "
+    "every resample"
+)
 
 
 class Stability(Finding):
@@ -46,11 +50,13 @@ class Stability(Finding):
     part (resample, sample)       0 where the sample trains, 1 where it is left out
     n_drawn (resample, sample)    of a bootstrap, how often the sample was drawn
     sample_group (sample)         the groups that no resample splits, where there were some
+    constant_score (resample)     of one decision for all rows that were left out
     ============================= =====================================================================================
 
     Attributes: how, threshold, n_selected (0 where a share of the largest weight decides), random_state, n_distinct
     (how many of the resamples differ; results of older versions lack it), estimator, parameters (JSON), scoring,
-    measures (JSON list), kind, n_passes, seconds, solver, asked (JSON, as in `SearchResult.scores`).
+    measures (JSON list), kind, n_passes, seconds, solver, asked (JSON, as in `SearchResult.scores`), default_price (a
+    sentence where λ or C was the default).
     """
 
     FORMAT, TITLE = "dmkl-stability", "result of resampling"
@@ -170,6 +176,10 @@ class Stability(Finding):
         score = score.mean([dim for dim in score.dims if dim != "resample"])
         spread = f"{attrs['scoring']} {float(score.mean()):.4g} on the rows left out"
         lines.append(f"{spread}, standard deviation over the resamples {float(score.std(ddof=1)):.2g}")
+        folds = data.rename_dims(resample="fold")
+        lines += chance_told(folds["score"], folds, "validation")
+        lines.append(_DEPENDS)
+        lines += [attrs["default_price"]] if attrs.get("default_price") else []
         lines.append(f"Agreement on the order of the kernels (Kendall's W): {float(data['rank_agreement'].mean()):.2g}")
         lines += self._stable_told()
         gap = float(data["gap"].max())

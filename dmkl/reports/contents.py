@@ -104,6 +104,11 @@ def _model(model: KernelLearner) -> Page:
         *_model_again(model),
     ]
     notes = () if np.isfinite(gap) else ("Nothing is proven of these weights: the problem has no certificate.",)
+    depends = (
+        "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal "
+        "eigenvalues wins weight at a small λ. dmkl.permutation_test has p-values."
+    )
+    notes = (*notes, depends, *([price] if (price := model._default_price()) else []))
     told_open = (model.status_,) if np.isfinite(gap) and gap > getattr(model, "tol", np.inf) else ()
     return Page(
         f"{type(model).__name__} on {count(len(each), 'kernel')}", answer, facts, (*notes, *told_open), tuple(sections)

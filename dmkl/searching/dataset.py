@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -21,10 +22,11 @@ from dmkl.searching.fits import GridFits, Question, decided
 from dmkl.searching.folds import Fold, parts_of
 from dmkl.searching.grid import points, shape
 from dmkl.searching.labeled import as_coordinate
-from dmkl.searching.scoring import as_metrics, evaluate_each
+from dmkl.searching.scoring import as_metrics, evaluate, evaluate_each
 from dmkl.solvers.outcome import Round
+from dmkl.unknown import is_known
 
-__all__ = ["as_dataset", "fold_data", "measured"]
+__all__ = ["as_dataset", "constant_scores", "fold_data", "measured"]
 
 
 def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: float) -> xr.Dataset:
@@ -106,7 +108,9 @@ def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
     Returns
     -------
     Dataset
-        part (fold, sample), see `parts_of`; sample_group (sample) where there are groups. Attributes: splitter, see
+        part (fold, sample), see `parts_of`; sample_group (sample) where there are groups; constant_score (fold[,
+        task]), see `constant_scores`, unless a callable measures, which may not bear such decisions. Attributes:
+        splitter, see
         `Fold.splitter`; asked (JSON), `Question.asked` with "source": "whole" where all kernels and samples of their
         source were used as they are, "part" where some of them were, "changed" where a step came before.
     """
@@ -122,6 +126,12 @@ def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
         groups = np.asarray(question.groups)
         variables["sample_group"] = ("sample", groups.astype(str) if groups.dtype.kind in "OTUS" else groups)
     coords = {"fold": np.array([fold.name for fold in folds], dtype=str), "sample": names}
+    named = asked["scoring"] is None or isinstance(asked["scoring"], str)
+    if named or (isinstance(asked["scoring"], list) and isinstance(asked["scoring"][0], str)):
+        with warnings.catch_warnings():  # of measures that a constant leaves undefined
+            warnings.simplefilter("ignore")
+            values, dim = constant_scores(question, folds), question.targets.dim
+        variables["constant_score"] = ("fold", values[:, 0]) if dim is None else (("fold", dim), values)
     return xr.Dataset(variables, coords, {"splitter": folds[0].splitter, "asked": json.dumps(asked)})
 
 
@@ -152,3 +162,33 @@ def _by_class(question: Question, found: GridFits, decisions: Sequence[Float]) -
             columns = decision[:, : len(fold.validation), k]
             (scores[:, f, np.searchsorted(classes, label)],) = evaluate_each(measure, "binary", [0, 1], truth, columns)
     return scores
+
+
+def constant_scores(question: Question, folds: Sequence[Fold]) -> Float:
+    """The score, by the first measure, of a decision that is the same for all rows: (fold, task).
+
+    Without a kernel a classifier knows the shares of the classes in training, and a regression the mean. Test rows are
+    scored where folds have any, and validation rows otherwise.
+    """
+    metric = dict([next(iter(question.metrics.items()))])
+    found = np.full((len(folds), question.n_tasks), np.nan)
+    rows = "test" if any(len(fold.test) for fold in folds) else "validation"
+    for own, fold in zip(found, folds, strict=True):
+        held_out = getattr(fold, rows)
+        if len(held_out):
+            targets = question.targets_of(fold.train)
+            shares = _shares(targets.kind, targets.classes, question.labels[fold.train])
+            decision = np.broadcast_to(shares, (len(held_out), len(shares)))
+            decision = decision[:, 0] if targets.one_column else decision
+            own[:] = evaluate(metric, targets.kind, targets.classes, question.labels[held_out], decision)[0]
+    return found
+
+
+def _shares(kind: str, classes: Array, labels: Array) -> Float:
+    """The constant scores, one for each column."""
+    if kind in ("binary", "multiclass"):
+        shares = np.array([np.mean(labels == label) for label in classes])
+        return shares[1:] - shares[:1] if kind == "binary" else shares
+    columns = labels.reshape(len(labels), -1).T
+    means = np.array([np.mean(column[is_known(column)].astype(np.float64)) for column in columns])
+    return means if kind == "regression" else means - 0.5

@@ -18,7 +18,7 @@ from dmkl.estimators.saving import READERS, read
 from dmkl.searching.beside import TITLES, baselines_told
 from dmkl.searching.confusion import class_scores
 from dmkl.searching.labeled import described, folds_of, read_dataset, values_of
-from dmkl.searching.means import mean_and_error, task_dim, tasks_of
+from dmkl.searching.means import chance_told, mean_and_error, task_dim, tasks_of
 from dmkl.searching.result import SearchResult
 from dmkl.searching.texts import count, value_told, with_error
 from dmkl.solvers.outcome import WORDS
@@ -57,6 +57,7 @@ class EvaluationResult:
         n_train, n_test        fold                             rows
         part                   fold, sample                     0 train, 2 test, -1 none; see `folds`
         sample_group           sample                           the groups that no fold splits, where there were some
+        constant_score         fold[, task]                     of one decision for all test rows
         sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, evaluated beside it, at
         sum_inner_score,                                        what the inner folds chose for it; see `baselines`
         sum_gap, sum_lam …
@@ -241,6 +242,7 @@ class EvaluationResult:
             over_tasks = score.mean([dim for dim in score.dims if dim != "fold"])
             told = "in test, on rows that no choice has seen" if k == 0 else "in test"
             lines.append(f"{name} {with_error(*mean_and_error(over_tasks))} {told}")
+        lines += chance_told(scores["test_score"], scores, "test")
         lines += self.beside()
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
         lines.append(f"Chosen: {self._choices_told()}")

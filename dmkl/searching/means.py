@@ -15,6 +15,7 @@ from dmkl.searching.folds import TEST, TRAIN, VALIDATION
 
 __all__ = [
     "best_index",
+    "chance_told",
     "class_values",
     "grid_points",
     "mean_and_error",
@@ -150,3 +151,21 @@ def mean_and_margin(score: xr.DataArray, scores: xr.Dataset, rows: str) -> tuple
     else:
         ratio = 1.0 / max(scores.sizes["fold"] - 1, 1)
     return mean, error * stdtrit(np.maximum(n - 1, 1), 0.975) * np.sqrt(1.0 + n * ratio)
+
+
+def chance_told(score: xr.DataArray, scores: xr.Dataset, rows: str) -> list[str]:
+    """A sentence where scores of left-out rows are not above that of one decision for all rows; see `mean_and_margin`.
+
+    Nothing where that is not known: of results of older versions, of callable measures, and of a single fold.
+    """
+    if "constant_score" not in scores:
+        return []
+    above = score - scores["constant_score"]
+    mean, margin = map(float, mean_and_margin(above.mean([dim for dim in above.dims if dim != "fold"]), scores, rows))
+    if not np.isfinite(margin) or mean > margin:
+        return []
+    constant = float(scores["constant_score"].mean())
+    return [
+        f"That is not clearly above {constant:.4g}, the score of one decision for all rows: weights may be those of "
+        "noise, which dmkl permute (dmkl.permutation_test) tests"
+    ]

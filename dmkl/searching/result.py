@@ -20,7 +20,7 @@ from dmkl.estimators.saving import READERS, read, write_model
 from dmkl.searching.beside import baselines_of, baselines_told
 from dmkl.searching.choice import Rule
 from dmkl.searching.labeled import by_fold, completed, folds_of, nested, read_dataset, values_of
-from dmkl.searching.means import best_index, class_values, mean_and_error, task_dim, tasks_of
+from dmkl.searching.means import best_index, chance_told, class_values, mean_and_error, task_dim, tasks_of
 from dmkl.searching.texts import count, told, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.metadata import seal
@@ -75,6 +75,8 @@ class SearchResult:
         phase_seconds                phase                   where the time went (`dmkl.progress.PHASES`)
         part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
         sample_group                 sample                  the groups that no fold splits, where there were some
+        constant_score               fold[, task]            of one decision for all rows, on the test rows where there
+                                                             are any; not where a callable measures
         ============================ ======================= =========================================================
 
         Attributes: estimator, parameters (JSON), scoring, kind, choice ("fold" or "joint"; joint where it lacks),
@@ -293,6 +295,8 @@ class SearchResult:
         lines = [f"Search of {attrs['estimator']}: {grid}, {count(scores.sizes['fold'], 'fold')}{tasks}"]
         try:
             lines += self._chosen_lines()
+            rows = "test" if "test_score" in scores else "validation"
+            lines += chance_told(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
             lines += self.beside()
         except InputError as error:
             lines.append(str(error))

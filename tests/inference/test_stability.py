@@ -11,6 +11,7 @@ from helpers.conformance import problems
 from helpers.references import Counting, digits, in_memory, over
 from scipy.stats import rankdata
 from sklearn.base import clone
+from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import InputError
@@ -268,6 +269,33 @@ def test_where_nothing_is_stable_the_bound_is_told(found, n_selected):
     assert "Selected by 90 % of the resamples or more: none" in none.summary()
     assert f"at most {none.error_bound():.2g} are expected among those selected so often" in none.summary()
     assert "too many" not in none.summary()
+
+
+def spectra(seed, informative):
+    """Kernels of noise, one narrow and nine wide Gaussian ones, and one that tells the two classes apart."""
+    rng, y = np.random.default_rng(seed), np.arange(100) % 2
+    views = [(5.0, rng.normal(size=(100, 5)))] + [(0.02, rng.normal(size=(100, 5))) for _ in range(9)]
+    if informative:
+        views.append((0.05, rng.normal(size=(100, 5)) + 3.0 * y[:, None] * np.eye(5)[0]))
+    return np.stack([rbf_kernel(view, gamma=gamma) for gamma, view in views]), y
+
+
+def test_stable_noise_is_told_from_what_is_above_chance():
+    """The narrow kernel of noise is selected by every half: its many equal eigenvalues fit any labels."""
+    K, y = spectra(0, informative=False)
+    noise = dmkl.stability(dmkl.MKFDA(p=1), K, y, 20)
+    assert noise.data["selection_frequency"][0] == 1
+    majority = [max(np.mean(y[part.values == 1] == label) for label in (0, 1)) for part in noise.data["part"]]
+    np.testing.assert_allclose(noise.data["constant_score"], majority)
+    assert "That is not clearly above 0.5, the score of one decision for all rows" in noise.summary()
+    assert "kernel of noise with many equal eigenvalues wins weight" in noise.summary()
+    assert "lam = 0.01 is the default; weights depend on it" in noise.summary()
+    K, y = spectra(0, informative=True)
+    signal = dmkl.stability(dmkl.MKFDA(p=1, lam=1.0), K, y, 20)
+    assert signal.data["selection_frequency"][10] == 1
+    assert signal.data["selection_frequency"][0] < 0.5
+    assert "not clearly above" not in signal.summary()
+    assert "is the default" not in signal.summary()
 
 
 def test_several_tasks(of_tasks):
