@@ -62,10 +62,10 @@ def stepped(K: dmkl.KernelSet) -> np.ndarray:
     return np.asarray(K.center().normalize("trace").to_dask().compute(), dtype=np.float64)
 
 
-def of_noise(n_seeds: int) -> pd.DataFrame:
+def of_noise(n_seeds: int, lams: list[float]) -> pd.DataFrame:
     """Frequencies of selection on noise; weights and cross-validated accuracy beside an informative kernel."""
     rows = []
-    for lam in LAMS:
+    for lam in lams:
         for how in PRICES:
             found = []
             for seed in range(n_seeds):
@@ -89,7 +89,7 @@ def of_noise(n_seeds: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["lam", "prices", "narrow selected", "wide selected at most", *names])
 
 
-def of_file(path: Path, folder: Path, ps: list[float]) -> pd.DataFrame:
+def of_file(path: Path, folder: Path, ps: list[float], lams: list[float]) -> pd.DataFrame:
     """Test accuracy on the splits of a file, by p, prices and λ, and at the λ that validation chooses."""
     store = folder / f"{path.stem}.zarr"
     if not store.exists():
@@ -113,14 +113,14 @@ def of_file(path: Path, folder: Path, ps: list[float]) -> pd.DataFrame:
     for p in ps:
         for how in PRICES:
             parts = []
-            for lam in LAMS:
+            for lam in lams:
                 model = dmkl.MKFDA(p=p, sigma=prices(dense, lam, how))
                 one = dmkl.search(model, K, grid={"lam": [lam]}, cv="splits", refit=False, baselines="none").scores
                 parts.append((one["score"].values[0], one["test_score"].values[0]))
             validation, test = (np.array(part) for part in zip(*parts, strict=True))
             chosen = test[validation.argmax(axis=0), np.arange(test.shape[1])].mean()
             rows.append([p, how, *test.mean(axis=1), chosen])
-    return pd.DataFrame(rows, columns=["p", "prices", *(f"λ = {lam:g}" for lam in LAMS), "λ chosen"])
+    return pd.DataFrame(rows, columns=["p", "prices", *(f"λ = {lam:g}" for lam in lams), "λ chosen"])
 
 
 def main() -> None:
@@ -129,16 +129,17 @@ def main() -> None:
     parser.add_argument("data", type=Path, nargs="*")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--ps", type=float, nargs="+", default=[1.0, 2.0])
+    parser.add_argument("--lams", type=float, nargs="+", default=LAMS)
     parser.add_argument("--output", type=Path, default=Path("out/flat_spectra"))
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     form = {"index": False, "float_format": "{:.3g}".format}
     if options.seeds:
         print(f"Noise, mean of {options.seeds} seeds")
-        print(of_noise(options.seeds).to_string(**form), flush=True)
+        print(of_noise(options.seeds, options.lams).to_string(**form), flush=True)
     for path in options.data:
         print(f"\n{path.name}: test accuracy")
-        print(of_file(path, options.output, options.ps).to_string(**form), flush=True)
+        print(of_file(path, options.output, options.ps, options.lams).to_string(**form), flush=True)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,11 @@ _TOO_GOOD = (
     "how good the same search is on new samples."
 )
 
+_ON_WEIGHTS = (
+    "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal eigenvalues wins "
+    "weight at a small λ. dmkl.permutation_test has p-values."
+)
+
 
 def report(found: Any, path: str | Path | None = None) -> str:
     """Write a model or a result as one page of HTML that stands alone.
@@ -104,11 +109,7 @@ def _model(model: KernelLearner) -> Page:
         *_model_again(model),
     ]
     notes = () if np.isfinite(gap) else ("Nothing is proven of these weights: the problem has no certificate.",)
-    depends = (
-        "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal "
-        "eigenvalues wins weight at a small λ. dmkl.permutation_test has p-values."
-    )
-    notes = (*notes, depends, *([price] if (price := model._default_price()) else []))
+    notes = (*notes, _ON_WEIGHTS, *([price] if (price := model._default_price()) else []))
     told_open = (model.status_,) if np.isfinite(gap) and gap > getattr(model, "tol", np.inf) else ()
     return Page(
         f"{type(model).__name__} on {count(len(each), 'kernel')}", answer, facts, (*notes, *told_open), tuple(sections)
@@ -166,7 +167,7 @@ def _search(found: SearchResult) -> Page:
         *_baselines(found),
         *_search_again(found),
     ]
-    notes = [_TOO_GOOD, *_ends(found)]
+    notes = [_TOO_GOOD, _ON_WEIGHTS, *_ends(found)]
     n_open = int(np.sum(scores["status"].values == 3))
     if n_open:
         gap = float(scores["gap"].max())
