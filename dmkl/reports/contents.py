@@ -33,8 +33,8 @@ _TOO_GOOD = (
 )
 
 _ON_WEIGHTS = (
-    "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal eigenvalues wins "
-    "weight at a small λ. dmkl.permutation_test has p-values."
+    "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal eigenvalues "
+    "wins weight at a small λ. dmkl.permutation_test has p-values."
 )
 
 
