@@ -29,7 +29,7 @@ from dmkl.cli.options import (
 from dmkl.cli.output import claim_output, print_json, say, show
 from dmkl.cli.parsing import parse_scoring
 from dmkl.cli.samples import open_kernels, predict_command, training_samples
-from dmkl.cli.tables import effects_table, model_as_mapping, summary_table, weights_table
+from dmkl.cli.tables import ON_WEIGHTS, effects_table, model_as_mapping, summary_table, weights_table
 from dmkl.errors import InputError
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -105,6 +105,9 @@ def fit(
     effects = [effects_table(estimator)] if hasattr(estimator, "covariate_effects_") else []
     weights = weights_table({str(estimator): estimator.weights_})
     show(weights, *effects, summary_table({model: estimator}, {model: seconds}))
+    say(ON_WEIGHTS)
+    if warning := estimator._default_price():
+        say(warning)
     say(f"Trained on {count(len(chosen), 'sample')} ({on}). {estimator.status_}")
     if told is not None:
         told.print(f"{count(len(held_out), 'sample')} ({which})")

@@ -163,12 +163,12 @@ def importance(
         rows = result.table().to_dict("records")
         print_json({"path": out, "samples": len(chosen), **told, "passes": result.n_passes_, "sources": rows})
         return
-    first, score, *_, took = result.summary().splitlines()
+    first, score, *more, took = result.summary().splitlines()
     say(f"{first}, on {count(len(chosen), 'sample')} ({on})", style="bold")
     console().print()
     show(_table(result))
     console().print()
-    for line in (score, took):
+    for line in (score, *(line for line in more if line.startswith("±")), took):
         say(line)
     say(f"Saved in {out}; dmkl.load reads it.{'' if plot is None else f' The picture is {plot}.'}")
 
@@ -197,7 +197,7 @@ def _table(result: Importance) -> Table:
     """A row for each source (and task), the largest loss first."""
     frame = result.table()
     names = [name for name in ("source", "task", "target") if name in frame]
-    figures = {"loss": "loss_standard_error", "alone": "alone_standard_error", "shapley": "shapley_standard_error"}
+    figures = {"loss": "loss_margin", "alone": "alone_margin", "shapley": "shapley_standard_error"}
     shown = {name: error for name, error in figures.items() if name in frame}
     found = table(*names, numbers=["loss without" if name == "loss" else name for name in shown])
     for row in frame.to_dict("records"):

@@ -177,6 +177,7 @@ def _as_mapping(found: Stability) -> dict[str, Any]:
     return {
         **{name: attrs[name] for name in ("estimator", "how", "threshold", "scoring", "random_state")},
         "resamples": data.sizes["resample"],
+        "distinct_resamples": attrs["n_distinct"],
         "kernels": found.table().to_dict("records"),
         "stable": stable["kernel"].values[stable.values].tolist() if stable.ndim == 1 else stable.to_series().to_dict(),
         "mean_selected": np.asarray(found.mean_selected_).tolist(),

@@ -12,6 +12,8 @@ from dmkl.errors import InputError
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from dmkl.arrays import Array, Index
     from dmkl.kernelset import KernelSet, Split
 
@@ -187,9 +189,13 @@ def _chosen_samples(K: KernelSet, split: int | None, train: Path | None, every: 
     return chosen, f"the training part of split {split or 0}"
 
 
-def read_groups(file: Path, samples: Array, chosen: Index) -> Array:
-    """The group of each chosen sample, from a vector in the order of the set or a table with sample names."""
+def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
+    """The group of each chosen sample, from a vector in the order of the set or a table with sample names.
+
+    It is called after the file, and results say so.
+    """
     import numpy as np
+    import xarray as xr
 
     from dmkl.inputs import read_file
 
@@ -212,5 +218,4 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> Array:
     if len(missing):
         msg = f"{file} has no group for {count(len(missing), 'sample')} of the set, the first is {str(missing[0])!r}"
         raise InputError(msg)
-    found: Array = values[row[chosen]]
-    return found
+    return xr.DataArray(values[row[chosen]], {"sample": samples[chosen].astype(str)}, name=str(file))

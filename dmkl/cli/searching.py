@@ -47,7 +47,14 @@ from dmkl.cli.output import claim_output, console, print_json, refuse_existing, 
 from dmkl.cli.parsing import parse_cv, parse_scoring
 from dmkl.cli.resuming import resuming, state_of
 from dmkl.cli.samples import open_kernels, predict_command, read_groups, training_samples
-from dmkl.cli.tables import effects_table, model_as_mapping, points_table, search_as_mapping, weights_table
+from dmkl.cli.tables import (
+    ON_WEIGHTS,
+    effects_table,
+    model_as_mapping,
+    points_table,
+    search_as_mapping,
+    weights_table,
+)
 from dmkl.files.urls import as_place
 from dmkl.searching.texts import count
 
@@ -235,6 +242,7 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: str, on: str) ->
     model, by_fold = result.best_, "refit_test_score" in result.scores or "fold" in result.choosers
     screen.print()
     screen.print(weights_table({str(model): model.weights_}))
+    say(ON_WEIGHTS)
     screen.print()
     if hasattr(model, "covariate_effects_"):
         screen.print(effects_table(model))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dmkl.searching.result import SearchResult
 
 __all__ = [
+    "ON_WEIGHTS",
     "choices_table",
     "classes_table",
     "confusion_table",
@@ -38,6 +39,13 @@ __all__ = [
 _MOST_COLUMNS = 4
 """Of weights: what fits a terminal of 80 characters."""
 _SEVERAL = {"class": "classes", "pair": "pairs", "task": "tasks", "target": "targets"}
+
+
+ON_WEIGHTS = (
+    "Weights depend on p, on λ or C, and on the spectra of the kernels, also of noise: dmkl permute has p-values, and "
+    "dmkl stability the spread."
+)
+"""What whoever reads weights has to know."""
 
 
 def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,17 @@ Index = npt.NDArray[np.intp]
 Grouping = Literal["kernel", "kmeans", "plsa"]
 
 
+class _Grouped(NamedTuple):
+    """The groups of the training samples, and the kernels that they were made from.
+
+    New samples must get their groups from the same kernels: in a plan that leaves kernels out, those that may not have
+    weight play no part.
+    """
+
+    groups: SampleGroups
+    kernels: Index
+
+
 class GSMKL(KernelClassifier):
     """Group-sensitive multiple kernel learning: each group of samples has kernel weights of its own.
 
@@ -85,7 +96,7 @@ class GSMKL(KernelClassifier):
         guessed (False shows it). For n_groups=1 this mends it, for more of them mostly: how the other samples of the
         class were divided still tells a little.
     feature
-        The feature table that "kmeans" and "plsa" look at; all of them side by side where missing.
+        The feature table that "kmeans" and "plsa" look at; where missing, those of all kernels of the set side by side.
     restarts
         Descents from different weights, the first equal ones; the one with the lowest objective is kept.
     random_state
@@ -222,8 +233,9 @@ class GSMKL(KernelClassifier):
         key = (repr(self.n_groups), self.grouping, self.across, self.regroup, self.feature, self.random_state)
         return Preparation(key, self._groups(data))
 
-    def _groups(self, data: TrainingSet) -> Solver[SampleGroups]:
+    def _groups(self, data: TrainingSet) -> Solver[_Grouped]:
         """The groups of the training samples."""
+        kernels = np.arange(len(data.kernels)) if data.fit.kernels is None else data.fit.kernels
         targets = data.problems.targets
         one_rule = self._one_rule(targets.kind)
         if one_rule:
@@ -240,7 +252,7 @@ class GSMKL(KernelClassifier):
             counts = int(self.n_groups)
         seed, anew = self.random_state, self.regroup and not one_rule
         if self.grouping == "kernel":
-            mean = _mean_weights(data)
+            mean = _mean_weights(kernels, data.training.n_kernels)
             diagonal = data.training.square.diagonal()
             assert diagonal is not None  # a symmetric source has its own
             squares, m = mean @ diagonal, data.training.n_train
@@ -249,18 +261,20 @@ class GSMKL(KernelClassifier):
             matrix: Float | None = (yield CombinedEntries(mean, np.arange(m))) if whole else None
             by_kernel = group_by_kernel(squares, classes, counts, seed=seed)
             found: KernelGroups = yield from _by_mean(by_kernel, mean, matrix)
-            return (yield from _by_mean(found.as_new(squares), mean, matrix)) if anew else found
-        table = self._table(features_of(data.kernels))
+            if anew:
+                found = yield from _by_mean(found.as_new(squares), mean, matrix)
+            return _Grouped(found, kernels)
+        table = self._table(features_of(data.kernels), data.names)
         group = group_by_kmeans if self.grouping == "kmeans" else group_by_plsa
         made: FeatureGroups = group(table, classes, counts, seed=seed)
-        return made.as_new(table) if anew else made
+        return _Grouped(made.as_new(table) if anew else made, kernels)
 
     def _one_rule(self, kind: str) -> bool:
         """Whether groups are made across all classes: in a multilabel problem a sample has no one class."""
         return self.across or kind == "multilabel"
 
-    def _table(self, features: TrainingFeatures | str) -> Float:
-        """The features that groups are made of, (samples, columns)."""
+    def _table(self, features: TrainingFeatures | str, kernels: Sequence[str]) -> Float:
+        """The features that groups are made of, (samples, columns): of these kernels unless `feature` names a table."""
         if isinstance(features, str):
             msg = (
                 f"grouping={self.grouping!r} looks at features, which are not there: {features}; take grouping='kernel'"
@@ -270,20 +284,20 @@ class GSMKL(KernelClassifier):
             known = ", ".join(map(repr, features.tables))
             msg = f"there is no feature table {self.feature!r} to group by; the tables are {known}"
             raise InputError(msg)
-        names = list(features.tables) if self.feature is None else [self.feature]
+        names = features.select(kernels).tables if self.feature is None else [self.feature]
         tables = [features.tables[name] for name in names]
         return np.concatenate([t.read(slice(0, t.shape[0])).astype(np.float64) for t in tables], axis=1)
 
-    def _jobs(self, data: TrainingSet, prepared: SampleGroups) -> list[Job]:
-        problems = data.problems
+    def _jobs(self, data: TrainingSet, prepared: _Grouped) -> list[Job]:
+        groups, problems = prepared.groups, data.problems
         square = self.loss == "square"
         columns = [column for h in problems.targets.problems for column in h.T]
 
         def solver_of(k: int) -> partial[Solver[GroupOutcome]]:
             problem = GroupProblem(
                 columns[k] if square else problems.h[k],
-                prepared.labels,
-                prepared.n_groups,
+                groups.labels,
+                groups.n_groups,
                 C=None if square else self._prices(data, k, self.C),
                 lam=self.lam if square else None,
                 name=problems.title(k),
@@ -309,7 +323,7 @@ class GSMKL(KernelClassifier):
         self._label_groups()
 
     def _label_groups(self) -> None:
-        made: SampleGroups = self._prepared
+        made: SampleGroups = self._prepared.groups
         self.groups_ = xr.DataArray(made.labels, dims=("sample",), coords={"sample": self.train_samples_}, name="group")
         classes = made.classes if self._one_rule(self.kind_) else self.classes_[made.classes]
         self.group_class_ = xr.DataArray(
@@ -318,17 +332,18 @@ class GSMKL(KernelClassifier):
 
     # --- predicting ----------------------------------------------------------------------------------------------
 
-    def _scores(self, rule: DecisionRule, new: KernelSet, prepared: SampleGroups) -> Solver[Float]:
+    def _scores(self, rule: DecisionRule, new: KernelSet, prepared: _Grouped) -> Solver[Float]:
         """f(x) = Σ_m β_m^{c(x)} Σ_i β_m^{c(i)} u_i K_m(x, x_i) + b of new rows."""
         shares = yield from self._shares(rule, new, prepared)
         return np.asarray(shares.sum(axis=0) + rule.bias)
 
-    def _shares(self, rule: DecisionRule, new: KernelSet, prepared: SampleGroups) -> Solver[Float]:
+    def _shares(self, rule: DecisionRule, new: KernelSet, prepared: _Grouped) -> Solver[Float]:
         """See `KernelLearner._shares`."""
         groups = yield from self._groups_of(new, prepared)
-        n_groups, n_columns = prepared.n_groups, rule.dual.shape[1]
+        made = prepared.groups
+        n_groups, n_columns = made.n_groups, rule.dual.shape[1]
         # u of each class cut into groups: (samples, classes · groups), of which those without support vectors are zero.
-        block = (rule.dual[:, :, None] * one_hot(prepared.labels, n_groups)[:, None, :]).reshape(len(rule.dual), -1)
+        block = (rule.dual[:, :, None] * one_hot(made.labels, n_groups)[:, None, :]).reshape(len(rule.dual), -1)
         used = np.flatnonzero(block.any(axis=0))
         products = yield EachProduct(block[:, used])
         parts = np.zeros((*products.shape[:2], block.shape[1]))
@@ -345,13 +360,13 @@ class GSMKL(KernelClassifier):
         groups: Index = found
         return groups
 
-    def _groups_of(self, new: KernelSet, prepared: SampleGroups) -> Solver[Index]:
-        if isinstance(prepared, KernelGroups):
-            mean = np.full(len(new), 1.0 / len(new))
-            groups: Index = yield from _by_mean(prepared.labels_of_new(), mean)
+    def _groups_of(self, new: KernelSet, prepared: _Grouped) -> Solver[Index]:
+        made, kernels = prepared
+        if isinstance(made, KernelGroups):
+            groups: Index = yield from _by_mean(made.labels_of_new(), _mean_weights(kernels, len(new)))
             return groups
-        assert isinstance(prepared, FeatureGroups)
-        return prepared.labels_of(self._table(row_features(new)))
+        assert isinstance(made, FeatureGroups)
+        return made.labels_of(self._table(row_features(new), [new.names[j] for j in kernels]))
 
     def _kernels_used(self) -> list[str]:
         # Groups by kernels look at all of them.
@@ -360,21 +375,21 @@ class GSMKL(KernelClassifier):
     # --- saving --------------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
-        groups = {key: value.tolist() for key, value in self._prepared.arrays().items()}
+        groups = {key: value.tolist() for key, value in self._prepared.groups.arrays().items()}
         return {**super()._state(), "groups": groups}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         groups = state.pop("groups")
         super()._set_state(state)
-        self._prepared = groups_from_arrays({key: np.array(value) for key, value in groups.items()})
+        made = groups_from_arrays({key: np.array(value) for key, value in groups.items()})
+        self._prepared = _Grouped(made, np.arange(len(self.kernel_names_)))
         self._label_groups()
 
 
-def _mean_weights(data: TrainingSet) -> Float:
-    """The weights of the mean of the kernels that may have weight."""
-    chosen = np.arange(data.training.n_kernels) if data.fit.kernels is None else data.fit.kernels
-    weights = np.zeros(data.training.n_kernels)
-    weights[chosen] = 1.0 / len(chosen)
+def _mean_weights(kernels: Index, n_kernels: int) -> Float:
+    """The weights of the mean of some kernels."""
+    weights = np.zeros(n_kernels)
+    weights[kernels] = 1.0 / len(kernels)
     return weights
 
 

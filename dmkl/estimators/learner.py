@@ -114,6 +114,14 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             )
             warn(msg, IndefiniteKernelWarning)
 
+    def _default_price(self) -> str:
+        """A sentence where λ, or C of a machine, is the default one, on which weights depend; empty otherwise."""
+        name = "C" if hasattr(self, "C") and getattr(self, "loss", "hinge") == "hinge" else "lam"
+        if repr(getattr(self, name, None)) != repr(getattr(type(self)(), name, "")):
+            return ""
+        value = getattr(self, name)
+        return f"{name} = {value:g} is the default; weights depend on it: choose it by a search (dmkl search)"
+
     def _check_weights(self) -> None:
         """Refuse weights of samples where the learner has no use for them, by InputError."""
         if not self._TAKES_WEIGHTS:

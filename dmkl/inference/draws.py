@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -14,11 +15,13 @@ from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.searching.folds import Fold, make_folds
 
-__all__ = ["N_RESAMPLES", "How", "draw"]
+__all__ = ["N_RESAMPLES", "How", "draw", "n_distinct"]
 
 How = Literal["half", "bootstrap", "folds"]
 N_RESAMPLES: dict[How, int] = {"half": 100, "bootstrap": 100, "folds": 10}
 """How many resamples there are by default."""
+_MAX_DRAWS = 100
+"""Draws of one resample before a class counts as impossible to keep on both sides."""
 
 
 def draw(
@@ -34,8 +37,9 @@ def draw(
 ) -> list[Fold]:
     """Draw the training rows of resamples.
 
-    Classes keep their shares where each row has one label and there are no groups; with groups nearly so, and in a
-    bootstrap by chance.
+    Classes keep their shares where each row has one label and there are no groups. Halves of groups have equal shares
+    of the groups by their most frequent class; a bootstrap of groups keeps shares on average alone. A draw that lacks
+    a class, or leaves out no row, is rejected and drawn again.
 
     Parameters
     ----------
@@ -55,7 +59,8 @@ def draw(
     Raises
     ------
     InputError
-        If halves are not pairs, or a resample lacks a class that it leaves out, or rows to leave out.
+        If halves are not pairs, or every one of 100 draws of a resample lacks a class that it leaves out, or rows to
+        leave out.
     """
     if how == "half" and n_resamples % 2:
         msg = f"n_resamples must be even for how='half', whose halves come in pairs, got {n_resamples}"
@@ -63,22 +68,34 @@ def draw(
     y, rng = np.asarray(labels), np.random.default_rng(seed)
     stratified = classes and y.ndim == 1
     make = partial(make_folds, labels=y, groups=groups, samples=samples, classes=classes)
-    found: list[Fold] = []
-    try:
+
+    def draw_once() -> list[Fold]:
         if how == "bootstrap":
-            for _ in range(n_resamples):
-                counts = _counts(rng, y, groups, stratified=stratified)
-                (fold,) = make((np.flatnonzero(counts), np.flatnonzero(counts == 0)))
-                found.append(replace(fold, counts=counts[fold.train].astype(np.float64)))
-        else:
-            times, k = (n_resamples // 2, 2) if how == "half" else (1, n_resamples)
-            for _ in range(times):
-                shuffled = {"shuffle": True, "random_state": int(rng.integers(2**31))}
-                found += make(_SPLITTERS[stratified, groups is not None](k, **shuffled))
-    except InputError as error:
-        msg = f"how={how!r}: {error}"
-        raise InputError(msg) from error
-    return [replace(fold, name=str(k), title=f"resample {k}") for k, fold in enumerate(found)]
+            counts = _counts(rng, y, groups, stratified=stratified)
+            (fold,) = make((np.flatnonzero(counts), np.flatnonzero(counts == 0)))
+            return [replace(fold, counts=counts[fold.train].astype(np.float64))]
+        if how == "half" and groups is not None:
+            half = _half_of_groups(rng, y, groups, stratified=stratified)
+            return make([(np.flatnonzero(half == k), np.flatnonzero(half != k)) for k in range(2)])
+        k, shuffled = 2 if how == "half" else n_resamples, {"shuffle": True, "random_state": int(rng.integers(2**31))}
+        return make(_SPLITTERS[stratified, groups is not None](k, **shuffled))
+
+    folds: list[Fold] = []
+    while len(folds) < n_resamples:
+        for attempt in range(_MAX_DRAWS):
+            try:
+                folds += draw_once()
+                break
+            except InputError as error:
+                if attempt == _MAX_DRAWS - 1:
+                    msg = f"how={how!r}: {error}"
+                    raise InputError(msg) from error
+    return [replace(fold, name=str(k), title=f"resample {k}") for k, fold in enumerate(folds)]
+
+
+def n_distinct(folds: Sequence[Fold]) -> int:
+    """How many of the resamples differ in their rows, or in how often a row was drawn."""
+    return len({(fold.train.tobytes(), None if fold.counts is None else fold.counts.tobytes()) for fold in folds})
 
 
 _SPLITTERS: dict[tuple[bool, bool], Any] = {
@@ -88,6 +105,25 @@ _SPLITTERS: dict[tuple[bool, bool], Any] = {
     (False, False): KFold,
 }
 """By whether classes keep their shares, and whether there are groups."""
+
+
+def _half_of_groups(rng: np.random.Generator, y: Array, groups: Array, *, stratified: bool) -> Index:
+    """The half, 0 or 1, of each row: groups in random order, those of one class together, are dealt out in turn.
+
+    `StratifiedGroupKFold` is no help here: it assigns groups greedily by their class counts, and shuffling only breaks
+    its ties, so that it draws the same few halves again and again.
+    """
+    _, unit = np.unique(groups, return_inverse=True)
+    order = rng.permutation(int(unit.max()) + 1)
+    if stratified:
+        _, index = np.unique(y.astype(str) if y.dtype == object else y, return_inverse=True)
+        table = np.zeros((len(order), int(index.max()) + 1))
+        np.add.at(table, (unit, index), 1)
+        of_class = rng.permutation(table.shape[1])[table.argmax(axis=1)]  # which half has the odd group varies
+        order = order[np.argsort(of_class[order], kind="stable")]
+    half = np.empty(len(order), dtype=np.int64)
+    half[order] = np.arange(len(order)) % 2
+    return half[unit]
 
 
 def _counts(rng: np.random.Generator, y: Array, groups: Array | None, *, stratified: bool) -> Index:

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.pictures import BLUE, GRAY, LONGEST_NAME, MOST_BARS, SKY, picture, shortened
-from dmkl.searching.means import mean_and_error, of_task, task_dim, tasks_of
+from dmkl.searching.means import mean_and_margin, of_task, task_dim, tasks_of
 
 __all__ = ["plot_importance"]
 
@@ -26,7 +26,8 @@ def plot_importance(data: xr.Dataset, task: str | None) -> Figure:
         raise InputError(msg)
     of = of_task(data, task)
     of = of if task is not None or dim is None else of.mean(dim)
-    loss, error = mean_and_error(of["score"] - of["score_without"])
+    rows = str(data.attrs.get("rows", "validation"))
+    loss, error = mean_and_margin(of["score"] - of["score_without"], of, rows)
     shown = np.argsort(-loss.round(12).values, kind="stable")[:MOST_BARS]
     names = data["source"].values[shown]
     figure = _figure(names, 3 if "shapley" in data else 2)
@@ -34,7 +35,7 @@ def plot_importance(data: xr.Dataset, task: str | None) -> Figure:
     colors = np.where(np.isin(names, data["kernel"].values), SKY, BLUE)
     measure = shortened(str(data.attrs["scoring"]).replace("_", " "), LONGEST_NAME)
     _bars(axes[0], loss.round(12)[shown], error[shown], colors, f"loss in {measure} without it")
-    _points(axes[1], of, shown, colors, f"{measure} of it alone")
+    _points(axes[1], of, rows, shown, colors, f"{measure} of it alone")
     if "shapley" in data:
         values = of[["shapley", "shapley_standard_error"]].rename(player="source").reindex(source=names)
         _bars(axes[2], values["shapley"], values["shapley_standard_error"], colors, f"Shapley value, {measure}")
@@ -68,15 +69,15 @@ def _bars(ax: Axes, mean: xr.DataArray, error: xr.DataArray, colors: Array, labe
     ax.set_xlabel(label, fontsize=9)
 
 
-def _points(ax: Axes, of: xr.Dataset, shown: Array, colors: Array, label: str) -> None:
+def _points(ax: Axes, of: xr.Dataset, rows: str, shown: Array, colors: Array, label: str) -> None:
     """Scores alone beside that of all kernels, whose axis need not begin at zero."""
-    whole, spread = (float(value) for value in mean_and_error(of["score"]))
+    whole, spread = (float(value) for value in mean_and_margin(of["score"], of, rows))
     ax.axvspan(whole - np.nan_to_num(spread), whole + np.nan_to_num(spread), color="#eeeeee", zorder=0)
     ax.axvline(whole, color=GRAY, linestyle=":", linewidth=1.2)
-    mean, error = (values[shown].values for values in mean_and_error(of["score_alone"]))
-    rows = np.arange(len(shown))
-    ax.hlines(rows, mean - np.nan_to_num(error), mean + np.nan_to_num(error), color="#555555", linewidth=1)
-    ax.scatter(mean, rows, color=colors, s=22, zorder=3)
+    mean, error = (values[shown].values for values in mean_and_margin(of["score_alone"], of, rows))
+    places = np.arange(len(shown))
+    ax.hlines(places, mean - np.nan_to_num(error), mean + np.nan_to_num(error), color="#555555", linewidth=1)
+    ax.scatter(mean, places, color=colors, s=22, zorder=3)
     ax.set_xlabel(label, fontsize=9)
 
 
@@ -90,7 +91,7 @@ def _title(data: xr.Dataset, task: str | None, n_shown: int) -> str:
         else f"{shortened(task, LONGEST_NAME)}; "
     )
     some = f"; the {n_shown} largest losses of {data.sizes['source']}" if n_shown < data.sizes["source"] else ""
-    bars = "bars: one standard error, of losses paired over folds" if data.sizes["fold"] > 1 else ""
-    bars += ", of Shapley values by the orders sampled" if bars and "shapley" in data else ""
+    bars = "bars: 95 % intervals, of losses paired over folds" if data.sizes["fold"] > 1 else ""
+    bars += ", of Shapley values one standard error by the orders sampled" if bars and "shapley" in data else ""
     bars += "; " if bars else ""
     return f"{of}{bars}dotted: all kernels{some}"

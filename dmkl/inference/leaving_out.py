@@ -18,11 +18,12 @@ import xarray as xr
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
 from dmkl.inference.importance import Importance
-from dmkl.inference.shapley import Orders, score_of_nothing
+from dmkl.inference.shapley import Orders
 from dmkl.inference.sources import Sources, as_sources
 from dmkl.inference.subsets import Found, Refits, Subset
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.choice import Choice, Rule, as_choice
+from dmkl.searching.dataset import constant_scores, fold_data
 from dmkl.searching.fits import Question, ask, working
 from dmkl.searching.folds import make_folds
 from dmkl.searching.means import mean_and_error
@@ -137,7 +138,8 @@ def importance(
         if state is None:  # what the search has found is gone on from, so that it is kept all the same, to the end
             state = Path(stack.enter_context(TemporaryDirectory(prefix="dmkl-"))) / "state"
         found = refits.run(stack.enter_context(working(question, state, asked)), held=choose == "held")
-    data = _as_dataset(question, sources, found, choose)
+    of_folds = fold_data(question, question.folds)
+    data = _as_dataset(question, sources, found, choose).merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
     if shapley:
         data = data.assign(_shapley(question, orders, found, str(data.attrs["rows"])))
     how = {"choose": choose, "choice": choice, "n_orders": shapley, "random_state": random_state}
@@ -208,7 +210,7 @@ def _shapley(question: Question, orders: Orders, found: Found, rows: str) -> dic
     """Shapley values by the deciding measure, with what they are the sum of."""
     kind = "score" if rows == "validation" else "test_score"
     everything = found.everything[kind]
-    nothing = score_of_nothing(question, rows).reshape(everything.shape)
+    nothing = constant_scores(question, question.folds).reshape(everything.shape)
     marginals = orders.marginals(lambda subset: found.subsets[subset][kind].values, nothing, everything.values)
     over = ("order", "player", *map(str, everything.dims))
     by_order = xr.DataArray(marginals, dims=over, coords={"player": np.array(orders.players, dtype=str)})

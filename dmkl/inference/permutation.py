@@ -25,10 +25,9 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.inference.permutation_result import PermutationTest, with_p_values
 from dmkl.inference.shuffling import Blocks, cells_of, draw
-from dmkl.inputs.label_objects import matched
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.choice import choose_each, mean_and_error
-from dmkl.searching.dataset import measured
+from dmkl.searching.dataset import fold_data, measured
 from dmkl.searching.fits import GridFits, Question, ask, digest, fit_grids, working
 from dmkl.searching.folds import make_folds
 from dmkl.searching.grid import shape
@@ -131,7 +130,7 @@ def permutation_test(
     folds = [replace(fold, test=fold.test[:0]) for fold in question.folds]
     name, measure = next(iter(question.metrics.items()))
     question = replace(question, folds=folds, metrics={name: measure})
-    orders = _orders(question, n_permutations, groups, blocks, random_state)
+    orders = _orders(question, n_permutations, blocks, random_state)
     found, n_passes = _fitted(question, orders, choose, state)
     data = _as_dataset(question, orders, found)
     permuted = "within folds or among all rows" if groups is None else f"{blocks} groups"
@@ -153,10 +152,9 @@ def _check(n_permutations: int, blocks: str, choose: str, random_state: int, gro
         raise InputError(msg)
 
 
-def _orders(question: Question, n_permutations: int, groups: Any, blocks: Blocks, seed: int) -> Index:
+def _orders(question: Question, n_permutations: int, blocks: Blocks, seed: int) -> Index:
     """The permutations, (B + 1, m): that of the labels as they are first."""
-    K, folds = question.K, question.folds
-    known = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
+    folds, known = question.folds, question.groups
     labels, classes = question.labels, question.targets.kind != "regression"
     cells = cells_of(folds, len(labels), known)
     drawn = [
@@ -306,4 +304,5 @@ def _as_dataset(question: Question, orders: Index, found: _Found) -> xr.Dataset:
         "n_folds": len(question.folds),
         "largest_gap": float(found["gap"].max()),
     }
-    return with_p_values(xr.Dataset(variables, coords, attrs))
+    of_folds = fold_data(question, question.folds)
+    return with_p_values(xr.Dataset(variables, coords, attrs | of_folds.attrs).merge(of_folds, join="exact"))

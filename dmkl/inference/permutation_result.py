@@ -40,6 +40,7 @@ class PermutationTest(Finding):
     kernel_p_value                 [task,] kernel         of the share of each kernel by itself
     kernel_p_value_corrected       [task,] kernel         corrected over the kernels by the maximum statistic
     order                          permutation, sample    the row whose label a row was given
+    part, sample_group             [fold,] sample         the folds, as in `SearchResult.scores`
     name of a parameter            [task]                 its chosen value
     ``null_`` and a parameter      permutation[, task]    that of permuted labels
     ============================== ====================== ==========================================================

@@ -19,10 +19,11 @@ from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, Plan
-from dmkl.inference.draws import N_RESAMPLES, How, draw
+from dmkl.inference.draws import N_RESAMPLES, How, draw, n_distinct
 from dmkl.inference.selection import agreement, check_threshold, select
 from dmkl.inference.stability import Stability
 from dmkl.passes.blas import one_blas_thread
+from dmkl.searching.dataset import fold_data
 from dmkl.searching.fits import Question, ask_once, per_task, working
 from dmkl.searching.refit import scored
 from dmkl.solvers.outcome import WORDS
@@ -71,14 +72,16 @@ def stability(
           is as with repeated rows; machines with margins measure the kernels on each row once.
         - "folds": all rows but those of one of `n_resamples` folds, as a cross-validation fits them.
 
-        Classes keep their shares where each row has one label.
+        Classes keep their shares where each row has one label. Draws that lack a class, or leave out no row, are
+        rejected and drawn again.
     n_selected
         How many kernels, those of the largest weights, each resample selects. By default those with more than a
         hundredth of its largest weight, which says something under sparse norms (p near 1).
     threshold
         Share π of the resamples, above 1/2, that must select a kernel for it to count as stable.
     groups
-        (m,) what no resample may split: whole groups are drawn.
+        (m,) what no resample may split: whole groups are drawn. Few groups have few halves: the summary, and
+        ``data.n_distinct``, say how many of the resamples differ.
     scoring, unknown
         As in `dmkl.search`.
     random_state
@@ -159,9 +162,22 @@ def stability(
     ]
     with working(question, state, {"what is asked": "stability"}) as workspace:
         answers = run(Plan(question.K, fits), workspace)
-    attrs = {"how": how, "n_selected": n_selected or 0, "threshold": float(threshold), "random_state": random_state}
-    data = _as_dataset(question, answers, how, n_selected).assign_attrs(attrs)
-    return Stability(data.assign_attrs(seconds=time.monotonic() - started))
+    attrs: dict[str, Any] = {
+        "how": how,
+        "n_selected": n_selected or 0,
+        "threshold": float(threshold),
+        "random_state": random_state,
+    }
+    attrs |= {"n_distinct": n_distinct(folds), "default_price": question.estimator._default_price()}
+    data = _as_dataset(question, answers, how, n_selected)
+    of_folds = fold_data(question, folds).rename_dims(fold="resample").drop_vars("fold")
+    if how == "bootstrap":
+        counts = np.zeros(of_folds["part"].shape, dtype=np.int32)
+        for row, fold in zip(counts, folds, strict=True):
+            row[fold.train] = fold.counts
+        of_folds["n_drawn"] = (("resample", "sample"), counts)
+    attrs |= {"asked": of_folds.attrs["asked"], "seconds": time.monotonic() - started}
+    return Stability(data.merge(of_folds).assign_attrs(attrs))
 
 
 def _as_dataset(question: Question, answers: Answers, how: How, n_selected: int | None) -> xr.Dataset:

@@ -9,11 +9,8 @@ import numpy as np
 
 from dmkl.arrays import Array, Float
 from dmkl.inference.sources import Sources
-from dmkl.searching.fits import Question
-from dmkl.searching.scoring import evaluate
-from dmkl.unknown import is_known
 
-__all__ = ["Orders", "score_of_nothing"]
+__all__ = ["Orders"]
 
 
 @dataclass(frozen=True)
@@ -69,36 +66,3 @@ class Orders:
                 row[place] = after - before
                 before = after
         return found
-
-
-def score_of_nothing(question: Question, rows: str) -> Float:
-    """What the first measure makes of scores that are the same for all rows, the training shares: (fold, task).
-
-    Without a kernel a classifier knows the shares of the classes, and a regression the mean.
-
-    Parameters
-    ----------
-    rows
-        "validation" or "test".
-    """
-    metric = dict([next(iter(question.metrics.items()))])
-    found = np.full((len(question.folds), question.n_tasks), np.nan)
-    for own, fold in zip(found, question.folds, strict=True):
-        held_out = getattr(fold, rows)
-        if len(held_out):
-            targets = question.targets_of(fold.train)
-            shares = _shares(targets.kind, targets.classes, question.labels[fold.train])
-            decision = np.broadcast_to(shares, (len(held_out), len(shares)))
-            decision = decision[:, 0] if targets.one_column else decision
-            own[:] = evaluate(metric, targets.kind, targets.classes, question.labels[held_out], decision)[0]
-    return found
-
-
-def _shares(kind: str, classes: Array, labels: Array) -> Float:
-    """The constant scores, one for each column."""
-    if kind in ("binary", "multiclass"):
-        shares = np.array([np.mean(labels == label) for label in classes])
-        return shares[1:] - shares[:1] if kind == "binary" else shares
-    columns = labels.reshape(len(labels), -1).T
-    means = np.array([np.mean(column[is_known(column)].astype(np.float64)) for column in columns])
-    return means if kind == "regression" else means - 0.5

@@ -11,7 +11,7 @@ import xarray as xr
 
 from dmkl.inference.finding import Finding
 from dmkl.inference.selection import check_threshold, error_bound, unimodal_error_bound
-from dmkl.searching.means import task_dim, tasks_of
+from dmkl.searching.means import chance_told, task_dim, tasks_of
 from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ __all__ = ["Stability"]
 TITLES = {"half": "half-samples", "bootstrap": "bootstrap samples", "folds": "samples without a fold"}
 _TOLD = 10
 """Names that a sentence lists."""
+_DEPENDS = (
+    "Stable weights need not be right ones: a kernel of noise with many equal eigenvalues wins weight at a small λ in "
+    "every resample"
+)
 
 
 class Stability(Finding):
@@ -43,10 +47,16 @@ class Stability(Finding):
     score[_NAME] (resample)       on the rows left out, of the deciding measure and of others
     gap, objective, status        of each fit, as in `SearchResult.scores`
     n_train, n_test (resample)    different rows that train, and rows left out
+    part (resample, sample)       0 where the sample trains, 1 where it is left out
+    n_drawn (resample, sample)    of a bootstrap, how often the sample was drawn
+    sample_group (sample)         the groups that no resample splits, where there were some
+    constant_score (resample)     of one decision for all rows that were left out
     ============================= =====================================================================================
 
-    Attributes: how, threshold, n_selected (0 where a share of the largest weight decides), random_state, estimator,
-    parameters (JSON), scoring, measures (JSON list), kind, n_passes, seconds, solver.
+    Attributes: how, threshold, n_selected (0 where a share of the largest weight decides), random_state, n_distinct
+    (how many of the resamples differ; results of older versions lack it), estimator, parameters (JSON), scoring,
+    measures (JSON list), kind, n_passes, seconds, solver, asked (JSON, as in `SearchResult.scores`), default_price (a
+    sentence where λ or C was the default).
     """
 
     FORMAT, TITLE = "dmkl-stability", "result of resampling"
@@ -159,10 +169,17 @@ class Stability(Finding):
         tasks = "" if self.tasks is None else f", {len(self.tasks)} {task_dim(data)}s"
         resamples = f"{data.sizes['resample']} {TITLES[attrs['how']]}"
         lines = [f"Stability of {attrs['estimator']}: {resamples}, {count(data.sizes['kernel'], 'kernel')}{tasks}"]
+        if (n_distinct := attrs.get("n_distinct", data.sizes["resample"])) < data.sizes["resample"]:
+            few = "groups or samples as few as these can be drawn in few ways, and more resamples add little"
+            lines.append(f"Only {n_distinct} of the {resamples} are distinct: {few}")
         score = data["score"]
         score = score.mean([dim for dim in score.dims if dim != "resample"])
         spread = f"{attrs['scoring']} {float(score.mean()):.4g} on the rows left out"
         lines.append(f"{spread}, standard deviation over the resamples {float(score.std(ddof=1)):.2g}")
+        folds = data.rename_dims(resample="fold")
+        lines += chance_told(folds["score"], folds, "validation")
+        lines.append(_DEPENDS)
+        lines += [attrs["default_price"]] if attrs.get("default_price") else []
         lines.append(f"Agreement on the order of the kernels (Kendall's W): {float(data['rank_agreement'].mean()):.2g}")
         lines += self._stable_told()
         gap = float(data["gap"].max())
@@ -185,13 +202,16 @@ class Stability(Finding):
         else:
             often = stable.sum("kernel")
             lines = [f"Selected by {share} or more: {int(often.min())} to {int(often.max())} kernels by {dim}"]
-        bound = float(np.max(self.error_bound()))
-        if np.isfinite(bound) and bound >= float(stable.sum("kernel").max()):
-            lines.append(f"A resample selects q = {each}: too many for a bound of false selections; lower n_selected")
+        bound, most = float(np.max(self.error_bound())), int(stable.sum("kernel").max())
+        if np.isfinite(bound) and 0 < most <= bound:
+            lines.append(
+                f"A resample selects q = {each}: too many for a bound of false selections, which is {bound:.2g} for "
+                f"{count(most, 'kernel')}; lower n_selected or raise threshold"
+            )
         elif np.isfinite(bound):
             lines.append(
                 f"A resample selects q = {each}; of kernels that it selects with probability q/n or less, at most "
-                f"{bound:.2g} are expected among those"
+                f"{bound:.2g} are expected among those selected so often"
             )
         else:
             lines.append(f"A resample selects {each}; there is a bound of false selections for how='half' alone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from functools import singledispatch
 from pathlib import Path
@@ -9,16 +10,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import sklearn.model_selection
 import xarray as xr
 
 from dmkl.analysis.result import Analysis
 from dmkl.errors import InputError
 from dmkl.estimators.learner import KernelLearner
-from dmkl.estimators.saving import decode
+from dmkl.estimators.saving import encode, models
 from dmkl.files.writing import write_whole
 from dmkl.inference.finding import Finding
 from dmkl.reports.page import Page, Section, render
 from dmkl.searching.evaluation import EvaluationResult
+from dmkl.searching.folds import SPLITS
 from dmkl.searching.result import SearchResult
 from dmkl.searching.texts import count, told, value_told
 
@@ -27,6 +30,11 @@ __all__ = ["report"]
 _TOO_GOOD = (
     "The best score of a search is too good: it is the best of many, on rows that chose it. dmkl.evaluate estimates "
     "how good the same search is on new samples."
+)
+
+_ON_WEIGHTS = (
+    "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal eigenvalues "
+    "wins weight at a small λ. dmkl.permutation_test has p-values."
 )
 
 
@@ -98,9 +106,10 @@ def _model(model: KernelLearner) -> Page:
         Section("Weights", table=frame, figure=model.plot_weights(), caption="Weight of each kernel.", named=True),
         *_weight_map(model),
         *_convergence(model),
-        _again([f"model = dmkl.{_call(model)}", "model.fit(K)"]),
+        *_model_again(model),
     ]
     notes = () if np.isfinite(gap) else ("Nothing is proven of these weights: the problem has no certificate.",)
+    notes = (*notes, _ON_WEIGHTS, *([price] if (price := model._default_price()) else []))
     told_open = (model.status_,) if np.isfinite(gap) and gap > getattr(model, "tol", np.inf) else ()
     return Page(
         f"{type(model).__name__} on {count(len(each), 'kernel')}", answer, facts, (*notes, *told_open), tuple(sections)
@@ -138,7 +147,7 @@ def _search(found: SearchResult) -> Page:
     chosen = [line.strip() for line in lines[1:] if not line.startswith("Time:") and " fits (" not in line]
     facts = {
         "searched": " × ".join(f"{name} = {_range(values)}" for name, values in found.grid.items()),
-        "folds": ", ".join(map(str, scores["fold"].values.tolist())),
+        "folds": _folds_told(scores),
         "measure": str(attrs["scoring"]),
         "kernels": f"{scores.sizes['kernel']:,}",
         "took": f"{count(found.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, dmkl {attrs['created_by'].split()[-1]}",
@@ -156,9 +165,9 @@ def _search(found: SearchResult) -> Page:
         ),
         *_over_p(found),
         *_baselines(found),
-        _again([f"K = dmkl.open(...)  # {scores.sizes['kernel']} kernels", _search_call(found)]),
+        *_search_again(found),
     ]
-    notes = [_TOO_GOOD, *_ends(found)]
+    notes = [_TOO_GOOD, _ON_WEIGHTS, *_ends(found)]
     n_open = int(np.sum(scores["status"].values == 3))
     if n_open:
         gap = float(scores["gap"].max())
@@ -209,6 +218,7 @@ def _evaluation(found: EvaluationResult) -> Page:
     beside = found.beside()
     facts = {
         "evaluated": first.split(": ", 1)[-1],
+        "outer folds": _folds_told(scores),
         "measures": ", ".join(found.measures),
         "kernels": f"{scores.sizes['kernel']:,}",
         "took": f"{count(found.n_passes_, 'pass')}, {attrs['seconds']:.3g} s, {attrs['created_by']}",
@@ -228,7 +238,7 @@ def _evaluation(found: EvaluationResult) -> Page:
         Section("Choices", ("How many outer folds chose each point.",), found.choices),
         Section("Weights", figure=figure, caption="Kernel weights of the tested models."),
         *_by_class(found),
-        _again([f"dmkl.evaluate({_estimator_call(attrs)}, K, grid=…, outer={scores.sizes['fold']})"]),
+        *_evaluation_again(found),
     ]
     notes = ("The standard error takes outer folds for independent; they share training samples, so it is too small.",)
     return Page(f"Evaluation of {attrs['estimator']}", _sentences([lines[0], *beside]), facts, notes, tuple(sections))
@@ -311,8 +321,103 @@ def _sentences(lines: list[str]) -> str:
 # --- how to do it again ----------------------------------------------------------------------------------------------
 
 
+class _NotCodeError(ValueError):
+    """A value that no Python literal gives back, such as a callable."""
+
+
 def _again(lines: list[str]) -> Section:
-    return Section("To do it again", code="\n".join(["import dmkl", "", *lines]))
+    return Section("To do it again", code="\n".join(["import dmkl", *lines]))
+
+
+def _model_again(model: KernelLearner) -> list[Section]:
+    try:
+        call = _call(type(model), {name: encode(value) for name, value in model.get_params(deep=False).items()})
+    except _NotCodeError:
+        return []
+    kernels = f"K = dmkl.open(...)  # {count(len(model.kernel_names_), 'kernel')} of the training samples, with labels"
+    return [_again(["", kernels, f"model = {call}.fit(K)"])]
+
+
+def _search_again(found: SearchResult) -> list[Section]:
+    """Code that makes the same search of the same kernels; nothing where it would not be the same."""
+    scores, attrs = found.scores, found.scores.attrs
+    default = "fold" if scores.sizes["fold"] > 1 and "test_score" in scores else "joint"
+    given = {} if found.rule == "best" else {"rule": _literal(found.rule)}
+    given |= {} if attrs.get("choice", default) == default else {"choice": _literal(attrs["choice"])}
+    folds = {"cv": _splitter_code(scores) or "found.folds"}
+    return _called_again("search", scores, found.grid_asked, folds, given)
+
+
+def _evaluation_again(found: EvaluationResult) -> list[Section]:
+    """Code that makes the same evaluation of the same kernels; nothing where it would not be the same."""
+    first = next(iter(found.searches.values()))
+    folds = {"outer": _splitter_code(found.scores) or "found.folds"}
+    inner = _splitter_code(first.scores)
+    if inner is None:  # inner folds are made anew, and these cannot be made the same
+        return []
+    folds |= {} if inner == folds["outer"] == '"splits"' else {"inner": inner}
+    given = {} if first.rule == "best" else {"rule": _literal(first.rule)}
+    return _called_again("evaluate", found.scores, first.grid_asked, folds, given)
+
+
+def _called_again(
+    function: str, scores: xr.Dataset, grid: dict[str, list[Any] | None], folds: dict[str, str], given: dict[str, str]
+) -> list[Section]:
+    asked = json.loads(scores.attrs.get("asked", "null"))
+    if asked is None or asked["source"] == "changed":  # made before folds were kept, or of kernels changed by steps
+        return []
+    try:
+        learner = _call(models().get(str(scores.attrs["estimator"])), json.loads(scores.attrs["parameters"]))
+        points = ", ".join(
+            f"{_literal(name)}: {None if values is None else _literal([encode(value) for value in values])}"
+            for name, values in grid.items()
+        )
+        given = {name: _literal(asked[name]) for name in ("scoring", "unknown") if asked[name] is not None} | given
+    except _NotCodeError:
+        return []
+    arguments = [learner, "K", *(["y"] if asked["y"] else []), f"grid={{{points}}}"]
+    arguments += [f"{name}={code}" for name, code in folds.items()]
+    arguments += ["groups=found.scores.sample_group"] if asked["groups"] else []
+    arguments += [f"{name}={code}" for name, code in given.items()]
+    splitters = sorted({code.split("(")[0] for code in folds.values() if "(" in code})
+    lines = [f"from sklearn.model_selection import {', '.join(splitters)}"] if splitters else []
+    lines += ["", f"K = dmkl.open(...)  # {count(scores.sizes['kernel'], 'kernel')}"]
+    if asked["source"] == "part" or any("found." in one for one in arguments):
+        lines.append("found = dmkl.load(...)  # this result")
+    if asked["source"] == "part":
+        lines.insert(0, "import pandas as pd")
+        lines += [
+            "rows = pd.Index(K.samples.astype(str)).get_indexer(found.scores.sample)",
+            "K = K[rows, rows].select(found.scores.kernel.values)",
+        ]
+    lines += ["y = ...  # the labels, in the order of the samples of K"] if asked["y"] else []
+    return [_again([*lines, f"dmkl.{function}({', '.join(arguments)})"])]
+
+
+def _splitter_code(scores: xr.Dataset) -> str | None:
+    """Python for the folds of a result; None where only positions tell, which it keeps."""
+    text = str(scores.attrs.get("splitter", ""))
+    if text == SPLITS:
+        return _literal(text)
+    try:
+        call = ast.parse(text, mode="eval").body
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+            return None
+        given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError):
+        return None
+    known = call.func.id in sklearn.model_selection.__all__
+    by_chance = given.get("random_state", 0) is None and given.get("shuffle", True)
+    return text if known and not by_chance else None
+
+
+def _folds_told(scores: xr.Dataset) -> str:
+    """How many folds, what made them, and by which groups."""
+    asked = json.loads(scores.attrs.get("asked", "{}"))
+    made_by = {"": "", SPLITS: ", stored splits"}.get(splitter := scores.attrs.get("splitter", ""), f", {splitter}")
+    by = asked.get("groups")
+    grouped = f", groups {'as given' if by == 'given' else f'from {by}'}" if by else ""
+    return f"{scores.sizes['fold']}{made_by}{grouped}"
 
 
 def _changed(model: KernelLearner) -> dict[str, Any]:
@@ -321,32 +426,29 @@ def _changed(model: KernelLearner) -> dict[str, Any]:
     return {name: value for name, value in model.get_params(deep=False).items() if repr(value) != repr(default[name])}
 
 
-def _call(model: KernelLearner) -> str:
-    given = ", ".join(f"{name}={_literal(value)}" for name, value in _changed(model).items())
-    return f"{type(model).__name__}({given})"
+def _call(kind: type[KernelLearner] | None, parameters: dict[str, Any]) -> str:
+    """The call that makes a learner with these parameters, which are as `encode` writes them."""
+    if kind is None or not kind.__module__.startswith("dmkl."):  # of another package
+        raise _NotCodeError
+    default = {name: encode(value) for name, value in kind().get_params(deep=False).items()}
+    given = {name: value for name, value in parameters.items() if value != default.get(name)}
+    return f"dmkl.{kind.__name__}({', '.join(f'{name}={_literal(value)}' for name, value in given.items())})"
 
 
 def _literal(value: Any) -> str:
-    return 'float("inf")' if isinstance(value, float) and np.isinf(value) else repr(value)
+    """Python for a value that `encode` wrote.
 
-
-def _estimator_call(attrs: dict[str, Any]) -> str:
-    from dmkl.estimators.saving import models
-
-    kind = models().get(str(attrs["estimator"]))
-    if kind is None:
-        return f"dmkl.{attrs['estimator']}()"
-    default = kind().get_params(deep=False)
-    parameters = {name: decode(value) for name, value in json.loads(attrs["parameters"]).items()}
-    given = {name: value for name, value in parameters.items() if repr(value) != repr(default.get(name))}
-    return f"dmkl.{attrs['estimator']}({', '.join(f'{name}={_literal(value)}' for name, value in given.items())})"
-
-
-def _search_call(found: SearchResult) -> str:
-    lists = {
-        name: None if values is None else f"[{', '.join(map(_literal, values))}]"
-        for name, values in found.grid_asked.items()
-    }
-    grid = ", ".join(f'"{name}": {values}' for name, values in lists.items())
-    attrs, folds = found.scores.attrs, found.scores.sizes["fold"]
-    return f'dmkl.search({_estimator_call(attrs)}, K, grid={{{grid}}}, cv={folds}, scoring="{attrs["scoring"]}")'
+    Raises
+    ------
+    _NotCodeError
+        If there is none, as for a callable.
+    """
+    if isinstance(value, dict):
+        if "mapping" in value:
+            return f"{{{', '.join(f'{_literal(key)}: {_literal(item)}' for key, item in value['mapping'])}}}"
+        if "float" in value:
+            return f'float("{value["float"]}")'
+        raise _NotCodeError
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

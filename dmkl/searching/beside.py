@@ -9,11 +9,11 @@ import numpy as np
 import xarray as xr
 
 from dmkl.searching.choice import Rule
-from dmkl.searching.means import best_index, mean_and_error, task_dim
+from dmkl.searching.means import best_index, mean_and_error, mean_and_margin, task_dim
 from dmkl.searching.texts import told, with_error
 from dmkl.variables import describe
 
-__all__ = ["TITLES", "baseline_params", "baselines_of", "baselines_told", "paired"]
+__all__ = ["TITLES", "baseline_params", "baselines_of", "baselines_told"]
 
 TITLES = {"sum": "plain sum of the kernels", "alone": "best single kernel"}
 """By the beginning of the names of their scores."""
@@ -66,14 +66,6 @@ def baseline_params(one: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def paired(chosen: xr.Dataset, one: xr.Dataset, rows: str) -> tuple[float, float]:
-    """What the choice of the search has over a baseline: the mean difference over folds, and its standard error."""
-    difference = chosen[rows] - one[rows]
-    over = [dim for dim in difference.dims if dim != "fold"]
-    mean, error = mean_and_error(difference.mean(over))
-    return float(mean), float(error)
-
-
 def baselines_told(chosen: xr.Dataset, baselines: xr.Dataset, names: Sequence[str]) -> list[str]:
     """A sentence for each baseline: how good it is, and whether the search does better.
 
@@ -88,18 +80,20 @@ def baselines_told(chosen: xr.Dataset, baselines: xr.Dataset, names: Sequence[st
         own = with_error(*mean_and_error(one[rows].mean(over)))
         params = baseline_params(one, names)
         point = f" ({told(params)})" if params else ""
-        difference, error = paired(chosen, one, rows)
-        lines.append(f"{str(title).capitalize()}{point}: {own} {where}; {_verdict(difference, error)}")
+        difference = (chosen[rows] - one[rows]).mean(over)
+        mean, margin = map(float, mean_and_margin(difference, chosen, where.removeprefix("in ")))
+        lines.append(f"{str(title).capitalize()}{point}: {own} {where}; {_verdict(mean, margin)}")
     return lines
 
 
-def _verdict(difference: float, error: float) -> str:
+def _verdict(difference: float, margin: float) -> str:
+    """A paired difference over folds in words; `margin` is half the width of its 95 % interval."""
     if not np.isfinite(difference):
         return "no difference is known"
     if abs(difference) <= 1e-12:
         return "it does as well as the choice"
-    clear = error > 0 and abs(difference) > 2.0 * error
-    chance = "" if clear else ", which these folds do not tell apart from chance" if np.isfinite(error) else ""
+    by = f"{abs(difference):.4g}" + (f" (95 %: ±{margin:.2g})" if np.isfinite(margin) else "")
+    chance = ", which may be chance" if np.isfinite(margin) and not 0 < margin < abs(difference) else ""
     if difference < 0:
-        return f"it does better than the choice, by {with_error(-difference, error)} paired over folds{chance}"
-    return f"the choice has {with_error(difference, error)} more, paired over folds{chance}"
+        return f"it does better than the choice, by {by} paired over folds{chance}"
+    return f"the choice has {by} more, paired over folds{chance}"

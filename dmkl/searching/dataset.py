@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,12 +18,14 @@ from dmkl.estimators.saving import encode
 from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question
+from dmkl.searching.folds import Fold, parts_of
 from dmkl.searching.grid import shape
 from dmkl.searching.labeled import as_coordinate
-from dmkl.searching.scoring import as_metrics, evaluate_each
+from dmkl.searching.scoring import as_metrics, evaluate, evaluate_each
 from dmkl.solvers.outcome import Round
+from dmkl.unknown import is_known
 
-__all__ = ["as_dataset", "measured"]
+__all__ = ["as_dataset", "constant_scores", "fold_data", "measured"]
 
 
 def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: float) -> xr.Dataset:
@@ -64,6 +68,9 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
         "fold": np.array([fold.name for fold in question.folds], dtype=str),
         "kernel": np.array(question.K.names, dtype=str),
     }
+    of_folds = fold_data(question, question.folds)
+    variables |= {str(name): values.variable for name, values in of_folds.data_vars.items()}
+    coords["sample"] = of_folds["sample"].variable
     if dim is not None:
         coords[dim] = np.array(
             [str(t) for t in (range(question.n_tasks) if question.tasks is None else question.tasks)], dtype=str
@@ -88,8 +95,42 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
             "n_points": len(question.models) * len(question.folds) * question.n_tasks,
             "solver": found.solver,
             "created_by": f"dmkl {__version__}",
+            **of_folds.attrs,
         },
     )
+
+
+def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:
+    """What a result keeps of its folds and samples, so that it can be reproduced.
+
+    Returns
+    -------
+    Dataset
+        part (fold, sample), see `parts_of`; sample_group (sample) where there are groups; constant_score (fold[,
+        task]), see `constant_scores`, unless a callable measures, which may not bear such decisions. Attributes:
+        splitter, see
+        `Fold.splitter`; asked (JSON), `Question.asked` with "source": "whole" where all kernels and samples of their
+        source were used as they are, "part" where some of them were, "changed" where a step came before.
+    """
+    view = question.K.view
+    whole = len(view.kernels) == len(view.source.names) and all(
+        np.array_equal(at, np.arange(len(view.source.samples))) for at in view.final_positions()
+    )
+    source = "changed" if view.is_transformed else "whole" if whole else "part"
+    asked = {name: encode(value) for name, value in question.asked.items()} | {"source": source}
+    names = np.array(question.K.samples).astype(str)
+    variables: dict[str, Any] = {"part": (("fold", "sample"), parts_of(folds, len(names)))}
+    if question.groups is not None:
+        groups = np.asarray(question.groups)
+        variables["sample_group"] = ("sample", groups.astype(str) if groups.dtype.kind in "OTUS" else groups)
+    coords = {"fold": np.array([fold.name for fold in folds], dtype=str), "sample": names}
+    named = asked["scoring"] is None or isinstance(asked["scoring"], str)
+    if named or (isinstance(asked["scoring"], list) and isinstance(asked["scoring"][0], str)):
+        with warnings.catch_warnings():  # of measures that a constant leaves undefined
+            warnings.simplefilter("ignore")
+            values, dim = constant_scores(question, folds), question.targets.dim
+        variables["constant_score"] = ("fold", values[:, 0]) if dim is None else (("fold", dim), values)
+    return xr.Dataset(variables, coords, {"splitter": folds[0].splitter, "asked": json.dumps(asked)})
 
 
 def measured(question: Question, found: GridFits) -> list[tuple[Float, Float]]:
@@ -120,3 +161,33 @@ def _by_class(question: Question, found: GridFits) -> Float:
             (values,) = evaluate_each(measure, "binary", [0, 1], truth, columns)
             scores[question.fitted, f, np.searchsorted(classes, label)] = values
     return scores
+
+
+def constant_scores(question: Question, folds: Sequence[Fold]) -> Float:
+    """The score, by the first measure, of a decision that is the same for all rows: (fold, task).
+
+    Without a kernel a classifier knows the shares of the classes in training, and a regression the mean. Test rows are
+    scored where folds have any, and validation rows otherwise.
+    """
+    metric = dict([next(iter(question.metrics.items()))])
+    found = np.full((len(folds), question.n_tasks), np.nan)
+    rows = "test" if any(len(fold.test) for fold in folds) else "validation"
+    for own, fold in zip(found, folds, strict=True):
+        held_out = getattr(fold, rows)
+        if len(held_out):
+            targets = question.targets_of(fold.train)
+            shares = _shares(targets.kind, targets.classes, question.labels[fold.train])
+            decision = np.broadcast_to(shares, (len(held_out), len(shares)))
+            decision = decision[:, 0] if targets.one_column else decision
+            own[:] = evaluate(metric, targets.kind, targets.classes, question.labels[held_out], decision)[0]
+    return found
+
+
+def _shares(kind: str, classes: Array, labels: Array) -> Float:
+    """The constant scores, one for each column."""
+    if kind in ("binary", "multiclass"):
+        shares = np.array([np.mean(labels == label) for label in classes])
+        return shares[1:] - shares[:1] if kind == "binary" else shares
+    columns = labels.reshape(len(labels), -1).T
+    means = np.array([np.mean(column[is_known(column)].astype(np.float64)) for column in columns])
+    return means if kind == "regression" else means - 0.5

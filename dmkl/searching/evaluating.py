@@ -26,7 +26,7 @@ from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.baselines import SUM, fit_beside_sum, named
 from dmkl.searching.choice import Rule
 from dmkl.searching.confusion import confusion
-from dmkl.searching.dataset import as_dataset
+from dmkl.searching.dataset import as_dataset, fold_data
 from dmkl.searching.evaluation import EvaluationResult
 from dmkl.searching.fits import GridFits, Question, ask, fit_grid, per_task, state_claimed
 from dmkl.searching.folds import OuterFold, nest_folds
@@ -138,6 +138,8 @@ def evaluate(
             of_sum = run(Plan(question.K, _at_choices(plain.question, sums, folds)))
         answers.tally.n_passes += of_sum.tally.n_passes
     scores = _as_dataset(question, searches, answers)
+    of_folds = fold_data(question, [one.fold for one in folds])
+    scores = scores.merge(of_folds, join="exact").assign_attrs(of_folds.attrs)
     if plain is not None:
         values = _tested(plain.question, sums, of_sum.fits)
         scores = scores.assign({f"{SUM}_{name}": value for name, value in values.items()})

@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from dmkl.arrays import Index
 from dmkl.errors import InputError, StoreError
 from dmkl.estimators.saving import READERS, read
 from dmkl.searching.beside import TITLES, baselines_told
 from dmkl.searching.confusion import class_scores
-from dmkl.searching.labeled import described, read_dataset, values_of
-from dmkl.searching.means import mean_and_error, task_dim, tasks_of
+from dmkl.searching.labeled import described, folds_of, read_dataset, values_of
+from dmkl.searching.means import chance_told, mean_and_error, task_dim, tasks_of
 from dmkl.searching.result import SearchResult
 from dmkl.searching.texts import count, value_told, with_error
 from dmkl.solvers.outcome import WORDS
@@ -54,6 +55,9 @@ class EvaluationResult:
         weight                 fold, kernel[, task]             β of the model that was tested
         gap, objective, status fold[, task]                     of that model, as in `SearchResult.scores`
         n_train, n_test        fold                             rows
+        part                   fold, sample                     0 train, 2 test, -1 none; see `folds`
+        sample_group           sample                           the groups that no fold splits, where there were some
+        constant_score         fold[, task]                     of one decision for all test rows
         sum_test_score[_NAME], fold[, task]                     of the plain sum of the kernels, evaluated beside it, at
         sum_inner_score,                                        what the inner folds chose for it; see `baselines`
         sum_gap, sum_lam …
@@ -95,6 +99,19 @@ class EvaluationResult:
     def searches(self) -> dict[str, SearchResult]:
         """What the inner folds found, by outer fold."""
         return dict(self._searches)
+
+    @property
+    def folds(self) -> dict[str, tuple[Index, ...]]:
+        """The outer folds that were used, by name: rows of `scores.sample` as (train, test).
+
+        As `outer` of `dmkl.evaluate` they give the same folds again. `searches` have the inner ones.
+
+        Raises
+        ------
+        InputError
+            If an older version of dmkl made this result, which did not keep them.
+        """
+        return folds_of(self._scores)
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -225,6 +242,7 @@ class EvaluationResult:
             over_tasks = score.mean([dim for dim in score.dims if dim != "fold"])
             told = "in test, on rows that no choice has seen" if k == 0 else "in test"
             lines.append(f"{name} {with_error(*mean_and_error(over_tasks))} {told}")
+        lines += chance_told(scores["test_score"], scores, "test")
         lines += self.beside()
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
         lines.append(f"Chosen: {self._choices_told()}")

@@ -75,6 +75,10 @@ class Question:
     folds: list[Fold]
     """Those that choose: of an evaluation the inner ones of all outer folds, one after the other."""
     metrics: dict[str, Metric]
+    groups: Array | None
+    """The group of each row, which no fold splits."""
+    asked: dict[str, Any]
+    """Arguments that the folds and scores depend on: whether `y` was given, what groups are called, and the rest."""
     own_lams: Mapping[Any, tuple[float, ...]] = field(default_factory=dict)
     """The values of λ that are fitted after each chain of steps; all of the grid where a chain is not there."""
 
@@ -270,7 +274,9 @@ def ask_once(
     known = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
     folds = fold(targets.labels, splits=K.splits, groups=known, samples=K.samples, classes=targets.kind != "regression")
     choosing = [one for each in folds for one in (each.inner if isinstance(each, OuterFold) else [each])]
-    return Question(clone(estimator), K, targets.labels, tasks, targets, values, choosing, metrics), folds
+    asked = {"y": y is not None, "scoring": scoring, "unknown": unknown}
+    asked["groups"] = None if groups is None else str(getattr(groups, "name", None) or "given")
+    return Question(clone(estimator), K, targets.labels, tasks, targets, values, choosing, metrics, known, asked), folds
 
 
 def _check_tasks(question: Question, what: str, *, refit: bool) -> None:

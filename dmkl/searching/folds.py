@@ -19,7 +19,7 @@ from dmkl.errors import InputError
 from dmkl.numerics.positions import positions
 from dmkl.unknown import is_known
 
-__all__ = ["Fold", "OuterFold", "check_joint", "make_folds", "nest_folds"]
+__all__ = ["Fold", "OuterFold", "check_joint", "make_folds", "nest_folds", "parts_of"]
 
 
 DEFAULT_FOLDS = 5
@@ -45,6 +45,8 @@ class Fold:
     """Empty where the fold has no test rows."""
     counts: Float | None = None
     """How often each training row was drawn; None where each was once."""
+    splitter: str = ""
+    """The splitter of scikit-learn that made the fold, as its text; "splits" for stored splits, "" for given rows."""
 
     @property
     def seen(self) -> Index:
@@ -113,10 +115,20 @@ def make_folds(
     if cv is None:
         cv = SPLITS if splits is not None and (splits == VALIDATION).any() else DEFAULT_FOLDS
     what, called = "stored split" if isinstance(cv, str) else "fold", ("train", "validation", "test")
-    found = _described(cv, known.y, splits, known.groups, "cv", classes=classes)
+    splitter, found = _described(cv, known.y, splits, known.groups, "cv", classes=classes)
     return [
-        _checked(_as_fold(name, f"{what} {name}", parts, len(known.y), called), known) for name, parts in found.items()
+        _checked(_as_fold(name, f"{what} {name}", parts, len(known.y), called, splitter), known)
+        for name, parts in found.items()
     ]
+
+
+def parts_of(folds: Sequence[Fold], m: int) -> npt.NDArray[np.int8]:
+    """The part of each of m rows in each fold, (folds, m): 0 train, 1 validation, 2 test, -1 none, as stored splits."""
+    found = np.full((len(folds), m), -1, dtype=np.int8)
+    for row, fold in zip(found, folds, strict=True):
+        for part, rows in ((TRAIN, fold.train), (VALIDATION, fold.validation), (TEST, fold.test)):
+            row[rows] = part
+    return found
 
 
 def nest_folds(
@@ -152,7 +164,7 @@ def nest_folds(
     stored, own = isinstance(outer, str), inner is None or (isinstance(inner, str) and inner == SPLITS)
     if stored and own and splits is not None and (splits == VALIDATION).any():
         return [
-            OuterFold(Fold(one.name, one.title, one.seen, one.test[:0], _tested(one)), [one])
+            OuterFold(Fold(one.name, one.title, one.seen, one.test[:0], _tested(one), splitter=SPLITS), [one])
             for one in make_folds(outer, labels, splits=splits, groups=groups, samples=samples, classes=classes)
         ]
     inner = INNER_FOLDS if inner is None else inner
@@ -163,10 +175,11 @@ def nest_folds(
         )
         raise InputError(msg)
     found = []
-    for name, parts in _described(outer, known.y, splits, known.groups, "outer", classes=classes).items():
+    splitter, described = _described(outer, known.y, splits, known.groups, "outer", classes=classes)
+    for name, parts in described.items():
         title = f"stored split {name}" if stored else f"outer fold {name}"
         pair = (np.union1d(parts[0], parts[1]), parts[2]) if stored else parts
-        fold = _checked(_as_fold(name, title, pair, len(known.y), ("train", "test")), known)
+        fold = _checked(_as_fold(name, title, pair, len(known.y), ("train", "test"), splitter), known)
         found.append(OuterFold(fold, _inner_folds(inner, fold, known)))
     return found
 
@@ -176,14 +189,14 @@ def _inner_folds(inner: Any, fold: Fold, known: _Known) -> list[Fold]:
     rows = fold.train
     try:
         groups = None if known.groups is None else known.groups[rows]
-        found = _described(inner, known.y[rows], None, groups, "inner", classes=known.classes)
+        splitter, found = _described(inner, known.y[rows], None, groups, "inner", classes=known.classes)
     except InputError as error:
         msg = f"{fold.title}: {error}"
         raise InputError(msg) from error
     folds = []
     for name, (train, validation) in found.items():
         pair, title = (rows[train], rows[validation]), f"{fold.title}, inner fold {name}"
-        folds.append(_checked(_as_fold(name, title, pair, len(known.y), ("train", "validation")), known))
+        folds.append(_checked(_as_fold(name, title, pair, len(known.y), ("train", "validation"), splitter), known))
     return folds
 
 
@@ -227,15 +240,15 @@ def _numbered(samples: Array) -> Index:
 
 def _described(
     cv: Any, y: Array, splits: Array | None, groups: Array | None, argument: str, *, classes: bool
-) -> dict[str, Any]:
-    """The parts of each fold by its name, not checked."""
-    splitter = _as_splitter(cv, y, groups, argument, classes=classes)
+) -> tuple[str, dict[str, Any]]:
+    """`Fold.splitter`, and the parts of each fold by its name, not checked."""
+    splitter, made_by = _as_splitter(cv, y, groups, argument, classes=classes), ""
     if splitter is not None:
-        found = _split(splitter, y, groups)
+        found, made_by = _split(splitter, y, groups), repr(splitter)
     elif isinstance(cv, str):
-        found = _stored(cv, splits, argument)
+        found, made_by = _stored(cv, splits, argument), SPLITS
     elif isinstance(cv, Mapping):
-        return _some({str(name): parts for name, parts in cv.items()}, argument)
+        return made_by, _some({str(name): parts for name, parts in cv.items()}, argument)
     elif isinstance(cv, tuple) and len(cv) in (2, 3) and all(map(_is_vector, cv)):
         found = [cv]
     elif isinstance(cv, Iterable):
@@ -246,7 +259,7 @@ def _described(
             f"validation) or (train, validation, test), got {cv!r}"
         )
         raise InputError(msg)
-    return _some({str(k): parts for k, parts in enumerate(found)}, argument)
+    return made_by, _some({str(k): parts for k, parts in enumerate(found)}, argument)
 
 
 def _some(found: dict[str, Any], argument: str) -> dict[str, Any]:
@@ -317,7 +330,7 @@ def _is_vector(part: Any) -> bool:
     return array.ndim == 1 and (array.dtype.kind in "iub" or array.size == 0)
 
 
-def _as_fold(name: str, title: str, parts: Any, m: int, called: Sequence[str]) -> Fold:
+def _as_fold(name: str, title: str, parts: Any, m: int, called: Sequence[str], splitter: str) -> Fold:
     """A fold of parts that are called so: train and test, or train, validation and, if it is there, test."""
     least = 2
     if (
@@ -341,7 +354,7 @@ def _as_fold(name: str, title: str, parts: Any, m: int, called: Sequence[str]) -
     if not len(found[called[1]]):
         msg = f"{title} has no {called[1]} rows; each needs rows to learn from and rows to {_USES[called[1]]}"
         raise InputError(msg)
-    return Fold(name, title, found["train"], found["validation"], found["test"])
+    return Fold(name, title, found["train"], found["validation"], found["test"], splitter=splitter)
 
 
 _USES = {"validation": "validate on", "test": "test on"}

@@ -10,15 +10,27 @@ import numpy as np
 import xarray as xr
 
 from dmkl._version import __version__
+from dmkl.arrays import Index
 from dmkl.errors import InputError
 from dmkl.estimators.saving import decode, encode
+from dmkl.searching.folds import TEST, TRAIN, VALIDATION
 from dmkl.searching.means import mean_and_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.metadata import SEAL
 from dmkl.store.saved import Saved
 from dmkl.variables import describe
 
-__all__ = ["as_coordinate", "as_variable", "by_fold", "completed", "described", "nested", "read_dataset", "values_of"]
+__all__ = [
+    "as_coordinate",
+    "as_variable",
+    "by_fold",
+    "completed",
+    "described",
+    "folds_of",
+    "nested",
+    "read_dataset",
+    "values_of",
+]
 
 _NEEDED = ("score", "weight", "gap", "objective", "status")
 
@@ -58,6 +70,19 @@ def values_of(variable: xr.DataArray) -> list[Any]:
 def by_fold(scores: xr.Dataset) -> bool:
     """Whether each fold chooses for itself; files of before know of the joint choice alone."""
     return str(scores.attrs.get("choice", "joint")) == "fold"
+
+
+def folds_of(scores: xr.Dataset) -> dict[str, tuple[Index, ...]]:
+    """The rows that each fold trains, validates and tests on, by its name; see `SearchResult.folds`."""
+    if "part" not in scores:
+        msg = "this result does not know its folds, since an older version of dmkl made it; search or evaluate again"
+        raise InputError(msg)
+    parts = scores["part"].transpose("fold", "sample").values
+    held_out = [part for part in (VALIDATION, TEST) if (parts == part).any()]
+    return {
+        str(name): tuple(np.flatnonzero(row == part) for part in (TRAIN, *held_out))
+        for name, row in zip(scores["fold"].values, parts, strict=True)
+    }
 
 
 def completed(scores: xr.Dataset) -> xr.Dataset:

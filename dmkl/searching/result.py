@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from dmkl.arrays import Index
 from dmkl.errors import InputError, StoreError
 from dmkl.estimators.checks import check_choice
 from dmkl.estimators.learner import KernelLearner
@@ -19,8 +20,8 @@ from dmkl.estimators.saving import READERS, read, write_model
 from dmkl.searching.beside import baselines_of, baselines_told
 from dmkl.searching.choice import Rule
 from dmkl.searching.grid import LAM_TRACE
-from dmkl.searching.labeled import by_fold, completed, nested, read_dataset, values_of
-from dmkl.searching.means import best_index, class_values, mean_and_error, task_dim, tasks_of
+from dmkl.searching.labeled import by_fold, completed, folds_of, nested, read_dataset, values_of
+from dmkl.searching.means import best_index, chance_told, class_values, mean_and_error, task_dim, tasks_of
 from dmkl.searching.texts import count, told, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.metadata import seal
@@ -76,12 +77,17 @@ class SearchResult:
         ``round_…``                  round                   kind, seconds, bytes, basis, certified, worst_gap of a
                                                              pass
         phase_seconds                phase                   where the time went (`dmkl.progress.PHASES`)
+        part                         fold, sample            0 train, 1 validation, 2 test, -1 none; see `folds`
+        sample_group                 sample                  the groups that no fold splits, where there were some
+        constant_score               fold[, task]            of one decision for all rows, on the test rows where there
+                                                             are any; not where a callable measures
         ============================ ======================= =========================================================
 
         Attributes: estimator, parameters (JSON), scoring, kind, choice ("fold" or "joint"; joint where it lacks),
         parameters_searched (JSON list of P in order), parameters_by_class (of those that each class chooses), n_passes,
         seconds, n_points, solver, created_by; n_baseline_passes, those that baselines took after the search; hint, what
-        may do better, where there is something.
+        may do better, where there is something; splitter (the text of scikit-learn's, "splits" for stored ones, "" for
+        given rows) and asked (JSON: whether labels were given, where groups were from, scoring, unknown).
     best
         The model fitted with the chosen parameters; None where there is none.
     rule
@@ -132,6 +138,19 @@ class SearchResult:
         if "lam" in found and bool((self._scores["status"] < 0).any()):
             found["lam"] = list(LAM_TRACE) if set(self.grid["lam"]) <= set(LAM_TRACE) else None
         return found
+
+    @property
+    def folds(self) -> dict[str, tuple[Index, ...]]:
+        """The folds that were used, by name: rows of `scores.sample` as (train, validation) or with test rows behind.
+
+        As `cv` of `dmkl.search` they give the same folds again.
+
+        Raises
+        ------
+        InputError
+            If an older version of dmkl made this result, which did not keep them.
+        """
+        return folds_of(self._scores)
 
     @property
     def tasks(self) -> tuple[str, ...] | None:
@@ -292,6 +311,8 @@ class SearchResult:
         lines = [f"Search of {attrs['estimator']}: {grid}, {count(scores.sizes['fold'], 'fold')}{tasks}"]
         try:
             lines += self._chosen_lines()
+            rows = "test" if "test_score" in scores else "validation"
+            lines += chance_told(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
             lines += self.beside()
         except InputError as error:
             lines.append(str(error))

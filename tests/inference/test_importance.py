@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 from helpers.conformance import problems
 from helpers.references import Counting, digits, in_memory, over
+from scipy import stats
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import accuracy_score
@@ -17,8 +18,11 @@ from sklearn.model_selection import StratifiedKFold
 
 import dmkl
 from dmkl.errors import InputError
+from dmkl.estimators.regressor import KernelRegressor
+from dmkl.estimators.saving import models
 from dmkl.inference.shapley import Orders
 from dmkl.inference.sources import as_sources
+from dmkl.searching.means import mean_and_margin
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
@@ -106,6 +110,53 @@ def test_fits_are_those_of_searches_over_fewer_kernels(estimator, kind, grid, cv
     assert (found.data.weight_without.where(left_out, 0.0) == 0).all()
 
 
+LEARNERS = {
+    **{name: {} for name in dir(dmkl) if getattr(models().get(name), "_TAKES_KERNELS", False)},
+    "NCuts": {"n_examples": 2},
+}
+"""Every learner that can leave a kernel out, with parameters that suit few samples."""
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_without_a_kernel_every_learner_is_a_search_on_the_others(name):
+    kind = "regression" if issubclass(models()[name], KernelRegressor) else "multiclass"
+    _compare_left_out(models()[name](**LEARNERS[name]), kernels(), labels(kind))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kind"),
+    [({"across": True}, "multiclass"), ({"loss": "square", "regroup": False}, "binary"), ({}, "multilabel")],
+)
+def test_groups_of_new_samples_are_by_the_kernels_that_may_have_weight(parameters, kind):
+    _compare_left_out(dmkl.GSMKL(**parameters), kernels(), labels(kind))
+
+
+def test_groups_by_features_are_by_those_of_the_kernels_that_may_have_weight():
+    """Also against a set that was built without the table of the kernel that is left out."""
+    y = labels("binary")
+    tables = {"noise": np.random.default_rng(0).random((90, 3)) * 5, "digits": digits()[0][0], "more": digits()[0][2]}
+    model, specs = dmkl.GSMKL(grouping="kmeans"), [{"function": "rbf", "feature": "*"}]
+    K = dmkl.build(None, tables, specs)
+    alone = dmkl.build(None, {name: tables[name] for name in ("digits", "more")}, specs)
+    own = _compare_left_out(model, K, y)
+    expected = dmkl.search(model, alone, y, {"C": [1.0]}, FOLDS[:2], refit=False, baselines="none")
+    np.testing.assert_allclose(own.score_without, expected.scores.score.isel(C=0))
+    train, test = FOLDS[0]
+    fitted = clone(model).fit(K.select(alone.names)[train, train], y[train])
+    new = fitted.decision_function(features={name: tables[name][test] for name in ("digits", "more")})
+    np.testing.assert_allclose(new, fitted.decision_function(K.select(alone.names)[test, train]), rtol=1e-5)
+
+
+def _compare_left_out(model, K, y):
+    """Compare importance without the first kernel with a search without it, and return the former."""
+    grid = {"C": [1.0]} if hasattr(model, "C") and getattr(model, "loss", "hinge") == "hinge" else {"lam": [0.1]}
+    own = dmkl.importance(model, K, y, grid, cv=FOLDS[:2]).data.sel(source=K.names[0])
+    alone = dmkl.search(model, K.select(K.names[1:]), y, grid, FOLDS[:2], refit=False, baselines="none").chosen
+    np.testing.assert_allclose(own.score_without, alone.score.transpose("fold", ...), atol=1e-4)
+    np.testing.assert_allclose(own.objective_without, alone.objective.transpose("fold", ...), rtol=1e-3)
+    return own
+
+
 # --- what is told of it ------------------------------------------------------------------------------------------
 
 
@@ -116,6 +167,17 @@ def test_losses_are_means_of_differences_within_folds(found):
         np.testing.assert_allclose(data[f"loss{end}"], difference.mean(axis=1), atol=1e-11)
         error = difference.std(axis=1, ddof=1) / np.sqrt(3)
         np.testing.assert_allclose(data[f"loss_standard_error{end}"], error, atol=1e-11)
+        margin = difference.std(axis=1, ddof=1) * np.sqrt(1 / 3 + 1 / 2) * stats.t(2).ppf(0.975)
+        expected = xr.DataArray(margin, dims="source", coords={"source": data.source})
+        if not end:
+            table = found.table().set_index("source")
+            np.testing.assert_allclose(table.loss_margin, expected.sel(source=table.index.values), atol=1e-9)
+            largest = table.iloc[0]
+            assert f"Lost without: {table.index[0]} {largest.loss:.4g} ± {largest.loss_margin:.2g}, " in found.summary()
+    assert "95 % interval" in found.summary()
+    for f, (train, validation) in enumerate(FOLDS):
+        np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 0), train)
+        np.testing.assert_array_equal(np.flatnonzero(data.part[f] == 1), validation)
     table = found.table()
     assert table.loss.is_monotonic_decreasing
     assert table.set_index("source").loc["pair", "alone"] == pytest.approx(data.score_alone.sel(source="pair").mean())
@@ -135,7 +197,7 @@ def test_what_is_printed(found):
         == "Importance of 4 kernels and 1 group to MKFDA: 3 folds, p and lam held at the choice of all folds together"
     )
     assert score.endswith("with all kernels, on validation rows, which the choice has seen")
-    assert "Shapley values by 4 orders: " in found.summary()
+    assert "Shapley values by 4 orders, ± their standard error: " in found.summary()
     assert f"{found.n_passes_:g} passes, {found.data.attrs['n_search_passes']:g} of them for the search" in took
 
 
@@ -156,6 +218,29 @@ def test_pictures(found):
     assert "accuracy" in alone.get_xlabel()
     with pytest.raises(InputError, match="there is no task 'a'"):
         found.plot("a")
+
+
+@pytest.mark.parametrize("n_folds", [3, 5])
+def test_intervals_of_losses_hold_their_mean_over_data_sets(n_folds):
+    """Losses of ridge regression on sums of kernels by cross-validation, on 300 data sets of 60 samples."""
+    y, parts = np.repeat([1.0, -1.0], 30), np.arange(60) % n_folds
+    rng, losses = np.random.default_rng(0), np.empty((300, 2, n_folds))
+    for loss in losses:
+        views = [rng.normal(size=(60, 3)) + shift * np.eye(3)[0] * y[:, None] for shift in (1.2, 0.6)]
+        grams = [view @ view.T for view in views]
+        for f in range(n_folds):
+            train, test = parts != f, parts == f
+            correct = []
+            for K in (sum(grams), grams[1], grams[0]):
+                dual = np.linalg.solve(K[np.ix_(train, train)] + np.eye(train.sum()), y[train])
+                correct.append(np.mean(y[test] * (K[np.ix_(test, train)] @ dual) > 0))
+            loss[:, f] = correct[0] - np.array(correct[1:])
+    part = xr.DataArray((parts == np.arange(n_folds)[:, None]).astype(int), dims=("fold", "sample"))
+    values = xr.DataArray(losses, dims=("set", "source", "fold"))
+    mean, margin = mean_and_margin(values, xr.Dataset({"part": part}), "validation")
+    off = abs(mean - mean.mean("set"))
+    assert ((off <= margin).mean("set") > 0.93).all()
+    assert ((off <= 1.96 * values.std("fold", ddof=1) / np.sqrt(n_folds)).mean("set") < 0.9).all()
 
 
 # --- Shapley values ----------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from helpers.conformance import problems
 from helpers.references import Counting, digits, in_memory, over
 from scipy.stats import rankdata
 from sklearn.base import clone
+from sklearn.metrics.pairwise import rbf_kernel
 
 import dmkl
 from dmkl.errors import InputError
-from dmkl.inference.draws import draw
+from dmkl.inference.draws import draw, n_distinct
 from dmkl.inference.selection import agreement, error_bound, select, unimodal_error_bound
 from dmkl.solvers.workspace import Workspace
 
@@ -72,6 +73,9 @@ def test_a_row_that_is_drawn_twice_counts_twice():
     K, y, model = kernels(), labels("binary"), dmkl.MKFDA(p=1.5, tol=TIGHT)
     (weight, _) = dmkl.stability(model, K, y, 2, how="bootstrap", random_state=1).data["weight"].values
     fold = draw("bootstrap", 2, 1, y)[0]
+    drawn = dmkl.stability(model, K, y, 2, how="bootstrap", random_state=1).data["n_drawn"][0]
+    np.testing.assert_array_equal(drawn[fold.train], fold.counts)
+    assert drawn.sum() == 90
     rows = np.repeat(fold.train, fold.counts.astype(int))
     assert len(rows) == 90
     dense = digits()[0][:, rows][:, :, rows]
@@ -112,6 +116,48 @@ def test_groups_are_whole(how, kind):
         if how == "bootstrap":
             assert fold.counts.sum() == 90
             assert all(len(set(fold.counts[groups[fold.train] == g])) == 1 for g in set(groups[fold.train]))
+
+
+@pytest.mark.parametrize(("n_groups", "possible"), [(20, None), (6, 18), (5, 12)])
+def test_halves_of_groups_are_drawn_from_all_that_there_are(n_groups, possible):
+    """Of g groups in each of two classes a half takes g/2 of one and of the other: C(g, g/2)² halves, at random.
+
+    Of 3 and 3 groups a half takes 2 and 1, or 1 and 2: 3·3·2 = 18; of 3 and 2 groups 2·1·3 = 6 and their complements.
+    """
+    sizes = np.random.default_rng(0).integers(15, 35, n_groups)
+    groups = np.repeat([f"donor {g}" for g in range(n_groups)], sizes)
+    y = np.repeat(np.arange(n_groups) % 2, sizes)
+    folds = draw("half", 100, 0, y, groups=groups)
+    halves = [frozenset(groups[fold.train]) for fold in folds]
+    assert n_distinct(folds) == len(set(halves)) == (possible or 100)
+    for half, other in list(pairwise(halves))[::2]:
+        assert half | other == set(groups)
+        assert abs(len(half) - len(other)) <= 1
+
+
+@pytest.mark.parametrize("how", ["half", "bootstrap"])
+@pytest.mark.parametrize("several", [False, True])
+def test_draws_that_lack_a_class_are_drawn_again(how, several):
+    """Two of the eight groups have the rare class: four of seven halves split them, a bootstrap misses both often."""
+    groups = np.repeat(np.arange(8), 4)
+    y = np.where((groups < 2) & (np.arange(32) % 4 == 0), 1, 0)
+    y = np.stack([y, np.arange(32) % 2], axis=1) if several else y
+    for fold in draw(how, 40, 0, y, groups=groups):
+        assert len(fold.validation)
+        assert {*y[fold.train].reshape(len(fold.train), -1)[:, 0]} == {0, 1}
+    alone = np.where(groups == 0, 1, 0)
+    with pytest.raises(InputError, match=r"how='half': .*class"):
+        draw("half", 2, 0, alone, groups=groups)
+
+
+def test_few_distinct_resamples_are_told():
+    y, groups = labels("binary"), np.arange(90) % 6
+    found = dmkl.stability(dmkl.MKFDA(p=1.0), kernels(), y, 40, groups=groups)
+    n_distinct = len({row.tobytes() for row in found.data["weight"].values})
+    assert n_distinct < 40
+    assert found.data.attrs["n_distinct"] == n_distinct
+    assert f"Only {n_distinct} of the 40 half-samples are distinct" in found.summary()
+    assert "distinct" not in dmkl.stability(dmkl.MKFDA(p=1.0), kernels(), y, 2).summary()
 
 
 def test_a_bootstrap_keeps_the_shares_of_classes():
@@ -201,6 +247,8 @@ def test_what_the_weights_tell(found):
     assert found.mean_selected_ == 2
     assert found.error_bound() == pytest.approx(error_bound(2, n, 0.9))
     assert found.error_bound(0.7, unimodal=True) == pytest.approx(unimodal_error_bound(2, n, 0.7, 3), nan_ok=True)
+    folds = draw("half", 6, 0, labels("multiclass"))
+    np.testing.assert_array_equal(data["part"], [np.isin(np.arange(90), fold.validation) for fold in folds])
     assert found.table()["selection_frequency"].tolist() == data["selection_frequency"].values.tolist()
     assert {"score", "score_matthews"} <= set(data)
     stable = data["kernel"].values[found.stable().values]
@@ -210,7 +258,44 @@ def test_what_the_weights_tell(found):
 def test_a_bound_that_says_nothing_is_told_so(found):
     every = xr.ones_like(found.data["selected"])
     many = dmkl.Stability(found.data.assign(selected=every, selection_frequency=every.mean("resample")))
-    assert "q = 5 of 5: too many for a bound of false selections; lower n_selected" in many.summary()
+    told = "q = 5 of 5: too many for a bound of false selections, which is 6.2 for 5 kernels; lower n_selected or raise"
+    assert told in many.summary()
+
+
+@pytest.mark.parametrize("n_selected", [2, 5])
+def test_where_nothing_is_stable_the_bound_is_told(found, n_selected):
+    selected = (found.data["kernel"].astype(str).argsort() + found.data["resample"]) % 5 < n_selected
+    none = dmkl.Stability(found.data.assign(selected=selected, selection_frequency=xr.zeros_like(found.data["lower"])))
+    assert "Selected by 90 % of the resamples or more: none" in none.summary()
+    assert f"at most {none.error_bound():.2g} are expected among those selected so often" in none.summary()
+    assert "too many" not in none.summary()
+
+
+def spectra(seed, informative):
+    """Kernels of noise, one narrow and nine wide Gaussian ones, and one that tells the two classes apart."""
+    rng, y = np.random.default_rng(seed), np.arange(100) % 2
+    views = [(5.0, rng.normal(size=(100, 5)))] + [(0.02, rng.normal(size=(100, 5))) for _ in range(9)]
+    if informative:
+        views.append((0.05, rng.normal(size=(100, 5)) + 3.0 * y[:, None] * np.eye(5)[0]))
+    return np.stack([rbf_kernel(view, gamma=gamma) for gamma, view in views]), y
+
+
+def test_stable_noise_is_told_from_what_is_above_chance():
+    """The narrow kernel of noise is selected by every half: its many equal eigenvalues fit any labels."""
+    K, y = spectra(0, informative=False)
+    noise = dmkl.stability(dmkl.MKFDA(p=1), K, y, 20)
+    assert noise.data["selection_frequency"][0] == 1
+    majority = [max(np.mean(y[part.values == 1] == label) for label in (0, 1)) for part in noise.data["part"]]
+    np.testing.assert_allclose(noise.data["constant_score"], majority)
+    assert "That is not clearly above 0.5, the score of one decision for all rows" in noise.summary()
+    assert "kernel of noise with many equal eigenvalues wins weight" in noise.summary()
+    assert "lam = 0.01 is the default; weights depend on it" in noise.summary()
+    K, y = spectra(0, informative=True)
+    signal = dmkl.stability(dmkl.MKFDA(p=1, lam=1.0), K, y, 20)
+    assert signal.data["selection_frequency"][10] == 1
+    assert signal.data["selection_frequency"][0] < 0.5
+    assert "not clearly above" not in signal.summary()
+    assert "is the default" not in signal.summary()
 
 
 def test_several_tasks(of_tasks):

@@ -341,7 +341,7 @@ def test_commands_take_columns(data, tmp_path, capsys):
     assert len(K.names) == 3
     assert set(K.labels) == {"B", "NK", "T"}
     groups = read_groups(path.with_name("x.h5ad:sample"), K.samples, np.array([11, 0]))
-    assert groups.tolist() == ["donor 3", "donor 0"]
+    assert groups.values.tolist() == ["donor 3", "donor 0"]
     covariates = parse_steps(f"residualize={path}:counts,trace")[0]
     assert covariates.columns == ("counts",)
     np.testing.assert_array_equal(covariates.of(K.samples), np.stack([np.ones(12), np.arange(12) + 0.5], axis=1))

@@ -155,6 +155,15 @@ def test_ridge(tmp_path):
 
 
 @pytest.mark.slow
+def test_flat_spectra(views, tmp_path):
+    printed = run("flat_spectra.py", views, "--seeds", 1, "--ps", 1, "--lams", 0.01, "--output", tmp_path, cwd=tmp_path)
+    noise = [line.split() for line in printed.splitlines() if line.strip().startswith("0.01 ")]
+    assert [row[1] for row in noise] == ["equal", "dimension", "null"]
+    assert float(noise[0][2]) == 1  # the narrow kernel of noise is selected by every half
+    assert "views.npz: test accuracy" in printed
+
+
+@pytest.mark.slow
 def test_noise_kernels(views, tmp_path):
     options = ["--noise", 0, 2, "--ps", 1, 2, "--lams", 0.01, "--output", tmp_path / "out"]
     printed = run("noise_kernels.py", views, *options, cwd=tmp_path)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import re
 from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from helpers.reported import MADE, permuted
+from sklearn.metrics import balanced_accuracy_score, make_scorer
+from sklearn.model_selection import GroupKFold, KFold
 
 import dmkl
 from dmkl.cli.main import main
+from dmkl.cli.samples import read_groups
 from dmkl.errors import InputError
 from dmkl.reports.page import MOST_ROWS, Page, Section, render
 
+EVERY = np.arange(60)
 VOID = {"meta", "link", "br", "img", "path", "use", "rect", "circle", "stop", "wbr"}
 
 
@@ -90,13 +96,84 @@ def test_a_page_of_a_permutation_test_answers_in_sentences(K):
     assert page.of("dd")[1].startswith(found.summary().splitlines()[-1])
 
 
-@pytest.mark.slow
-def test_what_a_page_says_to_run_gives_the_same(found, K):
-    code = re.search(r"<pre>(.*?)</pre>", dmkl.report(found), flags=re.DOTALL).group(1)
-    line = code.replace("&#34;", '"').splitlines()[-1]
+def run_again(text, K, found, **given):
+    """Run what a page says to run, on this set: the files that it opens are at hand."""
+    code = html.unescape(re.search(r"<pre>(.*?)</pre>", text, flags=re.DOTALL).group(1))
+    code = code.replace("dmkl.open(...)", "K_").replace("dmkl.load(...)", "found_").replace("y = ...", "y = y_")
+    *lines, last = code.splitlines()
+    names = {"K_": K, "found_": found, **{f"{name}_": value for name, value in given.items()}}
+    exec("\n".join(lines), names)
+    return eval(last, names), last
+
+
+SITES = pd.Series(np.arange(60) % 12 // 2, [str(i) for i in range(60)], name="site")
+SOME = np.arange(59, 6, -1)
+AGAIN = {
+    "a number": (lambda K: K, {"cv": 3, "scoring": ["balanced_accuracy", "accuracy"]}, "cv=StratifiedKFold(n_splits=3"),
+    "groups": (lambda K: K, {"cv": GroupKFold(3), "groups": SITES}, "cv=GroupKFold(n_splits=3"),
+    "a number with groups": (lambda K: K, {"cv": 3, "groups": SITES}, "cv=StratifiedGroupKFold(n_splits=3"),
+    "shuffled": (lambda K: K, {"cv": KFold(3, shuffle=True, random_state=4)}, "random_state=4, shuffle=True"),
+    "without a seed": (lambda K: K, {"cv": KFold(3, shuffle=True), "rule": "one_standard_error"}, "cv=found.folds"),
+    "rows": (lambda K: K, {"cv": {"a": (EVERY[:30], EVERY[30:45], EVERY[45:])}}, "cv=found.folds"),
+    "a part": (lambda K: K.select(["noise", "clear"])[SOME, SOME], {"cv": 2}, "n_splits=2"),
+}
+
+
+@pytest.mark.parametrize("case", AGAIN)
+def test_what_a_page_says_to_run_has_the_same_folds_and_scores(case, K):
+    part, arguments, told = AGAIN[case]
+    model, grid = dmkl.MKFDA(tol=1e-3, steps=("cosine", "center")), {"p": [1.5, np.inf], "lam": [1e-2]}
+    found = dmkl.search(model, part(K), grid=grid, **arguments)
+    again, line = run_again(dmkl.report(found), K, found)
     assert "tol=0.001" in line
-    again = eval(line, {"dmkl": dmkl, "K": K})
-    np.testing.assert_allclose(again.scores["score"], found.scores["score"])
+    assert told in line
+    for name in ("part", "score", "kernel", "sample"):
+        xr.testing.assert_allclose(again.scores[name], found.scores[name])
+    assert again.best_params_ == found.best_params_
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"outer": 3, "inner": 2},
+        {"outer": GroupKFold(3), "groups": SITES, "scoring": "balanced_accuracy"},
+        {"outer": KFold(3, shuffle=True), "inner": 2},
+        {"outer": 2, "y": np.array(["a", "b", "c"])[np.arange(60) % 3]},
+    ],
+    ids=["numbers", "groups", "without a seed", "labels"],
+)
+def test_what_a_page_of_an_evaluation_says_to_run_has_the_same_folds_and_scores(arguments, K):
+    found = dmkl.evaluate(dmkl.MKFDA(), K, grid={"lam": [1e-2, 1.0]}, **arguments)
+    again, _ = run_again(dmkl.report(found), K, found, y=arguments.get("y"))
+    xr.testing.assert_allclose(again.scores[["part", "test_score", "lam"]], found.scores[["part", "test_score", "lam"]])
+    for name, search in found.searches.items():
+        xr.testing.assert_equal(again.searches[name].scores["part"], search.scores["part"])
+
+
+def test_what_cannot_be_done_again_as_it_was_is_not_told(K):
+    grid = {"lam": [1e-2]}
+    for found in (
+        dmkl.search(dmkl.MKFDA(), K.center(), grid=grid, cv=2),
+        dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=2, scoring=make_scorer(balanced_accuracy_score)),
+        dmkl.evaluate(dmkl.MKFDA(), K, grid=grid, outer=2, inner=KFold(2, shuffle=True)),
+    ):
+        assert "To do it again" not in dmkl.report(found)
+    older = found.searches["0"].scores.drop_vars("part")
+    older.attrs = {name: value for name, value in older.attrs.items() if name not in ("asked", "splitter")}
+    old = dmkl.SearchResult(older)
+    assert "To do it again" not in dmkl.report(old)
+    with pytest.raises(InputError, match="does not know its folds"):
+        _ = old.folds
+
+
+def test_a_page_names_the_folds_and_the_source_of_groups(K, tmp_path):
+    (tmp_path / "sites.txt").write_text("\n".join(map(str, SITES)))
+    groups = read_groups(tmp_path / "sites.txt", K.samples, EVERY)
+    found = dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-2]}, cv=GroupKFold(3), groups=groups)
+    told = Reader(dmkl.report(found)).of("dd")[1]
+    assert told.startswith("3, GroupKFold(n_splits=3")
+    assert told.endswith(f"groups from {tmp_path / 'sites.txt'}")
+    np.testing.assert_array_equal(found.scores["sample_group"], SITES)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import xarray as xr
+from sklearn.dummy import DummyClassifier
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import r2_score
 from sklearn.metrics.pairwise import rbf_kernel
@@ -158,6 +159,42 @@ def test_a_single_kernel_that_wins_is_said_to_win(tmp_path):
     xr.testing.assert_equal(loaded.baselines, result.baselines)
     assert loaded.beside() == result.beside()
     assert " ".join(line.split()) in " ".join(dmkl.report(loaded).split())
+
+
+@pytest.mark.parametrize(("standard_errors", "chance"), [(2.5, True), (4.0, True), (4.4, False), (-4.0, True)])
+def test_what_five_folds_show_may_be_chance(K, standard_errors, chance):
+    """t_4(97.5 %) = 2.776, and training rows in common make that 2.776 · √(1 + 5 · 1/4) = 4.16 standard errors."""
+    found = dmkl.search(dmkl.MKFDA(), K, grid={"lam": [1e-1]}, cv=5, refit=False)
+    spread = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]) / 100  # s/√5 = √0.5 / 100
+    better = spread + standard_errors * np.sqrt(0.5) / 100
+    result = dmkl.SearchResult(
+        found.scores.assign(
+            score=(("lam", "fold"), 0.5 + better[None]), sum_score=(("lam", "fold"), np.full((1, 5), 0.5))
+        )
+    )
+    (told,) = result.beside()
+    assert told.endswith("paired over folds, which may be chance") == chance
+    assert f"by {-better.mean():.4g}" in told if standard_errors < 0 else f"has {better.mean():.4g}" in told
+
+
+def test_scores_that_are_not_above_chance_are_told(K):
+    """Constant scores are those of scikit-learn's most frequent class."""
+    noise, grid = kernel_set((0.0, 0.0, 0.0)), {"lam": [1e-1, 1.0]}
+    told = "the score of one decision for all rows"
+    for found in (
+        dmkl.search(dmkl.MKFDA(), noise, grid=grid, cv=5, refit=False, scoring="accuracy"),
+        dmkl.evaluate(dmkl.MKFDA(), noise, grid=grid, outer=5),
+        dmkl.importance(dmkl.MKFDA(), noise, grid=grid, cv=5),
+    ):
+        assert told in found.summary()
+        data = found.data if hasattr(found, "data") else found.scores
+        for part, score in zip(data["part"].values, data["constant_score"].values, strict=True):
+            train, held_out = part == 0, part > 0
+            model = DummyClassifier(strategy="most_frequent").fit(Y[train, None], Y[train])
+            assert score == pytest.approx(model.score(Y[held_out, None], Y[held_out]))
+    assert told not in dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=5, refit=False).summary()
+    by_callable = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=5, scoring=lambda model, X, y: 0.5, refit=False)
+    assert "constant_score" not in by_callable.scores
 
 
 def test_rows_that_are_tested_on_do_not_choose(K):
