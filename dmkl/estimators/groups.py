@@ -301,7 +301,7 @@ class GSMKL(KernelClassifier):
     def _set_attributes(self, found: FitOutcome) -> None:
         outcomes = found.outcomes
         self._prepared = found.prepared
-        self.converged_ = outcomes[worst(outcomes)].status is Status.CONVERGED
+        self.converged_ = outcomes[worst(outcomes)].status is Status.SMALL_DECREASE
         self.n_trainings_ = sum(outcome.trainings for outcome in outcomes if isinstance(outcome, GroupOutcome))
         # The first entry of a history is the objective before any step.
         self.history_ = self.history_.assign_coords(iteration=self.history_.iteration - 1)

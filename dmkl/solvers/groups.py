@@ -213,7 +213,7 @@ def gs_mkl(
         objectives.append(float(answer.primal))
         watch.note(f"{problem.name}step {step}: objective {objectives[-1]:.6g}")
         if step >= _WINDOW and objectives[-1 - _WINDOW] - objectives[-1] <= tol * abs(objectives[-1]):
-            status = Status.CONVERGED
+            status = Status.SMALL_DECREASE
             break
         if step == max_iter:
             break
@@ -233,7 +233,7 @@ def gs_mkl(
                 break
             search.shorten()
         else:
-            status = Status.CONVERGED  # nothing below within the accuracy of a training
+            status = Status.SMALL_DECREASE  # nothing below within the accuracy of a training
             break
     return GroupOutcome(
         status,
@@ -247,6 +247,7 @@ def gs_mkl(
 
 
 _WINDOW = 5
+"""Steps over which the decrease is compared with the tolerance; `Status.SMALL_DECREASE` names the number."""
 _REACH = 3.0
 
 
