@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dmkl.cli.output import bar, number, table
 from dmkl.errors import InputError
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,6 @@ __all__ = [
 
 _MOST_COLUMNS = 4
 """Of weights: what fits a terminal of 80 characters."""
-_SEVERAL = {"class": "classes", "pair": "pairs", "task": "tasks", "target": "targets"}
 
 
 def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
@@ -50,12 +50,13 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
         if array.ndim == 1:
             columns[title] = array
             continue
+        averaged = " × ".join(count(size, str(name)) for name, size in array.sizes.items() if name != "kernel")
         array = _by_column(array)
         dim = str(array.dims[1])
         if array.sizes[dim] <= _MOST_COLUMNS:
             columns |= {str(label): array.sel({dim: label}) for label in array[dim].values}
         else:
-            columns |= {f"mean of {array.sizes[dim]} {_SEVERAL[dim]}": array.mean(dim), "largest": array.max(dim)}
+            columns |= {f"mean of {averaged}": array.mean(dim), "largest": array.max(dim)}
             whose = array[dim][array.argmax(dim)]
     found = table("kernel")
     for title in columns:

@@ -62,6 +62,7 @@ def test_distances_that_lack_their_splits_are_refused(jobs, tmp_path):
         jobs["flowers"].kernel_set(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_voc_protocol_measures_average_precision_without_interpolation(jobs, tmp_path, monkeypatch):
     """Against a fit on training and validation rows for each label, and scikit-learn's average precision."""
     monkeypatch.setattr(jobs["experiments"], "NORMS", [1.0])
