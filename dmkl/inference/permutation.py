@@ -284,9 +284,10 @@ def _as_dataset(question: Question, orders: Index, found: _Found) -> xr.Dataset:
     }
     for k, (name, values) in enumerate(question.grid.items()):
         places = by_task(found["place"][:, k])
-        variables[name] = as_variable(dims, [values[int(place)] for place in places[0].ravel()], places[0].shape)
+        real = [values[int(place)] for place in places[0].ravel()]
+        variables[name] = as_variable(name, dims, real, places[0].shape)
         chosen = [values[int(place)] for place in places[1:].ravel()]
-        variables[f"null_{name}"] = as_variable(("permutation", *dims), chosen, places[1:].shape)
+        variables[f"null_{name}"] = as_variable(f"null_{name}", ("permutation", *dims), chosen, places[1:].shape)
     coords: dict[str, Any] = {
         "permutation": np.arange(1, len(orders)),
         "kernel": np.array(question.K.names, dtype=str),

@@ -24,8 +24,8 @@ from dmkl.inference.selection import agreement, check_threshold, select
 from dmkl.inference.stability import Stability
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.fits import Question, ask_once, per_task, working
+from dmkl.searching.labeled import STATUS_FLAGS
 from dmkl.searching.refit import scored
-from dmkl.solvers.outcome import WORDS
 from dmkl.stores import Kernels
 
 __all__ = ["stability"]
@@ -183,7 +183,6 @@ def _as_dataset(question: Question, answers: Answers, how: How, n_selected: int 
         """(…, task) as (…,) or (…, task)."""
         return (*first, *task), values[..., 0] if dim is None else values
 
-    flags = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
     variables: dict[str, Any] = {
         "weight": of_kernels(weight, "resample"),
         "mean_weight": of_kernels(weight.mean(axis=0)),
@@ -195,7 +194,7 @@ def _as_dataset(question: Question, answers: Answers, how: How, n_selected: int 
         "rank_agreement": of_fits(np.array([agreement(weight[:, k]) for k in range(question.n_tasks)])),
         "gap": of_fits(gap, "resample"),
         "objective": of_fits(objective, "resample"),
-        "status": (*of_fits(status.astype(np.int8), "resample"), flags),
+        "status": (*of_fits(status.astype(np.int8), "resample"), STATUS_FLAGS),
         "n_train": ("resample", np.array([len(fold.train) for fold in question.folds])),
         "n_test": ("resample", np.array([len(fold.validation) for fold in question.folds])),
     }

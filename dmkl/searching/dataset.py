@@ -19,7 +19,7 @@ from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question, decided
 from dmkl.searching.grid import points, shape
-from dmkl.searching.labeled import as_coordinate
+from dmkl.searching.labeled import STATUS_FLAGS, as_coordinate
 from dmkl.searching.scoring import as_metrics, evaluate_each
 from dmkl.solvers.outcome import Round
 
@@ -56,7 +56,7 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
     )
     variables["gap"] = (fold_dims, by_point(found.gap))
     variables["objective"] = (fold_dims, by_point(found.objective))
-    variables["status"] = (fold_dims, by_point(found.status))
+    variables["status"] = (fold_dims, by_point(found.status), STATUS_FLAGS)
     for field in fields(Round):
         name, key = f"round_{field.name.removeprefix('n_')}", field.name
         variables[name] = (("round",), np.array([getattr(entry, key) for entry in found.rounds]))

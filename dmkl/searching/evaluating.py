@@ -221,7 +221,7 @@ def _tested(question: Question, searches: Mapping[str, SearchResult], found: Seq
         else:
             places = np.stack([search.best_index_[name].values for search in searches.values()])
             values = [grid[place] for place in places.ravel()]
-        variables[name] = as_variable(dims, values, shape)
+        variables[name] = as_variable(name, dims, values, shape)
     _, gap, objective, _ = _by_task(question, found)
     for name, array in (("gap", gap), ("objective", objective)):
         variables[name] = (dims, array[:, 0] if dim is None else array)
