@@ -13,7 +13,7 @@ import numpy.typing as npt
 import xarray as xr
 from sklearn.base import clone
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
@@ -203,7 +203,7 @@ def _as_dataset(question: Question, answers: Answers, how: How, n_selected: int 
     if dim is not None:
         names = range(question.n_tasks) if question.tasks is None else question.tasks
         coords[dim] = np.array([str(name) for name in names], dtype=str)
-    parameters = {name: repr(value) for name, value in question.estimator.get_params(deep=False).items()}
+    parameters = {name: plain_repr(value) for name, value in question.estimator.get_params(deep=False).items()}
     attrs = {
         "estimator": type(question.estimator).__name__,
         "parameters": json.dumps(parameters),

@@ -12,6 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.analysis.result import Analysis
+from dmkl.arrays import plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import decode
@@ -317,7 +318,11 @@ def _again(lines: list[str]) -> Section:
 def _changed(model: KernelLearner) -> dict[str, Any]:
     """Parameters that are not at their defaults."""
     default = type(model)().get_params(deep=False)
-    return {name: value for name, value in model.get_params(deep=False).items() if repr(value) != repr(default[name])}
+    return {
+        name: value
+        for name, value in model.get_params(deep=False).items()
+        if plain_repr(value) != plain_repr(default[name])
+    }
 
 
 def _call(model: KernelLearner) -> str:
@@ -326,7 +331,7 @@ def _call(model: KernelLearner) -> str:
 
 
 def _literal(value: Any) -> str:
-    return 'float("inf")' if isinstance(value, float) and np.isinf(value) else repr(value)
+    return 'float("inf")' if isinstance(value, float) and np.isinf(value) else plain_repr(value)
 
 
 def _estimator_call(attrs: dict[str, Any]) -> str:
@@ -337,7 +342,7 @@ def _estimator_call(attrs: dict[str, Any]) -> str:
         return f"dmkl.{attrs['estimator']}()"
     default = kind().get_params(deep=False)
     parameters = {name: decode(value) for name, value in json.loads(attrs["parameters"]).items()}
-    given = {name: value for name, value in parameters.items() if repr(value) != repr(default.get(name))}
+    given = {name: value for name, value in parameters.items() if plain_repr(value) != plain_repr(default.get(name))}
     return f"dmkl.{attrs['estimator']}({', '.join(f'{name}={_literal(value)}' for name, value in given.items())})"
 
 

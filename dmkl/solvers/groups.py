@@ -53,7 +53,7 @@ import numpy as np
 from scipy.special import softmax
 
 from dmkl import progress
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Float, Index, plain_repr
 from dmkl.errors import InputError
 from dmkl.numerics.grouping import one_hot
 from dmkl.solvers.line_search import LineSearch
@@ -127,7 +127,8 @@ class GroupProblem:
         price = self.C if self.C is not None else self.lam
         prices = np.asarray(np.nan if price is None else price)
         if (self.C is None) == (self.lam is None) or not (np.isfinite(prices) & (prices > 0)).all():
-            msg = f"give C > 0 for the hinge loss or lam > 0 for the square loss, got C={self.C!r} and lam={self.lam!r}"
+            given = f"C={plain_repr(self.C)} and lam={plain_repr(self.lam)}"
+            msg = f"give C > 0 for the hinge loss or lam > 0 for the square loss, got {given}"
             raise InputError(msg)
         if self.C is not None and (not np.isin(y, (-1.0, 1.0)).all() or y.min() == y.max()):
             msg = "with the hinge loss y holds 1 and −1, both of them; encode the classes so, or give lam="
