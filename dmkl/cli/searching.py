@@ -213,7 +213,9 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: str, on: str) ->
     screen.print()
     # The table has a row for each fold and task already, though not what classes have chosen.
     plain = not result.choosers or result.by_class
-    for line in more if plain else [*result.beside(), *more[-2:]] if result.tasks else _after_choices(more):
+    for line in (
+        more if plain else [*result.beside(), *result.notes(), *more[-2:]] if result.tasks else _after_choices(more)
+    ):
         say(line)
     if not hasattr(result, "best_"):
         say(f"Saved in {out}, without a model; dmkl.load reads it.")

@@ -30,6 +30,8 @@ _TOO_GOOD = (
     "how good the same search is on new samples."
 )
 
+_TOO_SMALL = "The standard error takes outer folds for independent; they share training samples, so it is too small."
+
 
 def report(found: Any, path: str | Path | None = None) -> str:
     """Write a model or a result as one page of HTML that stands alone.
@@ -136,7 +138,9 @@ def _columns(weights: xr.DataArray) -> list[str]:
 def _search(found: SearchResult) -> Page:
     scores, attrs = found.scores, found.scores.attrs
     lines = found.summary().splitlines()
+    notes = found.notes()
     chosen = [line.strip() for line in lines[1:] if not line.startswith("Time:") and " fits (" not in line]
+    chosen = [line for line in chosen if line not in notes]
     facts = {
         "searched": " × ".join(f"{name} = {_range(values)}" for name, values in found.grid.items()),
         "folds": ", ".join(map(str, scores["fold"].values.tolist())),
@@ -159,7 +163,7 @@ def _search(found: SearchResult) -> Page:
         *_baselines(found),
         _again([f"K = dmkl.open(...)  # {scores.sizes['kernel']} kernels", _search_call(found)]),
     ]
-    notes = [_TOO_GOOD, *_ends(found)]
+    notes = [_TOO_GOOD, *(f"{note}." for note in notes)]
     n_open = int(np.sum(scores["status"].values == 3))
     if n_open:
         gap = float(scores["gap"].max())
@@ -172,19 +176,6 @@ def _range(values: list[Any]) -> str:
     return (
         ", ".join(told_values) if len(values) <= 6 else f"{told_values[0]} … {told_values[-1]} ({len(values)} values)"
     )
-
-
-def _ends(found: SearchResult) -> list[str]:
-    """Parameters whose chosen value is the first or the last of those searched, where that says something."""
-    if found.choosers:
-        return []
-    notes = []
-    for name in ("lam", "C"):
-        values = found.grid.get(name, [])
-        if len(values) > 2 and found.best_params_[name] in (min(values), max(values)):
-            chosen = value_told(found.best_params_[name])
-            notes.append(f"The chosen {name} = {chosen} is at the end of those searched: search beyond it.")
-    return notes
 
 
 def _over_p(found: SearchResult) -> list[Section]:
@@ -224,13 +215,13 @@ def _evaluation(found: EvaluationResult) -> Page:
         f"kernel weight: mean of {scores.sizes['fold']} outer folds, a dot each",
     )
     sections = [
-        Section("Outer folds", tuple(line for line in lines[1:] if line not in beside), found.table()),
+        Section("Outer folds", tuple(line for line in lines[1:] if line not in beside + found.notes()), found.table()),
         Section("Choices", ("How many outer folds chose each point.",), found.choices),
         Section("Weights", figure=figure, caption="Kernel weights of the tested models."),
         *_by_class(found),
         _again([f"dmkl.evaluate({_estimator_call(attrs)}, K, grid=…, outer={scores.sizes['fold']})"]),
     ]
-    notes = ("The standard error takes outer folds for independent; they share training samples, so it is too small.",)
+    notes = (_TOO_SMALL, *(f"{note}." for note in found.notes()))
     return Page(f"Evaluation of {attrs['estimator']}", _sentences([lines[0], *beside]), facts, notes, tuple(sections))
 
 

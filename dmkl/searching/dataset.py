@@ -15,6 +15,7 @@ import xarray as xr
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float
 from dmkl.estimators.saving import encode
+from dmkl.kernelset import KernelSet
 from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question, decided
@@ -86,6 +87,7 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
             "choice": choice,
             "parameters_searched": json.dumps(names),
             "parameters_by_class": json.dumps(question.by_class),
+            "bandwidths_from_all_samples": _bandwidths_from_all_samples(question.K),
             "n_passes": found.n_passes,
             "seconds": seconds,
             "n_points": math.prod(sizes) * len(question.folds) * question.n_tasks,
@@ -93,6 +95,12 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
             "created_by": f"dmkl {__version__}",
         },
     )
+
+
+def _bandwidths_from_all_samples(K: KernelSet) -> int:
+    """How many kernels have a bandwidth that the mean distance between all samples of the stored set gave them."""
+    n_samples = len(K.view.source.samples)
+    return sum(made.get("training_rows") == n_samples for made in K.provenance)
 
 
 def measured(question: Question, found: GridFits, decisions: Sequence[Float]) -> list[tuple[Float, Float]]:

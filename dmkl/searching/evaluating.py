@@ -189,7 +189,15 @@ def _as_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     for name, rows in (("n_train", "train"), ("n_test", "held_out")):
         variables[name] = ("fold", np.array([len(getattr(one.data.fit, rows)) for one in found]))
     first = next(iter(searches.values())).scores
-    kept = ("estimator", "parameters", "scoring", "kind", "parameters_searched", "solver")
+    kept = (
+        "estimator",
+        "parameters",
+        "scoring",
+        "kind",
+        "parameters_searched",
+        "solver",
+        "bandwidths_from_all_samples",
+    )
     coords = {"fold": np.array(list(searches), dtype=str), "kernel": first["kernel"].values}
     if question.targets.kind != "regression":
         variables["confusion"] = xr.concat([_confusion(question, one) for one in found], "fold")

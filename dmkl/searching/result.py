@@ -20,7 +20,7 @@ from dmkl.searching.beside import baselines_of, baselines_told
 from dmkl.searching.choice import Rule
 from dmkl.searching.labeled import by_fold, completed, nested, read_dataset, values_of
 from dmkl.searching.means import best_index, class_values, mean_and_error, task_dim, tasks_of
-from dmkl.searching.texts import count, told, with_error
+from dmkl.searching.texts import bandwidth_notes, count, edge_notes, told, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.metadata import seal
 from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
@@ -275,7 +275,7 @@ class SearchResult:
         lines = [f"Search of {attrs['estimator']}: {grid}, {count(scores.sizes['fold'], 'fold')}{tasks}"]
         try:
             lines += self._chosen_lines()
-            lines += self.beside()
+            lines += [*self.beside(), *self.notes()]
         except InputError as error:
             lines.append(str(error))
         counts = np.bincount(scores["status"].values.ravel(), minlength=len(WORDS))
@@ -302,6 +302,17 @@ class SearchResult:
         """
         baselines = self.baselines
         return [] if baselines is None else baselines_told(self.chosen, baselines, self.parameters)
+
+    def notes(self) -> list[str]:
+        """What to know of the scores: choices at an end of the grid of λ or C, bandwidths set by held-out samples.
+
+        Raises
+        ------
+        InputError
+            If no point can be chosen.
+        """
+        chosen = {name: self.chosen[name].values.ravel().tolist() for name in self.parameters}
+        return [*edge_notes(self.grid, chosen), *bandwidth_notes(self._scores.attrs)]
 
     def _chosen_lines(self) -> list[str]:
         scoring, by = self._scores.attrs["scoring"], "" if self.rule == "best" else " (one-standard-error rule)"
