@@ -156,8 +156,10 @@ VARIABLES: Final = {
 
 PATTERNS: Final = {
     r"sum_(score|test_score|inner_score|gap|objective)": Variable("{0} of the plain sum of the kernels", NUMBERS),
+    r"svm_(score|test_score|gap|objective)": Variable("{0} of the SVM on the sum of kernels", NUMBERS, ("C",)),
     r"alone_(score|test_score|gap|objective)": Variable("{0} of the kernel alone", NUMBERS, ("kernel",)),
     r"sum_(score|test_score)_(.+)": Variable("{0} of the plain sum of the kernels, by the measure {1}", NUMBERS),
+    r"svm_(score|test_score)_(.+)": Variable("{0} of the SVM on the sum, by the measure {1}", NUMBERS, ("C",)),
     r"alone_(score|test_score)_(.+)": Variable("{0} of the kernel alone, by the measure {1}", NUMBERS, ("kernel",)),
     r"score_without_(.+)": Variable("score without the source, by the measure {0}", NUMBERS, ("source",)),
     r"score_alone_(.+)": Variable("score of the source alone, by the measure {0}", NUMBERS, ("source",)),

@@ -83,7 +83,7 @@ def search(
     baselines: Annotated[
         Literal["sum", "all", "none"],
         option(
-            'Beside it the "sum" of all, "all" (each kernel), or "none".',
+            'Beside it the "sum" of all (of mkfda also an SVM on it), "all" (each kernel too), or "none".',
             "WHAT",
             panel=FOLDS,
         ),

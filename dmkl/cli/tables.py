@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,12 +197,18 @@ def _add_baselines(found: Table, result: SearchResult) -> None:
             f"{mean:.4f}" + (f" ± {error:.4f}" if np.isfinite(error) else ""),
             _gap(float(one["gap"].max())),
             "",
-            Text(f"{kernel} alone" if kernel else "plain sum", style="cyan"),
+            Text(f"{kernel} alone" if kernel else _baseline_title(one, result.parameters), style="cyan"),
         )
 
 
+def _baseline_title(one: xr.Dataset, columns: Sequence[str]) -> str:
+    """The baseline's title, with C where that is no column."""
+    cost = float(one["C"]) if "C" in one and "C" not in columns else float("nan")
+    return str(one["baseline"].values) + ("" if cost != cost else f", C = {cost:g}")
+
+
 def _cell(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "" if value != value else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _is_chosen(result: SearchResult, frame: pd.DataFrame) -> pd.Series[bool]:

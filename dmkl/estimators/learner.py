@@ -121,6 +121,10 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
         found: KernelLearner = clone(self).set_params(**self._OF_WEIGHTS)
         return found
 
+    def _machine_on_sum(self, C: float) -> KernelLearner | None:
+        """The support vector machine on the sum of all kernels, where it is another learner than `_of_plain_sum`."""
+        return None
+
     def _check_kernels(self) -> None:
         """Refuse to leave kernels out where the learner takes all of them, by InputError."""
         if not self._TAKES_KERNELS:

@@ -15,7 +15,7 @@ from dmkl.variables import describe
 
 __all__ = ["TITLES", "baseline_params", "baselines_of", "baselines_told", "paired"]
 
-TITLES = {"sum": "plain sum of the kernels", "alone": "best single kernel"}
+TITLES = {"sum": "plain sum of the kernels", "svm": "SVM on the sum of kernels", "alone": "best single kernel"}
 """By the beginning of the names of their scores."""
 
 
@@ -60,7 +60,7 @@ def _place(name: str) -> tuple[int, str]:
 def baseline_params(one: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
     """The chosen values of a baseline, and which kernel it is, where folds and tasks agree on them."""
     found: dict[str, Any] = {}
-    for name in ("best_kernel", *names):
+    for name in ("best_kernel", *dict.fromkeys([*names, "C"])):
         values = one[name].values.ravel().tolist() if name in one else []
         if values and values[0] != "" and all(value == values[0] for value in values):
             found["kernel" if name == "best_kernel" else name] = values[0]
@@ -90,7 +90,7 @@ def baselines_told(chosen: xr.Dataset, baselines: xr.Dataset, names: Sequence[st
         params = baseline_params(one, names)
         point = f" ({told(params)})" if params else ""
         difference, error = paired(chosen, one, rows)
-        lines.append(f"{str(title).capitalize()}{point}: {own} {where}; {_verdict(difference, error)}")
+        lines.append(f"{str(title)[:1].upper()}{str(title)[1:]}{point}: {own} {where}; {_verdict(difference, error)}")
     return lines
 
 

@@ -69,6 +69,7 @@ class SearchResult:
                                                              fitted anew on training and validation rows
         sum_score, alone_score,      [kernel,] lam …, fold   of the plain sum of the kernels and of each kernel alone,
         sum_test_score, sum_gap …                            which are fitted beside the search; see `baselines`
+        svm_score, svm_test_score …  C, fold                 of the support vector machine on the sum, beside `MKFDA`
         ``round_…``                  round                   kind, seconds, bytes, basis, certified, worst_gap of a
                                                              pass
         phase_seconds                phase                   where the time went (`dmkl.progress.PHASES`)
@@ -76,7 +77,8 @@ class SearchResult:
 
         Attributes: estimator, parameters (JSON), scoring, kind, choice ("fold" or "joint"; joint where it lacks),
         parameters_searched (JSON list of P in order), parameters_by_class (of those that each class chooses), n_passes,
-        seconds, n_points, solver, created_by; n_baseline_passes, those that baselines took after the search.
+        seconds, n_points, solver, created_by; n_baseline_passes, those that baselines took after the search;
+        svm_left_out, why there is no SVM; bandwidths_from_all_samples, kernels whose bandwidth all samples gave.
     best
         The model fitted with the chosen parameters; None where there is none.
     rule
@@ -203,7 +205,7 @@ class SearchResult:
         Dataset
             score, test_score (where folds have test rows), gap, objective over baseline, fold and task, as in `scores`;
             the chosen parameters, and best_kernel (empty for the sum), over baseline and the `choosers`. None where
-            the search ran without.
+            the search ran without. Beside `MKFDA` the support vector machine on the sum is there too, with C.
         """
         return baselines_of(self._scores, self._rule, self.choosers)
 
@@ -304,7 +306,9 @@ class SearchResult:
         return [] if baselines is None else baselines_told(self.chosen, baselines, self.parameters)
 
     def notes(self) -> list[str]:
-        """What to know of the scores: choices at an end of the grid of λ or C, bandwidths set by held-out samples.
+        """What to know of the scores.
+
+        Choices at an end of the grid of λ or C, bandwidths set by held-out samples, and why a baseline is missing.
 
         Raises
         ------
@@ -312,7 +316,9 @@ class SearchResult:
             If no point can be chosen.
         """
         chosen = {name: self.chosen[name].values.ravel().tolist() for name in self.parameters}
-        return [*edge_notes(self.grid, chosen), *bandwidth_notes(self._scores.attrs)]
+        left_out = self._scores.attrs.get("svm_left_out")
+        machine = [] if left_out is None else [f"The SVM on the sum of kernels was not fitted: {left_out}"]
+        return [*edge_notes(self.grid, chosen), *bandwidth_notes(self._scores.attrs), *machine]
 
     def _chosen_lines(self) -> list[str]:
         scoring, by = self._scores.attrs["scoring"], "" if self.rule == "best" else " (one-standard-error rule)"
