@@ -69,7 +69,7 @@ class SearchResult:
                                                              fitted anew on training and validation rows
         sum_score, alone_score,      [kernel,] lam …, fold   of the plain sum of the kernels and of each kernel alone,
         sum_test_score, sum_gap …                            which are fitted beside the search; see `baselines`
-        svm_score, svm_test_score …  C, fold                 of the support vector machine on the sum, beside `MKFDA`
+        svm_score, svm_test_score …  C, fold                 of the support vector machine on the sum, if fitted
         ``round_…``                  round                   kind, seconds, bytes, basis, certified, worst_gap of a
                                                              pass
         phase_seconds                phase                   where the time went (`dmkl.progress.PHASES`)
@@ -205,7 +205,7 @@ class SearchResult:
         Dataset
             score, test_score (where folds have test rows), gap, objective over baseline, fold and task, as in `scores`;
             the chosen parameters, and best_kernel (empty for the sum), over baseline and the `choosers`. None where
-            the search ran without. Beside `MKFDA` the support vector machine on the sum is there too, with C.
+            the search ran without. Beside a discriminant the support vector machine on the sum is there too, with C.
         """
         return baselines_of(self._scores, self._rule, self.choosers)
 

@@ -87,9 +87,9 @@ def search(
         is a test row of another. By default "fold" where several folds have test rows.
     baselines
         What is fitted beside the grid, with the best of its λ (or C, and whatever else does not concern weights), to
-        compare with (`SearchResult.baselines`): "sum", the plain sum of the kernels, which costs next to nothing,
-        and beside `MKFDA` the support vector machine on that sum, at three C, in three or four passes after the search
-        (left out, and said so, where it needs more memory than the budget or many passes); "all", the best single
+        compare with (`SearchResult.baselines`): "sum", the plain sum of the kernels, which costs next to nothing, and
+        beside a discriminant the support vector machine on that sum, at three C, in three or four passes after the
+        search (left out with a note where it needs more memory than the budget, or many passes); "all", the best single
         kernel too, which takes a few passes more, and several times the seconds; "none".
     state
         A folder that all workers see, where the search is kept after every pass; the same call goes on from there
