@@ -19,7 +19,9 @@ from dmkl.arrays import Index
 from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Answers, Fit, Plan
+from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.passes.execute import check_memory, machine
+from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
 from dmkl.searching.dataset import as_dataset
 from dmkl.searching.fits import GridFits, Question, as_grid_fits, grid_fits, working
@@ -120,14 +122,37 @@ def _machines_on_sum(
     asked = replace(question, estimator=learner, grid={"C": costs})
     try:
         _check_machines(asked)
-        found = run(Plan(question.K, grid_fits(asked), duals=False), workspace.part(MACHINE))
+        found = _kept_fits(asked, workspace.part(MACHINE))
     except (InputError, IndefiniteKernelError, MemoryBudgetError) as error:  # the search itself is done
         return None, str(error)
     tally = answers.tally
-    tally.n_passes += found.tally.n_passes
-    tally.rounds += found.tally.rounds
-    tally.phases = {name: spent + found.tally.phases[name] for name, spent in tally.phases.items()}
-    return named(MACHINE, as_dataset(asked, as_grid_fits(asked, found), choice, 0.0)), ""
+    tally.n_passes += found.n_passes
+    tally.rounds += found.rounds
+    tally.phases = {name: spent + found.phases[name] for name, spent in tally.phases.items()}
+    return named(MACHINE, as_dataset(asked, found, choice, 0.0)), ""
+
+
+def _kept_fits(question: Question, workspace: Workspace) -> GridFits:
+    """Fit a grid on every fold; with a state that has all of it, without a pass.
+
+    The scores of held-out rows are kept, which solvers of machines do not keep by themselves.
+    """
+    file = workspace.path / "scores-all.npz"
+    n_points, n_folds = len(points(question.grid)), len(question.folds)
+    if file.exists():
+        kept = load_arrays(file)
+        decisions = [[kept[f"decision-{f}-{k}"] for k in range(n_points)] for f in range(n_folds)]
+        targets = [question.targets_of(fold.train) for fold in question.folds]
+        solved = (kept["weights"], kept["gap"], kept["objective"], kept["status"])
+        return GridFits(*solved, decisions, targets, float(kept["n_passes"]), [], dict.fromkeys(PHASES, 0.0), "own")
+    found = as_grid_fits(question, run(Plan(question.K, grid_fits(question), duals=False), workspace))
+    if not workspace.temporary:
+        arrays = {
+            name: np.asarray(getattr(found, name)) for name in ("weights", "gap", "objective", "status", "n_passes")
+        }
+        arrays |= {f"decision-{f}-{k}": one for f, some in enumerate(found.decisions) for k, one in enumerate(some)}
+        save_arrays(file, arrays)
+    return found
 
 
 def _check_machines(question: Question) -> None:
