@@ -1,7 +1,8 @@
 """Distributed multiple kernel learning.
 
 Kernel matrices live on disk as one chunked Zarr group (`create`, `open`); a `KernelSet` is a lazy, labeled view of
-them; learners (`MKFDA` and the baselines) find weights with a proven gap, in passes over the tiles that run on Dask.
+them; learners (`MKFDA` and the baselines) find weights in passes over the tiles that run on Dask, with a proven gap
+where the problem is convex.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Types of arrays, as annotations name them."""
+"""Types of arrays, as annotations name them, and how values of theirs are written in messages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Float", "Index", "Mask"]
+__all__ = ["Array", "Float", "Index", "Mask", "plain_repr"]
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+
+def plain_repr(value: Any) -> str:
+    """`repr`, with NumPy's scalars as Python's: 0 and 'a', not np.int64(0) and np.str_('a'), in containers too."""
+    with np.printoptions(legacy="1.25"):
+        return repr(value)

@@ -281,7 +281,8 @@ class KernelSet:
         (centered, left), _ = measure([self.center(), self.residualize(Z)])
         before, after = (np.asarray(found.lens().diagonal()).sum(axis=1) for found in (centered, left))
         share = 1.0 - np.divide(after, before, out=np.ones_like(before), where=before > 0)
-        return xr.DataArray(share, dims=("kernel",), coords={"kernel": list(self.names)}, name="share")
+        coords = {"kernel": list(self.names)}
+        return describe(xr.DataArray(share, dims=("kernel",), coords=coords, name="share"))
 
     def _residualized(self, covariates: Covariates, weights: Array | None = None) -> KernelSet:
         cols = covariates.of(self.train_samples)

@@ -65,6 +65,7 @@ VARIABLES: Final = {
     "split": Variable("stored split", VALUES, ("split",), ""),
     "measure": _names("measure of how good predictions are", "measure"),
     "phase": _names("phase of the search", "phase"),
+    "permutation": Variable("permutation of the labels", COUNTS, ("permutation",)),
     "iteration": Variable("iteration", COUNTS, ("iteration",)),
     "component": Variable("place of an eigenvalue, the largest first", COUNTS, ("component",)),
     "discriminant": Variable("discriminant direction", COUNTS, ("discriminant",)),
@@ -91,6 +92,7 @@ VARIABLES: Final = {
     "upper": Variable("upper bound of the best objective", NUMBERS),
     "lower": Variable("lower bound of the best objective", NUMBERS),
     "residual_sq": Variable("squared norm of the residual of the linear system", NUMBERS),
+    "passes": Variable("passes over the kernels so far", NUMBERS),
     "products": Variable("products of all kernels with a vector so far", COUNTS),
     "value": Variable("value of the cut", NUMBERS),
     "bound": Variable("proven bound of the value of the cut", NUMBERS),
@@ -141,7 +143,7 @@ VARIABLES: Final = {
     "eigenvalue": Variable("leading eigenvalues, proven from below", NUMBERS, ("kernel", "component")),
     "eigenvalue_upper": Variable("leading eigenvalues, proven from above", NUMBERS, ("kernel", "component")),
     "repeats": _names("earlier kernel that this is a multiple of", "kernel"),
-    "order": Variable("positions, those alike side by side", "iu", ("kernel",)),
+    "order": Variable("positions, those alike side by side", "iu"),
     "finding": Variable("number of a finding, the gravest first", "iu", ("finding",)),
     "severity": _names("how grave it is: error, warning or note", "finding"),
     "subject": _names("kernel that it is about; empty for the whole set", "finding"),
@@ -157,22 +159,32 @@ VARIABLES: Final = {
     "predicted_label": Variable("predicted label", VALUES, ("sample",), ""),
     "prediction": Variable("predicted number", NUMBERS, ("sample",)),
     "principal": Variable("coordinate in the principal directions of the weighted kernel", NUMBERS, ("sample",)),
+    "share": Variable("share of the centered trace that the covariates explain", NUMBERS, ("kernel",)),
     "explained": Variable("share of the trace of the weighted kernel over the training samples", NUMBERS),
 }
 
 PATTERNS: Final = {
     r"sum_(score|test_score|inner_score|gap|objective)": Variable("{0} of the plain sum of the kernels", NUMBERS),
+    r"svm_(score|test_score|gap|objective)": Variable("{0} of the SVM on the sum of kernels", NUMBERS, ("C",)),
     r"alone_(score|test_score|gap|objective)": Variable("{0} of the kernel alone", NUMBERS, ("kernel",)),
     r"sum_(score|test_score)_(.+)": Variable("{0} of the plain sum of the kernels, by the measure {1}", NUMBERS),
+    r"svm_(score|test_score)_(.+)": Variable("{0} of the SVM on the sum, by the measure {1}", NUMBERS, ("C",)),
     r"alone_(score|test_score)_(.+)": Variable("{0} of the kernel alone, by the measure {1}", NUMBERS, ("kernel",)),
+    r"score_without_(.+)": Variable("score without the source, by the measure {0}", NUMBERS, ("source",)),
+    r"score_alone_(.+)": Variable("score of the source alone, by the measure {0}", NUMBERS, ("source",)),
+    r"loss_standard_error_(.+)": Variable("standard error of the loss, by the measure {0}", NUMBERS, ("source",)),
+    r"loss_(.+)": Variable("mean loss in score without the source, by the measure {0}", NUMBERS, ("source",)),
+    r"(.+)_without": Variable("{0} that is chosen without the source", VALUES, ("source",)),
+    r"(.+)_alone": Variable("{0} that is chosen for the source alone", VALUES, ("source",)),
     r"(score|test_score|refit_test_score|mean_score|standard_error)_(.+)": Variable("{0}, by the measure {1}", NUMBERS),
     r"sum_(.+)": Variable("{0} of the plain sum of the kernels, as its own scores choose it", VALUES),
     r"components_(\d+)_(least|most)": Variable(
         "leading eigenvalues that make up {0} % of the trace, at {1}", NUMBERS, ("kernel",)
     ),
+    r"null_(.+)": Variable("{0} that is chosen with permuted labels", VALUES),
     r"(.+)_error": Variable("standard error of {0}", NUMBERS),
     r"sample_(\d+)": _names("training sample of the problems of part {0}"),
-    r"part_(\d+)_step_(\d+)_(\w+)": Variable("{2} of step {1}, of the problems of part {0}", NUMBERS),
+    r"part_(\d+)_step_(\d+)_(\w+)": Variable("{2} of step {1}, of the problems of part {0}", VALUES),
 }
 
 

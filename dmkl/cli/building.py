@@ -134,6 +134,12 @@ def build(
     n, n_rows, n_cols = K.shape
     what = f"{count(n, 'kernel')} of {n_rows:,} × {n_cols:,}, {K.dtype}, {size(K.bytes_per_pass)}"
     say(f"{out}: {what}, in {time.monotonic() - started:.1f} s")
+    if against is None and any(made.get("training_rows") == n_cols for made in K.provenance):
+        say_aside(
+            "note",
+            f"bandwidths are multiples of the mean distance between all {n_cols:,} samples, also those that folds hold "
+            "out later; give --splits, or the training samples by --train, to leave these out",
+        )
     named = shlex.quote(out)
     learn = "" if K.labels is None else f", learn with dmkl fit {named} MODEL"
     say(f"Look at it with dmkl info {named}{learn if K.is_square else f', use it with dmkl predict MODEL {named}'}.")

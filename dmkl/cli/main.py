@@ -45,7 +45,7 @@ def _root(
         typer.Option("--log", metavar="FILE", help="Append passes, phases and notes to FILE (after the command too)."),
     ] = None,
 ) -> None:
-    """Multiple kernel learning on kernel matrices larger than memory: weights with a proven gap.
+    """Multiple kernel learning on kernel matrices larger than memory, with a proven gap for convex problems.
 
     Start with `dmkl demo`. Each command has help with examples: `dmkl fit --help`.
     """

@@ -93,7 +93,7 @@ def search(
     baselines: Annotated[
         Literal["sum", "all", "none"],
         option(
-            'Beside it the "sum" of all, "all" (each kernel), or "none". [default: sum]',
+            'Beside it the "sum" of all (of mkfda an SVM on it too), "all" (each kernel too), "none". [default: sum]',
             "WHAT",
             panel=FOLDS,
             show_default=False,
@@ -234,7 +234,9 @@ def _print(result: SearchResult, K: KernelSet, store: str, out: str, on: str) ->
     screen.print()
     # The table has a row for each fold and task already, though not what classes have chosen.
     plain = not result.choosers or result.by_class
-    for line in more if plain else [*result.beside(), *more[-2:]] if result.tasks else _after_choices(more):
+    for line in (
+        more if plain else [*result.beside(), *result.notes(), *more[-2:]] if result.tasks else _after_choices(more)
+    ):
         say(line)
     if not hasattr(result, "best_"):
         say(f"Saved in {out}, without a model; dmkl.load reads it.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dmkl.cli.output import bar, number, table
 from dmkl.errors import InputError
+from dmkl.searching.texts import count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,6 @@ __all__ = [
 
 _MOST_COLUMNS = 4
 """Of weights: what fits a terminal of 80 characters."""
-_SEVERAL = {"class": "classes", "pair": "pairs", "task": "tasks", "target": "targets"}
 
 
 ON_WEIGHTS = (
@@ -60,12 +60,13 @@ def weights_table(weights: Mapping[str, xr.DataArray]) -> Table:
         if array.ndim == 1:
             columns[title] = array
             continue
+        averaged = " × ".join(count(size, str(name)) for name, size in array.sizes.items() if name != "kernel")
         array = _by_column(array)
         dim = str(array.dims[1])
         if array.sizes[dim] <= _MOST_COLUMNS:
             columns |= {str(label): array.sel({dim: label}) for label in array[dim].values}
         else:
-            columns |= {f"mean of {array.sizes[dim]} {_SEVERAL[dim]}": array.mean(dim), "largest": array.max(dim)}
+            columns |= {f"mean of {averaged}": array.mean(dim), "largest": array.max(dim)}
             whose = array[dim][array.argmax(dim)]
     found = table("kernel")
     for title in columns:
@@ -232,12 +233,18 @@ def _add_baselines(found: Table, result: SearchResult) -> None:
             f"{mean:.4f}" + (f" ± {error:.4f}" if np.isfinite(error) else ""),
             _gap(float(one["gap"].max())),
             "",
-            Text(f"{kernel} alone" if kernel else "plain sum", style="cyan"),
+            Text(f"{kernel} alone" if kernel else _baseline_title(one, result.parameters), style="cyan"),
         )
 
 
+def _baseline_title(one: xr.Dataset, columns: Sequence[str]) -> str:
+    """The baseline's title, with C where that is no column."""
+    cost = float(one["C"]) if "C" in one and "C" not in columns else float("nan")
+    return str(one["baseline"].values) + ("" if cost != cost else f", C = {cost:g}")
+
+
 def _cell(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return "" if value != value else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _is_chosen(result: SearchResult, frame: pd.DataFrame) -> pd.Series[bool]:

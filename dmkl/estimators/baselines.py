@@ -131,8 +131,8 @@ def _check_fold(number: int, labels: Array, train: Index, test: Index) -> None:
         msg = f"fold {number} of cv has no test samples; use fewer folds"
         raise InputError(msg)
     for column in labels.reshape(len(labels), -1).T:
-        missing = np.setdiff1d(column, column[train])
-        if len(missing):
+        missing = np.setdiff1d(column, column[train]).tolist()
+        if missing:
             msg = (
                 f"fold {number} of cv has no training samples of class {missing[0]!r}; use fewer or stratified folds, "
                 "or leave that class out"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dmkl.arrays import plain_repr
 from dmkl.errors import InputError
 
 __all__ = ["check_choice", "check_count", "check_numbers", "check_positive", "one_for_each"]
@@ -24,7 +25,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """
     if value not in choices:
         *others, last = map(repr, choices)
-        msg = f"{name} must be {', '.join(others)} or {last}, got {value!r}"
+        msg = f"{name} must be {', '.join(others)} or {last}, got {plain_repr(value)}"
         raise InputError(msg)
 
 
@@ -80,7 +81,7 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
         Naming the parameter and the value.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        msg = f"{name} must be a whole number, at least {least}, got {reprlib.repr(value)}"
+        msg = f"{name} must be a whole number, at least {least}, got {plain_repr(value)}"
         raise InputError(msg)
     return int(value)
 

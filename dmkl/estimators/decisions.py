@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import InputError
 from dmkl.numerics.discriminant import (
     Discriminant,
@@ -74,17 +74,20 @@ def check_priors(priors: Any, classes: Array | None = None) -> None:
     try:
         values = np.asarray(list(priors.values()) if isinstance(priors, Mapping) else priors, dtype=np.float64)
     except (ValueError, TypeError) as error:
-        msg = f"{rule}; got {priors!r}"
+        msg = f"{rule}; got {plain_repr(priors)}"
         raise InputError(msg) from error
     if values.ndim != 1 or not (values > 0).all() or abs(values.sum() - 1.0) > 1e-5:
-        msg = f"{rule}; got {priors!r}, whose sum is {values.sum():g}"
+        msg = f"{rule}; got {plain_repr(priors)}, whose sum is {values.sum():g}"
         raise InputError(msg)
     if classes is None:
         return
     if isinstance(priors, Mapping):
         known, given = [set(map(str, some)) for some in (classes.tolist(), priors)]
         if known != given or len(given) < len(priors):
-            msg = f"priors holds numbers for {list(priors)}, and the classes are {classes.tolist()}; give one for each"
+            msg = (
+                f"priors holds numbers for {plain_repr(list(priors))}, and the classes are {classes.tolist()}; give "
+                "one for each"
+            )
             raise InputError(msg)
     elif len(values) != len(classes):
         n = len(classes)

@@ -30,6 +30,7 @@ from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.norms import Constraints, KernelGroups, Prices, WeightRules
 from dmkl.estimators.plan import FitOutcome, TrainingSet
 from dmkl.estimators.problems import Problems
+from dmkl.estimators.saving import models
 from dmkl.estimators.weights import ClassWeight, counts
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, as_exponent
@@ -407,6 +408,11 @@ class MKFDA(FisherClassifier):
     """
 
     _OF_WEIGHTS: ClassVar = {**OF_WEIGHTS, "mu": None}
+
+    def _machine_on_sum(self, C: float) -> KernelLearner | None:
+        """See `KernelLearner._machine_on_sum`."""
+        found: KernelLearner = models()["MKSVM"](np.inf, C, class_weight=self.class_weight, steps=self.steps)
+        return found
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count, check_positive
 from dmkl.estimators.classifier import KernelClassifier
@@ -218,7 +218,7 @@ class GSMKL(KernelClassifier):
         if not isinstance(self.n_groups, Mapping):
             return
         if self._one_rule(targets.kind):
-            msg = f"groups across classes have one number, and n_groups is {self.n_groups!r}; give a number"
+            msg = f"groups across classes have one number, and n_groups is {plain_repr(self.n_groups)}; give a number"
             raise InputError(msg)
         missing = sorted(set(map(str, targets.classes.tolist())) - set(map(str, self.n_groups)))
         if missing:
@@ -315,7 +315,7 @@ class GSMKL(KernelClassifier):
     def _set_attributes(self, found: FitOutcome) -> None:
         outcomes = found.outcomes
         self._prepared = found.prepared
-        self.converged_ = outcomes[worst(outcomes)].status is Status.CONVERGED
+        self.converged_ = outcomes[worst(outcomes)].status is Status.SMALL_DECREASE
         self.n_trainings_ = sum(outcome.trainings for outcome in outcomes if isinstance(outcome, GroupOutcome))
         # The first entry of a history is the objective before any step.
         self.history_ = self.history_.assign_coords(iteration=self.history_.iteration - 1)

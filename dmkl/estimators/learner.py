@@ -11,7 +11,7 @@ import numpy.typing as npt
 import xarray as xr
 from sklearn.base import BaseEstimator, clone
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import IndefiniteKernelWarning, InputError, warn
 from dmkl.estimators.engine import run
 from dmkl.estimators.given import features_of, given_labels, labeled_targets
@@ -91,7 +91,7 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
 
     def _parameter_texts(self, names: Sequence[str]) -> dict[str, str]:
         """Each parameter in words that are the same in every process: what tells a search from another."""
-        return {name: repr(value) for name, value in sorted(self.get_params(deep=False).items())}
+        return {name: plain_repr(value) for name, value in sorted(self.get_params(deep=False).items())}
 
     def _of_classes(self, kind: str) -> tuple[str, ...]:
         """Parameters of which each class may have a value of its own, as a mapping from classes."""
@@ -138,6 +138,10 @@ class KernelLearner(Predicting, BaseEstimator):  # type: ignore[misc]
             return None
         found: KernelLearner = clone(self).set_params(**self._OF_WEIGHTS)
         return found
+
+    def _machine_on_sum(self, C: float) -> KernelLearner | None:
+        """The support vector machine on the sum of all kernels, where it is another learner than `_of_plain_sum`."""
+        return None
 
     def _check_kernels(self) -> None:
         """Refuse to leave kernels out where the learner takes all of them, by InputError."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.class_weight import compute_sample_weight
 
-from dmkl.arrays import Float
+from dmkl.arrays import Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.numerics.fisher import Targets
 from dmkl.unknown import is_known
@@ -54,11 +54,13 @@ def by_class(class_weight: ClassWeight, targets: Targets) -> list[Float]:
     if isinstance(class_weight, Mapping):
         strange = [label for label in class_weight if label not in targets.classes.tolist()]
         if strange or not all(np.isfinite(w) and w > 0 for w in class_weight.values()):
-            told = f"has weights for {strange}" if strange else "has weights that are not positive and finite"
+            told = (
+                f"has weights for {plain_repr(strange)}" if strange else "has weights that are not positive and finite"
+            )
             msg = f"class_weight maps classes, {targets.classes.tolist()}, to positive weights; {told}"
             raise InputError(msg)
     elif class_weight not in (None, "balanced"):
-        msg = f"class_weight must be 'balanced', a weight for each class, or None, got {class_weight!r}"
+        msg = f"class_weight must be 'balanced', a weight for each class, or None, got {plain_repr(class_weight)}"
         raise InputError(msg)
     weight = dict(class_weight) if isinstance(class_weight, Mapping) else class_weight
     found = np.ones(labels.shape)

@@ -246,7 +246,7 @@ def check_values(
         lowest, row, column = scans[item.feature].lowest
         if lowest < 0:
             names = tables[item.feature].columns
-            sample = row if samples is None else samples[row]
+            sample = int(row) if samples is None else str(samples[row])
             msg = (
                 f"{item.function} is for histograms, with no negative values, but {item.feature!r} has {lowest:g} at "
                 f"sample {sample!r}, column {column if names is None else names[column]!r}; take another function, or "

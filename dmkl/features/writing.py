@@ -91,10 +91,10 @@ def _part(source: FeatureTiles, k: int, tile: TileIndex, block: Array, checksum:
     row_sum = block.sum(axis=1, dtype=np.float64)
     if not np.isfinite(row_sum).all():
         a, b = np.argwhere(~np.isfinite(block))[0]
-        rows, cols = source.tiling.row_slice(i), source.tiling.col_slice(j)
+        row, col = source.tiling.row_slice(i).start + a, source.tiling.col_slice(j).start + b
         msg = (
-            f"kernel {source.names[k]!r}: the entry of samples {source.samples[rows.start + a]!r} and "
-            f"{source.train_samples[cols.start + b]!r} overflows {source.dtype}; scale the features, take another "
+            f"kernel {source.names[k]!r}: the entry of samples {str(source.samples[row])!r} and "
+            f"{str(source.train_samples[col])!r} overflows {source.dtype}; scale the features, take another "
             "function, or store the kernels as float64"
         )
         raise InputError(msg)

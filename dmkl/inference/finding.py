@@ -47,8 +47,7 @@ class Finding(ABC):
     NEEDED: ClassVar[tuple[str, ...]]
     """Variables that there always are."""
     MEANINGS: ClassVar[Mapping[str, str]]
-    """The attribute "long_name" of each variable."""
-    UNITS: ClassVar[Mapping[str, str]] = {}
+    """The attribute "long_name" of each variable; all of them are without dimension, of units 1."""
 
     def __init_subclass__(cls) -> None:
         READERS[cls.FORMAT] = partial(_read, cls)
@@ -64,8 +63,8 @@ class Finding(ABC):
         for name, variable in self._data.variables.items():
             if name in self.MEANINGS:
                 variable.attrs.setdefault("long_name", self.MEANINGS[str(name)])
-            if name in self.UNITS:
-                variable.attrs.setdefault("units", self.UNITS[str(name)])
+                if variable.dtype.kind in "iuf" and "flag_values" not in variable.attrs:
+                    variable.attrs.setdefault("units", "1")
         describe(self._data)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import numbers
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ import xarray as xr
 from dmkl import progress
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
-from dmkl.estimators.checks import check_choice
+from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.learner import KernelLearner
 from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.inference.permutation_result import PermutationTest, with_p_values
@@ -142,11 +141,8 @@ def permutation_test(
 def _check(n_permutations: int, blocks: str, choose: str, random_state: int, groups: Any) -> None:
     check_choice("choose", choose, get_args(Choosing))
     check_choice("blocks", blocks, get_args(Blocks))
-    counts: list[tuple[str, Any, int]] = [("n_permutations", n_permutations, 1), ("random_state", random_state, 0)]
-    for name, value, least in counts:
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-            msg = f"{name} must be a whole number from {least} on, got {value!r}"
-            raise InputError(msg)
+    check_count("n_permutations", n_permutations)
+    check_count("random_state", random_state, least=0)
     if blocks == "whole" and groups is None:
         msg = "blocks='whole' permutes the labels of whole groups, and there are no groups; give groups"
         raise InputError(msg)
@@ -284,9 +280,10 @@ def _as_dataset(question: Question, orders: Index, found: _Found) -> xr.Dataset:
     }
     for k, (name, values) in enumerate(question.grid.items()):
         places = by_task(found["place"][:, k])
-        variables[name] = as_variable(dims, [values[int(place)] for place in places[0].ravel()], places[0].shape)
+        real = [values[int(place)] for place in places[0].ravel()]
+        variables[name] = as_variable(name, dims, real, places[0].shape)
         chosen = [values[int(place)] for place in places[1:].ravel()]
-        variables[f"null_{name}"] = as_variable(("permutation", *dims), chosen, places[1:].shape)
+        variables[f"null_{name}"] = as_variable(f"null_{name}", ("permutation", *dims), chosen, places[1:].shape)
     coords: dict[str, Any] = {
         "permutation": np.arange(1, len(orders)),
         "kernel": np.array(question.K.names, dtype=str),

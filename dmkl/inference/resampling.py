@@ -13,7 +13,7 @@ import numpy.typing as npt
 import xarray as xr
 from sklearn.base import clone
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.checks import check_choice, check_count
 from dmkl.estimators.engine import run
@@ -25,8 +25,8 @@ from dmkl.inference.stability import Stability
 from dmkl.passes.blas import one_blas_thread
 from dmkl.searching.dataset import fold_data
 from dmkl.searching.fits import Question, ask_once, per_task, working
+from dmkl.searching.labeled import STATUS_FLAGS
 from dmkl.searching.refit import scored
-from dmkl.solvers.outcome import WORDS
 from dmkl.stores import Kernels
 
 __all__ = ["stability"]
@@ -199,7 +199,6 @@ def _as_dataset(question: Question, answers: Answers, how: How, n_selected: int 
         """(…, task) as (…,) or (…, task)."""
         return (*first, *task), values[..., 0] if dim is None else values
 
-    flags = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
     variables: dict[str, Any] = {
         "weight": of_kernels(weight, "resample"),
         "mean_weight": of_kernels(weight.mean(axis=0)),
@@ -211,7 +210,7 @@ def _as_dataset(question: Question, answers: Answers, how: How, n_selected: int 
         "rank_agreement": of_fits(np.array([agreement(weight[:, k]) for k in range(question.n_tasks)])),
         "gap": of_fits(gap, "resample"),
         "objective": of_fits(objective, "resample"),
-        "status": (*of_fits(status.astype(np.int8), "resample"), flags),
+        "status": (*of_fits(status.astype(np.int8), "resample"), STATUS_FLAGS),
         "n_train": ("resample", np.array([len(fold.train) for fold in question.folds])),
         "n_test": ("resample", np.array([len(fold.validation) for fold in question.folds])),
     }
@@ -220,7 +219,7 @@ def _as_dataset(question: Question, answers: Answers, how: How, n_selected: int 
     if dim is not None:
         names = range(question.n_tasks) if question.tasks is None else question.tasks
         coords[dim] = np.array([str(name) for name in names], dtype=str)
-    parameters = {name: repr(value) for name, value in question.estimator.get_params(deep=False).items()}
+    parameters = {name: plain_repr(value) for name, value in question.estimator.get_params(deep=False).items()}
     attrs = {
         "estimator": type(question.estimator).__name__,
         "parameters": json.dumps(parameters),

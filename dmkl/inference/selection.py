@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Float
+from dmkl.arrays import Float, plain_repr
 from dmkl.errors import InputError
 
 __all__ = ["LEAST_SHARE", "agreement", "check_threshold", "error_bound", "select", "unimodal_error_bound"]
@@ -57,7 +57,7 @@ def check_threshold(threshold: Any) -> None:
     if isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or not 0.5 < float(threshold) <= 1.0:
         msg = (
             "threshold, the share of the resamples that has to select a kernel, must be above 0.5 and at most 1, got "
-            f"{threshold!r}; 0.6 to 0.9 is usual"
+            f"{plain_repr(threshold)}; 0.6 to 0.9 is usual"
         )
         raise InputError(msg)
 

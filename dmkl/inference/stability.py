@@ -140,12 +140,16 @@ class Stability(Finding):
             return unimodal_error_bound(q, n, pi, n_pairs) if unimodal else error_bound(q, n, pi)
 
         q = self.mean_selected_
-        return bound(q) if self.tasks is None else q.copy(data=[bound(float(one)) for one in q]).rename("error_bound")
+        if self.tasks is None:
+            return bound(q)
+        about = {"long_name": "upper bound of the expected number of kernels that are selected falsely", "units": "1"}
+        return q.copy(data=[bound(float(one)) for one in q]).rename("error_bound").assign_attrs(about)
 
     @property
     def mean_selected_(self) -> Any:
         """q: how many kernels a resample selects on average; over task or target where there are some."""
-        q = self.data["selected"].sum("kernel").mean("resample").drop_attrs()
+        q = self.data["selected"].sum("kernel").mean("resample").drop_attrs(deep=False)
+        q = q.assign_attrs(long_name="kernels that a resample selects on average", units="1")
         return float(q) if self.tasks is None else q
 
     def _threshold(self, given: float | None) -> float:

@@ -20,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import filterfalse
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import InputError
 from dmkl.unknown import is_known
 
@@ -57,7 +58,7 @@ def as_exponent(p: float) -> float:
     """The norm's exponent, with everything from 1e6 on taken as ∞; InputError if it is below 1 or not a number."""
     value = float(p)
     if not value >= 1:
-        msg = f"p must be at least 1 (from 1e6 on it counts as infinite), got {p!r}"
+        msg = f"p must be at least 1 (from 1e6 on it counts as infinite), got {value!r}"
         raise InputError(msg)
     return float(np.inf) if value >= _INFINITE_P else value
 
@@ -237,7 +238,7 @@ def encode_targets(y: npt.ArrayLike, n_samples: int, tasks: Array | None = None)
         msg = f"the labels in y cannot be sorted: {error}; use integers or strings throughout"
         raise InputError(msg) from error
     if len(classes) < 2:
-        msg = f"y holds a single class, {classes[0]!r}; a discriminant needs at least two"
+        msg = f"y holds a single class, {plain_repr(classes[0])}; a discriminant needs at least two"
         raise InputError(msg)
     if len(classes) == 2:
         return Targets("binary", classes, (_binary(index),), labels, (None,), np.zeros(0))
@@ -332,9 +333,18 @@ def _as_numbers(labels: Array, rule: str) -> Float:
     try:
         found[known] = labels[known].astype(np.float64)
     except (TypeError, ValueError) as error:
-        msg = f"{rule}; found {str(labels[known][0])!r} ({error})"
+        values = labels[known].tolist()
+        msg = f"{rule}; found {next(filterfalse(_is_number, values), values[0])!r}"
         raise InputError(msg) from error
     return found
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _names(labels: Array, tasks: Array | None) -> list[str]:

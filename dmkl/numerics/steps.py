@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, plain_repr
 from dmkl.errors import InputError
 from dmkl.numerics.chain import ChainState, Step
 from dmkl.numerics.covariates import Covariates
@@ -130,7 +130,7 @@ def as_steps(steps: str | Iterable[str | Covariates] | None) -> tuple[Any, ...]:
         if not isinstance(name, Covariates) and name not in STEPS:
             msg = (
                 f"steps takes names of steps in the order in which they are applied, of {', '.join(STEPS)}, such as "
-                f"('center', 'trace'), or residualize(Z) among them; got {name!r}"
+                f"('center', 'trace'), or residualize(Z) among them; got {plain_repr(name)}"
             )
             raise InputError(msg)
     return found

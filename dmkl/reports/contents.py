@@ -14,6 +14,7 @@ import sklearn.model_selection
 import xarray as xr
 
 from dmkl.analysis.result import Analysis
+from dmkl.arrays import plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.saving import encode, models
@@ -36,6 +37,7 @@ _ON_WEIGHTS = (
     "Weights depend on p, on λ or C, and on the spectra of the kernels: a kernel of noise with many equal eigenvalues "
     "wins weight at a small λ. dmkl.permutation_test has p-values."
 )
+_TOO_SMALL = "The standard error takes outer folds for independent; they share training samples, so it is too small."
 
 
 def report(found: Any, path: str | Path | None = None) -> str:
@@ -144,7 +146,9 @@ def _columns(weights: xr.DataArray) -> list[str]:
 def _search(found: SearchResult) -> Page:
     scores, attrs = found.scores, found.scores.attrs
     lines = found.summary().splitlines()
+    notes = found.notes()
     chosen = [line.strip() for line in lines[1:] if not line.startswith("Time:") and " fits (" not in line]
+    chosen = [line for line in chosen if line not in notes]
     facts = {
         "searched": " × ".join(f"{name} = {_range(values)}" for name, values in found.grid.items()),
         "folds": _folds_told(scores),
@@ -167,7 +171,7 @@ def _search(found: SearchResult) -> Page:
         *_baselines(found),
         *_search_again(found),
     ]
-    notes = [_TOO_GOOD, _ON_WEIGHTS, *_ends(found)]
+    notes = [_TOO_GOOD, _ON_WEIGHTS, *(f"{note}." for note in notes)]
     n_open = int(np.sum(scores["status"].values == 3))
     if n_open:
         gap = float(scores["gap"].max())
@@ -181,19 +185,6 @@ def _range(values: list[Any]) -> str:
     return (
         ", ".join(told_values) if len(values) <= 6 else f"{told_values[0]} … {told_values[-1]} ({len(values)} values)"
     )
-
-
-def _ends(found: SearchResult) -> list[str]:
-    """Parameters whose chosen value is the first or the last of those searched, where that says something."""
-    if found.choosers:
-        return []
-    notes = []
-    for name in ("lam", "C"):
-        values = found.grid.get(name, [])
-        if len(values) > 2 and found.best_params_[name] in (min(values), max(values)):
-            chosen = value_told(found.best_params_[name])
-            notes.append(f"The chosen {name} = {chosen} is at the end of those searched: search beyond it.")
-    return notes
 
 
 def _over_p(found: SearchResult) -> list[Section]:
@@ -234,13 +225,13 @@ def _evaluation(found: EvaluationResult) -> Page:
         f"kernel weight: mean of {scores.sizes['fold']} outer folds, a dot each",
     )
     sections = [
-        Section("Outer folds", tuple(line for line in lines[1:] if line not in beside), found.table()),
+        Section("Outer folds", tuple(line for line in lines[1:] if line not in beside + found.notes()), found.table()),
         Section("Choices", ("How many outer folds chose each point.",), found.choices),
         Section("Weights", figure=figure, caption="Kernel weights of the tested models."),
         *_by_class(found),
         *_evaluation_again(found),
     ]
-    notes = ("The standard error takes outer folds for independent; they share training samples, so it is too small.",)
+    notes = (_TOO_SMALL, *(f"{note}." for note in found.notes()))
     return Page(f"Evaluation of {attrs['estimator']}", _sentences([lines[0], *beside]), facts, notes, tuple(sections))
 
 
@@ -423,7 +414,11 @@ def _folds_told(scores: xr.Dataset) -> str:
 def _changed(model: KernelLearner) -> dict[str, Any]:
     """Parameters that are not at their defaults."""
     default = type(model)().get_params(deep=False)
-    return {name: value for name, value in model.get_params(deep=False).items() if repr(value) != repr(default[name])}
+    return {
+        name: value
+        for name, value in model.get_params(deep=False).items()
+        if plain_repr(value) != plain_repr(default[name])
+    }
 
 
 def _call(kind: type[KernelLearner] | None, parameters: dict[str, Any]) -> str:
@@ -451,4 +446,4 @@ def _literal(value: Any) -> str:
         raise _NotCodeError
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain_repr(value)

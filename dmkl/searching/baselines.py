@@ -1,4 +1,7 @@
-"""What a search is compared with: the plain sum of all kernels, and single kernels, as further fits in its passes."""
+"""What a search is compared with: the plain sum of all kernels, the SVM on it, and single kernels.
+
+The sum and the single kernels are further fits in the passes of the search; the SVM is a plan of its own after it.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,25 @@ from typing import Literal
 import numpy as np
 import xarray as xr
 
+from dmkl import settings
 from dmkl.arrays import Index
+from dmkl.errors import IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.estimators.engine import run
 from dmkl.estimators.plan import Answers, Fit, Plan
+from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.passes.execute import check_memory, machine
+from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
 from dmkl.searching.dataset import as_dataset
 from dmkl.searching.fits import GridFits, Question, as_grid_fits, grid_fits, working
 from dmkl.searching.grid import points
+from dmkl.solvers.workspace import Workspace
 
 __all__ = [
     "ALONE",
+    "COSTS",
     "FEW",
+    "MACHINE",
     "SUM",
     "TRIED",
     "Baselines",
@@ -33,8 +44,11 @@ __all__ = [
 
 Baselines = Literal["sum", "all", "none"]
 
-SUM, ALONE = "sum", "alone"
-"""What the names of their scores begin with: those of all kernels alike, and those of each kernel alone."""
+SUM, MACHINE, ALONE = "sum", "svm", "alone"
+"""What the names of their scores begin with: all kernels alike, the SVM on that sum, each kernel alone."""
+
+COSTS = (1.0, 4.0, 16.0)
+"""C of the support vector machine on the sum, in units of the inverse mean diagonal of the sum."""
 
 FEW, TRIED = 10, 5
 """Up to so many kernels all are tried alone, in the passes of the search; of more the second number of them, after it.
@@ -53,14 +67,18 @@ def search_beside_baselines(
     passes, but as many solutions as there are kernels, at each λ and fold, that have little in common with those of the
     grid: seconds grow by a multiple.
 
+    Beside a discriminant the support vector machine on the sum is fitted too, at the C of `COSTS`, in three or four
+    passes after the search. It is left out, and the attribute "svm_left_out" says why, where the machines need more
+    memory or passes than `_check_machines` allows.
+
     Returns
     -------
     GridFits
         Of the search; passes, rounds and phases are those of everything.
     Dataset
-        What is told of the baselines, by names that begin with "sum_" and "alone_" (over kernel, NaN where one was not
-        tried), and the attribute n_baseline_passes: those that began after the search. Empty where the learner has no
-        plain sum.
+        What is told of the baselines, by names that begin with "sum_", "svm_" (over C) and "alone_" (over kernel, NaN
+        where one was not tried), and the attribute n_baseline_passes: those that began after the search. Empty where
+        the learner has no plain sum.
     """
     plain, alone = _plain(question), which == "all"
     later = alone and len(question.K) > FEW
@@ -80,11 +98,87 @@ def search_beside_baselines(
             before = answers.tally.phases
             answers = run(Plan(question.K, rows.fits, duals=False), workspace)
             answers.tally.phases = {name: spent + before[name] for name, spent in answers.tally.phases.items()}
+        machines, left_out = _machines_on_sum(question, choice, workspace, answers)
     found = as_grid_fits(question, rows.searched(answers))
     told = [named(SUM, as_dataset(plain, as_grid_fits(plain, rows.of_sum(answers)), choice, 0.0))]
     if alone:
         told.append(named(ALONE, _of_kernels(plain, rows.alone(answers), choice, tried)))
-    return found, xr.merge(told, combine_attrs="drop").assign_attrs(n_baseline_passes=found.n_passes - n_passes)
+    told += [] if machines is None else [machines]
+    attrs = {"n_baseline_passes": found.n_passes - n_passes} | ({"svm_left_out": left_out} if left_out else {})
+    return found, xr.merge(told, combine_attrs="drop").assign_attrs(attrs)
+
+
+def _machines_on_sum(
+    question: Question, choice: Choice, workspace: Workspace, answers: Answers
+) -> tuple[xr.Dataset | None, str]:
+    """What is told of the support vector machine on the sum, whose passes are added to `answers`; or why not."""
+    m, n = max(len(fold.train) for fold in question.folds), len(question.K)
+    # The diagonal of a kernel of unit trace is 1/m on average; other steps leave it near one.
+    diagonal = n / m if "trace" in question.estimator._steps() else float(n)
+    costs = tuple(float(f"{cost / diagonal:.3g}") for cost in COSTS)
+    learner = question.estimator._machine_on_sum(costs[0])
+    if learner is None:
+        return None, ""
+    asked = replace(question, estimator=learner, grid={"C": costs})
+    try:
+        _check_machines(asked)
+        found = _kept_fits(asked, workspace.part(MACHINE))
+    except (InputError, IndefiniteKernelError, MemoryBudgetError) as error:  # the search itself is done
+        return None, str(error)
+    tally = answers.tally
+    tally.n_passes += found.n_passes
+    tally.rounds += found.rounds
+    tally.phases = {name: spent + found.phases[name] for name, spent in tally.phases.items()}
+    return named(MACHINE, as_dataset(asked, found, choice, 0.0)), ""
+
+
+def _kept_fits(question: Question, workspace: Workspace) -> GridFits:
+    """Fit a grid on every fold; with a state that has all of it, without a pass.
+
+    The scores of held-out rows are kept, which solvers of machines do not keep by themselves.
+    """
+    file = workspace.path / "scores-all.npz"
+    n_points, n_folds = len(points(question.grid)), len(question.folds)
+    if file.exists():
+        kept = load_arrays(file)
+        decisions = [[kept[f"decision-{f}-{k}"] for k in range(n_points)] for f in range(n_folds)]
+        targets = [question.targets_of(fold.train) for fold in question.folds]
+        solved = (kept["weights"], kept["gap"], kept["objective"], kept["status"])
+        labels_from = [np.stack(some) for some in decisions]  # a machine has no rule but its scores
+        n_passes, phases = float(kept["n_passes"]), dict.fromkeys(PHASES, 0.0)
+        return GridFits(*solved, decisions, labels_from, targets, n_passes, [], phases, "own")
+    found = as_grid_fits(question, run(Plan(question.K, grid_fits(question), duals=False), workspace))
+    if not workspace.temporary:
+        arrays = {
+            name: np.asarray(getattr(found, name)) for name in ("weights", "gap", "objective", "status", "n_passes")
+        }
+        arrays |= {f"decision-{f}-{k}": one for f, some in enumerate(found.decisions) for k, one in enumerate(some)}
+        save_arrays(file, arrays)
+    return found
+
+
+def _check_machines(question: Question) -> None:
+    """Refuse machines that need more than a task's memory for their kernel matrix, or many passes.
+
+    Kernels that fit in memory are read once, however many machines there are. Otherwise machines take two passes for
+    each `settings.block_width` of them, and hold a sum of the kernels.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the sum does not fit.
+    InputError
+        If there would be more passes.
+    """
+    m, n, allowed = max(len(fold.train) for fold in question.folds), len(question.K), machine().task_bytes
+    if 8 * (n + 4) * m**2 <= allowed:
+        return
+    check_memory("a support vector machine on the sum", {"matrices": 32 * m**2}, allowed, "")
+    n_columns = 1 if question.targets.kind == "binary" else max(question.n_tasks, len(question.targets.classes))
+    n_machines = len(COSTS) * len(question.folds) * n_columns
+    if n_machines > settings.block_width():
+        msg = f"its {n_machines:,} machines would take more than two passes over kernels that do not fit in memory"
+        raise InputError(msg)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from dmkl.variables import describe
 
 __all__ = ["TITLES", "baseline_params", "baselines_of", "baselines_told"]
 
-TITLES = {"sum": "plain sum of the kernels", "alone": "best single kernel"}
+TITLES = {"sum": "plain sum of the kernels", "svm": "SVM on the sum of kernels", "alone": "best single kernel"}
 """By the beginning of the names of their scores."""
 
 
@@ -30,7 +30,7 @@ def baselines_of(scores: xr.Dataset, rule: Rule, by: Sequence[str]) -> xr.Datase
         return None
     titles = [TITLES[what] for what in TITLES if f"{what}_score" in scores]
     whole = xr.concat(found, xr.Variable("baseline", np.array(titles[: len(found)], dtype=str)), data_vars="all")
-    return describe(whole.drop_attrs())
+    return describe(whole.drop_attrs(deep=False))
 
 
 def _chosen(scores: xr.Dataset, what: str, rule: Rule, by: Sequence[str]) -> xr.Dataset:
@@ -40,6 +40,7 @@ def _chosen(scores: xr.Dataset, what: str, rule: Rule, by: Sequence[str]) -> xr.
     mine.sort(key=_place)
     own = scores[mine]
     own = own.rename({name: str(name).removeprefix(f"{what}_") for name in own.data_vars})
+    own = own.assign({name: values.drop_attrs(deep=False) for name, values in own.data_vars.items()})
     dim = task_dim(scores)
     names = [str(name) for name in own["score"].dims if name not in ("fold", dim)]
     mean, error = mean_and_error(own["score"])
@@ -47,7 +48,7 @@ def _chosen(scores: xr.Dataset, what: str, rule: Rule, by: Sequence[str]) -> xr.
         mean, error = own["score"], xr.full_like(own["score"], np.nan)
     index = best_index(own.assign(mean_score=mean, standard_error=error), names, by, rule) if names else {}
     chosen = own.isel(index).reset_coords([name for name in names if name in own.coords])
-    kernel = chosen["kernel"] if "kernel" in names else xr.DataArray("")
+    kernel = chosen["kernel"].drop_attrs() if "kernel" in names else xr.DataArray("")
     return chosen.drop_vars("kernel", errors="ignore").assign(best_kernel=kernel.drop_vars("kernel", errors="ignore"))
 
 
@@ -59,7 +60,7 @@ def _place(name: str) -> tuple[int, str]:
 def baseline_params(one: xr.Dataset, names: Sequence[str]) -> dict[str, Any]:
     """The chosen values of a baseline, and which kernel it is, where folds and tasks agree on them."""
     found: dict[str, Any] = {}
-    for name in ("best_kernel", *names):
+    for name in ("best_kernel", *dict.fromkeys([*names, "C"])):
         values = one[name].values.ravel().tolist() if name in one else []
         if values and values[0] != "" and all(value == values[0] for value in values):
             found["kernel" if name == "best_kernel" else name] = values[0]
@@ -82,7 +83,7 @@ def baselines_told(chosen: xr.Dataset, baselines: xr.Dataset, names: Sequence[st
         point = f" ({told(params)})" if params else ""
         difference = (chosen[rows] - one[rows]).mean(over)
         mean, margin = map(float, mean_and_margin(difference, chosen, where.removeprefix("in ")))
-        lines.append(f"{str(title).capitalize()}{point}: {own} {where}; {_verdict(mean, margin)}")
+        lines.append(f"{str(title)[:1].upper()}{str(title)[1:]}{point}: {own} {where}; {_verdict(mean, margin)}")
     return lines
 
 

@@ -9,6 +9,7 @@ from sklearn.metrics import confusion_matrix
 
 from dmkl.arrays import Array
 from dmkl.unknown import is_known
+from dmkl.variables import describe
 
 __all__ = ["class_scores", "confusion"]
 
@@ -75,5 +76,5 @@ def class_scores(counts: xr.DataArray) -> xr.Dataset:
         right = xr.DataArray(np.diagonal(counts.transpose("true", "predicted").values), labels)
         true = xr.DataArray(counts.sum("predicted").values, labels)
         found = xr.DataArray(counts.sum("true").values, labels)
-    return xr.Dataset({"recall": right / true.where(true > 0), "precision": right / found.where(found > 0),
-                       "support": true})  # fmt: skip
+    recall, precision = right / true.where(true > 0), right / found.where(found > 0)
+    return describe(xr.Dataset({"recall": recall, "precision": precision, "support": true}))

@@ -15,12 +15,13 @@ import xarray as xr
 from dmkl._version import __version__
 from dmkl.arrays import Array, Float
 from dmkl.estimators.saving import encode
+from dmkl.kernelset import KernelSet
 from dmkl.progress import PHASES
 from dmkl.searching.choice import Choice
 from dmkl.searching.fits import GridFits, Question
 from dmkl.searching.folds import Fold, parts_of
 from dmkl.searching.grid import shape
-from dmkl.searching.labeled import as_coordinate
+from dmkl.searching.labeled import STATUS_FLAGS, as_coordinate
 from dmkl.searching.scoring import as_metrics, evaluate, evaluate_each
 from dmkl.solvers.outcome import Round
 from dmkl.unknown import is_known
@@ -57,7 +58,7 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
     )
     variables["gap"] = (fold_dims, by_point(found.gap))
     variables["objective"] = (fold_dims, by_point(found.objective))
-    variables["status"] = (fold_dims, by_point(found.status))
+    variables["status"] = (fold_dims, by_point(found.status), STATUS_FLAGS)
     for field in fields(Round):
         name, key = f"round_{field.name.removeprefix('n_')}", field.name
         variables[name] = (("round",), np.array([getattr(entry, key) for entry in found.rounds]))
@@ -90,6 +91,7 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
             "choice": choice,
             "parameters_searched": json.dumps(names),
             "parameters_by_class": json.dumps(question.by_class),
+            "bandwidths_from_all_samples": _bandwidths_from_all_samples(question.K),
             "n_passes": found.n_passes,
             "seconds": seconds,
             "n_points": len(question.models) * len(question.folds) * question.n_tasks,
@@ -98,6 +100,12 @@ def as_dataset(question: Question, found: GridFits, choice: Choice, seconds: flo
             **of_folds.attrs,
         },
     )
+
+
+def _bandwidths_from_all_samples(K: KernelSet) -> int:
+    """How many kernels have a bandwidth that the mean distance between all samples of the stored set gave them."""
+    n_samples = len(K.view.source.samples)
+    return sum(made.get("training_rows") == n_samples for made in K.provenance)
 
 
 def fold_data(question: Question, folds: Sequence[Fold]) -> xr.Dataset:

@@ -195,7 +195,15 @@ def _as_dataset(question: Question, searches: Mapping[str, SearchResult], answer
     for name, rows in (("n_train", "train"), ("n_test", "held_out")):
         variables[name] = ("fold", np.array([len(getattr(one.data.fit, rows)) for one in found]))
     first = next(iter(searches.values())).scores
-    kept = ("estimator", "parameters", "scoring", "kind", "parameters_searched", "solver")
+    kept = (
+        "estimator",
+        "parameters",
+        "scoring",
+        "kind",
+        "parameters_searched",
+        "solver",
+        "bandwidths_from_all_samples",
+    )
     coords = {"fold": np.array(list(searches), dtype=str), "kernel": first["kernel"].values}
     if question.targets.kind != "regression":
         variables["confusion"] = xr.concat([_confusion(question, one) for one in found], "fold")
@@ -227,7 +235,7 @@ def _tested(question: Question, searches: Mapping[str, SearchResult], found: Seq
         else:
             places = np.stack([search.best_index_[name].values for search in searches.values()])
             values = [grid[place] for place in places.ravel()]
-        variables[name] = as_variable(dims, values, shape)
+        variables[name] = as_variable(name, dims, values, shape)
     _, gap, objective, _ = _by_task(question, found)
     for name, array in (("gap", gap), ("objective", objective)):
         variables[name] = (dims, array[:, 0] if dim is None else array)

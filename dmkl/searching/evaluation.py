@@ -20,7 +20,7 @@ from dmkl.searching.confusion import class_scores
 from dmkl.searching.labeled import described, folds_of, read_dataset, values_of
 from dmkl.searching.means import chance_told, mean_and_error, task_dim, tasks_of
 from dmkl.searching.result import SearchResult
-from dmkl.searching.texts import count, value_told, with_error
+from dmkl.searching.texts import bandwidth_notes, count, edge_notes, value_told, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.metadata import seal
 from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
@@ -247,12 +247,19 @@ class EvaluationResult:
         lines.append(f"{attrs['scoring']} {float(scores['inner_score'].mean()):.4g} in the folds that chose")
         lines.append(f"Chosen: {self._choices_told()}")
         lines += [attrs["hint"]] if "hint" in attrs else []
+        lines += self.notes()
         gap = float(max(search.scores["gap"].max() for search in self._searches.values()))
         fits = sum(int((search.scores["status"] >= 0).sum()) for search in self._searches.values())
         proven = f" (largest gap {gap:.1e})" if np.isfinite(gap) else ""
         took = f"{count(self.n_passes_, 'pass')}, {attrs['seconds']:.3g} s"
         lines.append(f"{fits} fits{proven} and {count(scores.sizes['fold'], 'refit')} in {took}")
         return "\n".join(lines)
+
+    def notes(self) -> list[str]:
+        """What to know of the scores: choices at an end of the grid of λ or C, bandwidths set by held-out samples."""
+        grid = next(iter(self._searches.values())).grid
+        chosen = {name: self._scores[name].values.ravel().tolist() for name in self.parameters}
+        return [*edge_notes(grid, chosen), *bandwidth_notes(self._scores.attrs)]
 
     def _choices_told(self) -> str:
         """Of each parameter its values and how often each was chosen, the most frequent first."""

@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 from dmkl import progress
 from dmkl._version import __version__
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import class_index
 from dmkl.estimators.engine import least_lam, run
@@ -284,7 +284,7 @@ def _check_tasks(question: Question, what: str, *, refit: bool) -> None:
     for name in OF_TASKS:
         own = getattr(question.estimator, name, 0.0)
         if np.ndim(own):
-            msg = f"{what} takes an estimator with one {name} for all tasks, got {own!r}; give one number"
+            msg = f"{what} takes an estimator with one {name} for all tasks, got {plain_repr(own)}; give one number"
             raise InputError(msg)
     others = [name for name in question.grid if name not in OF_TASKS]
     if refit and question.targets.dim is not None and others:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, check_cv
 
-from dmkl.arrays import Array, Float, Index
+from dmkl.arrays import Array, Float, Index, plain_repr
 from dmkl.errors import InputError
 from dmkl.numerics.positions import positions
 from dmkl.unknown import is_known
@@ -171,7 +171,8 @@ def nest_folds(
     if _as_splitter(inner, known.y, known.groups, "inner", classes=classes) is None:
         msg = (
             "inner must be a number of folds or a splitter of scikit-learn, which splits the training rows of each "
-            f"outer fold, or None, got {inner!r}; 'splits' goes with outer='splits' where splits have validation rows"
+            f"outer fold, or None, got {plain_repr(inner)}; 'splits' goes with outer='splits' where splits have "
+            "validation rows"
         )
         raise InputError(msg)
     found = []
@@ -256,7 +257,7 @@ def _described(
     else:
         msg = (
             f"{argument} must be a number of folds, a splitter of scikit-learn, 'splits', or folds as (train, "
-            f"validation) or (train, validation, test), got {cv!r}"
+            f"validation) or (train, validation, test), got {plain_repr(cv)}"
         )
         raise InputError(msg)
     return made_by, _some({str(k): parts for k, parts in enumerate(found)}, argument)
@@ -279,7 +280,7 @@ def _as_splitter(cv: Any, y: Array, groups: Array | None, argument: str, *, clas
             return (StratifiedGroupKFold if stratified else GroupKFold)(int(cv))
         return check_cv(int(cv), _plain(y), classifier=stratified)
     except ValueError as error:
-        msg = f"{argument}={cv!r} is no number of folds: {error}"
+        msg = f"{argument}={plain_repr(cv)} is no number of folds: {error}"
         raise InputError(msg) from error
 
 

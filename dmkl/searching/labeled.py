@@ -18,9 +18,10 @@ from dmkl.searching.means import mean_and_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.metadata import SEAL
 from dmkl.store.saved import Saved
-from dmkl.variables import describe
+from dmkl.variables import describe, variable
 
 __all__ = [
+    "STATUS_FLAGS",
     "as_coordinate",
     "as_variable",
     "by_fold",
@@ -32,26 +33,31 @@ __all__ = [
     "values_of",
 ]
 
+STATUS_FLAGS = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
+"""Attributes of variables that hold statuses."""
+
 _NEEDED = ("score", "weight", "gap", "objective", "status")
 
 
 def as_coordinate(name: str, values: Sequence[Any]) -> xr.Variable:
     """Values of a parameter as a coordinate of `SearchResult.scores`; see `as_variable`."""
-    return as_variable((name,), values)
+    return as_variable(name, (name,), values)
 
 
-def as_variable(dims: Sequence[str], values: Sequence[Any], shape: Sequence[int] = (-1,)) -> xr.Variable:
+def as_variable(name: str, dims: Sequence[str], values: Sequence[Any], shape: Sequence[int] = (-1,)) -> xr.Variable:
     """Values of a parameter as a variable of this shape: numbers as they are, all else by their text.
 
-    What the text does not tell (None, truth values) is kept in the attribute "values", a JSON list.
+    What the text does not tell (None, truth values) is kept in the attribute "values", a JSON list. Parameters that
+    `dmkl.variables` does not describe are described here: a learner may have any.
     """
+    attrs = {} if variable(name) else {"long_name": f"parameter {name} of the estimator"}
     numbers = np.array(values) if all(isinstance(value, int | float | np.number) for value in values) else None
     if numbers is not None and numbers.dtype.kind in "iuf" and not any(isinstance(value, bool) for value in values):
-        return xr.Variable(dims, numbers.reshape(shape))
+        return xr.Variable(dims, numbers.reshape(shape), attrs | ({"units": "1"} if attrs else {}))
     texts = np.array([_text(value) for value in values]).reshape(shape)
     if all(isinstance(value, str) for value in values):
-        return xr.Variable(dims, texts)
-    return xr.Variable(dims, texts, {"values": json.dumps([encode(value) for value in values])})
+        return xr.Variable(dims, texts, attrs)
+    return xr.Variable(dims, texts, attrs | {"values": json.dumps([encode(value) for value in values])})
 
 
 def _text(value: Any) -> str:
@@ -113,12 +119,11 @@ def completed(scores: xr.Dataset) -> xr.Dataset:
 
 def described(scores: xr.Dataset) -> xr.Dataset:
     """With names, units and flags that describe the variables, set in place; statuses of older files by their words."""
-    flags = {"flag_values": np.arange(len(WORDS), dtype=np.int8), "flag_meanings": " ".join(WORDS)}
-    meant = str(scores["status"].attrs.get("flag_meanings", flags["flag_meanings"])).split()
+    meant = str(scores["status"].attrs.get("flag_meanings", STATUS_FLAGS["flag_meanings"])).split()
     codes = np.array([WORDS.index(word) if word in WORDS else len(WORDS) - 1 for word in meant], dtype=np.int8)
     status = scores["status"].values.astype(np.int64)
     known = np.where(status < 0, -1, codes[status]).astype(np.int8)  # −1: not fitted
-    scores["status"] = scores["status"].copy(data=known).assign_attrs(flags)
+    scores["status"] = scores["status"].copy(data=known).assign_attrs(STATUS_FLAGS)
     return describe(scores)
 
 

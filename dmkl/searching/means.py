@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 from dmkl.searching import choice
 from dmkl.searching.choice import Rule, choose, choose_each, simplicity
 from dmkl.searching.folds import TEST, TRAIN, VALIDATION
+from dmkl.variables import describe
 
 __all__ = [
     "best_index",
@@ -69,7 +70,10 @@ def best_index(scores: xr.Dataset, names: Sequence[str], by: Sequence[str], rule
 
     found = choose_each(mean, error, {name: scores[name].values for name in names}, rule, whose)
     coords = {dim: scores[dim].values for dim in by}
-    return {name: xr.DataArray(at, coords, by, name) for name, at in zip(names, found, strict=True)}
+    about = {name: {"long_name": f"position of the chosen value of {name} in the grid", "units": "1"} for name in names}
+    return {
+        name: describe(xr.DataArray(at, coords, by, name, about[name])) for name, at in zip(names, found, strict=True)
+    }
 
 
 def class_values(

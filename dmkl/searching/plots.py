@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, Stroke
 
-from dmkl.arrays import Float
+from dmkl.arrays import Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.pictures import (
     BLUE,
@@ -380,7 +380,7 @@ def _weights(result: Searched, task: str | None, at: Mapping[str, Any]) -> Float
             msg = f"{name!r} was not searched; at takes {', '.join(result.parameters)}"
             raise InputError(msg)
         if value not in result.grid[name]:
-            msg = f"{name}={value!r} is not in the grid; its values of {name} are {result.grid[name]}"
+            msg = f"{name}={plain_repr(value)} is not in the grid; its values of {name} are {result.grid[name]}"
             raise InputError(msg)
         index[name] = result.grid[name].index(value)
     return np.asarray(scores["weight"].isel(index).transpose("fold", "kernel").values, dtype=np.float64)

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import get_scorer
 
-from dmkl.arrays import Array
+from dmkl.arrays import Array, plain_repr
 from dmkl.errors import InputError
 
 __all__ = ["REGRESSION_METRICS", "correlation", "named_measure", "scored_values"]
@@ -89,7 +89,7 @@ def scored_values(name: str, scorer: Any) -> Metric:
             msg = f"scoring {name!r} does not suit these predictions: {error}"
             raise InputError(msg) from error
         if not isinstance(value, numbers.Real):
-            msg = f"scoring {name!r} must return one number, and returned {value!r}"
+            msg = f"scoring {name!r} must return one number, and returned {plain_repr(value)}"
             raise InputError(msg)
         return float(value)
 

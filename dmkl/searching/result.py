@@ -22,7 +22,7 @@ from dmkl.searching.choice import Rule
 from dmkl.searching.grid import LAM_TRACE
 from dmkl.searching.labeled import by_fold, completed, folds_of, nested, read_dataset, values_of
 from dmkl.searching.means import best_index, chance_told, class_values, mean_and_error, task_dim, tasks_of
-from dmkl.searching.texts import count, told, with_error
+from dmkl.searching.texts import bandwidth_notes, count, edge_notes, told, with_error
 from dmkl.solvers.outcome import WORDS
 from dmkl.store.metadata import seal
 from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
@@ -74,6 +74,7 @@ class SearchResult:
                                                              fitted anew on training and validation rows
         sum_score, alone_score,      [kernel,] lam …, fold   of the plain sum of the kernels and of each kernel alone,
         sum_test_score, sum_gap …                            which are fitted beside the search; see `baselines`
+        svm_score, svm_test_score …  C, fold                 of the support vector machine on the sum, if fitted
         ``round_…``                  round                   kind, seconds, bytes, basis, certified, worst_gap of a
                                                              pass
         phase_seconds                phase                   where the time went (`dmkl.progress.PHASES`)
@@ -87,7 +88,8 @@ class SearchResult:
         parameters_searched (JSON list of P in order), parameters_by_class (of those that each class chooses), n_passes,
         seconds, n_points, solver, created_by; n_baseline_passes, those that baselines took after the search; hint, what
         may do better, where there is something; splitter (the text of scikit-learn's, "splits" for stored ones, "" for
-        given rows) and asked (JSON: whether labels were given, where groups were from, scoring, unknown).
+        given rows) and asked (JSON: whether labels were given, where groups were from, scoring, unknown); svm_left_out,
+        why there is no SVM; bandwidths_from_all_samples, kernels whose bandwidth all samples gave.
     best
         The model fitted with the chosen parameters; None where there is none.
     rule
@@ -238,7 +240,7 @@ class SearchResult:
         Dataset
             score, test_score (where folds have test rows), gap, objective over baseline, fold and task, as in `scores`;
             the chosen parameters, and best_kernel (empty for the sum), over baseline and the `choosers`. None where
-            the search ran without.
+            the search ran without. Beside a discriminant the support vector machine on the sum is there too, with C.
         """
         return baselines_of(self._scores, self._rule, self.choosers)
 
@@ -313,7 +315,7 @@ class SearchResult:
             lines += self._chosen_lines()
             rows = "test" if "test_score" in scores else "validation"
             lines += chance_told(self.chosen["test_score" if rows == "test" else "score"], scores, rows)
-            lines += self.beside()
+            lines += [*self.beside(), *self.notes()]
         except InputError as error:
             lines.append(str(error))
         lines += [attrs["hint"]] if "hint" in attrs else []
@@ -342,6 +344,21 @@ class SearchResult:
         """
         baselines = self.baselines
         return [] if baselines is None else baselines_told(self.chosen, baselines, self.parameters)
+
+    def notes(self) -> list[str]:
+        """What to know of the scores.
+
+        Choices at an end of the grid of λ or C, bandwidths set by held-out samples, and why a baseline is missing.
+
+        Raises
+        ------
+        InputError
+            If no point can be chosen.
+        """
+        chosen = {name: self.chosen[name].values.ravel().tolist() for name in self.parameters}
+        left_out = self._scores.attrs.get("svm_left_out")
+        machine = [] if left_out is None else [f"The SVM on the sum of kernels was not fitted: {left_out}"]
+        return [*edge_notes(self.grid, chosen), *bandwidth_notes(self._scores.attrs), *machine]
 
     def _chosen_lines(self) -> list[str]:
         scoring, by = self._scores.attrs["scoring"], "" if self.rule == "best" else " (one-standard-error rule)"

@@ -92,8 +92,10 @@ def search(
         is a test row of another. By default "fold" where several folds have test rows.
     baselines
         What is fitted beside the grid, with the best of its λ (or C, and whatever else does not concern weights), to
-        compare with (`SearchResult.baselines`): "sum", the plain sum of the kernels, which costs next to nothing;
-        "all", the best single kernel too, which takes a few passes more, and several times the seconds; "none".
+        compare with (`SearchResult.baselines`): "sum", the plain sum of the kernels, which costs next to nothing, and
+        beside a discriminant the support vector machine on that sum, at three C, in three or four passes after the
+        search (left out with a note where it needs more memory than the budget, or many passes); "all", the best single
+        kernel too, which takes a few passes more, and several times the seconds; "none".
     state
         A folder that all workers see, where the search is kept after every pass; the same call goes on from there
         after a kill, and a folder that holds another search is refused. Temporary where None.
@@ -135,7 +137,8 @@ def search(
     scores = as_dataset(question, found, choice, time.monotonic() - started)
     if beside is not None:
         fitted_beside = {name: values.variable for name, values in beside.data_vars.items()}
-        scores = scores.assign(fitted_beside).assign_attrs(beside.attrs)
+        coords = {name: values.variable for name, values in beside.coords.items() if name not in scores.coords}
+        scores = scores.assign(fitted_beside).assign_coords(coords).assign_attrs(beside.attrs)
     if question.hint:
         scores.attrs["hint"] = question.hint
     result = SearchResult(scores, rule=rule)

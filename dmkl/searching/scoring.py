@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import average_precision_score, get_scorer, matthews_corrcoef, precision_recall_curve
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.estimators.decisions import index_of
 from dmkl.numerics.fisher import Kind
@@ -193,7 +193,7 @@ class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _call(scorer: Any, truth: Array, decision: Array, classes: Array) -> float:
     value = scorer(_Scores(classes), decision.reshape(len(decision), -1), truth)
     if not isinstance(value, numbers.Real):
-        msg = f"it must return one number, and returned {value!r}"
+        msg = f"it must return one number, and returned {plain_repr(value)}"
         raise InputError(msg)
     return float(value)
 

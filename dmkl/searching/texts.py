@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["count", "told", "value_told", "with_error"]
+__all__ = ["bandwidth_notes", "count", "edge_notes", "told", "value_told", "with_error"]
 
 
 _MOST_CLASSES = 6
@@ -38,3 +38,32 @@ def value_told(value: Any) -> str:
 def with_error(mean: Any, error: Any) -> str:
     """A mean with its standard error where there is one."""
     return f"{float(mean):.4g}" + (f" ± {float(error):.2g}" if math.isfinite(error) else "")
+
+
+def edge_notes(grid: Mapping[str, Sequence[Any]], chosen: Mapping[str, Sequence[float]]) -> list[str]:
+    """A sentence for each end of the grid of λ or C that was chosen, with the number of choices.
+
+    Grids of one or two values have no inside, and are left out.
+    """
+    notes = []
+    for name in ("lam", "C"):
+        values = grid.get(name, ())
+        if len(values) < 3:
+            continue
+        for end, which, beyond in ((min(values), "smallest", "smaller"), (max(values), "largest", "larger")):
+            n, n_all = list(chosen[name]).count(end), len(chosen[name])
+            if n:
+                whose = "The choice is" if n_all == 1 else f"{n} of {n_all} choices are"
+                notes.append(f"{whose} {name} = {end:g}, the {which} of the grid: search {beyond} values too")
+    return notes
+
+
+def bandwidth_notes(attrs: Mapping[str, Any]) -> list[str]:
+    """A sentence where bandwidths were set by the samples that folds hold out too; `attrs` are those of a result."""
+    n = int(attrs.get("bandwidths_from_all_samples", 0))
+    if n == 0:
+        return []
+    return [
+        f"The bandwidths of {count(n, 'kernel')} are multiples of a mean distance between all samples of the set, "
+        "those held out included; build with splits or training samples to leave these out"
+    ]

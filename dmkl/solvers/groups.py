@@ -53,7 +53,7 @@ import numpy as np
 from scipy.special import softmax
 
 from dmkl import progress
-from dmkl.arrays import Float, Index
+from dmkl.arrays import Float, Index, plain_repr
 from dmkl.errors import InputError
 from dmkl.numerics.grouping import one_hot
 from dmkl.solvers.line_search import LineSearch
@@ -127,7 +127,8 @@ class GroupProblem:
         price = self.C if self.C is not None else self.lam
         prices = np.asarray(np.nan if price is None else price)
         if (self.C is None) == (self.lam is None) or not (np.isfinite(prices) & (prices > 0)).all():
-            msg = f"give C > 0 for the hinge loss or lam > 0 for the square loss, got C={self.C!r} and lam={self.lam!r}"
+            given = f"C={plain_repr(self.C)} and lam={plain_repr(self.lam)}"
+            msg = f"give C > 0 for the hinge loss or lam > 0 for the square loss, got {given}"
             raise InputError(msg)
         if self.C is not None and (not np.isin(y, (-1.0, 1.0)).all() or y.min() == y.max()):
             msg = "with the hinge loss y holds 1 and −1, both of them; encode the classes so, or give lam="
@@ -213,7 +214,7 @@ def gs_mkl(
         objectives.append(float(answer.primal))
         watch.note(f"{problem.name}step {step}: objective {objectives[-1]:.6g}")
         if step >= _WINDOW and objectives[-1 - _WINDOW] - objectives[-1] <= tol * abs(objectives[-1]):
-            status = Status.CONVERGED
+            status = Status.SMALL_DECREASE
             break
         if step == max_iter:
             break
@@ -233,7 +234,7 @@ def gs_mkl(
                 break
             search.shorten()
         else:
-            status = Status.CONVERGED  # nothing below within the accuracy of a training
+            status = Status.SMALL_DECREASE  # nothing below within the accuracy of a training
             break
     return GroupOutcome(
         status,
@@ -247,6 +248,7 @@ def gs_mkl(
 
 
 _WINDOW = 5
+"""Steps over which the decrease is compared with the tolerance; `Status.SMALL_DECREASE` names the number."""
 _REACH = 3.0
 
 

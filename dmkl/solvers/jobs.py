@@ -214,8 +214,8 @@ class Method(Protocol):
     def needs_folder(self, *, n_points: int) -> bool:
         """Whether it certainly keeps files that all workers must see.
 
-        `n_points` is the largest number of points at which some target is learnt. Where the answer depends on more, a solver
-        checks its folder itself.
+        `n_points` is the largest number of points at which some target is learnt. Where the answer depends on more, a
+        solver checks its folder itself.
         """
 
 

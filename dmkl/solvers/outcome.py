@@ -29,7 +29,12 @@ class Status(enum.Enum):
 
     CERTIFIED = ("certified", "The gap is proven to be within the tolerance.")
     FINISHED = ("finished", "The gap is proven to be within the tolerance, by the solver that finish= names.")
-    CONVERGED = ("converged", "The objective stopped falling: a local minimum, to within the tolerance.")
+    CONVERGED = ("converged", "The solver met its stopping rule; nothing is proven about the distance to the optimum.")
+    SMALL_DECREASE = (
+        "converged",
+        "The objective fell by less than the tolerance over the last five steps, or the line search lowered it no "
+        "more. Nothing is proven about the distance to a minimum: a smaller tol may find a lower objective.",
+    )
     ITERATIONS = (
         "open",
         "The iteration cap was reached before the gap: raise max_iter, or accept the gap that is reported.",

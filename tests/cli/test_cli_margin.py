@@ -51,8 +51,8 @@ def train(store):
     return K[rows, rows]
 
 
-def rendered(table):
-    console = Console(width=80, record=True, file=io.StringIO())
+def rendered(table, width=80):
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
     return console.export_text()
 
@@ -292,6 +292,18 @@ def test_weights_of_many_are_told_by_their_mean_and_the_largest(dim, several):
     assert "mean" not in few
     assert few.splitlines()[0].split() == ["kernel", "3", "4", "5", "6"]
     assert max(map(len, few.splitlines())) <= 80
+
+
+def test_weights_of_groups_are_a_mean_of_groups_and_classes():
+    weights = xr.DataArray(
+        np.random.default_rng(0).random((4, 7, 5)),
+        dims=("kernel", "group", "class"),
+        coords={"kernel": list(NAMES), "group": np.arange(7), "class": list("abcde")},
+    )
+    header, *lines = rendered(weights_table({"model": weights}), width=120).splitlines()
+    assert "mean of 7 groups × 5 classes" in header
+    for line, row in zip(lines, weights, strict=True):
+        assert f"{row.mean():.4f}" in line
 
 
 def test_models_with_and_without_a_solver(store):

@@ -254,7 +254,6 @@ def test_ridge_regression_as_scikit_learn_weighs_it():
 # --- classes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::dmkl.errors.UninformativeScoresWarning")  # the labels are by position
 @pytest.mark.parametrize("make", [dmkl.MKFDA, dmkl.Uniform, dmkl.SingleBest, dmkl.Product])
 def test_weights_of_classes_are_those_of_their_samples(make):
     _, kernels, _ = data()

@@ -13,7 +13,7 @@ from dmkl.inference.finding import Finding
 
 class Count(Finding):
     FORMAT, TITLE = "dmkl-test-count", "count"
-    NEEDED, MEANINGS, UNITS = ("times",), {"times": "how often", "kernel": "kernel"}, {"times": "1"}
+    NEEDED, MEANINGS = ("times",), {"times": "how often", "kernel": "kernel"}
 
     def summary(self):
         return f"{int(self.data.times.sum())} times <in all>\n{self.n_passes_:g} passes"

@@ -209,8 +209,8 @@ def test_equal_seeds_give_equal_permutations_and_others_others():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"n_permutations": 0}, "n_permutations must be a whole number from 1 on, got 0"),
-        ({"random_state": -1}, "random_state must be a whole number from 0 on, got -1"),
+        ({"n_permutations": 0}, "n_permutations must be a whole number, at least 1, got 0"),
+        ({"random_state": -1}, "random_state must be a whole number, at least 0, got -1"),
         ({"choose": "best"}, "choose must be"),
         ({"blocks": "whole"}, "there are no groups; give groups"),
         ({"groups": np.arange(36)}, "no label changes its place"),

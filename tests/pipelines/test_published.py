@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.io import loadmat, savemat
-from sklearn.metrics import matthews_corrcoef
+from sklearn.metrics import average_precision_score, matthews_corrcoef
 
 import dmkl
 
@@ -20,11 +20,17 @@ def jobs():
     """The modules of the jobs, importable as where they run."""
     sys.path.insert(0, str(JOBS))
     try:
+        import experiments
         import published_flowers
         import published_proteins
         import replicas
 
-        yield {"flowers": published_flowers, "proteins": published_proteins, "replicas": replicas}
+        yield {
+            "experiments": experiments,
+            "flowers": published_flowers,
+            "proteins": published_proteins,
+            "replicas": replicas,
+        }
     finally:
         sys.path.remove(str(JOBS))
 
@@ -64,6 +70,20 @@ def test_distances_of_one_name_that_differ_are_refused(jobs, tmp_path):
     savemat(tmp_path / "more.mat", {name: 2 * v for name, v in held.items()})
     with pytest.raises(SystemExit, match=r"more\.mat holds another D_feature1 than a file before it"):
         jobs["flowers"].kernel_set(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_voc_protocol_measures_average_precision_without_interpolation(jobs, tmp_path, monkeypatch):
+    """Against a fit on training and validation rows for each label, and scikit-learn's average precision."""
+    monkeypatch.setattr(jobs["experiments"], "NORMS", [1.0])
+    monkeypatch.setattr(jobs["experiments"], "LAMS", [1e-3])
+    part = jobs["experiments"].voc(jobs["experiments"].Place(tmp_path, 0.1))
+    K = dmkl.open(tmp_path / "voc.zarr")
+    train, validation, test = K.split(0)
+    rows = np.sort(np.concatenate([train, validation]))
+    scores = dmkl.MKFDA(p=1.0, lam=1e-3).fit(K[rows, rows]).decision_function(K[test, rows]).values
+    expected = [average_precision_score(K.labels[test, k], scores[:, k]) for k in range(10)]
+    np.testing.assert_allclose(part.table["MK-FDA ℓ1"][:10], 100 * np.array(expected), rtol=1e-6)
 
 
 def test_errors_of_proteins_are_those_of_single_fits(jobs, tmp_path):

@@ -180,7 +180,7 @@ def test_a_page_names_the_folds_and_the_source_of_groups(K, tmp_path):
 def test_a_choice_at_the_end_of_the_grid_is_told(K):
     found = dmkl.search(dmkl.MKFDA(p=1), K, grid={"lam": [1e3, 1e4, 1e5]}, cv=3)
     texts = Reader(dmkl.report(found)).of("p")
-    assert any("is at the end of those searched" in text for text in texts)
+    assert any("of the grid: search" in text for text in texts)
 
 
 def test_the_command_writes_the_page_and_replaces_nothing_unasked(found, tmp_path, capsys, report):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -14,6 +15,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
 import dmkl
+from dmkl.passes.execute import Machine
 from dmkl.searching import baselines as module
 
 Y = np.arange(60) % 3
@@ -92,7 +94,8 @@ def test_a_sum_that_the_grid_holds_already_is_not_fitted_again(K, monkeypatch):
     cv, lam = folds(tested=False), [0.1, 1.0]
     with_sum = dmkl.search(dmkl.MKFDA(), K, grid={"p": [1, np.inf], "lam": lam}, cv=cv, refit=False, baselines="all")
     dmkl.search(dmkl.MKFDA(), K, grid={"p": [1, 2], "lam": lam}, cv=cv, refit=False, baselines="all")
-    assert sizes == [2 * (4 + 3 * 2), 2 * (4 + 2 + 3 * 2)]
+    machines = 2 * len(module.COSTS)  # a plan of their own, after the search
+    assert sizes == [2 * (4 + 3 * 2), machines, 2 * (4 + 2 + 3 * 2), machines]
     same = with_sum.scores.sel(p=np.inf)
     np.testing.assert_array_equal(with_sum.scores["sum_score"], same["score"].transpose("lam", "fold"))
 
@@ -123,6 +126,70 @@ def test_of_machines_it_is_the_support_vector_machine():
                 model = SVC(C=C, kernel="precomputed", tol=1e-8).fit(kernel[np.ix_(train, train)], y[train])
                 expected = model.score(kernel[np.ix_(validation, train)], y[validation])
                 assert float(own.sel(C=C, fold=str(f))) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "tasks"])
+def test_beside_a_discriminant_there_is_the_support_vector_machine_on_the_sum(kind, tmp_path):
+    """Scores of each C are those of scikit-learn's machines on the same rows; the choice is by validation alone."""
+    y = {"binary": (Y > 0).astype(int), "multiclass": Y, "tasks": np.stack([Y > 0, Y == 1], axis=1).astype(int)}[kind]
+    given, cv = kernels((1.0, 0.4)), folds()
+    more = {"scoring": "accuracy", "cv": cv, "refit": False}
+    found = dmkl.search(dmkl.MKFDA(), dmkl.create(None, given, labels=y), grid={"p": [1, 2], "lam": LAM}, **more)
+    sum_ = [sum(stepped_all(kernel, train) for kernel in given) for train, *_ in cv]
+    costs = found.scores["C"].values
+    np.testing.assert_allclose(costs, [c * 36 / 2 for c in module.COSTS])
+    for C in costs:
+        for f, (train, *parts) in enumerate(cv):
+            for name, rows in zip(("svm_score", "svm_test_score"), parts, strict=True):
+                own = found.scores[name].sel(C=C, fold=str(f))
+                expected = [machine_accuracy(sum_[f], column, train, rows, C) for column in y.reshape(60, -1).T]
+                np.testing.assert_allclose(own, expected[0] if kind != "tasks" else expected)
+    one = found.baselines.sel(baseline="SVM on the sum of kernels")
+    best = found.scores["svm_score"].fillna(-1).transpose("C", ...).values.max(axis=0)
+    np.testing.assert_allclose(one["score"].values.ravel(), best.ravel())
+    assert any(line.startswith("SVM on the sum of kernels") for line in found.summary().splitlines())
+    found.save(tmp_path / "found")
+    xr.testing.assert_equal(dmkl.load(tmp_path / "found").baselines, found.baselines)
+
+
+def stepped_all(kernel, train):
+    """All rows and columns, centered by the training samples and divided by the trace over these."""
+    mean = kernel[:, train].mean(axis=1)
+    centered = kernel - mean - mean[:, None] + kernel[np.ix_(train, train)].mean()
+    return centered / np.trace(centered[np.ix_(train, train)])
+
+
+def machine_accuracy(kernel, y, train, rows, C):
+    """Of one machine, or of one against the rest for each class, the largest score deciding."""
+    classes = np.unique(y)
+    columns = [
+        SVC(C=C, kernel="precomputed", tol=1e-8)
+        .fit(kernel[np.ix_(train, train)], y[train] == label)
+        .decision_function(kernel[np.ix_(rows, train)])
+        for label in (classes[1:] if len(classes) == 2 else classes)
+    ]
+    predicted = classes[np.argmax(columns, axis=0)] if len(columns) > 1 else classes[(columns[0] > 0).astype(int)]
+    return np.mean(predicted == y[rows])
+
+
+def test_machines_that_need_more_than_the_budget_are_left_out_and_said_so(K, monkeypatch):
+    plain = dmkl.search(dmkl.MKFDA(), K, grid={"p": [1, 2], "lam": LAM}, cv=3, refit=False)
+    assert "svm_score" in plain.scores
+    # The memory of a task is less than 8 (n + 4) m² and than 32 m² bytes, so that nothing of a machine may be held.
+    monkeypatch.setattr(module, "machine", lambda: Machine(2, 2, 30 * 40**2, 60 * 40**2))
+    found = dmkl.search(dmkl.MKFDA(), K, grid={"p": [1, 2], "lam": LAM}, cv=3, refit=False)
+    assert "svm_score" not in found.scores
+    assert found.n_passes_ < plain.n_passes_
+    np.testing.assert_array_equal(found.scores["sum_score"], plain.scores["sum_score"])
+    (note,) = [line for line in found.notes() if "SVM" in line]
+    assert "was not fitted: a support vector machine on the sum would take" in note
+    assert note in found.summary().splitlines()
+    # A sum fits, and more machines than ride a pass do not.
+    monkeypatch.setattr(module, "machine", lambda: Machine(2, 2, 33 * 40**2, 66 * 40**2))
+    assert "svm_score" in dmkl.search(dmkl.MKFDA(), K, grid={"lam": LAM}, cv=3, refit=False).scores
+    with dask.config.set({"dmkl.block-width": 20}):
+        found = dmkl.search(dmkl.MKFDA(), K, grid={"lam": LAM}, cv=3, refit=False)
+    assert any("its 27 machines would take more than two passes" in note for note in found.notes())
 
 
 @pytest.mark.parametrize(
@@ -219,7 +286,9 @@ def test_of_many_kernels_those_of_most_weight_are_tried(monkeypatch, K, tmp_path
     tried = np.isfinite(result.scores["alone_score"]).all("lam")
     assert tried.sum("kernel").values.tolist() == [1, 1]  # each fold its own
     np.testing.assert_array_equal(tried.argmax("kernel"), expected)
-    assert result.scores.attrs["n_baseline_passes"] <= 3
+    of_machine = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=cv, refit=False).scores.attrs["n_baseline_passes"]
+    assert of_machine == 3
+    assert result.scores.attrs["n_baseline_passes"] - of_machine <= 3
     again = dmkl.search(dmkl.MKFDA(), K, grid=grid, cv=cv, refit=False, baselines="all", state=tmp_path / "state")
     xr.testing.assert_equal(again.baselines, result.baselines)
 

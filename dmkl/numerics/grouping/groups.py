@@ -69,7 +69,8 @@ class SampleGroups(ABC):
         if among is not None:
             allowed = np.isin(self.classes, among)
             if not allowed.any():
-                msg = f"among={among!r} names no class that has groups; the classes are {list(np.unique(self.classes))}"
+                classes = np.unique(self.classes).tolist()
+                msg = f"among={among!r} names no class that has groups; the classes are {classes}"
                 raise InputError(msg)
             affinities = np.where(allowed, affinities, -np.inf)
         return np.asarray(np.argmax(affinities, axis=1), dtype=np.intp)
@@ -144,10 +145,11 @@ def samples_by_class(
         msg = f"y has shape {labels.shape}, expected ({m},): each sample's class, or None for groups across classes"
         raise InputError(msg)
     wanted: dict[Any, tuple[Index, int]] = {}
-    for label in np.unique(labels):
+    classes = np.unique(labels).tolist()
+    for label in classes:
         rows = np.flatnonzero(labels == label)
         if isinstance(n_groups, Mapping) and label not in n_groups:
-            msg = f"n_groups has no entry for class {label!r}, expected one for each of {list(np.unique(labels))}"
+            msg = f"n_groups has no entry for class {label!r}, expected one for each of {classes}"
             raise InputError(msg)
         count = n_groups[label] if isinstance(n_groups, Mapping) else n_groups
         if not 1 <= count <= len(rows):

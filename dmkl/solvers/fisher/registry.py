@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dmkl.arrays import plain_repr
 from dmkl.errors import InputError
 from dmkl.passes.execute import machine
 from dmkl.passes.view import Lens
@@ -45,7 +46,7 @@ def check_solver(name: str, options: FisherOptions, exponents: Sequence[float], 
     """
     if name != AUTO and name not in SOLVERS:
         *others, last = map(repr, (AUTO, *SOLVERS))
-        msg = f"solver must be {', '.join(others)} or {last}, got {name!r}"
+        msg = f"solver must be {', '.join(others)} or {last}, got {plain_repr(name)}"
         raise InputError(msg)
     if name != AUTO:
         SOLVERS[name].check_parameters(options, exponents)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from dmkl.arrays import Array, Float
+from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.numerics.cholesky import Cholesky
 from dmkl.solvers.outcome import relative_gap
@@ -151,7 +151,7 @@ def as_signs(y: npt.ArrayLike, C: Bounds) -> Float:
         )
         raise InputError(msg)
     if not (np.isfinite(C) & (np.asarray(C) > 0)).all():
-        msg = f"C must be a positive finite number, got {C!r}; a hard margin is a large C"
+        msg = f"C must be a positive finite number, got {plain_repr(C)}; a hard margin is a large C"
         raise InputError(msg)
     if np.shape(C) not in ((), signs.shape):
         msg = f"C must be one number, or one for each of the {len(signs)} samples; found shape {np.shape(C)}"

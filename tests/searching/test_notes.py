@@ -1,0 +1,100 @@
+"""What results say of choices at an end of the grid, and of bandwidths that held-out samples had a part in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.references import digits, in_memory
+
+import dmkl
+
+pytest_plugins = ["helpers.command_line"]
+
+M = 60
+RNG = np.random.default_rng(0)
+Y = np.arange(M) % 2
+TABLES = {"shape": RNG.normal(size=(M, 4)) + Y[:, None], "color": RNG.normal(size=(M, 3))}
+SPECS = [{"function": "rbf", "bandwidth": [0.5, 2]}, {"function": "linear"}]
+PARTS = np.where(np.arange(M) < 40, 0, 2)
+OUTER, INNER = 2, 2
+WORDS = {False: ("smallest", "smaller"), True: ("largest", "larger")}
+
+
+def expected_edges(name, values, chosen):
+    """The sentences, counted by hand."""
+    for largest, value in ((False, min(values)), (True, max(values))):
+        n, words = int(np.sum(np.ravel(chosen) == value)), WORDS[largest]
+        if n:
+            whose = "The choice is" if np.size(chosen) == 1 else f"{n} of {np.size(chosen)} choices are"
+            yield f"{whose} {name} = {value:g}, the {words[0]} of the grid: search {words[1]} values too"
+
+
+def K():
+    return in_memory(digits()[0], 90)
+
+
+def labels():
+    return digits()[1] < 5
+
+
+@pytest.mark.parametrize("lams", [[1e-9, 1e-8, 1e-2], [1e-2, 1e4, 1e5], [1e-3, 1e-1, 1e1]])
+@pytest.mark.parametrize("choice", ["joint", "fold"])
+def test_a_ridge_at_an_end_of_the_grid_is_told_by_searches(lams, choice):
+    found = dmkl.search(dmkl.MKFDA(p=2), K(), labels(), {"lam": lams}, 3, choice=choice, refit=False)
+    notes = list(expected_edges("lam", lams, found.chosen["lam"]))
+    assert found.notes() == notes
+    assert [line for line in found.summary().splitlines() if "of the grid" in line] == notes
+
+
+def test_an_end_is_told_of_tasks_and_of_machines():
+    tasks = np.stack([labels(), digits()[1] % 2], axis=1).astype(int)
+    found = dmkl.search(dmkl.MKFDA(p=2), K(), tasks, {"lam": [1e3, 1e4, 1e5]}, 3, refit=False)
+    assert found.notes() == list(expected_edges("lam", [1e3, 1e4, 1e5], found.chosen["lam"]))
+    costs = [1e-6, 1e-5, 1e-4]
+    found = dmkl.search(dmkl.MKSVM(p=2), K(), labels(), {"C": costs}, 3, refit=False)
+    assert found.notes() == list(expected_edges("C", costs, found.chosen["C"])) != []
+    found = dmkl.search(dmkl.MKSVM(p=2), K(), labels(), {"C": costs[:2]}, 3, refit=False)
+    assert found.notes() == []  # both are ends
+
+
+def test_an_end_is_told_by_evaluations_and_on_screen(run, tmp_path):
+    set_ = dmkl.create(tmp_path / "set.zarr", np.asarray(K()), labels=labels().astype(int))
+    lams = [1e3, 1e4, 1e5]
+    found = dmkl.evaluate(dmkl.MKFDA(p=2), set_, grid={"lam": lams}, outer=OUTER, inner=INNER)
+    notes = list(expected_edges("lam", lams, found.scores["lam"]))
+    assert found.notes() == notes != []
+    assert set(notes) <= set(found.summary().splitlines())
+    options = ("--p", "2", "--lam", "1e3,1e4,1e5", "--cluster", "threads")
+    status, text, _ = run(
+        "evaluate", tmp_path / "set.zarr", tmp_path / "estimate", *options, "--outer", OUTER, "--inner", INNER
+    )
+    assert status == 0
+    assert notes[0] in text
+    status, text, _ = run("search", tmp_path / "set.zarr", tmp_path / "found", *options, "--cv", 3)
+    assert status == 0
+    (note,) = dmkl.load(tmp_path / "found").notes()
+    assert note in text
+
+
+@pytest.mark.parametrize("splits", [None, PARTS])
+def test_bandwidths_that_held_out_samples_had_a_part_in_are_told(splits, run, tmp_path):
+    """By `dmkl build`, by searches and evaluations, in memory and read back; not where splits leave them out."""
+    np.savez(tmp_path / "all.npz", **TABLES, y=Y, **({} if splits is None else {"split": splits}))
+    options = ("--function", "rbf", "--bandwidth", "0.5,2", "--function", "linear", "--cluster", "threads")
+    status, _, err = run("build", tmp_path / "set.zarr", tmp_path / "all.npz", *options)
+    assert status == 0
+    assert ("multiples of the mean distance between all 60 samples" in err) is (splits is None)
+    built = dmkl.build(None, TABLES, SPECS, labels=Y, splits=splits)
+    told = "The bandwidths of 4 kernels are multiples of a mean distance between all samples of the set"
+    for set_ in (built, built[:40, :40], dmkl.open(tmp_path / "set.zarr")):
+        found = dmkl.search(dmkl.MKFDA(), set_, grid={"lam": [0.1]}, cv=2, refit=False)
+        assert (told in found.summary()) is (splits is None)
+    found.save(tmp_path / "found")
+    assert dmkl.load(tmp_path / "found").notes() == found.notes()
+    estimate = dmkl.evaluate(dmkl.MKFDA(), built, grid={"lam": [0.1]}, outer=2, inner=2)
+    assert (told in estimate.summary()) is (splits is None)
+
+
+def test_kernels_without_a_bandwidth_have_no_such_note():
+    linear = dmkl.build(None, TABLES, [{"function": "linear"}, {"function": "rbf", "gamma": 0.1}], labels=Y)
+    assert dmkl.search(dmkl.MKFDA(), linear, grid={"lam": [0.1]}, cv=2, refit=False).notes() == []
