@@ -93,7 +93,7 @@ def search(
     baselines: Annotated[
         Literal["sum", "all", "none"],
         option(
-            'Beside it the "sum" of all (of mkfda an SVM on it too), "all" (each kernel too), "none". [default: sum]',
+            'Beside it the "sum" of all, "all" (each kernel), or "none". [default: sum]',
             "WHAT",
             panel=FOLDS,
             show_default=False,

@@ -43,6 +43,7 @@ __all__ = [
     "encode_values",
     "norm",
     "onto_sphere",
+    "relative_gap",
     "slopes",
     "steepest",
     "uniform_weights",
@@ -385,6 +386,20 @@ def _class_of(h: Float) -> Index:
 # --- objective and certificate -----------------------------------------------------------------------------------
 
 
+_CROSSING = 1e-6
+"""By how much of their size bounds may cross: what sums in single precision leave."""
+
+
+def relative_gap(upper: float, lower: float, scale: float) -> float:
+    """The proven relative gap (upper − lower)/|scale|; infinite where the two contradict each other.
+
+    Both bound the same optimum, so a lower bound above an upper one shows that a point lies outside its set, or that
+    the arithmetic failed: no such pair proves anything. Where they cross by rounding alone, the gap is zero.
+    """
+    gap = (upper - lower) / (abs(scale) or float(np.finfo(np.float64).tiny))
+    return max(gap, 0.0) if gap >= -_CROSSING else np.inf
+
+
 @dataclass(frozen=True)
 class Certificate:
     """How far a pair (α, β) can be from the optimum, proven from the pair alone.
@@ -408,21 +423,17 @@ class Certificate:
     @property
     def weights_gap(self) -> float:
         """The part of the gap that better weights would close, relative to |S|."""
-        return max(self.upper - self.objective, 0.0) / self._scale
+        return relative_gap(self.upper, self.objective, self.objective)
 
     @property
     def alpha_gap(self) -> float:
         """The part of the gap that a better α-step would close, relative to |S|."""
-        return self.residual_sq / self._scale
+        return self.residual_sq / (abs(self.objective) or float(np.finfo(np.float64).tiny))
 
     @property
     def gap(self) -> float:
         """(F − S + ‖R‖²)/|S|: the relative gap."""
         return self.weights_gap + self.alpha_gap
-
-    @property
-    def _scale(self) -> float:
-        return abs(self.objective) or np.finfo(np.float64).tiny
 
 
 def slopes(alpha: Float, products: Array, lam: float) -> Float:

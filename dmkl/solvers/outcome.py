@@ -16,6 +16,7 @@ import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.errors import DegenerateKernelError
+from dmkl.numerics.fisher import relative_gap
 
 __all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_finite", "relative_gap", "worst"]
 
@@ -33,7 +34,7 @@ class Status(enum.Enum):
     SMALL_DECREASE = (
         "converged",
         "The objective fell by less than the tolerance over the last five steps, or the line search lowered it no "
-        "more. Nothing is proven about the distance to a minimum: a smaller tol may find a lower objective.",
+        "more. The distance to a minimum is not known: a smaller tol may find a lower objective.",
     )
     ITERATIONS = (
         "open",
@@ -170,20 +171,6 @@ class Round:
 def worst(outcomes: Sequence[Outcome]) -> int:
     """The place of the outcome that ended worst: by its word, then by its gap."""
     return max(range(len(outcomes)), key=lambda k: (outcomes[k].status.code, np.nan_to_num(outcomes[k].gap), -k))
-
-
-_ROUNDING = 1e-6
-"""By how much of their size bounds may cross: what sums in single precision leave."""
-
-
-def relative_gap(upper: float, lower: float, scale: float) -> float:
-    """The proven relative gap (upper − lower)/|scale|; infinite where the two contradict each other.
-
-    Both bound the same optimum, so a lower bound above an upper one shows that a point lies outside its set, or that
-    the arithmetic failed: no such pair proves anything. Where they cross by rounding alone, the gap is zero.
-    """
-    gap = (upper - lower) / (abs(scale) or float(np.finfo(np.float64).tiny))
-    return max(gap, 0.0) if gap >= -_ROUNDING else np.inf
 
 
 def check_finite(found: Any) -> None:

@@ -58,7 +58,7 @@ def test_the_square_loss(run, tmp_path, store, given, own):
 def test_its_own_parameters_stand_where_nothing_is_given(run, tmp_path, store):
     status, out, err = run("fit", store, tmp_path / "model", "--model", "ncuts", "--json", *THREADS)
     assert status == 0, err
-    assert json.loads(out)["parameters"] == {**dmkl.NCuts().get_params(), "steps": ["cosine"]}
+    assert json.loads(out)["parameters"] == {**dmkl.NCuts().get_params(), "steps": []}
 
 
 def test_what_is_refused(run, tmp_path, store):

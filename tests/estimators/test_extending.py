@@ -108,7 +108,7 @@ def test_a_solver_works_everywhere(lazy, tmp_path):
     loaded = dmkl.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.decision_function(K[TEST, TRAIN]), model.decision_function(K[TEST, TRAIN]))
     estimator = dmkl.MKFDA(solver="lazy")
-    found = dmkl.search(estimator, K, y, {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, cv=3, refit=False)
+    found = dmkl.search(estimator, K, y, {"p": [1.0, 2.0], "lam": [1e-2, 1.0]}, cv=3, refit=False, baselines="none")
     assert found.scores.attrs["solver"] == "lazy"
     # Four points on three folds in one pass for the factors, one for the products, one for scores, one for statistics.
     assert found.n_passes_ == 4

@@ -300,7 +300,7 @@ class Stopping(Counting):
 
 
 def test_it_goes_on_where_it_was_stopped(tmp_path):
-    y, arguments = labels("multiclass"), {"grid": {"lam": [0.1, 1.0]}, "cv": FOLDS[:1]}
+    y, arguments = labels("multiclass"), {"grid": {"lam": [0.1, 0.3, 1.0]}, "cv": FOLDS[:1]}
     whole, counted = over(kernels(), Counting)
     expected = dmkl.importance(dmkl.MKFDA(), whole, y, **arguments)
     stopped, source = over(kernels(), Stopping)

@@ -229,7 +229,9 @@ def test_what_cannot_be_tested_is_refused(options, match):
 
 def test_what_was_interrupted_goes_on(tmp_path, monkeypatch):
     K, y = made(0, 36, 1.0)
-    monkeypatch.setattr(permutation, "_CHUNK_BYTES", permutation._SCORE_BYTES * 36 * 2 * 4)  # 4 permutations at once
+    monkeypatch.setattr(
+        permutation, "_CHUNK_BYTES", permutation._SCORE_BYTES * (36 + 72) * 2 * 4
+    )  # 4 permutations at once
     grid = {"p": [1.5], "lam": [0.1]}
 
     def test(state):

@@ -364,11 +364,14 @@ def test_a_state_of_before_is_gone_on_with(tmp_path):
     more = {"cv": 2, "refit": False, "baselines": "none"}  # which searches did not have then
     found = dmkl.search(dmkl.MKFDA(solver="subspace"), K, None, grid, state=tmp_path / "state", **more)
     saved = dmkl.load(SEALED / "search")
-    # What the state has solved is read as it is; the rest is solved anew, by a later version, to its own proven gap.
-    weights, before = found.scores["weight"].values, saved.scores["weight"].values
-    assert (weights == before).all(axis=-1).sum() >= 3
-    np.testing.assert_allclose(weights, before, rtol=1e-4)
-    assert found.scores.attrs["n_passes"] <= saved.scores.attrs["n_passes"]
+    # The state lacks dual variables, from which rules are learnt: its points are solved again, in the basis that it
+    # holds, each to its own proven gap.
+    ours, theirs = found.scores, saved.scores
+    allowed = (ours["gap"].values + theirs["gap"].values) * np.abs(theirs["objective"].values)
+    assert (np.abs(ours["objective"].values - theirs["objective"].values) <= allowed).all()
+    np.testing.assert_allclose(ours["weight"], theirs["weight"], atol=1e-2)  # √gap
+    # One pass more, for leave-one-out scores.
+    assert found.scores.attrs["n_passes"] <= saved.scores.attrs["n_passes"] + 1
 
 
 @pytest.mark.parametrize("name", ["model", "search"])

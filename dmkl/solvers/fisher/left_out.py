@@ -14,12 +14,16 @@ pass adds up the combined kernels.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from dmkl.arrays import Float
+from dmkl.arrays import Array, Float
+from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.passes.view import Lens
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import direct
 from dmkl.solvers.jobs import Context, Job
@@ -34,66 +38,97 @@ _NEARLY_ZERO = 1e-6
 """Bound of h and of 1 − h, so that rounding in single precision leaves their logit finite."""
 
 
+class _Sum(NamedTuple):
+    """A sum of kernels, and the problems whose diagonals follow from it."""
+
+    lens: Lens
+    request: InverseDiagonals
+    members: list[int]
+    ridges: list[float]
+    """λ of each problem, in units of the sum."""
+
+
 def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], context: Context) -> list[Outcome]:
-    """The outcomes with `Outcome.inverse`; as they are where combined kernels do not fit the memory budget."""
+    """The outcomes with `Outcome.inverse`; as they are where combined kernels do not fit the memory budget.
+
+    The diagonals are kept in the workspace: to go on costs no pass.
+    """
     missing = [k for k, outcome in enumerate(outcomes) if outcome.inverse is None]
     if not missing or not direct.fits(jobs):
         return list(outcomes)
+    sums = _sums(jobs, outcomes, missing)
+    trainings = {key: str(place) for place, key in enumerate(dict.fromkeys(id(job.training.square) for job in jobs))}
+    keys = [_key(trainings[id(one.lens)], one.request) for one in sums]
+    file = context.workspace.path / "inverse-diagonals.npz"
+    diagonals = {} if context.workspace.temporary or not file.exists() else dict(load_arrays(file))
+    new = {key: (one.lens, _ask(one.request)) for key, one in zip(keys, sums, strict=True) if key not in diagonals}
+    at_once = max(1, direct.allowed_bytes() // direct.needed_bytes(jobs))
+    before = float(diagonals.pop("n_passes", 0.0))
+    context.tally.n_passes += before
+    answers, n_passes = drive(list(new.values()), at_once=at_once, tally=context.tally)
+    diagonals = {**diagonals, **dict(zip(new, answers, strict=True))}
+    if new and not context.workspace.temporary:
+        save_arrays(file, {**diagonals, "n_passes": np.array(before + n_passes)})
+    found = list(outcomes)
+    for key, one in zip(keys, sums, strict=True):
+        for k, diagonal in zip(one.members, _at_ridges(one, diagonals[key]), strict=True):
+            found[k] = replace(outcomes[k], inverse=diagonal)
+    return found
+
+
+def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int]) -> list[_Sum]:
+    """K(β) of each problem of training sets that have few; the mean kernel of the others."""
     groups: dict[tuple[int, bytes], list[int]] = {}
     for k in missing:
         job = jobs[k]
         kernels = b"" if job.kernels is None else job.kernels.tobytes()
         groups.setdefault((id(job.training), kernels), []).append(k)
-    exact, shared = list[int](), list[list[int]]()
+    sums = []
     for members in groups.values():
-        if len(members) <= _FEW and len(members) * jobs[members[0]].training.n_train ** 3 <= _OPERATIONS:
-            exact += members
+        job, lens = jobs[members[0]], jobs[members[0]].training.square
+        if len(members) <= _FEW and len(members) * job.training.n_train**3 <= _OPERATIONS:
+            for k in members:
+                lam = float(jobs[k].problem.lam)
+                sums.append(_Sum(lens, InverseDiagonals(outcomes[k].weights, (lam,), single=False), [k], [lam]))
         else:
-            shared.append(members)
-    found = list(outcomes)
-    at_once = max(1, direct.allowed_bytes() // direct.needed_bytes(jobs))
-    solvers = [(jobs[k].training.square, _exact(outcomes[k].weights, jobs[k].problem.lam)) for k in exact]
-    for k, diagonal in zip(exact, drive(solvers, at_once=at_once, tally=context.tally)[0], strict=True):
-        found[k] = replace(outcomes[k], inverse=diagonal)
-    sums = [
-        (
-            jobs[members[0]].training.square,
-            _of_plain_sum(jobs[members[0]], [_ridge(jobs[k], outcomes[k]) for k in members]),
-        )
-        for members in shared
-    ]
-    for members, diagonals in zip(shared, drive(sums, at_once=at_once, tally=context.tally)[0], strict=True):
-        for k, diagonal in zip(members, diagonals, strict=True):
-            found[k] = replace(outcomes[k], inverse=diagonal)
-    return found
+            weights = np.zeros(job.training.n_kernels)
+            weights[slice(None) if job.kernels is None else job.kernels] = 1.0 / job.n_kernels
+            # K(β) + λI is about Σβ_j times K̄ + ρI at this ρ, K̄ being the mean kernel.
+            ridges = [float(jobs[k].problem.lam / outcomes[k].weights.sum()) for k in members]
+            nodes = tuple((10.0 ** _nodes(ridges)).tolist())
+            sums.append(_Sum(lens, InverseDiagonals(weights, nodes, single=True), members, ridges))
+    return sums
 
 
-def _exact(weights: Float, lam: float) -> Solver[Float]:
-    (diagonal,) = yield InverseDiagonals(weights, (lam,), single=False)
-    return np.asarray(diagonal)
+def _key(training: str, request: InverseDiagonals) -> str:
+    """What a sum on a training set is called in the workspace."""
+    asked = training.encode() + request.weights.tobytes() + np.array(request.lams).tobytes()
+    return hashlib.sha256(asked).hexdigest()[:32]
 
 
-def _ridge(job: Job, outcome: Outcome) -> float:
-    """λ/Σ_jβ_j: (K(β) + λI) is about Σβ_j times (K̄ + ρI) at this ρ, K̄ the mean kernel."""
-    return float(job.problem.lam / outcome.weights.sum())
+def _ask(request: InverseDiagonals) -> Solver[Array]:
+    diagonals: Array = yield request
+    return diagonals
 
 
-def _of_plain_sum(job: Job, ridges: Sequence[float]) -> Solver[list[Float]]:
-    """The diagonals for the mean kernel in place of K(β)/Σβ_j, of each of these ridges."""
-    weights = np.zeros(job.training.n_kernels)
-    weights[slice(None) if job.kernels is None else job.kernels] = 1.0 / job.n_kernels
-    places = np.log10(ridges)
-    nodes = np.unique(places)
-    first, last = np.floor(nodes[0]), np.ceil(nodes[-1])
-    if len(nodes) > last - first + 1:
-        nodes = np.arange(first, last + 1)
-    diagonals = yield InverseDiagonals(weights, tuple((10.0**nodes).tolist()), single=True)
+def _nodes(ridges: Sequence[float]) -> Float:
+    """Logarithms of the ridges, or of the powers of ten about them where these are fewer."""
+    places = np.unique(np.log10(ridges))
+    powers = np.arange(np.floor(places[0]), np.ceil(places[-1]) + 1)
+    return np.asarray(powers if len(powers) < len(places) else places)
+
+
+def _at_ridges(one: _Sum, diagonals: Array) -> list[Float]:
+    """The diagonal at the ridge of each problem, by interpolation between those of the request, (λ, m)."""
+    if len(one.request.lams) == 1:
+        return [diagonals[0]] * len(one.members)
+    nodes = np.log10(one.request.lams)
     free = np.clip(0.5 * diagonals, _NEARLY_ZERO, 1.0 - _NEARLY_ZERO)
     logits = np.log(free / (1.0 - free))
-    found = dict[float, Float]()
-    for place in np.unique(places).tolist():
-        k = min(int(np.searchsorted(nodes, place, side="right")) - 1, max(len(nodes) - 2, 0))
-        share = 0.0 if len(nodes) == 1 else (place - nodes[k]) / (nodes[k + 1] - nodes[k])
-        logit = logits[k] + share * (logits[min(k + 1, len(nodes) - 1)] - logits[k])
-        found[place] = 2.0 / (1.0 + np.exp(-logit))
-    return [found[place] for place in places.tolist()]
+    found = dict[float, Float]()  # points of a grid share ridges by the thousand
+    for ridge in one.ridges:
+        if ridge not in found:
+            k = int(np.clip(np.searchsorted(nodes, np.log10(ridge), side="right") - 1, 0, len(nodes) - 2))
+            share = (np.log10(ridge) - nodes[k]) / (nodes[k + 1] - nodes[k])
+            found[ridge] = 2.0 / (1.0 + np.exp(-logits[k] - share * (logits[k + 1] - logits[k])))
+    return [found[ridge] for ridge in one.ridges]
