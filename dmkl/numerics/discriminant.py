@@ -42,6 +42,7 @@ __all__ = [
     "indicators",
     "leave_one_out",
     "left_out_densities",
+    "null_leverages",
     "whitened",
 ]
 
@@ -65,6 +66,12 @@ def excess(sizes: Float) -> Float:
     number of training rows of each class, (classes,).
     """
     return np.array([sizes.prod() / sizes.sum()]) if len(sizes) == 2 else np.sqrt(sizes / sizes.sum())
+
+
+def null_leverages(null_vectors: Float) -> Float:
+    """The diagonal of P = N(NᵀN)⁻¹Nᵀ, (m,)."""
+    q = np.linalg.qr(null_vectors)[0]
+    return np.asarray(np.einsum("mk,mk->m", q, q))
 
 
 def leave_one_out(
@@ -124,7 +131,7 @@ def leave_one_out(
         totals = sizes[1:] if n_classes == 2 else sizes
         return np.asarray(truth - totals / sizes.sum() - scale * alpha / (root * diagonal[:, None]))
     q = np.linalg.qr(null_vectors)[0]
-    leverage = np.einsum("mk,mk->m", q, q)[:, None]
+    leverage = null_leverages(null_vectors)[:, None]
 
     def without_null_part(v: Float) -> Float:
         return np.asarray(v - q @ (q.T @ v))

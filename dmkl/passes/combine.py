@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 
+_PANEL = 256
+"""Columns whose squares are added up at once."""
+
+
 # --- factors in memory -------------------------------------------------------------------------------------------
 
 
@@ -123,9 +127,11 @@ def factor_pass(
 def inverse_diagonals_pass(
     lenses: Sequence[Lens], combinations: Sequence[Combination], lams: Sequence[tuple[float, ...]], *, single: bool
 ) -> list[Float]:
-    """The diagonal of A⁻¹ at some λ of each combination, (λ, m): one pass, and no factor is kept.
+    """The diagonal of A⁻¹ − 2P at some λ of each combination, (λ, m): one pass, and no factor is kept.
 
-    In single precision where `single`. Where rounding leaves A indefinite a multiple of the identity is added to it.
+    P is the projection onto the vectors that the steps project out of the kernels (`Fitted.null_vectors`), on which
+    A⁻¹ = 2I. In single precision where `single`. Where rounding leaves A indefinite a multiple of the identity is
+    added to it.
     """
     function = partial(_inverse_diagonals, np.float32 if single else np.float64)
     return list(_of_sums(function, "inverse-diagonal", lenses, combinations, lams, keep=False))
@@ -186,11 +192,39 @@ def _inverse_diagonals(
 ) -> Float:
     with pinned_blas(factor_threads(lenses[lens].view.shape[1])):
         total = put_together((tile for part in parts for tile in part[number]), lenses[lens], dtype)
+        lower, order = total.entries, total.order
+        samples = slice(None) if order is None else order
+        own = np.empty((2, len(lower)))
+        own[:, samples] = np.diagonal(lower), _row_squares(lower)
+        size, null, projected = own[0].sum(), lenses[lens].fitted.null_vectors(len(lower)), np.zeros(len(lower))
+        if null is not None:
+            # Rounding leaves KN = 0 to a few ε‖K‖, which is as large as a small λ. So P is added to K on the scale of
+            # K, and 2P/(1 + tr K/λ), which it leaves in the inverse, is subtracted.
+            q = np.linalg.qr(null)[0]
+            projected = np.einsum("mk,mk->m", q, q)
+            lower += size * (q[samples].astype(dtype) @ q[samples].T.astype(dtype))
 
         def matrix() -> tuple[Array, Index | None]:
-            return total.entries.copy(order="F"), total.order
+            return lower.copy(order="F"), order
 
-        return np.stack([RoughFactor.of(matrix, lam).inverse_diagonal() for lam in lams])
+        def at(lam: float) -> Float:
+            if lower.dtype == np.float32 and lam >= size:
+                # 1 − ½(A⁻¹)_ii = K_ii/λ − (K²)_ii/λ² + … is lost in the rounding of A⁻¹; the fraction has these terms.
+                return np.asarray(2.0 - 2.0 * projected - 2.0 * own[0] / (lam + own[1] / own[0]))
+            inverse = RoughFactor.of(matrix, lam).inverse_diagonal()
+            return np.asarray(inverse - 2.0 * projected / (1.0 + size / lam))
+
+        return np.stack([at(lam) for lam in lams])
+
+
+def _row_squares(lower: Array) -> Float:
+    """Σ_k K_ik² of each row of a symmetric matrix whose lower triangle is right, (m,)."""
+    squares = np.zeros(len(lower))
+    for start in range(0, len(lower), _PANEL):
+        panel = np.tril(lower[start:, start : start + _PANEL]).astype(np.float64) ** 2
+        squares[start:] += panel.sum(axis=1)
+        squares[start : start + panel.shape[1]] += panel.sum(axis=0)
+    return np.asarray(squares - np.diagonal(lower).astype(np.float64) ** 2)
 
 
 # --- sums kept on disk -------------------------------------------------------------------------------------------

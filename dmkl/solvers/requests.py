@@ -100,7 +100,10 @@ class FactorDiagonal:
 
 @dataclass(frozen=True, eq=False)
 class InverseDiagonals:
-    """The diagonal of A⁻¹, A = ½(I + K(β)/λ), at one or more λ; answered by (λ, m)."""
+    """The diagonal of A⁻¹ − 2P, A = ½(I + K(β)/λ), at one or more λ; answered by (λ, m).
+
+    P projects onto the vectors that the steps project out of the kernels, on which A⁻¹ = 2I.
+    """
 
     weights: Float
     lams: tuple[float, ...]

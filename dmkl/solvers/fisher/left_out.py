@@ -9,7 +9,7 @@ pass adds up the combined kernels.
   h_i = 1 − ½(A⁻¹)_ii depend on how isolated sample i is, much more than on the weights β. So they are taken from the
   plain sum K̄ of the kernels that may have weight, at the ridge λ/Σ_jβ_j, where K̄ is on the scale of K(β): the kernels
   have been normalized to equal size. The ridges of a grid are interpolated between powers of ten, linearly in the logit
-  of h against log λ. On Flower17 decisions by these rules agree with those by exact ones on 98.5 to 100 % of new rows.
+  of h against log λ.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 
 from dmkl.arrays import Array, Float
 from dmkl.files.arrays import load_arrays, save_arrays
+from dmkl.numerics.discriminant import null_leverages
 from dmkl.passes.view import Lens
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import direct
@@ -34,7 +35,10 @@ __all__ = ["with_inverse_diagonals"]
 
 _FEW, _OPERATIONS = 256, 2**34
 """Problems of a training set that are factored each by itself: so many at most, and Σ m³ at most."""
-_NEARLY_ZERO = 1e-6
+_POWERS = np.array([-8.0, -6.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0])
+"""Logarithms of the ridges between which others are interpolated, in units of the trace of the mean kernel. Single
+precision resolves no smaller ridge. From the trace on they cost no factor."""
+_NEARLY_ZERO = 1e-7
 """Bound of h and of 1 − h, so that rounding in single precision leaves their logit finite."""
 
 
@@ -70,10 +74,17 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
     if new and not context.workspace.temporary:
         save_arrays(file, {**diagonals, "n_passes": np.array(before + n_passes)})
     found = list(outcomes)
+    projected = {id(one.lens): _projected(one.lens) for one in sums}
     for key, one in zip(keys, sums, strict=True):
         for k, diagonal in zip(one.members, _at_ridges(one, diagonals[key]), strict=True):
-            found[k] = replace(outcomes[k], inverse=diagonal)
+            found[k] = replace(outcomes[k], inverse=diagonal + projected[id(one.lens)])
     return found
+
+
+def _projected(lens: Lens) -> Float | float:
+    """The diagonal of 2P, which the answers lack."""
+    null_vectors = lens.fitted.null_vectors(lens.view.shape[1])
+    return 0.0 if null_vectors is None else 2.0 * null_leverages(null_vectors)
 
 
 def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int]) -> list[_Sum]:
@@ -95,7 +106,7 @@ def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[in
             weights[slice(None) if job.kernels is None else job.kernels] = 1.0 / job.n_kernels
             # K(β) + λI is about Σβ_j times K̄ + ρI at this ρ, K̄ being the mean kernel.
             ridges = [float(jobs[k].problem.lam / outcomes[k].weights.sum()) for k in members]
-            nodes = tuple((10.0 ** _nodes(ridges)).tolist())
+            nodes = tuple((10.0 ** _nodes(job, ridges)).tolist())
             sums.append(_Sum(lens, InverseDiagonals(weights, nodes, single=True), members, ridges))
     return sums
 
@@ -111,11 +122,13 @@ def _ask(request: InverseDiagonals) -> Solver[Array]:
     return diagonals
 
 
-def _nodes(ridges: Sequence[float]) -> Float:
-    """Logarithms of the ridges, or of the powers of ten about them where these are fewer."""
-    places = np.unique(np.log10(ridges))
-    powers = np.arange(np.floor(places[0]), np.ceil(places[-1]) + 1)
-    return np.asarray(powers if len(powers) < len(places) else places)
+def _nodes(job: Job, ridges: Sequence[float]) -> Float:
+    """Logarithms of the ridges, or of a few powers of ten about them where these are fewer."""
+    places, diagonal = np.unique(np.log10(ridges)), job.training.square.diagonal()
+    powers = _POWERS + (0.0 if diagonal is None else np.log10(diagonal.sum(axis=1).mean()))
+    first = max(0, int(np.searchsorted(powers, places[0], side="right")) - 1)
+    powers = powers[first : int(np.searchsorted(powers, places[-1])) + 1]
+    return np.asarray(powers if 2 <= len(powers) < len(places) else places)
 
 
 def _at_ridges(one: _Sum, diagonals: Array) -> list[Float]:
