@@ -23,7 +23,7 @@ GRID = {"p": [1.0, 2.0], "lam": [1e-4, 1e-1]}
 def noise(n_classes, seed):
     """Kernels of noise, and labels that are unrelated to them."""
     rng = np.random.default_rng([n_classes, seed])
-    m = 100 if n_classes == 10 else 60
+    m = 200 if n_classes == 10 else 60
     kernels = [rbf_kernel(x, gamma=1 / 20) for x in rng.standard_normal((3, m, 10))]
     return in_memory(np.stack(kernels), m), rng.permutation(np.arange(m) % n_classes)
 
