@@ -198,6 +198,7 @@ def test_a_link_to_itself_is_refused_before_any_work(tmp_path):
         dmkl.create(tmp_path / "link", [np.eye(4)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dangling", [False, True])
 def test_commands_write_where_links_lead(tmp_path, stored, capsys, dangling):
     """A set, a result with its state, and a folder of files; twice, with --overwrite."""

@@ -600,6 +600,7 @@ def test_the_name_of_the_state_is_that_of_the_output(run, tmp_path, plain, stopp
     assert "--overwrite" in run("search", plain, "~/found", *SMALL)[2]
 
 
+@pytest.mark.slow
 def test_on_a_cluster(run, tmp_path, plain, cluster):
     arguments = ["--p", "1,2", "--lam", "1e-2,1", "--cv", 3, "--cluster", cluster.scheduler_address]
     assert run("search", plain, tmp_path / "found", *arguments)[0] == 0

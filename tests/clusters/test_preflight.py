@@ -112,6 +112,7 @@ LEARNERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [dmkl.search, dmkl.evaluate])
 @pytest.mark.parametrize("name", LEARNERS)
 def test_refits_keep_their_files_in_the_folder_of_the_state(own_temporary, client, tmp_path, ask, name):

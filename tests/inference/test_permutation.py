@@ -56,6 +56,7 @@ def test_it_finds_what_searches_of_permuted_labels_find(found):
         np.testing.assert_allclose(own[f"{end}weight_share"], share, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_p_values_are_those_of_a_loop_of_searches():
     K, y = made(3, signal=1.0)
     folds = list(StratifiedKFold(3).split(y, y))

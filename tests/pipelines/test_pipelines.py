@@ -201,6 +201,7 @@ def test_jobs_use_public_names_alone(job):
     assert not re.findall(r"^\s*(?:from|import) dmkl\.(?!errors)\S+.*$", job.read_text(), re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_single_cell(tmp_path):
     printed = run("single_cell.py", "--cells", 150, "--output", tmp_path / "out", cwd=tmp_path)
     assert printed.count("$ dmkl ") == 4

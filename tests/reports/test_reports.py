@@ -132,6 +132,7 @@ def test_what_a_page_says_to_run_has_the_same_folds_and_scores(case, K):
     assert again.best_params_ == found.best_params_
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -130,6 +130,7 @@ class Scaling(progress.Watch):
         self.cluster.scale(self.sizes[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cut")
 def test_workers_that_come_and_go(opened, reference):
     with (

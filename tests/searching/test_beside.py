@@ -244,6 +244,7 @@ def test_what_five_folds_show_may_be_chance(K, standard_errors, chance):
     assert f"by {-better.mean():.4g}" in told if standard_errors < 0 else f"has {better.mean():.4g}" in told
 
 
+@pytest.mark.slow
 def test_scores_that_are_not_above_chance_are_told(K):
     """Constant scores are those of scikit-learn's most frequent class."""
     noise, grid = kernel_set((0.0, 0.0, 0.0)), {"lam": [1e-1, 1.0]}
@@ -276,6 +277,7 @@ def test_rows_that_are_tested_on_do_not_choose(K):
     assert not np.array_equal(one["test_score"], two["test_score"])
 
 
+@pytest.mark.slow
 def test_of_many_kernels_those_of_most_weight_are_tried(monkeypatch, K, tmp_path):
     monkeypatch.setattr(module, "FEW", 2)
     monkeypatch.setattr(module, "TRIED", 1)

@@ -57,6 +57,7 @@ def test_an_end_is_told_of_tasks_and_of_machines():
     assert found.notes() == []  # both are ends
 
 
+@pytest.mark.slow
 def test_an_end_is_told_by_evaluations_and_on_screen(run, tmp_path):
     set_ = dmkl.create(tmp_path / "set.zarr", np.asarray(K()), labels=labels().astype(int))
     lams = [1e3, 1e4, 1e5]

@@ -104,6 +104,7 @@ def test_what_is_not_semidefinite_or_too_large_is_refused():
         dmkl.search(dmkl.MKFDA(solver="stacked"), K, y, {"lam": [0.1], "p": [2.0, 3.0]}, 2, refit=False)
 
 
+@pytest.mark.slow
 def test_tasks_take_some_ridges_of_many_targets_and_all_of_few(monkeypatch):
     """Each point of each target is solved once, whichever task it is of."""
     taken, plain = [], stacked._solve_chunk
