@@ -20,12 +20,12 @@ from dmkl.estimators.plan import FitOutcome, Preparation, TrainingSet
 from dmkl.estimators.problems import Loss, Multiclass, Problems
 from dmkl.estimators.weights import ClassWeight, check_hinge
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.fisher import Targets
+from dmkl.numerics.fisher import Targets, relative_gap
 from dmkl.numerics.ncuts import class_columns, ratios, sample_examples
 from dmkl.passes.execute import machine
 from dmkl.solvers.cuts import KernelCut, best_cut
 from dmkl.solvers.jobs import Job, SideBySide
-from dmkl.solvers.outcome import Outcome, Status, Step, relative_gap, worst
+from dmkl.solvers.outcome import Outcome, Status, Step, worst
 from dmkl.solvers.requests import SVM, GroupClassifier, Projection, Solver, Task
 
 __all__ = ["NCuts", "Sharing"]

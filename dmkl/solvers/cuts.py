@@ -27,9 +27,10 @@ import scipy.linalg
 
 from dmkl.arrays import Float
 from dmkl.errors import InputError
+from dmkl.numerics.fisher import relative_gap
 from dmkl.numerics.ncuts import cut_matrix, descend, is_positive_block, rounded, smallest_ratio, starts
 from dmkl.passes.blas import pinned_blas
-from dmkl.solvers.outcome import Step, relative_gap
+from dmkl.solvers.outcome import Step
 
 __all__ = ["KernelCut", "Proof", "Relaxation", "best_cut", "relax"]
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.errors import DegenerateKernelError
-from dmkl.numerics.fisher import relative_gap
 
-__all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_finite", "relative_gap", "worst"]
+__all__ = ["WORDS", "Outcome", "Round", "Status", "Step", "check_finite", "worst"]
 
 
 WORDS = ("certified", "finished", "converged", "open")
@@ -106,7 +105,7 @@ class Outcome:
         A proven bound of the optimum from the other side; NaN where nothing is proven.
     gap
         The proven relative gap; NaN where nothing is proven, infinite where objective and bound contradict each other
-        (`relative_gap`).
+        (`dmkl.numerics.fisher.relative_gap`).
     bias
         (columns,)
     steps

@@ -105,7 +105,8 @@ def test_fits_are_those_of_searches_over_fewer_kernels(estimator, kind, grid, cv
         assert not (own[f"gap_{end}"] > 1e-5).any()
     assert found.data.attrs["rows"] == ("test" if cv is TESTED else "validation")
     if choose == "held" and isinstance(estimator, dmkl.MKFDA):  # in the spaces of the search
-        assert 0 < found.data.attrs["n_search_passes"] <= found.n_passes_ <= found.data.attrs["n_search_passes"] + 2
+        # Leave-one-out scores of the new fits take a pass too.
+        assert 0 < found.data.attrs["n_search_passes"] <= found.n_passes_ <= found.data.attrs["n_search_passes"] + 3
     left_out = xr.DataArray(np.eye(len(K), dtype=bool), dims=("source", "kernel"))
     assert (found.data.weight_without.where(left_out, 0.0) == 0).all()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dmkl.solvers.outcome import Outcome, Status, relative_gap
+from dmkl.numerics.fisher import relative_gap
+from dmkl.solvers.outcome import Outcome, Status
 
 
 def test_bounds_that_contradict_each_other_prove_nothing():

@@ -15,8 +15,7 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics import packed
 from dmkl.numerics.cholesky import Cholesky
-from dmkl.numerics.fisher import dual_norm
-from dmkl.solvers.outcome import relative_gap
+from dmkl.numerics.fisher import dual_norm, relative_gap
 from dmkl.solvers.semidefinite import KernelFacts, check_forms
 
 __all__ = ["KernelStack", "OwnFactors", "Solved"]

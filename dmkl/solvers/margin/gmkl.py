@@ -23,12 +23,13 @@ import numpy as np
 from dmkl import progress
 from dmkl.arrays import Float
 from dmkl.errors import InputError
+from dmkl.numerics.fisher import relative_gap
 from dmkl.solvers.cones import ConicError
 from dmkl.solvers.line_search import rises_enough
 from dmkl.solvers.margin.gmkl_problem import GeneralizedProblem, largest_sum, region, row_lengths
 from dmkl.solvers.margin.hull import Hull
 from dmkl.solvers.margin.machine import hinge
-from dmkl.solvers.outcome import Outcome, Status, Step, relative_gap
+from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import SVM, EachProduct
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from dmkl.arrays import Array, Float, plain_repr
 from dmkl.errors import InputError
 from dmkl.numerics.cholesky import Cholesky
-from dmkl.solvers.outcome import relative_gap
+from dmkl.numerics.fisher import relative_gap
 
 __all__ = [
     "Bounds",

@@ -17,9 +17,9 @@ import numpy as np
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.numerics.cholesky import Cholesky
+from dmkl.numerics.fisher import relative_gap
 from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.masters import ascent_direction, newton_master
-from dmkl.solvers.outcome import relative_gap
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.base import WeightSet
 
