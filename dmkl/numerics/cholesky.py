@@ -11,10 +11,8 @@ from dmkl.numerics.lapack import call, status
 
 __all__ = ["Cholesky"]
 
-_PANEL = 256
-"""Columns of an inverse that are computed at once."""
 _BLOCK = 64
-"""Rows that are mirrored at once."""
+"""Rows or columns that are taken at once."""
 _PREFIX = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
 
 
@@ -94,16 +92,13 @@ class Cholesky:
         return _mirrored(found)
 
     def inverse_diagonal(self) -> Array:
-        """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹, some columns at a time."""
+        """The diagonal of A⁻¹, (m,): the squared lengths of the columns of L⁻¹."""
         m = len(self.lower)
-        diagonal = np.empty(m, self.lower.dtype)
-        for start in range(0, m, _PANEL):
-            width = min(_PANEL, m - start)
-            columns = np.zeros((m - start, width), self.lower.dtype, order="F")  # above the diagonal L⁻¹ is zero
-            columns[np.diag_indices(width)] = 1.0
-            corner = self.lower[start:, start:]
-            status(self._prefix + "trtrs", b"L", b"N", b"N", len(corner), width, corner, m, columns, len(columns))
-            diagonal[start : start + width] = np.einsum("ij,ij->j", columns, columns)
+        inverse, diagonal = self.lower.copy(order="F"), np.empty(m, self.lower.dtype)
+        status(self._prefix + "trtri", b"L", b"N", m, inverse, m)
+        for start in range(0, m, _BLOCK):
+            columns = np.tril(inverse[start:, start : start + _BLOCK])
+            diagonal[start : start + _BLOCK] = np.einsum("ij,ij->j", columns, columns)
         return diagonal
 
 

@@ -35,7 +35,7 @@ __all__ = ["with_inverse_diagonals"]
 
 _FEW, _OPERATIONS = 256, 2**34
 """Problems of a training set that are factored each by itself: so many at most, and Σ m³ at most."""
-_POWERS = np.array([-8.0, -6.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0])
+_POWERS = np.array([-8.0, -5.5, -3.0, -1.0, 0.0, 1.0, 2.0])
 """Logarithms of the ridges between which others are interpolated, in units of the trace of the mean kernel. Single
 precision resolves no smaller ridge. From the trace on they cost no factor."""
 _NEARLY_ZERO = 1e-7
