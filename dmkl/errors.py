@@ -130,7 +130,7 @@ class UninformativeScoresWarning(UserWarning):
 
 
 class SampleOrderWarning(UserWarning):
-    """What has no sample names was matched by position, though there are names in another order."""
+    """A source without names of samples is matched by position with samples that have names."""
 
 
 class SmallWorkerWarning(UserWarning):

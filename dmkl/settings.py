@@ -12,9 +12,18 @@ import dask
 from dask.utils import parse_bytes
 
 from dmkl import limits
-from dmkl.errors import InputError
+from dmkl.errors import InputError, MemoryBudgetError
 
-__all__ = ["DEFAULTS", "available_cores", "block_width", "get", "memory_budget_bytes", "tasks_at_once", "tile_size"]
+__all__ = [
+    "DEFAULTS",
+    "available_cores",
+    "block_width",
+    "check_memory",
+    "get",
+    "memory_budget_bytes",
+    "tasks_at_once",
+    "tile_size",
+]
 
 DEFAULTS: dict[str, Any] = {
     # Bytes that the arrays of one computation may take on one machine, all its processes together. "auto" is 60 % of
@@ -86,6 +95,23 @@ def memory_budget_bytes() -> int:
         msg = f"dmkl.memory must be positive, got {value!r}"
         raise InputError(msg)
     return int(budget)
+
+
+def check_memory(what: str, needed_bytes: int, way_out: str) -> None:
+    """Refuse to read what takes more memory than a computation may.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If it does.
+    """
+    budget_bytes = memory_budget_bytes()
+    if needed_bytes > budget_bytes:
+        msg = (
+            f"{what} takes {needed_bytes:.3g} bytes of memory, and {budget_bytes:.3g} are allowed (the setting "
+            f"dmkl.memory); {way_out}"
+        )
+        raise MemoryBudgetError(msg)
 
 
 def tile_size(n_samples: int, tile: int | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from zarr.storage import MemoryStore
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.joined_kernels import JoinedSource
-from dmkl.inputs.joins import Join, Named, in_order, named_by_position, warn_of_positions
-from dmkl.inputs.kernel_sources import as_source
-from dmkl.inputs.label_objects import label_table
-from dmkl.inputs.labels import Labels, by_split, labeled_names, sample_names
+from dmkl.inputs.kernels import JoinedSource, as_source
+from dmkl.inputs.label_tables import label_table
+from dmkl.inputs.labels import Labels, by_split
+from dmkl.inputs.names import Join, in_order, named_by_position, sample_names, warn_of_positions
+from dmkl.inputs.side_data import SideData, names_beside
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.psd import Repair
 from dmkl.passes.blas import one_blas_thread
@@ -151,16 +152,15 @@ def create(
     Warns
     -----
     SampleOrderWarning
-        If something without names is matched by position, though names have changed the order of something else.
+        If something without names is matched by position with samples that have names.
     """
     given = {"labels=": labels, "splits=": splits}
-    tables = {what: label_table(values) for what, values in given.items() if values is not None}
-    names_of = {what: table.row_names for what, table in tables.items()}
-    if join == "inner" and "labels=" in tables:
-        names_of["labels="] = labeled_names(tables["labels="])
-    named = [Named(what, own) for what, own in names_of.items() if own is not None]
+    origin = as_source(kernels, names)
+    carried = {name for axes in origin.axes for name in axes.rows or ()}
+    tables = {what: label_table(values, carried) for what, values in given.items() if values is not None}
+    named = names_beside([SideData(what[:-1], what, partial(tables.__getitem__, what)) for what in tables], join)
     source = JoinedSource(
-        as_source(kernels, names),
+        origin,
         join,
         samples=sample_names("samples", samples),
         train_samples=sample_names("train_samples", train_samples),
@@ -171,11 +171,15 @@ def create(
     order = first = source.samples
     if samples is None and source.row_names:
         first = source.row_names[0].names
-        unnamed = [what for what, table in tables.items() if table.row_names is None]
-        warn_of_positions([*source.without, *unnamed], [*source.row_names, *named], order)
     elif order is None and named:
-        order = named[0].names  # labels name the kernels' samples, where nothing else does
-    tables = {what: in_order(what, named_by_position(table, first), order) for what, table in tables.items()}
+        # Labels name the kernels' samples, where nothing else does; numbers of rows in another order name them too.
+        order, numbers = named[0].names, tuple(map(str, range(len(named[0].names))))
+        order = numbers if set(order) == set(numbers) else order
+    unnamed = [what for what, table in tables.items() if table.row_names is None]
+    for what, table in tables.items():
+        tables[what] = in_order(what, named_by_position(table, first), order)
+    if samples is None:
+        warn_of_positions([*source.without, *unnamed], source.row_names, order)
     known = Labels(samples=order, train_samples=source.train_samples)
     if "labels=" in tables:
         known.labels = tables["labels="].values

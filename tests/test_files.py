@@ -121,6 +121,7 @@ def test_other_errors_are_as_they_are(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::dmkl.errors.LabelWarning")
+@pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 def test_predictions_are_the_old_ones_or_the_new(tmp_path, stored, small_files, capsys, monkeypatch):
     model, out = str(tmp_path / "model"), tmp_path / "predictions.csv"
     dmkl.MKFDA().fit(stored[:12, :12], np.arange(12) % 2).save(model)
@@ -383,6 +384,7 @@ def test_a_command_removes_what_a_killed_one_has_left_of_its_output(tmp_path, st
     assert {entry.name for entry in tmp_path.iterdir()} == {"model", "table.csv", "table.csv.mine.partial"}
 
 
+@pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 def test_a_state_belongs_to_one_search(tmp_path, stored):
     lock_by(tmp_path / "state")
     with pytest.raises(LockedError, match="state is being written by"):

@@ -18,7 +18,7 @@ from dmkl.analysis.spectrum import captured, least_captured, participation_ratio
 from dmkl.analysis.targets import Ideal, ideal_kernels, shares_between_classes, target_alignments
 from dmkl.arrays import Array, Float
 from dmkl.errors import IndefiniteKernelWarning, InputError
-from dmkl.inputs.label_objects import matched
+from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.alignment import alignments, estimated, inner_products, sign_probes
 from dmkl.numerics.covariates import Covariates
@@ -110,7 +110,7 @@ def analyze(
     m = K.shape[1]
     labels, tasks = K.labels, K.tasks
     if y is not None:
-        table = matched("y", y, K.samples, named=K.view.has_names)
+        table = matched("y", y, K.samples, named=K.view.has_names, stored=K.labels)
         labels, tasks = table.values, None if table.columns is None else np.array(table.columns, dtype=object)
     ideal = None
     if targets and labels is not None:

@@ -28,7 +28,7 @@ from dmkl.searching.texts import count
 if TYPE_CHECKING:
     from dmkl.arrays import Index
     from dmkl.inputs.features import Features
-    from dmkl.inputs.joins import Join
+    from dmkl.inputs.names import Join
     from dmkl.kernelset import KernelSet
 
 __all__ = ["build"]
@@ -91,6 +91,10 @@ def build(
     splits: options.Splits = None,
     join: options.Join = "exact",
     missing: options.Missing = None,
+    transpose: Annotated[
+        bool, option("Take columns for samples: tables of features × samples.", None, "--transpose", panel=SAMPLES)
+    ] = False,
+    repair: options.Repair = None,
     tile: options.Tile = None,
     dtype: options.Dtype = None,
     overwrite: options.Overwrite = False,
@@ -118,14 +122,21 @@ def build(
     compute: Callable[..., KernelSet]
     if against is None:
         wanted = _specs(specs, chosen)
-        found = _open(features, samples, join, labels=labels, splits=splits)
+        found = _open(features, samples, join, transpose, labels=labels, splits=splits)
         _note_what_is_left_out(wanted, found)
         rows = _training_rows(found, train, split)
-        compute = partial(dmkl.build, out, found, wanted, train=rows, tile=tile, dtype=dtype)
+        compute = partial(dmkl.build, out, found, wanted, train=rows, repair=repair, tile=tile, dtype=dtype)
     else:
-        own = {"--train": train, "--split": split, "--splits": splits, "--tile": tile, "--dtype": dtype}
+        own = {
+            "--train": train,
+            "--split": split,
+            "--splits": splits,
+            "--repair": repair,
+            "--tile": tile,
+            "--dtype": dtype,
+        }
         _refuse({"--specs": specs, **chosen, **own}, f"--against takes kernels and training samples from {against}")
-        found = _open(features, samples, join, labels=labels)
+        found = _open(features, samples, join, transpose, labels=labels)
         compute = partial(dmkl.build_cross, dmkl.open(against), found, out)
     for note in found.notes:
         say_aside("note", note)
@@ -190,27 +201,25 @@ def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None
 # --- samples ---------------------------------------------------------------------------------------------------------
 
 
-def _open(features: list[Path], samples: Path | None, join: Join, **files: Path | None) -> Features:
+def _open(features: list[Path], samples: Path | None, join: Join, transpose: bool, **files: Path | None) -> Features:
     """The features, and what the other files say of the samples; what these do not say, the features may."""
-    import numpy as np
-
-    from dmkl.inputs import as_features, read_file
+    from dmkl.inputs import as_features, read_file, read_names
     from dmkl.inputs.side_data import SideData
 
-    names = None
-    if samples is not None:
-        table = read_file(samples)
-        # A table has the names in its first column; what else it says of the samples is no name.
-        names = [str(name) for name in (np.ravel(table.values) if table.row_names is None else table.row_names)]
-    given = [SideData(role, str(path), partial(read_file, path)) for role, path in files.items() if path is not None]
-    return as_features(features, samples=names, join=join, beside=given)
+    names = None if samples is None else read_names(samples)
+    given = [
+        SideData(role, str(path), partial(read_file, path), partial(read_file, path, None))
+        for role, path in files.items()
+        if path is not None
+    ]
+    return as_features(features, samples=names, join=join, beside=given, transpose=transpose)
 
 
 def _training_rows(found: Features, train: Path | None, split: int | None) -> Index | None:
     """The samples between which distances are averaged; None for those that `dmkl.build` takes by itself."""
     import numpy as np
 
-    from dmkl.inputs import read_vector
+    from dmkl.inputs import read_names
 
     if train is not None and split is not None:
         msg = "--train and --split exclude each other; give one of them"
@@ -218,7 +227,7 @@ def _training_rows(found: Features, train: Path | None, split: int | None) -> In
     n_samples = next(iter(found.blocks.values())).shape[0]
     if train is not None:
         names = range(n_samples) if found.samples is None else found.samples
-        return positions(np.array([str(name) for name in names]), read_vector(train), str(train))
+        return positions(np.array([str(name) for name in names]), read_names(train, found.samples), str(train))
     if split is None:
         return None
     splits = found.labels.checked(n_samples, n_samples, rectangular=False)["split"]

@@ -122,7 +122,7 @@ def evaluate(
     place = as_place(out)
     folder = state_of(place, "an evaluation", FORMAT, state, overwrite=overwrite)
     K = open_kernels(store, kernels)
-    estimator = make_learner(model, parameters, K.names)
+    estimator = make_learner(model, parameters, K)
     values, note = chains_to_try(estimator, K, grid_values(estimator, K, p, lam, C, grid), parameters.get("steps"))
     chosen, on = training_samples(K, split, train, split is None and train is None, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)

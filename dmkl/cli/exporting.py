@@ -11,8 +11,8 @@ import dmkl
 from dmkl.cli.cluster import computing_on
 from dmkl.cli.options import Cluster, Json, Memory, NewCovariates, Overwrite, Rows, Store, Workers, option
 from dmkl.cli.output import claim_output, print_json, say
-from dmkl.cli.parsing import read_covariates
-from dmkl.cli.samples import chosen_rows, positions
+from dmkl.cli.parsing import known_names, read_covariates
+from dmkl.cli.samples import chosen_rows, columns_of_model
 from dmkl.errors import InputError
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -87,7 +87,7 @@ def export(
     estimator = loaded.best_ if isinstance(loaded, dmkl.SearchResult) else loaded
     K = dmkl.open(store)
     chosen = None if rows is None else chosen_rows(K, rows)
-    known = None if covariates is None else read_covariates(f"--covariates={covariates}")
+    known = None if covariates is None else read_covariates(f"--covariates={covariates}", known_names(K))
     with ConsoleWatch(), computing_on(cluster, reading=K, workers=workers, memory=memory):
         if coordinates is not None:
             found = estimator.kernel_pca(K, coordinates, covariates=known)
@@ -96,7 +96,7 @@ def export(
             what = f"{count(coordinates, 'coordinate')} of {count(found.sizes['sample'], 'sample')}"
         else:
             if chosen is not None:
-                K = K[chosen, positions(K.train_samples, estimator.train_samples_, f"the model {model}")]
+                K = K[chosen, columns_of_model(K, estimator, model)]
             found = _chosen_of(estimator.combined_kernel(K, covariates=known), of)
             more: dict[str, Any] = {"key": key, "source": anndata} if out.lower().endswith(".h5ad") else {}
             write_kernel(place, found, overwrite=overwrite, **more)

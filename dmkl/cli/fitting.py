@@ -82,7 +82,7 @@ def fit(
 
     claim_output(as_place(model_out), overwrite=overwrite)
     K = open_kernels(store, kernels)
-    estimator = make_learner(model, parameters, K.names)
+    estimator = make_learner(model, parameters, K)
     chosen, on = training_samples(K, split, train, every, drop_classes_below)
     measures = parse_scoring(scoring)
     held_out, which = _held_out(K, chosen, None if train or every else split or 0) if measures else (chosen, "")

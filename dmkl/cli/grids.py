@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dmkl.cli.options import option
-from dmkl.cli.parsing import parse_grid
+from dmkl.cli.parsing import known_names, parse_grid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +98,7 @@ def grid_values(
 
     several = K.labels is not None and K.labels.ndim == 2
     named = [f"{name}={texts}" for name, texts in (("p", p), ("lam", lam), ("C", C)) if texts is not None]
-    given = parse_grid([*named, *(grid or ())])
+    given = parse_grid([*named, *(grid or ())], known_names(K))
     values: dict[str, Any] = as_grid(None, estimator, several=several)
     if "lam" in values and "steps" in given:
         values["lam"] = None

@@ -12,7 +12,7 @@ import typer
 
 from dmkl.cli.commands import LEARNING, command, with_options
 from dmkl.cli.learners import DEFAULT, learners
-from dmkl.cli.parameters import parameters_of
+from dmkl.cli.parameters import Names, parameters_of
 from dmkl.cli.parsing import parse_cv, parse_grid, parse_names, parse_scoring
 from dmkl.errors import DmklError, InputError
 from dmkl.jobs.job_file import JobFile
@@ -326,7 +326,7 @@ class _Reading:
                 elif name in _GRID and "grid" in values:
                     parse_grid([f"{name}={values[name]}"])
                 elif name in own and name not in self.own and (names or name not in ("sigma", "A")):
-                    own[name].read(values[name], names or ())
+                    own[name].read(values[name], Names(names or ()))
             except InputError as error:
                 raise self.job.problem(str(error), *place) from error
         for line in values.get("grid", ()):

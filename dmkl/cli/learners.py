@@ -7,13 +7,17 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from dmkl.cli.declared import Declaration, declarations
-from dmkl.cli.parameters import parameters_of
+from dmkl.cli.parameters import Names, parameters_of
+from dmkl.cli.parsing import known_names
 from dmkl.errors import InputError
+
+if TYPE_CHECKING:
+    from dmkl.kernelset import KernelSet
 
 __all__ = ["DEFAULT", "command_for", "learner_in", "learners", "make_learner"]
 
@@ -27,10 +31,10 @@ def learners() -> dict[str, Declaration]:
     return dict(sorted(named.items()))
 
 
-def make_learner(name: str, given: Mapping[str, Any], kernels: Sequence[str]) -> Any:
+def make_learner(name: str, given: Mapping[str, Any], K: KernelSet) -> Any:
     """Make one of `learners` from what the options of `command_for` say, by parameter: None is the learner's default.
 
-    Files among the options may name `kernels`. An option of another learner is an InputError.
+    Files among the options may name the kernels and the samples of `K`. An option of another learner is an InputError.
     """
     values: dict[str, Any] = {}
     own = parameters_of(learners()[name])
@@ -42,7 +46,7 @@ def make_learner(name: str, given: Mapping[str, Any], kernels: Sequence[str]) ->
             option = parameters_of(learners()[others[0]])[parameter].options[0]
             msg = f"{option} is for --model {' or '.join(others)}, and {name} has no such parameter; leave it out"
             raise InputError(msg)
-        values |= own[parameter].read(value, kernels)
+        values |= own[parameter].read(value, Names(K.names, known_names(K)))
     return learners()[name].make(**values)
 
 

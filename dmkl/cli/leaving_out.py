@@ -129,7 +129,7 @@ def importance(
         claim_output(plot, overwrite=overwrite, what="file")
     K = open_kernels(store, kernels)
     named = _groups(kernel_group or [], K.names)
-    estimator = make_learner(model, parameters, K.names)
+    estimator = make_learner(model, parameters, K)
     values = grid_values(estimator, K, p, lam, C, grid)
     chosen, on, folds = samples_and_folds(K, cv, split, train, every, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)

@@ -26,6 +26,7 @@ __all__ = [
     "NewCovariates",
     "NewStore",
     "Overwrite",
+    "Repair",
     "Restart",
     "Result",
     "Rows",
@@ -129,6 +130,10 @@ Join = Annotated[
         "Samples are matched by name: all files must name the same ones, or take those that all have, or any has.",
         panel=SAMPLES,
     ),
+]
+Repair = Annotated[
+    Literal["clip", "flip", "shift"] | None,
+    option("Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.", panel=STORAGE),
 ]
 Missing = Annotated[
     Literal["refuse", "zero"] | None,

@@ -6,9 +6,9 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from dmkl.cli.declared import Declaration, declarations
 from dmkl.cli.options import STEPS_HELP, option
@@ -17,12 +17,19 @@ from dmkl.cli.parsing import parse_counts, parse_cv, parse_p, parse_priors, pars
 __all__ = ["CONSTRAINTS_FORM", "Parameter", "parameters_of"]
 
 
+class Names(NamedTuple):
+    """Names of a set: of its kernels, and of its samples where they have any."""
+
+    kernels: Sequence[str] = ()
+    samples: Iterable[str] | None = None
+
+
 @dataclass(frozen=True)
 class _Reader:
     """How an option is read where the signature and the documentation of the parameter do not say it."""
 
-    read: Callable[[str, Sequence[str]], dict[str, Any]] | None = None
-    """Parameters of the constructor, from the text that was given and the names of the kernels."""
+    read: Callable[[str, Names], dict[str, Any]] | None = None
+    """Parameters of the constructor, from the text that was given, which may hold names of the set."""
     help: str = ""
     metavar: str | None = None
     options: tuple[str, ...] = ()
@@ -45,22 +52,22 @@ File of constraints: a TOML table for each. Σ coefficient × weight is at least
 # Readers of files are imported when there is one: help does without NumPy and pydantic.
 
 
-def _prices(text: str, kernels: Sequence[str]) -> dict[str, Any]:
+def _prices(text: str, names: Names) -> dict[str, Any]:
     from dmkl.cli.priors import read_prices
 
-    return {"sigma": read_prices(text, kernels)}
+    return {"sigma": read_prices(text, names.kernels)}
 
 
-def _kernel_groups(text: str, kernels: Sequence[str]) -> dict[str, Any]:
+def _kernel_groups(text: str, names: Names) -> dict[str, Any]:
     from dmkl.cli.priors import read_kernel_groups
 
-    return {"kernel_groups": read_kernel_groups(text, kernels)}
+    return {"kernel_groups": read_kernel_groups(text, names.kernels)}
 
 
-def _constraints(file: str, kernels: Sequence[str]) -> dict[str, Any]:
+def _constraints(file: str, names: Names) -> dict[str, Any]:
     from dmkl.cli.priors import read_constraints
 
-    return dict(zip("Ab", read_constraints(file, kernels), strict=True))
+    return dict(zip("Ab", read_constraints(file, names.kernels), strict=True))
 
 
 _READERS = {
@@ -70,7 +77,7 @@ _READERS = {
         "P",
     ),
     "steps": _Reader(
-        lambda text, _: {"steps": parse_steps(text)},
+        lambda text, names: {"steps": parse_steps(text, names.samples)},
         STEPS_HELP,
         "STEP,…",
     ),
@@ -155,10 +162,10 @@ class Parameter:
                     return kind
         return str
 
-    def read(self, given: Any, kernels: Sequence[str]) -> dict[str, Any]:
+    def read(self, given: Any, names: Names) -> dict[str, Any]:
         """Parameters of the constructor from what an option was given."""
         if self.reader.read is not None:
-            return self.reader.read(given, kernels)
+            return self.reader.read(given, names)
         known = self.kind is not str or str in (self.annotation, *get_args(self.annotation))
         return {self.name: given if known else parse_value(given)}
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dmkl.errors import InputError
 
+if TYPE_CHECKING:
+    from dmkl.arrays import Array
+    from dmkl.kernelset import KernelSet
+
 __all__ = [
+    "known_names",
     "parse_counts",
     "parse_cv",
     "parse_grid",
@@ -46,27 +52,33 @@ def parse_p(text: str) -> float:
     return as_exponent(base)
 
 
-def parse_steps(text: str) -> tuple[Any, ...]:
+def known_names(K: KernelSet) -> Array | None:
+    """The names of the samples of a set; None where they are only numbers."""
+    return K.samples if K.view.has_names else None
+
+
+def parse_steps(text: str, samples: Iterable[str] | None = None) -> tuple[Any, ...]:
     """Names of steps with commas or + between them; "none" is no step.
 
     ``residualize=FILE`` takes out the covariates of a table that names its columns and samples;
-    ``residualize=FILE:NAME`` one column of it, or of obs of an .h5ad.
+    ``residualize=FILE:NAME`` one column of it, or of obs of an .h5ad. `samples` are the names of the set, by which the
+    column of names is found.
     """
     from dmkl.numerics.steps import as_steps
 
     if "residualize=" not in text:
         return as_steps(text)
     parts = [part.strip() for part in re.split("[,+]", text)]
-    return as_steps([read_covariates(part) if part.startswith("residualize=") else part for part in parts])
+    return as_steps([read_covariates(part, samples) if part.startswith("residualize=") else part for part in parts])
 
 
-def read_covariates(given: str) -> Any:
+def read_covariates(given: str, samples: Iterable[str] | None = None) -> Any:
     """The covariates in the file of an option or a step, as in ``residualize=FILE``."""
     from dmkl.inputs import read_covariates
     from dmkl.numerics.covariates import residualize
 
     try:
-        table = read_covariates(Path(given.partition("=")[2]))
+        table = read_covariates(Path(given.partition("=")[2]), samples)
     except InputError as error:
         msg = f"the covariates of {given} cannot be read: {error}"
         raise InputError(msg) from error
@@ -140,7 +152,7 @@ def parse_value(text: str) -> Any:
     return word
 
 
-def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+def parse_grid(texts: Sequence[str], samples: Iterable[str] | None = None) -> dict[str, list[Any]]:
     """Values by parameter from texts such as "p=1,4/3,inf", "lam=1e-3,0.1", "steps=center+trace,none".
 
     Norms are read by `parse_p`, λ and C as numbers, steps with + between them, all other parameters by `parse_value`.
@@ -149,7 +161,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
         "p": parse_p,
         "lam": lambda text: parse_numbers("lam", "positive numbers such as 1e-3,0.1", text)[0],
         "C": lambda text: parse_numbers("C", "positive numbers such as 0.25,4", text)[0],
-        "steps": parse_steps,
+        "steps": partial(parse_steps, samples=samples),
     }
     found: dict[str, list[Any]] = {}
     for text in texts:

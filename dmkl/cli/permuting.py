@@ -103,7 +103,7 @@ def permute(
     place = as_place(out)
     folder = state_of(place, "a permutation test", PermutationTest.FORMAT, state, overwrite=overwrite)
     K = open_kernels(store, kernels)
-    estimator = make_learner(model, parameters, K.names)
+    estimator = make_learner(model, parameters, K)
     values = grid_values(estimator, K, p, lam, C, grid)
     chosen, on = training_samples(K, split, train, split is None and train is None, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)

@@ -25,8 +25,8 @@ from dmkl.cli.options import (
     option,
 )
 from dmkl.cli.output import claim_output, print_json, save_figure, say, say_aside
-from dmkl.cli.parsing import parse_scoring, read_covariates
-from dmkl.cli.samples import ROWS, chosen_rows, positions, stored_split
+from dmkl.cli.parsing import known_names, parse_scoring, read_covariates
+from dmkl.cli.samples import ROWS, chosen_rows, columns_of_model, stored_split
 from dmkl.errors import InputError
 from dmkl.files.urls import as_place
 from dmkl.progress import ConsoleWatch
@@ -127,7 +127,7 @@ def predict(
         K = dmkl.open(store)
         reading = K
         chosen = _rows(K, estimator, split, part, rows)
-        given = {"K": K[chosen, positions(K.train_samples, estimator.train_samples_, f"the model {model}")]}
+        given = {"K": K[chosen, columns_of_model(K, estimator, model)]}
         truth = None if K.labels is None else K.labels[chosen]
         new = _new(K, estimator)[chosen]
     else:
@@ -142,7 +142,8 @@ def predict(
         truth = labels_in(found.labels.checked(n_samples, n_samples, rectangular=False))
         new = np.ones(n_samples, dtype=bool)
     if covariates is not None:
-        given["covariates"] = read_covariates(f"--covariates={covariates}")
+        names = known_names(reading) if reading is not None else given["features"].samples
+        given["covariates"] = read_covariates(f"--covariates={covariates}", names)
     wanted = parse_scoring(scoring)
     if truth is None and wanted is not None:
         msg = "--scoring needs the true labels, and they are not known; leave it out"

@@ -114,7 +114,7 @@ def read_constraints(file: str | Path, kernels: Sequence[str]) -> tuple[Float, F
     """
     import numpy as np
 
-    from dmkl.inputs.documents import read_document
+    from dmkl.files.documents import read_document
 
     path = Path(file).expanduser()
     content = read_document(path, "constraints")

@@ -112,7 +112,7 @@ def stability(
     if plot is not None:
         claim_output(plot, overwrite=overwrite)
     K = open_kernels(store, kernels)
-    estimator = make_learner(model, parameters, K.names)
+    estimator = make_learner(model, parameters, K)
     chosen, on = training_samples(K, split, train, every, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)
     if restart:

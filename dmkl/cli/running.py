@@ -262,9 +262,9 @@ def _default_grid(step: Any) -> dict[str, Any]:
     own = learners()[step.values["model"]].parameters
     given = {name: value for name, value in step.values.items() if name in own and name not in ("p", "lam", "C")}
     p, lam, C = (step.values[name] for name in ("p", "lam", "C"))
-    values = grid_values(make_learner(step.values["model"], given, K.names), K, p, lam, C, step.values["grid"])
+    values = grid_values(make_learner(step.values["model"], given, K), K, p, lam, C, step.values["grid"])
     if step.name in ("search", "evaluate"):
-        values, _ = chains_to_try(make_learner(step.values["model"], given, K.names), K, values, given.get("steps"))
+        values, _ = chains_to_try(make_learner(step.values["model"], given, K), K, values, given.get("steps"))
     found: dict[str, Any] = {name: values[name] for name in ("p", "lam", "C") if name in values}
     if "steps" in values:
         found["grid_steps"] = ",".join("+".join(map(str, chain)) or "none" for chain in values["steps"])

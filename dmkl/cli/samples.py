@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dmkl
-from dmkl.cli.parsing import parse_names
+from dmkl.cli.output import say_aside
+from dmkl.cli.parsing import known_names, parse_names
 from dmkl.errors import InputError
 from dmkl.searching.texts import count
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ROWS",
     "chosen_rows",
+    "columns_of_model",
     "open_kernels",
     "positions",
     "predict_command",
@@ -35,7 +38,7 @@ def open_kernels(store: str, names: str | None) -> KernelSet:
     return K if chosen is None else K.select(chosen)
 
 
-def positions(samples: Array, names: Array, where: str) -> Index:
+def positions(samples: Array, names: Array | Sequence[str], where: str) -> Index:
     """Where `names`, which come from `where`, stand among `samples`: each has to be there, and only once."""
     import numpy as np
 
@@ -53,6 +56,18 @@ def positions(samples: Array, names: Array, where: str) -> Index:
         msg = f"{where} names sample {twice!r} more than once"
         raise InputError(msg)
     return np.array([place[name] for name in wanted], dtype=np.int64)
+
+
+def columns_of_model(K: KernelSet, estimator: Any, model: Any) -> Index:
+    """Where the training samples of a model stand among the columns of a set, which may be turned by mistake."""
+    trained = set(estimator.train_samples_)
+    if not trained & set(K.train_samples.astype(str)) and trained & set(K.samples.astype(str)):
+        msg = (
+            f"the rows of the set are the training samples of the model {model}, and its columns are others: the "
+            "kernels are the wrong way round. New samples are the rows; transpose the matrices and import them again"
+        )
+        raise InputError(msg)
+    return positions(K.train_samples, estimator.train_samples_, f"the model {model}")
 
 
 ROWS = "FILE or 0,5,10:20"
@@ -73,11 +88,11 @@ def chosen_rows(K: KernelSet, text: str) -> Index:
 
     n = K.shape[1]
     if Path(text).is_file():
-        from dmkl.inputs import read_vector
+        from dmkl.inputs import read_file, read_names
 
-        values = read_vector(Path(text))
-        found = _masked(values) if len(values) == n else None
-        found = positions(K.samples, values, text) if found is None else found
+        table = read_file(Path(text), samples=known_names(K))
+        found = _masked(table.values) if table.values.shape == (n,) and table.row_names is None else None
+        found = positions(K.samples, read_names(Path(text), known_names(K)), text) if found is None else found
     else:
         parts = [_positions_in(part.strip(), text, n) for part in text.split(",")]
         found = np.array([position for part in parts for position in part], dtype=np.int64)
@@ -177,9 +192,9 @@ def _chosen_samples(K: KernelSet, split: int | None, train: Path | None, every: 
         msg = "--split, --train and --all exclude one another; give one of them"
         raise InputError(msg)
     if train is not None:
-        from dmkl.inputs import read_vector
+        from dmkl.inputs import read_names
 
-        return positions(K.samples, read_vector(train), str(train)), f"those in {train}"
+        return positions(K.samples, read_names(train, known_names(K)), str(train)), f"those in {train}"
     if every or (split is None and K.splits is None):
         return np.arange(K.shape[1]), "all"
     chosen = K.split(split or 0).train
@@ -190,7 +205,7 @@ def _chosen_samples(K: KernelSet, split: int | None, train: Path | None, every: 
 
 
 def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
-    """The group of each chosen sample, from a vector in the order of the set or a table with sample names.
+    """The group of each chosen sample, by name, or from a vector in the order of the set.
 
     It is called after the file, and results say so.
     """
@@ -198,24 +213,26 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
     import xarray as xr
 
     from dmkl.inputs import read_file
+    from dmkl.inputs.label_tables import matched
+    from dmkl.inputs.names import in_order
 
-    table = read_file(file)
-    values: Array = table.values
-    names = table.row_names
-    if names is None and values.ndim == 2 and values.shape[1] == 2:
-        names, values = tuple(values[:, 0].astype(str)), values[:, 1]
     n = len(samples)
-    if values.ndim != 1 or (names is None and len(values) != n):
+    named = samples.astype(str).tolist() != [str(i) for i in range(n)]
+    table = read_file(file, samples=samples if named else None)
+    for note in table.notes:
+        say_aside("note", note)
+    if named and table.row_names is not None:
+        values, rows = in_order(str(file), table, samples[chosen].astype(str).tolist()).values, np.arange(len(chosen))
+    elif named and table.values.ndim == 1:
+        say_aside("note", f"{file} has no names of samples: row i was taken for sample i ({samples[0]} is row 0)")
+        values, rows = table.values, chosen
+    else:
+        values, rows = np.asarray(matched(str(file), table, samples, named=named).values), chosen
+    expected = len(chosen) if rows is not chosen else n
+    if values.shape != (expected,):
         msg = (
-            f"{file} has shape {values.shape}, expected ({n},), a group for each sample of the set in its order, or a "
-            "table of sample names and groups"
+            f"{file} has shape {values.shape}, expected ({expected},), a group for each sample of the set in its "
+            f"order, or a table of sample names and groups; of several columns name that of the groups, {file}:NAME"
         )
         raise InputError(msg)
-    row = np.arange(n) if names is None else np.full(n, -1)
-    if names is not None:
-        row[positions(samples, np.array(names), str(file))] = np.arange(len(names))
-    missing = samples[chosen[row[chosen] < 0]]
-    if len(missing):
-        msg = f"{file} has no group for {count(len(missing), 'sample')} of the set, the first is {str(missing[0])!r}"
-        raise InputError(msg)
-    return xr.DataArray(values[row[chosen]], {"sample": samples[chosen].astype(str)}, name=str(file))
+    return xr.DataArray(values[rows], {"sample": samples[chosen].astype(str)}, name=str(file))

@@ -140,7 +140,7 @@ def search(
     if plot is not None:
         claim_output(plot, overwrite=True)
     K = open_kernels(store, kernels)
-    estimator = make_learner(model, parameters, K.names)
+    estimator = make_learner(model, parameters, K)
     values, note = chains_to_try(estimator, K, grid_values(estimator, K, p, lam, C, grid), parameters.get("steps"))
     chosen, on, folds = samples_and_folds(K, cv, split, train, every, drop_classes_below)
     known_groups = None if groups is None else read_groups(groups, K.samples, chosen)

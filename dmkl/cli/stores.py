@@ -6,7 +6,7 @@ import re
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -72,10 +72,7 @@ def import_(
     join: options.Join = "exact",
     tile: options.Tile = None,
     dtype: options.Dtype = None,
-    repair: Annotated[
-        Literal["clip", "flip", "shift"] | None,
-        option("Set negative eigenvalues to zero, flip their sign, or shift all eigenvalues.", panel=STORAGE),
-    ] = None,
+    repair: options.Repair = None,
     symmetrize: Annotated[
         bool,
         option(

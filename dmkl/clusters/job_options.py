@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from dmkl.clusters.batch_systems import SYSTEMS, cluster_class
 from dmkl.errors import InputError
 from dmkl.features.spec_files import did_you_mean, shown
-from dmkl.inputs.documents import read_document
+from dmkl.files.documents import read_document
 
 __all__ = ["JobOptions", "job_options", "read_description"]
 

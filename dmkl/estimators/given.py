@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dmkl.arrays import Array
 from dmkl.errors import InputError, LabelWarning, warn
 from dmkl.features.cross import TrainingFeatures, training_features
-from dmkl.inputs.label_objects import matched
+from dmkl.inputs.label_tables import matched
 from dmkl.inputs.labels import single_samples
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.fisher import Targets, with_unknown
@@ -73,7 +73,7 @@ def given_labels(K: KernelSet, y: Any) -> tuple[Array | None, Array | None]:
     """
     if y is None:
         return K.labels, K.tasks
-    table = matched("y", y, K.samples, named=K.view.has_names)
+    table = matched("y", y, K.samples, named=K.view.has_names, stored=K.labels)
     return table.values, None if table.columns is None else np.array(table.columns, dtype=object)
 
 

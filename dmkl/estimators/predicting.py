@@ -17,7 +17,7 @@ from dmkl.estimators.contributions import contributions, feature_weights
 from dmkl.estimators.problems import DecisionRule, Statistics, side_by_side
 from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles
-from dmkl.inputs.joins import Join
+from dmkl.inputs.names import Join
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.chain import FittedStep
 from dmkl.numerics.covariates import Covariates, of_new
@@ -338,7 +338,8 @@ class Predicting:
         if missing:
             msg = (
                 f"the model gives weight to kernel {missing[0]!r}, which this set does not have; its kernels are "
-                f"{', '.join(K.names[:10])}"
+                f"{', '.join(K.names[:10])}. Kernels are matched by name: give these the names of the model's (names=, "
+                "--names at import)"
             )
             raise InputError(msg)
         return K.select(needed), used
@@ -350,6 +351,8 @@ class Predicting:
         if not np.array_equal(samples, self.train_samples_):
             same = len(samples) == len(self.train_samples_) and set(samples) == set(self.train_samples_)
             seen = "the same samples in another order" if same else f"{len(samples)} others"
+            if not same and set(K.samples.astype(str)) >= set(self.train_samples_):
+                seen += ", and these as rows: the kernels are the wrong way round"
             msg = (
                 f"the columns must be the {len(self.train_samples_)} training samples in the order of training, found "
                 f"{seen}; take K[test, train] with the train of fit"

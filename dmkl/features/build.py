@@ -21,15 +21,15 @@ from dmkl.features.recipes import Recipe
 from dmkl.features.specs import Planned, plan, read_specs
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
-from dmkl.inputs.feature_matrices import FeatureMatrix, against
-from dmkl.inputs.features import as_features
-from dmkl.inputs.joins import Join
-from dmkl.inputs.label_objects import label_table
+from dmkl.inputs.features import FeatureMatrix, against, as_features
+from dmkl.inputs.label_tables import label_table
 from dmkl.inputs.labels import labels_in
+from dmkl.inputs.names import Join
 from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.determined import label_columns
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
+from dmkl.numerics.psd import Repair
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import View
 from dmkl.store.features import ArrayTable, FeatureTable, Scan, scan
@@ -66,6 +66,8 @@ def build(
     present: Mapping[str, npt.ArrayLike] | None = None,
     join: Join = "exact",
     missing: Missing | None = None,
+    transpose: bool = False,
+    repair: Repair | None = None,
     tile: int | None = None,
     dtype: npt.DTypeLike | None = None,
     overwrite: bool = False,
@@ -102,6 +104,11 @@ def build(
         What to do with samples that lack a table: "refuse" them, or, with "zero", give them the mean of the training
         samples that have it, in the kernel's feature space. Its row of a kernel centered over the training samples is
         zero then: the sample is judged by its other sources. By default "zero" where join="outer", else "refuse".
+    transpose
+        Take the columns of tables for the samples, and their rows for the features.
+    repair
+        "clip", "flip" or "shift" negative eigenvalues of each kernel, for kernels of given distances alone: those of
+        features are positive semidefinite, and those of new samples could not be repaired alike.
     tile, dtype, overwrite
         As in `dmkl.create`; the precision is that of the features by default.
 
@@ -124,7 +131,7 @@ def build(
     """
     missing = how_missing(missing, join)
     given = given_labels(labels=labels, splits=splits, tasks=tasks)
-    found = as_features(features, samples=samples, present=present, join=join, beside=given)
+    found = as_features(features, samples=samples, present=present, join=join, beside=given, transpose=transpose)
     planned, _ = plan(read_specs(specs), found.blocks)
     n_samples = next(iter(found.blocks.values())).shape[0]
     nodes = replace(found.labels, samples=found.samples).checked(n_samples, n_samples, rectangular=False)
@@ -162,6 +169,28 @@ def build(
         raise InputError(msg)
     samples_ = nodes["sample"]
     assert samples_ is not None
+    if repair is not None:
+        of_features = [item.name for item in planned if STATISTIC[item.function] != "given"]
+        if of_features:
+            msg = (
+                f"repair is for kernels of given distances, and {of_features[0]!r} is computed from features, whose "
+                "kernels are positive semidefinite; leave repair out, or build the others alone"
+            )
+            raise InputError(msg)
+        computed = computed_set(_source(planned, at_hand(tables, scans), samples_, scans, rows, header), nodes)
+        return stores.create(
+            path,
+            computed.to_dask(),
+            names=computed.names,
+            samples=samples_ if found.samples is not None else None,
+            labels=labels_,
+            tasks=nodes["task"],
+            splits=nodes["split"],
+            repair=repair,
+            tile=tile,
+            dtype=stored,
+            overwrite=overwrite,
+        )
     if path is None:
         return computed_set(_source(planned, at_hand(tables, scans), samples_, scans, rows, header), nodes)
     with claim_place(path):
@@ -204,7 +233,8 @@ def how_missing(missing: Missing | None, join: Join) -> Missing:
 def given_labels(**given: Any) -> list[SideData]:
     """Labels, splits and names of tasks that were given, by their role, to stand for what is found in files."""
     known = {role: values for role, values in given.items() if values is not None}
-    return [SideData(role, f"{role}=", partial(label_table, values)) for role, values in known.items()]
+    read = {role: partial(label_table, values) for role, values in known.items()}
+    return [SideData(role, f"{role}=", read[role], read[role]) for role in known]
 
 
 def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> KernelSet:

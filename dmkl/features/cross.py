@@ -26,10 +26,9 @@ from dmkl.features.missing import filled
 from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
-from dmkl.inputs.feature_matrices import FeatureMatrix, against
-from dmkl.inputs.features import as_features
-from dmkl.inputs.joins import Join
+from dmkl.inputs.features import FeatureMatrix, against, as_features
 from dmkl.inputs.labels import Labels
+from dmkl.inputs.names import Join
 from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import STATISTIC

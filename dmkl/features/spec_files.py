@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dmkl.errors import InputError
-from dmkl.inputs.documents import read_document
+from dmkl.files.documents import read_document
 
 __all__ = ["did_you_mean", "plain", "read_columns", "read_specs", "shown", "some"]
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from dmkl.errors import InputError
 from dmkl.features.functions import WORDS
 from dmkl.features.spec_files import did_you_mean, read_columns, shown, some
-from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.features import FeatureMatrix
 
 __all__ = ["MODELS", "NO_GRID", "OnColumns", "Random", "Spec", "listed"]
 

@@ -24,7 +24,7 @@ from dmkl.errors import InputError
 from dmkl.features.functions import FUNCTIONS
 from dmkl.features.spec_files import did_you_mean, plain, read_specs, shown, some
 from dmkl.features.spec_schema import MODELS, NO_GRID, OnColumns, Random, Spec, listed
-from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.features import FeatureMatrix
 from dmkl.inputs.formats.limits import check_memory
 
 __all__ = ["FUNCTIONS", "Planned", "plan", "read_specs"]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from dmkl.arrays import Array
-from dmkl.inputs.feature_matrices import is_number
+from dmkl.inputs.columns import numeric_dtype
 
 __all__ = ["Part", "are_distances", "columns_of", "is_annotated", "parts_of", "values_of_column"]
 
@@ -81,6 +81,6 @@ def values_of_column(values: Any) -> Array:
     series = pd.Series(values)
     if pd.api.types.is_bool_dtype(series.dtype) and not series.hasnans:
         return series.to_numpy(np.bool_)
-    if is_number(series.dtype):
+    if numeric_dtype(series.dtype):
         return series.to_numpy(np.float64, na_value=np.nan)
     return series.astype(object).where(series.notna(), np.nan).to_numpy(object)

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import numbers
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import xarray as xr
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.inputs.names import LabelTable, as_text, refuse_control, unique_names
 from dmkl.unknown import is_known
 
-__all__ = [
-    "LabelTable",
-    "Labels",
-    "as_text",
-    "axis_names",
-    "by_split",
-    "index_names",
-    "labeled_names",
-    "labels_in",
-    "only_counts",
-    "sample_names",
-    "single_samples",
-    "unique_names",
-]
+__all__ = ["Labels", "by_split", "labeled_names", "labels_in", "single_samples"]
 
 
 @dataclass
@@ -63,15 +48,6 @@ class Labels:
         }
 
 
-@dataclass(frozen=True)
-class LabelTable:
-    """Labels, names or splits as they were given, with the names beside and above them."""
-
-    values: Array  # (rows,) or (rows, columns)
-    row_names: tuple[str, ...] | None = None  # the names of the rows, where they have any
-    columns: tuple[str, ...] | None = None  # the names of the columns, where they have any
-
-
 def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) -> str | None:
     """What is told of classes that one sample alone has; None where there are none, or labels are no classes."""
     if labels.ndim != 1 or labels.dtype.kind == "f":
@@ -102,77 +78,6 @@ def labels_in(nodes: Mapping[str, Array | None]) -> Array | None:
     return nodes["target"] if nodes["label"] is None else nodes["label"]
 
 
-def unique_names(values: Sequence[Any] | Array | None, length: int, what: str) -> Array:
-    """Names as an array of strings, numbers from 0 where there are none; `what` they are of, as messages say it."""
-    if values is None:
-        return np.array([str(i) for i in range(length)], dtype=object)
-    given = np.asarray(values)
-    if given.ndim != 1:
-        msg = f"{what} names must be a list of {length}, got {values!r:.80}"
-        raise InputError(msg)
-    names = [as_text(value) for value in given.tolist()]
-    if len(names) != length:
-        msg = f"{what} names: found {len(names)}, expected one for each of the {length} {what}s"
-        raise InputError(msg)
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            msg = f"{what} names must be unique, but {name!r} occurs more than once"
-            raise InputError(msg)
-        _refuse_control(name, f"{what} name")
-        seen.add(name)
-    return np.array(names, dtype=object)
-
-
-def _refuse_control(name: str, what: str) -> None:
-    """Refuse control characters, which a terminal obeys, and which end names or lines in files of text."""
-    control = [] if name.isprintable() else [c for c in name if unicodedata.category(c) in ("Cc", "Zl", "Zp")]
-    if control:
-        msg = f"{what} {name!r} holds a control character ({control[0]!r}); give it another name"
-        raise InputError(msg)
-
-
-def as_text(value: Any) -> str:
-    """A name as a string."""
-    # NumPy and HDF5 hold strings as bytes, whose str() is "b'...'".
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> tuple[str, ...] | None:
-    """Names of samples as strings, checked to be unique and as many as the rows."""
-    if names is None:
-        return None
-    found = tuple(map(as_text, names))
-    if length is not None and len(found) != length:
-        msg = f"{where} have {length} rows and {len(found)} sample names, expected a name for each row"
-        raise InputError(msg)
-    if len(set(found)) < len(found):
-        name, count = Counter(found).most_common(1)[0]
-        msg = (
-            f"{where}: sample names must be unique, but {name!r} occurs {count} times; "
-            "drop or average the rows of one name, or rename them"
-        )
-        raise InputError(msg)
-    return found
-
-
-def only_counts(index: pd.Index[Any]) -> bool:
-    """Whether an index is that of a data frame without names of rows."""
-    return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
-
-
-def index_names(index: pd.Index[Any]) -> tuple[str, ...] | None:
-    """The names in an index of pandas; None where it only counts."""
-    return None if only_counts(index) else tuple(map(as_text, index))
-
-
-def axis_names(array: xr.DataArray, axis: int) -> tuple[str, ...] | None:
-    """The coordinate of an axis of an xarray array; None where it has none."""
-    if axis >= array.ndim or array.dims[axis] not in array.coords:
-        return None
-    return tuple(map(as_text, array.coords[array.dims[axis]].to_numpy().tolist()))
-
-
 def by_split(splits: Array, rows: int) -> Array:
     """Splits with a row for each, (split, sample), of such, of one split or of a table with a column for each."""
     splits = np.atleast_2d(splits)
@@ -201,7 +106,7 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
         return labels.astype(np.int64)
     names = np.array([as_text(value) for value in labels.tolist()], dtype=object)
     for name in dict.fromkeys(names.tolist()):
-        _refuse_control(name, "class")
+        refuse_control(name, "class")
     return names
 
 
@@ -226,7 +131,10 @@ def _checked_columns(labels: Array) -> Array:
     try:
         values = cells.astype(np.float64)
     except (TypeError, ValueError) as error:
-        msg = f"labels (sample, task) must be numbers, those of tasks 0 or 1: {error}"
+        msg = (
+            f"labels (sample, task) must be numbers, those of tasks 0 or 1: {error}; of several columns name "
+            "the one that holds the labels (FILE:NAME)"
+        )
         raise InputError(msg) from error
     if np.isinf(values).any():
         i, k = np.argwhere(np.isinf(values))[0].tolist()

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.joins import Join, Named, in_order, named_by_position, same_order
-from dmkl.inputs.labels import Labels, LabelTable, by_split, labeled_names, single_samples
+from dmkl.inputs.labels import Labels, by_split, labeled_names, single_samples
+from dmkl.inputs.names import (
+    Join,
+    LabelTable,
+    Named,
+    in_order,
+    named_by_position,
+    places,
+    same_order,
+    taken_by_position,
+)
 
-__all__ = ["KernelShape", "SideData", "gather", "names_beside", "of_rows", "samples_in", "taken_by_position"]
+__all__ = ["OF_SAMPLES", "KernelShape", "SideData", "gather", "names_beside", "of_rows"]
 
 _PARTS = {
     **dict.fromkeys(("train", "training", "0"), 0),
@@ -29,10 +39,24 @@ class SideData:
     role: str  # one of the values of `ROLES`
     where: str  # how messages name it
     read: Callable[[], LabelTable]
+    reread: Callable[[Collection[str]], LabelTable] | None = None  # reads it where names of samples are known
 
-    def held(self, names: Sequence[str] | None = None) -> SideData:
-        """The same, read now; `names` are those of its rows, where it is of samples and has none."""
+    def knowing(self, names: Collection[str] | None) -> SideData:
+        """The same, read with the names of the samples, which show which of its columns holds them."""
+        return self if self.reread is None or not names else replace(self, read=partial(self.reread, names))
+
+    def held(
+        self, names: Sequence[str] | None = None, notes: list[str] | None = None, *, by_position: bool = False
+    ) -> SideData:
+        """The same, read now; `names` are those of its rows, where it is of samples and has none.
+
+        With `by_position` nothing else has names of its own, so a table of several columns needs none either.
+        """
         table = self.read()
+        if by_position:
+            table = replace(table, is_table=False)
+        if notes is not None:
+            notes += table.notes
         if self.role in (*OF_SAMPLES, "diagonal"):
             table = named_by_position(table, names)
         return replace(self, read=lambda: table)
@@ -46,9 +70,9 @@ class SideData:
         names = None if table.row_names is None else table.row_names[1:]
         title = " ".join(map(str, np.ravel(values[0])))
         notes.append(
-            f"{self.where}: its first line ({title!r}) was taken for a header, since {n_rows} values follow it"
+            f"{self.where}: its first line ({title!r:.80}) was taken for a header, since {n_rows} values follow it"
         )
-        shorter = LabelTable(values[1:], names)
+        shorter = replace(table, values=values[1:], row_names=names)
         return replace(self, read=lambda: shorter)
 
 
@@ -83,12 +107,17 @@ def of_rows(found: Sequence[SideData], shape: tuple[int, int], notes: list[str])
 
 def names_beside(found: Sequence[SideData], join: Join) -> list[Named]:
     """The names that labels and splits carry; where samples may be left out, those whose label is missing are."""
-    tables = [(item, item.read()) for item in found if item.role in OF_SAMPLES]
-    names = [
-        (item.where, labeled_names(table) if item.role == "labels" and join == "inner" else table.row_names)
-        for item, table in tables
-    ]
-    return [Named(where, own) for where, own in names if own is not None]
+    named = []
+    for item in found:
+        table = item.read() if item.role in OF_SAMPLES else LabelTable(np.empty(0))
+        names, families = table.row_names, table.families
+        if names is not None and item.role == "labels" and join == "inner":
+            kept = labeled_names(table) or ()
+            at = places(names, kept) if families is not None else ()
+            names, families = kept, None if families is None else tuple(families[k] for k in at)
+        if names is not None:
+            named.append(Named(item.where, names, families))
+    return named
 
 
 def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> tuple[Labels, list[str] | None]:
@@ -113,7 +142,10 @@ def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> t
     if samples is None:
         named = [(held[role][0], held[role][1].row_names) for role in OF_SAMPLES if role in held]
         fitting = [(where, names) for where, names in named if names is not None and len(names) == frame.n_rows]
-        if fitting:
+        numbers = [str(i) for i in range(frame.n_rows if fitting else 0)]
+        if any(set(names) == set(numbers) for _, names in fitting):
+            samples = numbers  # the numbers of the rows, in another order
+        elif fitting:
             where, samples = fitting[0]
             notes.append(taken_by_position(where, samples))
     result = Labels(samples=samples, train_samples=frame.train_samples)
@@ -141,14 +173,6 @@ def gather(found: Sequence[SideData], frame: KernelShape, notes: list[str]) -> t
     return result, names
 
 
-def taken_by_position(where: str, names: Sequence[str]) -> str:
-    """What is said where nothing but their order tells which names belong to which rows."""
-    return (
-        f"row i was taken for the i-th name in {where} ({names[0]} is row 0), since the rows have no names; if they "
-        "stand in another order, give their names in that order (order=, --order FILE)"
-    )
-
-
 def _only(role: str, tables: Sequence[tuple[str, LabelTable]], notes: list[str]) -> tuple[str, LabelTable] | None:
     """The side data of one role; where there are several they must agree."""
     first, *others = tables
@@ -157,14 +181,6 @@ def _only(role: str, tables: Sequence[tuple[str, LabelTable]], notes: list[str])
             notes.append(f"{role}: {first[0]} and {where} differ, so neither was taken; say which holds")
             return None
     return first
-
-
-def samples_in(found: Sequence[SideData], role: str, notes: list[str]) -> tuple[str, tuple[str, ...]] | None:
-    """The names of samples, or of training samples, in a file of their own, and whose file that is."""
-    tables = [(item.where, item.read()) for item in found if item.role == role]
-    only = _only(role, tables, notes) if tables else None
-    # A table of samples has their names in its first column; what else it says of them is no name.
-    return only and (only[0], only[1].row_names or tuple(map(str, np.ravel(only[1].values))))
 
 
 def _in_order(where: str, table: LabelTable, samples: Sequence[str] | Array | None, notes: list[str]) -> LabelTable:
@@ -194,7 +210,11 @@ def _splits(where: str, table: LabelTable, frame: KernelShape) -> Array:
     if values.ndim != 2 or values.shape[1] != frame.n_rows:
         msg = f"{where} has shape {values.shape}, expected a part for each of the {frame.n_rows} samples"
         raise InputError(msg)
-    if values.dtype.kind != "U":
+    if values.dtype.kind not in "UO":
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            n_missing = int(np.isnan(values).any(axis=0).sum())
+            msg = f"{where}: the part of {n_missing} samples is missing, expected 0, 1, 2 or -1"
+            raise InputError(msg)
         return values
     unknown = sorted({str(value) for value in values.ravel() if str(value).casefold() not in _PARTS})
     if unknown:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dmkl.errors import InputError
 from dmkl.features.spec_files import did_you_mean, shown
-from dmkl.inputs.documents import read_document
+from dmkl.files.documents import read_document
 
 __all__ = ["JobFile", "read_job"]
 

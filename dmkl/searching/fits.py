@@ -26,7 +26,7 @@ from dmkl.estimators.held_out import HeldOut
 from dmkl.estimators.learner import KernelLearner
 from dmkl.estimators.plan import Answers, Fit, FitOutcome, Plan
 from dmkl.files.locks import claim
-from dmkl.inputs.label_objects import matched
+from dmkl.inputs.label_tables import matched
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets
@@ -272,6 +272,12 @@ def ask_once(
     values = {} if grid_of is None else grid_of(targets)
     metrics = as_metrics(scoring, targets.kind)
     known = None if groups is None else matched("groups", groups, K.samples, named=K.view.has_names).values
+    if known is not None and len(known) > 1 and len(set(known.tolist())) == len(known):
+        msg = (
+            f"{what} needs groups of several samples, and each of the {len(known)} samples has a group of its own: "
+            "were names taken for groups? Name the column of the groups (FILE:NAME), or leave groups out"
+        )
+        raise InputError(msg)
     folds = fold(targets.labels, splits=K.splits, groups=known, samples=K.samples, classes=targets.kind != "regression")
     choosing = [one for each in folds for one in (each.inner if isinstance(each, OuterFold) else [each])]
     asked = {"y": y is not None, "scoring": scoring, "unknown": unknown}

@@ -23,8 +23,8 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import DmklError, StoreError, one_line
-from dmkl.inputs.feature_matrices import FeatureMatrix, check_rows
-from dmkl.inputs.formats.zarr_chunks import check_chunks
+from dmkl.inputs.features import FeatureMatrix, check_rows
+from dmkl.inputs.formats.zarr_folders import check_chunks
 from dmkl.numerics.determined import LabelColumns, TargetColumns
 from dmkl.store.consistency import check_tables
 from dmkl.store.layout import create_strings

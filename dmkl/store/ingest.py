@@ -13,8 +13,10 @@ from zarr.abc.store import Store
 from dmkl import progress, settings
 from dmkl.arrays import Array, Index
 from dmkl.errors import IndefiniteKernelWarning, InputError, MemoryBudgetError
-from dmkl.inputs.kernel_sources import KernelSource, Matrix, fingerprint
-from dmkl.inputs.labels import Labels, as_text, labels_in, unique_names
+from dmkl.inputs.kernels import KernelSource
+from dmkl.inputs.labels import Labels, labels_in
+from dmkl.inputs.matrices import Matrix, fingerprint
+from dmkl.inputs.names import as_text, unique_names
 from dmkl.numerics.determined import LabelKernel, label_codes
 from dmkl.numerics.psd import Repair, repair_psd, worst_minor
 from dmkl.store.layout import Header, check_names
@@ -238,7 +240,8 @@ class _Intake:
             cause = (
                 f"overflows {self.header.dtype}; store it as float64"
                 if np.isfinite(value)
-                else "is not finite; mend or drop that sample or kernel"
+                else "is not finite; mend or drop that sample or kernel. A sample that lacks a kernel is left out of "
+                "that kernel's file, and taken by its name from the others (join='outer', --join outer)"
             )
             msg = f"kernel {name!r}: entry ({rows.start + i}, {cols.start + k}) is {value}, which {cause}"
             raise InputError(msg)

@@ -33,7 +33,7 @@ from dmkl.errors import InputError, StoreExistsError
 from dmkl.files.locks import claim, confirm
 from dmkl.files.urls import Place, Url, as_place
 from dmkl.files.writing import full_disk
-from dmkl.inputs.feature_matrices import FeatureMatrix
+from dmkl.inputs.features import FeatureMatrix
 from dmkl.store.chunks import plain_folder
 from dmkl.store.features import FEATURES, FeatureTable, Scan, read_tables, write_table
 from dmkl.store.layout import (

@@ -103,6 +103,7 @@ def test_evaluate(run, tmp_path, plain):
     assert "--outer takes a number of folds" in err
 
 
+@pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 def test_evaluate_keeps_groups_whole(run, tmp_path, plain):
     (tmp_path / "groups.txt").write_text("\n".join(map(str, np.arange(M) // 5)))
     arguments = ["--outer", 2, "--inner", 2, "--groups", tmp_path / "groups.txt"]
@@ -115,6 +116,7 @@ def test_evaluate_keeps_groups_whole(run, tmp_path, plain):
 # --- stability -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 def test_stability(run, tmp_path, plain):
     out, picture = tmp_path / "trust", tmp_path / "trust.png"
     (tmp_path / "groups.txt").write_text("\n".join(map(str, np.arange(M) // 3)))

@@ -11,6 +11,9 @@ from helpers.references import digits, in_memory
 import dmkl
 from dmkl.errors import InputError
 
+# Arrays without names stand beside data frames with names here.
+pytestmark = pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
+
 TRAIN, TEST = np.arange(60), np.arange(60, 90)
 NAMES = ["wide", "narrow", "linear", "cubic", "noise"]
 

@@ -28,7 +28,7 @@ import dmkl
 from dmkl.errors import IncompleteStoreError, InputError, MemoryBudgetError, StoreExistsError, StoreNotFoundError
 from dmkl.features.specs import FUNCTIONS
 from dmkl.features.tiles import FeatureTiles
-from dmkl.inputs.kernel_sources import KernelSource
+from dmkl.inputs.kernels import KernelSource
 from dmkl.store.features import read_tables
 from dmkl.store.reader import StoreReader
 from dmkl.store.tiles import TileWriter

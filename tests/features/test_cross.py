@@ -25,7 +25,11 @@ from dmkl.store.features import read_tables
 from dmkl.store.reader import StoreReader
 from dmkl.store.tiles import TileWriter
 
-pytestmark = pytest.mark.usefixtures("synchronous")
+pytestmark = [
+    pytest.mark.usefixtures("synchronous"),
+    # Arrays without names stand beside data frames with names.
+    pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning"),
+]
 
 M, NEW = 33, 14
 OLD, LATER = np.arange(M), np.arange(M, M + NEW)

@@ -82,7 +82,7 @@ def test_samples_of_tables_are_joined(tmp_path):
 
 def test_labels_without_names_are_matched_by_position_and_it_is_said():
     tables = {"a": A.loc[MIXED[0]], "b": B}
-    with pytest.warns(SampleOrderWarning, match="labels= without names of samples.*features 'b' was put by name"):
+    with pytest.warns(SampleOrderWarning, match="labels= without names of samples: row i is taken for sample i"):
         K = dmkl.build(None, tables, SPECS[:1], labels=Y[MIXED[0]].to_numpy())
     np.testing.assert_array_equal(K.labels, Y[K.samples])
     K = dmkl.build(None, tables, SPECS[:1], labels=Y.to_numpy(), samples=SAMPLES)  # in the order that was asked for

@@ -214,7 +214,7 @@ def test_equal_seeds_give_equal_permutations_and_others_others():
         ({"random_state": -1}, "random_state must be a whole number, at least 0, got -1"),
         ({"choose": "best"}, "choose must be"),
         ({"blocks": "whole"}, "there are no groups; give groups"),
-        ({"groups": np.arange(36)}, "no label changes its place"),
+        ({"groups": np.arange(36)}, "each of the 36 samples has a group of its own"),
         ({"groups": np.repeat(np.arange(8), np.arange(1, 9)), "blocks": "whole"}, "no label changes its place"),
     ],
 )

@@ -353,7 +353,7 @@ def test_a_column_of_a_table_or_container(tmp_path):
     assert kinds.row_names == tuple(NAMES)
     assert kinds.values.tolist() == list("ab" * 6)
     assert read_vector(tmp_path / "t.csv:age").dtype == np.int64
-    with pytest.raises(InputError, match=r"t.csv has no column 'kin'; it has 'kind', 'age'"):
+    with pytest.raises(InputError, match=r"t.csv has no column 'kin'; it has 'cell', 'kind', 'age'"):
         read_vector(tmp_path / "t.csv:kin")
     np.savez(tmp_path / "t.npz", a=np.arange(3), b=np.ones(2))
     np.testing.assert_array_equal(read_vector(tmp_path / "t.npz:a"), [0, 1, 2])

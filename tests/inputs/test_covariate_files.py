@@ -48,7 +48,7 @@ def test_what_is_unknown_is_no_category(tmp_path):
         parse_steps(f"residualize={tmp_path / 'c.csv'}")
 
 
-@pytest.mark.parametrize(("text", "missing"), [("a,n,2\nb,s,3\n", "columns"), ("subject,age\n1,50\n2,61\n", "samples")])
+@pytest.mark.parametrize(("text", "missing"), [("a,n,2\nb,s,3\n", "columns"), ("visit,age\n1,50\n1,61\n", "samples")])
 def test_a_table_that_does_not_name_its_samples_or_columns_is_refused(text, missing, tmp_path):
     (tmp_path / "c.csv").write_text(text)
     with pytest.raises(InputError, match=f"c.csv cannot be read: .*c.csv does not name its {missing}, .*'sample'"):

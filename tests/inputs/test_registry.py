@@ -49,8 +49,10 @@ def test_a_new_format_is_read_everywhere(tmp_path):
     found = as_features(tmp_path / "features")
     assert list(found.blocks) == ["x"]
     np.testing.assert_array_equal(found.blocks["x"].read(slice(1, 4)), X[1:4])
+    binary = tmp_path / "k.other"
+    binary.write_bytes(bytes(range(9)))
     with pytest.raises(InputError, match=r"\.bin or a Zarr folder"):
-        open_files(__file__)
+        open_files(binary)
 
 
 @pytest.mark.parametrize("suffix", [suffix for known in FORMATS for suffix in known.suffixes])

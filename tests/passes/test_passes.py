@@ -518,6 +518,7 @@ def test_who_asks_for_more_threads_has_them_while_it_lasts():
         assert numpy_threads() == {3}
 
 
+@pytest.mark.filterwarnings("ignore::dmkl.errors.SampleOrderWarning")
 def test_what_is_computed_between_tasks_has_one_thread(stored):
     seen = []
 

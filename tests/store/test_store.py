@@ -36,7 +36,8 @@ from dmkl.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from dmkl.inputs.kernel_sources import ArraySource, KernelSource, StripBuffer, as_source, fingerprint
+from dmkl.inputs.kernels import ArraySource, KernelSource, as_source
+from dmkl.inputs.matrices import StripBuffer, fingerprint
 from dmkl.store.reader import StoreReader
 
 K = psd(3, 11).astype("f4")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import reprlib
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,12 +16,12 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, DmklError, InputError, one_line
-from dmkl.inputs.kernel_sources import Matrix
-from dmkl.inputs.labels import as_text
+from dmkl.inputs.columns import ROLES, plain_title
+from dmkl.inputs.matrices import Matrix
+from dmkl.inputs.names import as_text
 
 __all__ = [
     "ELSEWHERE",
-    "ROLES",
     "FileArray",
     "damaged_as",
     "decompressed",
@@ -34,22 +33,6 @@ __all__ = [
     "vector",
     "where",
 ]
-
-ROLES: Final = {
-    name: role
-    for role, names in {
-        "labels": ("label", "labels", "y", "gt", "target", "targets"),
-        "samples": ("sample", "samples", "sample_name", "sample_names", "sample_id", "sample_ids", "id", "ids"),
-        "train_samples": ("train_sample", "train_samples", "train_sample_names"),
-        "splits": ("split", "splits"),
-        "tasks": ("task", "tasks", "task_names"),
-        "names": ("name", "names", "kernel", "kernels", "kernel_name", "kernel_names"),
-        "diagonal": ("diagonal",),
-    }.items()
-    for name in names
-}
-"""What variables and files of these names are taken for."""
-
 
 ELSEWHERE: Final = (
     "kept in other files",
@@ -66,17 +49,18 @@ class FileArray:
     path: Path
     name: str  # its name in the file; empty where the file holds one array alone
     shape: tuple[int, ...]
-    """Its axes in the order in which the software that wrote the file shows them; -1 for a length that is costly to
-    find out."""
+    """Its axes in the order in which the software that wrote the file shows them."""
     dtype: np.dtype[Any]  # type of its entries; "U" for strings
     open: Callable[[], Matrix]  # gives the array to read parts of. What it holds in memory goes with it
-    read: Callable[[], Any]  # gives the whole array, for vectors
+    whole: Callable[[], Any] | None = None  # gives the whole array, where `open` is no way to it
     problem: str = ""  # why it cannot be a kernel, whatever its shape
     matlab: bool = False  # whether its axes are in MATLAB's order, the kernels along the last one
     views: tuple[FileArray, ...] = ()
     """The matrices of a cell array, which may be feature matrices (samples, columns), or all (columns, samples)."""
     cell: bool = False  # whether it is a cell array of matrices, which `open` shows with the kernels along axis 0
     rows: tuple[str, ...] | None = None  # names of its rows, where the file has them of this array
+    families: tuple[str, ...] | None = None  # families of its rows, where these are individuals
+    notes: tuple[str, ...] = ()  # what was taken for what, where it could have been otherwise
     columns: tuple[str, ...] | None = None  # names of its columns, likewise
     holds: Literal["", "kernel", "distances", "features"] = ""
     """What its place in the file says it is; "" where its name and shape tell."""
@@ -94,6 +78,10 @@ class FileArray:
         if len(self.shape) == 3:
             return min(self.shape) > 0
         return len(self.shape) == 2 and self.shape[0] == self.shape[1] > 1
+
+    def read(self) -> Any:
+        """The whole array, for vectors."""
+        return np.asarray(self.open()[(slice(None),) * len(self.shape)]) if self.whole is None else self.whole()
 
     def __str__(self) -> str:
         kind = "strings" if self.is_text else str(self.dtype)
@@ -120,13 +108,9 @@ def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
 @contextmanager
 def decompressed(path: Path) -> Iterator[IO[bytes]]:
     """A file of text opened for reading as bytes, whether it is compressed (.gz) or not."""
-    if path.suffix.lower() != ".gz":
-        with path.open("rb") as file:
-            yield file
-        return
-    with damaged_as(f"{path} is not a whole gzip file", gzip.BadGzipFile, EOFError, zlib.error):
-        with gzip.open(path, "rb") as unpacked:
-            yield unpacked  # type: ignore[misc]  # GzipFile is no IO to typeshed
+    file: Any = gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
+    with damaged_as(f"{path} is not a whole gzip file", gzip.BadGzipFile, EOFError, zlib.error), file:
+        yield file
 
 
 def stem(path: Path) -> str:
@@ -147,24 +131,22 @@ def where(variable: FileArray) -> str:
 
 def shape_text(shape: Sequence[int]) -> str:
     """A shape as it is named in messages."""
-    return " × ".join("?" if length < 0 else str(length) for length in shape)
+    return " × ".join(map(str, shape))
 
 
 def role_of(variable: FileArray) -> str | None:
     """Role of an array by its name: labels, samples …; None for anything else."""
     if variable.holds:
         return None
-    role = ROLES.get(variable.name.rsplit("/", 1)[-1].casefold().replace("-", "_").replace(" ", "_"))
+    role = ROLES.get(plain_title(variable.name.rsplit("/", 1)[-1]))
     # Kernels are often called "kernels"; only strings of that name are names.
     return None if role == "names" and not variable.is_text else role
 
 
 def stamp(path: Path) -> dict[str, Any]:
     """Identify the content of a file or folder by its size and modification time."""
-    if not path.is_dir():
-        status = path.stat()
-        return {"path": str(path.absolute()), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
-    found = [os.stat(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names]
+    inside = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    found = [os.stat(file) for file in (inside if path.is_dir() else [path])]
     return {
         "path": str(path.absolute()),
         "bytes": sum(status.st_size for status in found),
@@ -178,12 +160,11 @@ def vector(values: Any, source: str) -> Array:
     if array.ndim > 8:  # some of NumPy's functions take no more than 32
         msg = f"{source} has {array.ndim} dimensions, expected one or two"
         raise InputError(msg)
-    if array.dtype.kind == "U":
-        _check_characters(array, source)
-    if array.dtype.kind in "OST":
-        with damaged_as(f"{source} holds bytes that are no text in UTF-8", UnicodeDecodeError):
-            array = np.array([as_text(value) for value in array.ravel().tolist()], dtype=object).reshape(array.shape)
-        array = array.astype(str) if array.size else array.astype("U1")
+    if array.dtype.kind in "OSTU":
+        with damaged_as(f"{source} is damaged: it holds what is no text in Unicode", UnicodeDecodeError):
+            if array.dtype.kind == "U":  # of four bytes a character, which may be none
+                array.astype(array.dtype.newbyteorder("<")).tobytes().decode("utf-32-le")
+            array = np.array([as_text(value) for value in array.ravel().tolist()], dtype=str).reshape(array.shape)
     if array.dtype.kind not in "fiubU":
         msg = f"{source} holds {array.dtype}, expected real numbers or strings"
         raise InputError(msg)
@@ -192,12 +173,3 @@ def vector(values: Any, source: str) -> Array:
     if array.dtype.kind == "f" and array.size and np.array_equal(array, np.round(array)):
         array = array.astype(np.int64)
     return array
-
-
-def _check_characters(text: Array, source: str) -> None:
-    """Refuse strings of four bytes a character that are none: Python cannot hold them."""
-    codes = np.frombuffer(text.tobytes(), np.dtype(np.uint32).newbyteorder(text.dtype.byteorder))
-    bad = (codes > sys.maxunicode) | ((codes >= 0xD800) & (codes < 0xE000))
-    if bad.any():
-        msg = f"{source} is damaged: it holds the number {codes[bad][0]:#x} in place of a character"
-        raise InputError(msg)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,12 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed
 from dmkl.inputs.formats.limits import check_memory, lines_of
-from dmkl.inputs.formats.phenotypes import individual_names
+from dmkl.inputs.formats.text import Text
+from dmkl.inputs.formats.text_kernels import matrix_of_pairs, matrix_of_rows
 
-__all__ = ["gcta_arrays", "plink_arrays", "plink_text_arrays"]
-
-_TEXT = np.dtype("U1")
+__all__ = ["gcta_arrays", "gcta_text_arrays", "matrix_of_prefix", "plink_arrays", "plink_text_arrays"]
 
 
 def gcta_arrays(path: Path) -> list[FileArray]:
@@ -25,67 +26,100 @@ def gcta_arrays(path: Path) -> list[FileArray]:
     It holds the lower triangle as float32, row after row: entry (i, k), i ≥ k from 0, is number i(i + 1)/2 + k. How
     many variants two individuals share (NAME.grm.N.bin) is not needed.
     """
-    names = _individuals(path, path.name[: -len(".bin")] + ".id")
-    n = len(names)
-    _check_size(path, n, {2 * n * (n + 1)})
-    return _with_names(path, _Packed(path, n, np.dtype("<f4")), names)
+    return _binary_arrays(path, ("<f4",), may_be_square=False)
+
+
+def gcta_text_arrays(path: Path) -> list[FileArray]:
+    """The relationship matrix of GCTA in NAME.grm.gz: lines of row, column (from 1), number of variants and entry."""
+    names, families = _individuals(path)
+    n, text = len(names), Text(path)
+    if text.n_columns != 4 or text.n_rows != n * (n + 1) // 2:
+        msg = (
+            f"{path} has {text.n_rows} lines of {text.n_columns} cells, expected {n * (n + 1) // 2} of 4 (row, column, "
+            f"variants, entry): one for each pair of the {n} individuals of the .id file beside it"
+        )
+        raise InputError(msg)
+    at = text.strip(0, text.n_rows, [0, 1]) - 1
+    if not np.isin(at, np.arange(n)).all():
+        msg = f"{path} has positions outside 1 to {n}, the individuals of the .id file beside it"
+        raise InputError(msg)
+    rows, cols = at.astype(np.int64).T
+    opened = partial(matrix_of_pairs, text, rows, cols, n, 3)
+    return [FileArray(path, "", (n, n), np.dtype(float), opened, rows=names, families=families)]
 
 
 def plink_arrays(path: Path) -> list[FileArray]:
     """The relationship matrix of PLINK in NAME.rel.bin, square or its lower triangle, as float64 or float32 (bin4)."""
-    names = _individuals(path, path.name[: -len(".bin")] + ".id")
-    n = len(names)
-    forms = {8 * n * n: "<f8", 4 * n * n: "<f4", 4 * n * (n + 1): "<f8", 2 * n * (n + 1): "<f4"}
-    _check_size(path, n, set(forms))
-    size = path.stat().st_size
-    dtype = np.dtype(forms[size])
-    if size == n * n * dtype.itemsize:
-        matrix: Any = partial(np.memmap, path, dtype, "r", 0, (n, n))
-        return _with_names(path, matrix(), names)
-    return _with_names(path, _Packed(path, n, dtype), names)
+    return _binary_arrays(path, ("<f8", "<f4"), may_be_square=True)
 
 
 def plink_text_arrays(path: Path) -> list[FileArray]:
-    """The relationship matrix of PLINK in text, NAME.rel: rows that end at the diagonal, or whole ones."""
-    names = _individuals(path, path.name + ".id")
+    """The relationship matrix of PLINK in text, NAME.rel or NAME.rel.gz: rows that end at the diagonal, or whole."""
+    names, families = _individuals(path)
     n = len(names)
-    return _with_names(path, _TextTriangle(path, n), names)
+    check_memory(str(path), 64 * n * n, "save it with --make-rel bin, which is read in parts, or allow more")
+    rows = _split_lines(path)
+    if len(rows) != n:
+        msg = f"{path} has {len(rows)} lines, expected {n}: one for each individual of the .id file beside it"
+        raise InputError(msg)
+    matrix = matrix_of_rows(path, rows)
+    return [FileArray(path, "", (n, n), matrix.dtype, lambda: matrix, rows=names, families=families)]
 
 
-def _with_names(path: Path, matrix: Any, names: tuple[str, ...]) -> list[FileArray]:
-    held = np.array(names, dtype=str)
-    return [
-        FileArray(
-            path, "", tuple(matrix.shape), np.dtype(matrix.dtype), lambda: matrix, lambda: np.asarray(matrix[:, :])
-        ),
-        FileArray(path, "samples", (len(names),), _TEXT, lambda: held, lambda: held),
-    ]
+def matrix_of_prefix(path: Path) -> Path | None:
+    """The relationship matrix of a prefix, as GCTA's option --grm takes it; None where there is none."""
+    endings = (".grm.bin", ".grm.gz", ".rel.bin", ".rel", ".rel.gz")
+    files = (path.with_name(path.name + ending) for ending in endings)
+    return next((file for file in files if path.name and file.is_file()), None)
 
 
-def _individuals(path: Path, name: str) -> tuple[str, ...]:
-    """The names of the individuals in a file of FID and IID, or IID alone, beside the matrix."""
-    beside = path.with_name(name)
+def _individuals(path: Path) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """IID, and FID where there are both, in the file beside the matrix that ends in .id."""
+    part = re.search(r"\.part_(\d+)_(\d+)\.", path.name)
+    if part is not None:
+        whole = path.name.replace(part[0], ".")
+        pattern = path.name.replace(part[0], f".part_{part[1]}_*.")
+        msg = (
+            f"{path} is part {int(part[2])} of {part[1]} of a relationship matrix of GCTA, not the whole; put "
+            f"all parts and their .grm.id files together: cat {pattern} > {whole}"
+        )
+        raise InputError(msg)
+    beside = path.with_name(re.sub(r"(?i)\.(gz|bin)$", "", path.name) + ".id")
     if not beside.is_file():
         msg = f"{path} says nothing of its individuals without {beside.name}, which is not beside it; copy it there"
         raise InputError(msg)
-    pairs = []
-    with damaged_as(f"{beside} is not written in UTF-8", UnicodeDecodeError), beside.open("rb") as file:
-        for raw in lines_of(beside, file):
-            cells = raw.decode().split()
-            if cells and not cells[0].startswith("#"):
-                pairs.append((cells[0], cells[min(1, len(cells) - 1)]))
-    if not pairs:
+    lines = _split_lines(beside)
+    has_titles = bool(lines) and lines[0][:1] in (["#FID"], ["#IID"], ["FID"], ["IID"])
+    rows = [cells for cells in lines[has_titles:] if cells]
+    if not rows:
         msg = f"{beside} names no individuals, expected a line of FID and IID for each"
         raise InputError(msg)
-    return individual_names(pairs)
+    if any(len(row) == 1 for row in rows):
+        return tuple(row[-1] for row in rows), None
+    return tuple(row[1] for row in rows), tuple(row[0] for row in rows)
 
 
-def _check_size(path: Path, n: int, expected: set[int]) -> None:
-    size = path.stat().st_size
-    if size not in expected:
-        sizes = " or ".join(map(str, sorted(expected)))
+def _split_lines(path: Path) -> list[list[str]]:
+    with damaged_as(f"{path} is not written in UTF-8", UnicodeDecodeError), decompressed(path) as file:
+        return [raw.decode().split() for raw in lines_of(path, file)]
+
+
+def _binary_arrays(path: Path, dtypes: Sequence[str], *, may_be_square: bool) -> list[FileArray]:
+    """The matrix of a file whose size tells its type, and whether it holds the lower triangle or all."""
+    names, families = _individuals(path)
+    n, size = len(names), path.stat().st_size
+    triangles, squares = (
+        {length * np.dtype(dtype).itemsize: np.dtype(dtype) for dtype in dtypes} for length in (n * (n + 1) // 2, n * n)
+    )
+    forms = {**triangles, **squares} if may_be_square else triangles
+    if size not in forms:
+        sizes = " or ".join(map(str, sorted(forms)))
         msg = f"{path} has {size} bytes, expected {sizes} for the {n} individuals of the .id file beside it"
         raise InputError(msg)
+    dtype = forms[size]
+    packed = partial(_Packed, path, n, dtype)
+    opened = packed if size in triangles else partial(np.memmap, path, dtype, "r", 0, (n, n))
+    return [FileArray(path, "", (n, n), dtype, opened, rows=names, families=families)]
 
 
 class _Packed:
@@ -100,41 +134,3 @@ class _Packed:
         low = np.minimum(rows[:, None], cols)
         high = np.maximum(rows[:, None], cols)
         return np.asarray(stored[high * (high + 1) // 2 + low])
-
-
-class _TextTriangle:
-    """A matrix in text whose rows may end at the diagonal; it is read as a whole."""
-
-    def __init__(self, path: Path, n: int) -> None:
-        self._path, self.shape, self.dtype = path, (n, n), np.dtype(np.float64)
-        self._values: Array | None = None
-
-    def __getitem__(self, key: Any) -> Array:
-        if self._values is None:
-            self._values = self._read()
-        return np.asarray(self._values[key])
-
-    def _read(self) -> Array:
-        n = self.shape[0]
-        check_memory(str(self._path), 8 * n * n, "save it with --make-rel bin, which is read in parts, or allow more")
-        values = np.full((n, n), np.nan)
-        i = -1
-        with self._path.open("rb") as file:
-            for i, raw in enumerate(lines_of(self._path, file)):
-                try:
-                    row = [float(cell) for cell in raw.split()]
-                except ValueError as error:
-                    msg = f"{self._path}, line {i + 1}: {error}; expected numbers parted by tabs"
-                    raise InputError(msg) from error
-                if i >= n or len(row) not in (i + 1, n):
-                    msg = (
-                        f"{self._path}, line {i + 1}: found {len(row)} numbers, expected {min(i, n - 1) + 1}, as far "
-                        f"as the diagonal, or {n}: one for each individual of the .id file beside it"
-                    )
-                    raise InputError(msg)
-                values[i, : len(row)] = row
-        if i + 1 != n:
-            msg = f"{self._path} has {i + 1} lines, expected {n}: one for each individual of the .id file beside it"
-            raise InputError(msg)
-        above = np.isnan(values) & np.triu(np.ones((n, n), dtype=bool), 1)
-        return np.where(above, values.T, values)

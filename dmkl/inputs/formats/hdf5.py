@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,10 @@ from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, damaged_as
-from dmkl.inputs.formats.limits import asked_bytes, check_memory, n_bytes
-from dmkl.inputs.formats.reader_process import asked
+from dmkl.inputs.formats.limits import TEXT_BYTES, check_memory, check_part, n_bytes, problem_of, unreadable
+from dmkl.inputs.formats.reader_process import run
 
-__all__ = ["H5Array", "check_stored", "elsewhere", "hdf5_array", "hdf5_arrays", "nodes_of", "opened"]
+__all__ = ["H5Array", "check_stored", "hdf5_array", "hdf5_arrays", "may_be_read", "nodes_of", "opened"]
 
 _CACHE_BYTES = 32 * 2**20
 """Decoded chunks that HDF5 keeps: neighboring tiles share those on their border."""
@@ -29,30 +31,37 @@ _MOST_INFLATED = 1032
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
     """An HDF5 file, closed at the end; InputError if HDF5 cannot go through it."""
-    _look_through(path)
     # Of a damaged file h5py raises whatever its reader of one of many structures meets.
     with damaged_as(f"{path} is not a whole HDF5 file", Exception):
+        if h5py.is_hdf5(path):
+            status = path.stat()
+            _walk_once(path, status.st_ino, status.st_mtime_ns, status.st_size)
         # A lock that a parallel file system does not grant is no reason not to read.
-        file = h5py.File(path, "r", locking="best-effort")
-        with file:
+        with h5py.File(path, "r", locking="best-effort") as file:
             yield file
 
 
-_LOOKED_THROUGH: set[tuple[str, int, int, int]] = set()
+@cache
+def _walk_once(path: Path, *_: int) -> None:
+    """Let another process go through a file first: the library crashes on some damaged files, or never ends."""
+    run(_walk, str(path), path)
 
 
-def _look_through(path: Path) -> None:
-    """Let another process go through all of a file but its numbers, once.
+def _walk(file: str) -> tuple[None, list[Array]]:
+    """Read all that an HDF5 file holds but numbers: groups, attributes, where chunks lie, strings.
 
-    The library crashes on some damaged files, and never ends on others.
+    What a data set or an attribute raises is raised again where it is read; what counts is that the process survives.
     """
-    with suppress(OSError):  # what cannot be opened says so there
-        status = path.stat()
-        file = (str(path.absolute()), status.st_ino, status.st_mtime_ns, status.st_size)
-        if file not in _LOOKED_THROUGH and h5py.is_hdf5(path):
-            with asked(path) as reader:
-                reader.ask("hdf5 look")
-            _LOOKED_THROUGH.add(file)
+    with h5py.File(file, "r", locking="best-effort") as opened_file:
+        for name, node in [("/", opened_file), *nodes_of(opened_file)]:
+            with suppress(Exception):
+                dict(() if node is None else node.attrs)
+            with suppress(Exception):
+                if isinstance(node, h5py.Dataset):
+                    array = hdf5_array(Path(file), name, node)
+                    # Each string of any length may lie anywhere in the file.
+                    array.read() if array.is_text and node.dtype.hasobject else check_stored(name, node)
+    return None, []
 
 
 def hdf5_arrays(path: Path) -> list[FileArray]:
@@ -64,16 +73,11 @@ def hdf5_arrays(path: Path) -> list[FileArray]:
 def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
     """A data set as an array; None is one that other files hold."""
     if node is None:
-        return elsewhere(path, name)
-    array = H5Array(path, name)
+        return unreadable(path, name, (), *ELSEWHERE)
+    array = H5Array(path, name, node)
     if h5py.check_string_dtype(node.dtype) is not None:
         return FileArray(path, name, array.shape, np.dtype("U1"), array.fresh, array.strings)
-    problem = ""
-    if array.dtype.kind == "c":
-        problem = "complex"
-    elif array.dtype.kind not in "fiub":
-        problem = "not numbers"
-    return FileArray(path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem)
+    return FileArray(path, name, array.shape, array.dtype, array.fresh, problem=problem_of(array.dtype))
 
 
 # --- what a file holds, and what it only points to -------------------------------------------------------------------
@@ -96,9 +100,10 @@ def nodes_of(
         inside: list[tuple[str, h5py.Group]] = []
         for key in group:
             name, link = f"{prefix}{key}", group.get(key, getlink=True)
+            if isinstance(link, h5py.SoftLink):
+                continue
             if isinstance(link, h5py.ExternalLink) and not follow:
                 yield name, None
-            if isinstance(link, h5py.SoftLink) or (isinstance(link, h5py.ExternalLink) and not follow):
                 continue
             node = group[key]
             if isinstance(node, h5py.Datatype) or _address(node) in seen:
@@ -108,7 +113,7 @@ def nodes_of(
                 yield name, node
                 if enter(name, node):
                     inside.append((f"{name}/", node))
-            elif not (follow or _is_inside(node)):
+            elif not may_be_read(node):
                 yield name, None
             elif node.shape is not None:
                 yield name, node
@@ -120,21 +125,13 @@ def _address(node: h5py.Group | h5py.Dataset) -> tuple[int, int]:
     return info.fileno, info.addr
 
 
-def _is_inside(node: h5py.Dataset) -> bool:
-    """Whether the values of a data set lie in its own file. Only then may its shape be asked for."""
+def may_be_read(node: h5py.Dataset) -> bool:
+    """Whether the values of a data set lie in its own file, or may lie elsewhere. Else its shape is not asked for."""
+    if settings.get("external-files"):
+        return True
     if node.is_virtual:
         return all(source.file_name == "." for source in node.virtual_sources())
     return not node.external
-
-
-def elsewhere(path: Path, name: str) -> FileArray:
-    """An array of which the file only says in which other file it is."""
-
-    def refuse() -> Any:
-        msg = f"variable {name!r} of {path} {ELSEWHERE[1]}"
-        raise InputError(msg)
-
-    return FileArray(path, name, (), np.dtype(object), refuse, refuse, ELSEWHERE[0])
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -146,41 +143,41 @@ class H5Array:
     `reverse` shows the axes in reverse order: MATLAB writes an array of shape (a, b, c) as (c, b, a).
     """
 
-    def __init__(self, path: Path, name: str, *, reverse: bool = False) -> None:
+    def __init__(self, path: Path, name: str, node: h5py.Dataset, *, reverse: bool = False) -> None:
         self._path, self._name, self._reverse = path, name, reverse
+        self.what = f"variable {name!r} of {path}"
         self._file: h5py.File | None = None
         self._node: Any = None
-        with opened(path) as file:
-            node = file[name]
-            step = -1 if reverse else 1
-            self.shape: tuple[int, ...] = tuple(node.shape[::step])
-            self.chunks: tuple[int, ...] | None = None if node.chunks is None else tuple(node.chunks[::step])
-            self.dtype: np.dtype[Any] = node.dtype
+        step = -1 if reverse else 1
+        self.shape: tuple[int, ...] = tuple(node.shape[::step])
+        self.chunks: tuple[int, ...] | None = None if node.chunks is None else tuple(node.chunks[::step])
+        self.dtype: np.dtype[Any] = node.dtype
 
     def fresh(self) -> H5Array:
         """The same data set, not opened."""
-        return H5Array(self._path, self._name, reverse=self._reverse)
+        twin = copy(self)
+        twin._file = twin._node = None
+        return twin
 
     def __getitem__(self, key: Any) -> Array:
-        what = f"variable {self._name!r} of {self._path}"
-        needed = max(asked_bytes(self.shape, key, self.dtype.itemsize), n_bytes(self.chunks or (), self.dtype.itemsize))
-        check_memory(f"a part of {what}", needed, "write it in smaller chunks, or allow more")
-        with damaged_as(f"{what} is damaged", Exception):
-            if self._node is None:
-                self._file = h5py.File(self._path, "r", locking="best-effort", rdcc_nbytes=_CACHE_BYTES)
-                self._node = self._file[self._name]
-                check_stored(what, self._node)
-            found = np.asarray(self._node[key if not self._reverse or key is Ellipsis else key[::-1]])
+        check_part(self.what, self.shape, self.chunks or (), key, self.dtype.itemsize)
+        with damaged_as(f"{self.what} is damaged", Exception):
+            part = np.asarray(self._opened()[key if not self._reverse or key is Ellipsis else key[::-1]])
         # Reversing what is left of the axes puts them in their order, whichever an integer has taken away.
-        return found.T if self._reverse else found
+        return part.T if self._reverse else part
 
     def strings(self) -> Array:
         """All of it, as strings."""
-        what = f"variable {self._name!r} of {self._path}"
-        check_memory(what, n_bytes(self.shape, self.dtype.itemsize + 64), "allow more")
-        with opened(self._path) as file, damaged_as(f"{what} is damaged", Exception):
-            check_stored(what, file[self._name])
-            return np.asarray(file[self._name].asstr()[...])
+        check_memory(self.what, n_bytes(self.shape, self.dtype.itemsize + TEXT_BYTES), "allow more")
+        with damaged_as(f"{self.what} is damaged", Exception):
+            return np.asarray(self._opened().asstr()[...])
+
+    def _opened(self) -> h5py.Dataset:
+        if self._node is None:
+            self._file = h5py.File(self._path, "r", locking="best-effort", rdcc_nbytes=_CACHE_BYTES)
+            check_stored(self.what, self._file[self._name])
+            self._node = self._file[self._name]
+        return self._node
 
 
 def check_stored(what: str, node: h5py.Dataset) -> None:
@@ -201,8 +198,7 @@ def check_stored(what: str, node: h5py.Dataset) -> None:
             msg = f"{what} is damaged: its chunk at {offset} has {size} bytes, the whole file {held}"
             raise InputError(msg)
         # HDF5 inflates a chunk to its end, however long that is.
-        if node.compression != "gzip":
-            continue
-        if len(zlib.decompressobj().decompress(node.id.read_direct_chunk(offset)[1], most + 1)) > most:
+        deflated = node.id.read_direct_chunk(offset)[1] if node.compression == "gzip" else b""
+        if len(zlib.decompressobj().decompress(deflated, most + 1)) > most:
             msg = f"{what} is damaged: its chunk at {offset} inflates to more than the {most} bytes of a chunk"
             raise InputError(msg)

@@ -1,4 +1,4 @@
-"""What a file may make its reader take into memory: no more than the budget, nor than the file holds."""
+"""Limits of what is read of a file: numbers and strings, no more than the memory budget, nor than the file holds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,29 @@ from typing import IO, Any
 import numpy as np
 
 from dmkl import settings
-from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.errors import InputError
+from dmkl.inputs.formats.file_arrays import FileArray, where
+from dmkl.settings import check_memory
 
-__all__ = ["asked_bytes", "check_held", "check_memory", "lines_of", "n_bytes", "ranges_of"]
+__all__ = [
+    "TEXT_BYTES",
+    "asked_bytes",
+    "check_held",
+    "check_memory",
+    "check_part",
+    "lines_of",
+    "n_bytes",
+    "problem_of",
+    "ranges_of",
+    "unreadable",
+]
 
 _LINE_BYTES = 2**20
 """Lines up to this length are cut into cells without a thought of memory."""
 _CELL_BYTES = 128
-"""What a cell of a line takes at most as a string of Python and in lists, beside its characters."""
+"""Memory that a cell of a line takes at most as a string of Python and in lists, beside its characters."""
+TEXT_BYTES = 64
+"""Memory that a string of an array takes at most beside its characters."""
 
 
 def n_bytes(shape: Sequence[int], itemsize: int) -> int:
@@ -26,53 +41,33 @@ def n_bytes(shape: Sequence[int], itemsize: int) -> int:
 
 
 def ranges_of(shape: Sequence[int], key: Any) -> list[range]:
-    """What a key spans along each axis: Ellipsis, slices, positions or arrays of these."""
+    """The positions that a key spans along each axis; it has Ellipsis, slices, positions or arrays of these."""
     parts = () if key is Ellipsis else key if isinstance(key, tuple) else (key,)
-    found = []
+    ranges = []
     for length, part in zip(shape, (*parts, *[slice(None)] * (len(shape) - len(parts))), strict=False):
         if isinstance(part, slice):
-            found.append(range(*part.indices(length)))
+            ranges.append(range(*part.indices(length)))
         else:
             places = np.atleast_1d(part)
-            found.append(range(int(places.min()), int(places.max()) + 1) if places.size else range(0))
-    return found
+            ranges.append(range(int(places.min()), int(places.max()) + 1) if places.size else range(0))
+    return ranges
 
 
 def asked_bytes(shape: Sequence[int], key: Any, itemsize: int) -> int:
     """Bytes of the part of an array that a key spans."""
-    return n_bytes([_length(part) for part in ranges_of(shape, key)], itemsize)
+    # The length of a range overflows where lengths do.
+    lengths = [max(0, -((part.start - part.stop) // part.step)) for part in ranges_of(shape, key)]
+    return n_bytes(lengths, itemsize)
 
 
-def _length(part: range) -> int:
-    """len(part), which overflows where lengths do."""
-    return max(0, -((part.start - part.stop) // part.step))
-
-
-def check_memory(what: str, needed_bytes: int, way_out: str) -> None:
-    """Refuse to read what takes more memory than a computation may.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If it does.
-    """
-    budget_bytes = settings.memory_budget_bytes()
-    if needed_bytes > budget_bytes:
-        msg = (
-            f"{what} takes {needed_bytes:.3g} bytes of memory, and {budget_bytes:.3g} are allowed (the setting "
-            f"dmkl.memory); {way_out}"
-        )
-        raise MemoryBudgetError(msg)
+def check_part(what: str, shape: Sequence[int], chunks: Sequence[int], key: Any, itemsize: int) -> None:
+    """Raise a MemoryBudgetError where a part of an array, or a chunk, takes more memory than a computation may."""
+    needed = max(asked_bytes(shape, key, itemsize), n_bytes(chunks, itemsize))
+    check_memory(f"a part of {what}", needed, "write it in smaller chunks, or allow more")
 
 
 def check_held(what: str, shape: Sequence[int], itemsize: int, held_bytes: int) -> None:
-    """Refuse an array whose header tells of more than its file holds.
-
-    Raises
-    ------
-    InputError
-        If it does, or its lengths are no whole numbers from 0 on.
-    """
+    """Raise an InputError where a header tells of more than its file holds, or of lengths that are no whole numbers."""
     if not all(type(length) is int and length >= 0 for length in shape):
         msg = f"{what} is damaged: its shape is {tuple(shape)!s:.80}, expected whole numbers from 0 on"
         raise InputError(msg)
@@ -80,6 +75,22 @@ def check_held(what: str, shape: Sequence[int], itemsize: int, held_bytes: int) 
     if held_bytes < expected:
         msg = f"{what} is damaged: its header tells of {expected} bytes of entries, there are {held_bytes}"
         raise InputError(msg)
+
+
+def problem_of(dtype: np.dtype[Any]) -> str:
+    """The reason why numbers of a type cannot be a kernel; "" where they can, and for strings."""
+    return "complex" if dtype.kind == "c" else "" if dtype.kind in "fiubUS" else "not numbers"
+
+
+def unreadable(path: Path, name: str, shape: tuple[int, ...], problem: str, message: str, **more: Any) -> FileArray:
+    """An array that is listed with its problem; reading it raises an InputError with a message."""
+
+    def refuse() -> Any:
+        msg = f"{where(array)} {message}"
+        raise InputError(msg)
+
+    array = FileArray(path, name, shape, np.dtype(object), refuse, problem=problem, **more)
+    return array
 
 
 def lines_of(path: Path, file: IO[bytes]) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ from typing import Any
 import h5py
 import numpy as np
 
+from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
-from dmkl.inputs.formats.hdf5 import H5Array, elsewhere, nodes_of, opened
-from dmkl.inputs.formats.limits import check_memory, n_bytes
-from dmkl.inputs.formats.mat5 import SPARSE, read_variable, variables_of
-from dmkl.inputs.kernel_sources import Matrix
+from dmkl.inputs.formats.hdf5 import H5Array, hdf5_array, may_be_read, nodes_of, opened
+from dmkl.inputs.formats.limits import check_memory, n_bytes, unreadable
+from dmkl.inputs.formats.reader_process import run
+from dmkl.inputs.names import as_text
 
 __all__ = ["matlab_arrays"]
 
@@ -26,8 +27,8 @@ _NUMBERS = {
     "logical": "u1",
     **{f"{kind}int{bits}": f"{code}{bits // 8}" for kind, code in (("", "i"), ("u", "u")) for bits in (8, 16, 32, 64)},
 }
-_UNLIKE = "a cell array of unlike parts"
-_TEXT, _OBJECT = np.dtype("U1"), np.dtype(object)
+_WAY_OUT = "save it as version 7.3, which is read in parts, or allow more"
+_TEXT, _NUMBER = np.dtype("U1"), np.dtype(np.float64)
 
 
 def matlab_arrays(path: Path) -> list[FileArray]:
@@ -41,112 +42,95 @@ def matlab_arrays(path: Path) -> list[FileArray]:
 
 
 def _v5(path: Path) -> list[FileArray]:
-    found = []
-    for name, shape, kind in variables_of(path):
-        if name.startswith("__"):
-            continue
-        if kind in _NUMBERS:
-            lazy = _V5Array(path, name, shape, np.dtype(_NUMBERS[kind]))
-            found.append(FileArray(path, name, shape, lazy.dtype, lazy.fresh, lazy.values, matlab=True))
-        elif kind == "char":
-            text = _V5Array(path, name, shape, _TEXT)
-            found.append(FileArray(path, name, shape[:1], _TEXT, text.fresh, text.strings))
-        elif kind == "cell":
-            found.append(_v5_cell(path, name, shape))
-        else:
-            problem = {"sparse": "sparse", "struct": "a struct: save its fields as variables of their own"}.get(
-                kind, kind
-            )
-            unread = _V5Array(path, name, shape, _OBJECT)
-            found.append(FileArray(path, name, shape, _OBJECT, unread.fresh, unread.values, problem, matlab=True))
-    return found
+    variables, _ = run(_v5_variables, str(path), path, unpacked_bytes=settings.memory_budget_bytes())
+    return [_v5_array(path, name, tuple(shape), kind) for name, shape, kind in variables if not name.startswith("__")]
 
 
-def _v5_cell(path: Path, name: str, shape: tuple[int, ...]) -> FileArray:
-    """A cell array: of strings, of kernels, or of neither; only its content tells."""
-    lazy = _V5Array(path, name, shape, _OBJECT)
-    parts = lazy.parts()
-    if all(part.dtype.kind == "U" for part in parts):
-        return FileArray(path, name, (len(parts),), _TEXT, lazy.fresh, lazy.strings)
-    if all(part.dtype.kind in "fiub" and part.size == 1 for part in parts):
-        return FileArray(path, name, (len(parts),), np.dtype(np.float64), lazy.fresh, lambda: _scalars(parts))
-    views = _views(path, name, parts, lambda k: lazy.fresh().parts()[k])
-    stack = _stack(parts)
-    if stack is None:
-        return FileArray(path, name, shape, _OBJECT, lazy.fresh, lazy.values, _UNLIKE, views=views)
-
-    def again() -> Matrix:
-        return _Stack(lazy.fresh().parts())
-
-    return FileArray(path, name, stack.shape, stack.dtype, again, lazy.values, cell=True, views=views)
+def _v5_array(path: Path, name: str, shape: tuple[int, ...], kind: str) -> FileArray:
+    if kind in _NUMBERS:
+        return _v5_whole(path, name, shape, np.dtype(_NUMBERS[kind]), matlab=True)
+    if kind == "char":
+        return _v5_whole(path, name, shape[:1], _TEXT)
+    if kind != "cell":
+        problem = "a struct: save its fields as variables of their own" if kind == "struct" else kind
+        return unreadable(path, name, shape, problem, _unread(kind, name), matlab=True)
+    content, parts = _read_v5(path, name)  # only its content tells what a cell array is
+    if content in ("numbers", "strings"):
+        return _v5_whole(path, name, parts[0].shape, _NUMBER if content == "numbers" else _TEXT)
+    return _cell(path, name, shape, parts, lambda: _read_v5(path, name)[1])
 
 
-class _V5Array:
-    """A variable of a version 5 file: the format can only be read a whole variable at a time."""
+def _v5_whole(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], **more: Any) -> FileArray:
+    """A variable of numbers or strings: the format can only be read a whole variable at a time."""
 
-    def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._path, self._name = path, name
-        self.shape, self.dtype = shape, dtype
-        self._values: Array | None = None
-
-    def fresh(self) -> _V5Array:
-        """The same variable with nothing in memory."""
-        return _V5Array(self._path, self._name, self.shape, self.dtype)
-
-    def __getitem__(self, key: Any) -> Array:
-        if self._values is None:
-            self._values = self.values()
-        return np.asarray(self._values[key])
-
-    def values(self) -> Array:
-        """All of the variable."""
-        if self.dtype.kind in "fiu":
-            way_out = "save it as version 7.3, which is read in parts, or allow more"
-            what = f"variable {self._name!r} of {self._path}"
-            check_memory(what, n_bytes(self.shape, self.dtype.itemsize), way_out)
-        found = read_variable(self._path, self._name)
-        if found is SPARSE:  # logical ones are told from dense ones only here
-            msg = (
-                f"variable {self._name!r} of {self._path} is sparse, but kernels are stored dense; save "
-                f"full({self._name})"
-            )
-            raise InputError(msg)
-        found = np.asarray(found)
-        if found.dtype.kind == "c":
-            msg = (
-                f"variable {self._name!r} of {self._path} is complex, expected real numbers; save "
-                f"real({self._name}) if the imaginary part is rounding"
-            )
+    def read() -> Array:
+        what = f"variable {name!r} of {path}"
+        check_memory(what, n_bytes(shape, dtype.itemsize), _WAY_OUT)
+        content, arrays = _read_v5(path, name)
+        if content != ("strings" if dtype == _TEXT else "numbers"):
+            # Logical sparse matrices have the class of dense ones, and complex numbers that of real ones.
+            msg = f"{what} {_unread(content, name)}"
             raise InputError(msg)
         # MATLAB packs doubles that are small whole numbers into bytes.
-        return np.asarray(found, dtype=self.dtype if self.dtype.kind in "fiu" else None)
+        return arrays[0] if dtype == _TEXT else np.asarray(arrays[0], dtype)
 
-    def parts(self) -> list[Array]:
-        """The arrays of a cell array; of a char matrix its rows. What is neither numbers nor text is an object."""
-        return [np.asarray(part) for part in np.asarray(self.values()).ravel(order="F")]
+    return FileArray(path, name, shape, dtype, read, read, **more)
 
-    def strings(self) -> Array:
-        """A char matrix or a cell array as its strings; a char matrix pads them with blanks."""
-        parts = self.parts()
-        # A cell holds each string as an array of one row of characters, and '' as an array of none.
-        return np.array([str(part.item()).rstrip() if part.size == 1 else "" for part in parts], dtype=str)
+
+def _read_v5(path: Path, name: str) -> tuple[str, list[Array]]:
+    # A variable is deflated, and read as a whole.
+    unpacked_bytes = settings.memory_budget_bytes()
+    return run(_v5_variable, f"variable {name!r} of {path}", path, name, unpacked_bytes=unpacked_bytes)
+
+
+def _v5_variables(file: str) -> tuple[list[tuple[str, list[int], str]], list[Array]]:
+    """Name, shape and MATLAB's class of each variable. SciPy may crash here: this runs in a process of its own."""
+    import scipy.io
+
+    return [(name, list(map(int, shape)), kind) for name, shape, kind in scipy.io.whosmat(file, appendmat=False)], []
+
+
+def _v5_variable(file: str, name: str) -> tuple[str, list[Array]]:
+    """A variable, in the same process: numbers, strings, the parts of a cell array of numbers, or its kind alone.
+
+    A cell array of single numbers, or of strings, is a vector of these.
+    """
+    import scipy.io
+    import scipy.sparse
+
+    value = scipy.io.loadmat(file, appendmat=False, variable_names=[name])[name]
+    if scipy.sparse.issparse(value):
+        return "sparse", []
+    if value.dtype.kind not in "OU":
+        kind = "numbers" if value.dtype.kind in "fiub" else "complex" if value.dtype.kind == "c" else "other"
+        return kind, [value] if kind == "numbers" else []
+    parts = [np.asarray(None if scipy.sparse.issparse(part) else part) for part in np.ravel(value, order="F")]
+    kinds = {part.dtype.kind for part in parts}
+    if kinds <= {"U"}:
+        # A cell holds each string as an array of one row of characters, and '' as an array of none; a char matrix pads
+        # its rows with blanks.
+        return "strings", [np.array([str(part.item()).rstrip() if part.size == 1 else "" for part in parts], dtype=str)]
+    if kinds <= set("fiub"):
+        return ("numbers", [_items(parts)]) if all(part.size == 1 for part in parts) else ("cell", parts)
+    return "other", []
 
 
 # --- version 7.3 --------------------------------------------------------------------------------------------
 
 
 def _v73(path: Path) -> list[FileArray]:
-    found: list[FileArray] = []
+    arrays: list[FileArray] = []
     with opened(path) as file:
         for name, node in nodes_of(file, _holds_variables):
             if node is None:
-                found.append(elsewhere(path, name))
+                arrays.append(hdf5_array(path, name, None))
             elif not isinstance(node, h5py.Group):
                 if "MATLAB_empty" not in node.attrs:
-                    found.append(_v73_variable(path, name, node))
+                    arrays.append(_v73_variable(path, name, node))
             elif "MATLAB_sparse" in node.attrs:
-                found.append(_v73_sparse(path, name, node))
-    return found
+                shape = int(node.attrs["MATLAB_sparse"]), len(node["jc"]) - 1 if "jc" in node else 0
+                arrays.append(unreadable(path, name, shape, "sparse", _unread("sparse", name), matlab=True))
+    return arrays
 
 
 def _holds_variables(name: str, group: h5py.Group) -> bool:
@@ -155,11 +139,10 @@ def _holds_variables(name: str, group: h5py.Group) -> bool:
 
 
 def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> FileArray:
-    array = H5Array(path, name, reverse=True)
-    kind = node.attrs.get("MATLAB_class", b"")
-    kind = kind.decode() if isinstance(kind, bytes) else str(kind)
+    array = H5Array(path, name, node, reverse=True)
+    kind = as_text(node.attrs.get("MATLAB_class", ""))
     if kind == "char":
-        return FileArray(path, name, array.shape[:1], _TEXT, lambda: array, lambda: _characters(array[...]))
+        return FileArray(path, name, array.shape[:1], _TEXT, array.fresh, lambda: _characters(array))
     if h5py.check_ref_dtype(node.dtype) is h5py.Reference:
         return _v73_cell(path, name, node)
     problem = ""
@@ -167,82 +150,87 @@ def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> FileArray:
         problem = "complex"
     elif array.dtype.kind not in "fiub" or kind not in ("", *_NUMBERS):
         problem = kind or "not numbers"
-    return FileArray(path, name, array.shape, array.dtype, array.fresh, lambda: array[...], problem, matlab=True)
-
-
-def _v73_sparse(path: Path, name: str, group: h5py.Group) -> FileArray:
-    n_rows = int(group.attrs["MATLAB_sparse"])
-    n_cols = len(group["jc"]) - 1 if "jc" in group else 0
-    array = H5Array(path, name + "/jc", reverse=True)
-    return FileArray(path, name, (n_rows, n_cols), _OBJECT, array.fresh, array.fresh, "sparse", matlab=True)
+    return FileArray(path, name, array.shape, array.dtype, array.fresh, problem=problem, matlab=True)
 
 
 def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> FileArray:
     # Each part is a data set of its own, which the cell refers to; axes are reversed in the cell too.
     targets = [node.file[reference] for reference in np.asarray(node[...]).T.ravel(order="F")]
-    kinds = {bytes(target.attrs.get("MATLAB_class", b"")).decode() for target in targets}
-    arrays = [H5Array(path, target.name, reverse=True) for target in targets if isinstance(target, h5py.Dataset)]
+    if not all(isinstance(target, h5py.Group) or may_be_read(target) for target in targets):
+        return hdf5_array(path, name, None)
+    data_sets = [target for target in targets if isinstance(target, h5py.Dataset)]
+    arrays = [H5Array(path, data_set.name, data_set, reverse=True) for data_set in data_sets]
     # The data set of an empty part holds its lengths instead, and '' in a cell is such a part.
     empty = ["MATLAB_empty" in target.attrs for target in targets]
 
     def strings() -> Array:
-        texts = ["" if none else "".join(_characters(part[...])) for part, none in zip(arrays, empty, strict=True)]
+        texts = ["" if none else "".join(_characters(part)) for part, none in zip(arrays, empty, strict=True)]
         return np.array(texts, dtype=str)
 
-    if kinds <= {"char"}:
-        return FileArray(path, name, (len(targets),), _TEXT, lambda: arrays[0], strings)
+    if {as_text(target.attrs.get("MATLAB_class", "")) for target in targets} <= {"char"}:
+        return FileArray(path, name, (len(targets),), _TEXT, strings, strings)
     whole = len(arrays) == len(targets) and not any(empty)
     if whole and all(array.dtype.kind in "fiub" and set(array.shape) == {1} for array in arrays):
-        number = np.dtype(np.float64)
-        read = partial(_scalars, arrays)
-        return FileArray(path, name, (len(arrays),), number, lambda: arrays[0], read)
-    stack = _stack(arrays) if whole else None
-    views = _views(path, name, arrays, lambda k: arrays[k].fresh()) if whole else ()
-    if stack is None:
-        cell = H5Array(path, name, reverse=True)
-        return FileArray(path, name, cell.shape, _OBJECT, cell.fresh, cell.fresh, _UNLIKE, views=views)
-
-    def again() -> Matrix:
-        return _Stack([array.fresh() for array in arrays])
-
-    return FileArray(path, name, stack.shape, stack.dtype, again, strings, cell=True, views=views)
+        numbers = partial(_items, arrays)
+        return FileArray(path, name, (len(arrays),), _NUMBER, numbers, numbers)
+    return _cell(path, name, node.shape[::-1], arrays if whole else [], lambda: [array.fresh() for array in arrays])
 
 
-def _characters(codes: Array) -> Array:
+def _characters(array: H5Array) -> Array:
     """A char matrix (rows, length) of UTF-16 codes as its strings."""
-    rows = np.atleast_2d(np.asarray(codes, dtype="<u2"))
-    return np.array([row.tobytes().decode("utf-16-le").rstrip() for row in rows], dtype=str)
+    with damaged_as(f"{array.what} is no text", Exception):
+        rows = np.atleast_2d(np.asarray(array[...], dtype="<u2"))
+        return np.array([row.tobytes().decode("utf-16-le").rstrip() for row in rows], dtype=str)
 
 
 # --- both ---------------------------------------------------------------------------------------------------
 
 
+def _cell(
+    path: Path, name: str, shape: tuple[int, ...], parts: Sequence[Any], open_parts: Callable[[], Sequence[Any]]
+) -> FileArray:
+    """A cell array of matrices: seen as one array where they are alike, and each as an array of its own.
+
+    Only shapes and types of `parts` are looked at; `open_parts` gives the same to read.
+    """
+    shapes = [tuple(part.shape) for part in parts]
+    matrices = bool(parts) and all(len(part.shape) == 2 and part.dtype.kind in "fiub" for part in parts)
+    views = tuple(
+        FileArray(path, f"{name}_{k}", shapes[k], part.dtype, partial(_part, open_parts, k))
+        for k, part in enumerate(parts if matrices and min(map(min, shapes)) > 0 else ())
+    )
+    if not matrices or len(set(shapes)) > 1:
+        return unreadable(path, name, shape, "a cell array of unlike parts", _unread("", name), views=views)
+    stack = _Stack(parts)
+    return FileArray(path, name, stack.shape, stack.dtype, lambda: _Stack(open_parts()), views=views, cell=True)
+
+
+def _part(open_parts: Callable[[], Sequence[Any]], k: int) -> Any:
+    return open_parts()[k]
+
+
+def _items(parts: Sequence[Any]) -> Array:
+    """The numbers of a cell array of single numbers."""
+    return np.array([part[...].item() for part in parts])
+
+
 class _Stack:
     """A cell array of like matrices, seen as one array with the kernels along axis 0."""
 
-    def __init__(self, parts: list[Any]) -> None:
+    def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
         self.shape: tuple[int, ...] = (len(parts), *parts[0].shape)
         self.dtype: np.dtype[Any] = np.result_type(*(part.dtype for part in parts))
 
-    def __getitem__(self, key: tuple[int, slice, slice]) -> Any:
+    def __getitem__(self, key: tuple[Any, ...]) -> Any:
+        if isinstance(key[0], slice):
+            return np.array([part[key[1:]] for part in self._parts[key[0]]])
         return self._parts[key[0]][key[1:]]
 
 
-def _scalars(parts: list[Any]) -> Array:
-    return np.array([np.asarray(part[...]).item() for part in parts])
-
-
-def _views(path: Path, name: str, parts: list[Any], part: Callable[[int], Any]) -> tuple[FileArray, ...]:
-    """The parts of a cell array as arrays of their own, where all are matrices of real numbers."""
-    if not all(len(each.shape) == 2 and min(each.shape) > 0 and each.dtype.kind in "fiub" for each in parts):
-        return ()
-    return tuple(
-        FileArray(path, f"{name}_{k}", tuple(each.shape), each.dtype, partial(part, k), partial(part, k))
-        for k, each in enumerate(parts)
-    )
-
-
-def _stack(parts: list[Any]) -> _Stack | None:
-    alike = parts and len({tuple(part.shape) for part in parts}) == 1 and len(parts[0].shape) == 2
-    return _Stack(parts) if alike and all(part.dtype.kind in "fiub" for part in parts) else None
+def _unread(kind: str, name: str) -> str:
+    """The message about a variable that is not read."""
+    return {
+        "sparse": f"is sparse, but kernels are stored dense; save full({name})",
+        "complex": f"is complex, expected real numbers; save real({name}) if the imaginary part is rounding",
+    }.get(kind, "is neither numbers nor text, nor a cell array of either; save its parts as variables of their own")

@@ -1,393 +1,531 @@
-"""Kernels and labels in text: delimiters and headers are found out, matrices are read in strips."""
+"""Delimited text: encoding, delimiter and titles are found out, and matrices are read a strip of rows at a time."""
 
 from __future__ import annotations
 
+import codecs
 import csv
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+import io
+import re
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import numpy as np
+import pandas as pd
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import ROLES, FileArray, decompressed, vector, where
-from dmkl.inputs.formats.limits import lines_of
-from dmkl.inputs.formats.phenotypes import phenotypes
-from dmkl.inputs.kernel_sources import Axes
-from dmkl.inputs.labels import LabelTable
-from dmkl.unknown import UNKNOWN_TEXTS
+from dmkl.inputs.columns import (
+    are_numbers,
+    is_number,
+    is_numeral,
+    is_title,
+    matched_share,
+    numeric_dtype,
+    values_of_cells,
+)
+from dmkl.inputs.formats.file_arrays import damaged_as, decompressed
+from dmkl.inputs.formats.limits import check_memory, lines_of
+from dmkl.inputs.names import listed_names
 
-__all__ = ["TextMatrix", "read_array", "read_table", "text_arrays"]
+__all__ = ["EXACT", "Text", "looks_like_text", "text_columns"]
 
+EXACT: dict[str, Any] = (
+    {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
+)
+"""Makes pandas take the number that is nearest to the decimals; from 3.1 on it does, and deprecates the option."""
+_HEAD_LINES, _HEAD_CHARACTERS = 40, 2**20
+"""Lines from which the layout is found out, and the characters after which no more are taken."""
+_STRIP_CELLS = 2**21
+"""Cells that are in memory at a time while the types of columns are found out."""
+_CHUNK_ROWS = 256
+"""Rows between two that are read along with them, since to seek costs more."""
+_MARKS = "\t;,"
 _COMMENTS = ("#", "%")
-_CORNERS = {"", *(name for name, role in ROLES.items() if role == "samples")}
-"""What a header has above a column of sample names."""
-_HEADERS = {*(name for name, role in ROLES.items() if role != "names"), "class", "classes"}
-"""What a header of one word is, above a column of words."""
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
 
 
-def text_arrays(path: Path) -> list[FileArray]:
-    """The matrix in a text file."""
-    layout = _layout(path)
-    if not layout.n_cols:
-        msg = (
-            f"{path} holds {sum(1 for _ in _lines(path))} lines of words and no numbers, expected a matrix; labels and "
-            "names of samples are given as such (labels=, samples=, --labels, --samples)"
+class Text:
+    """A text file whose lines are rows of cells (see `dmkl.inputs.columns.Columns`).
+
+    Only the first lines may be something else: ``sep=;`` as Excel writes it, comments (``#``, ``%``), the number of
+    rows alone (TASSEL, PHYLIP), and one line of titles. Numbers may have decimal commas where commas do not separate
+    cells.
+
+    Attributes
+    ----------
+    titles
+        The titles of all columns; None where the file has none. R writes none above the names of the rows: "".
+    count
+        The number of rows that the file states in a line of its own, or None.
+    notes
+        What was taken for a header, a comment or a delimiter, where it could have been otherwise.
+
+    InputError is raised where the file holds no lines or no text.
+    """
+
+    index: tuple[str, ...] | None = None
+    _unpacked: IO[bytes] | None = None
+
+    def __init__(self, path: Path, known: Collection[str] | None = None, title: str | None = None) -> None:
+        self.path, self.where = path, str(path)
+        self.notes: list[str] = []
+        self.count: int | None = None
+        self.titles: tuple[str, ...] | None = None
+        lines = _head(path)
+        if not lines:
+            msg = f"{path} holds no lines, expected a table"
+            raise InputError(msg)
+        separator = re.fullmatch(r'"?sep=(.)"?', lines[0][1])
+        comments, rest = [], lines[1:] if separator else lines
+        while rest and (_is_comment(rest[0][1], known) or self._is_count(rest)):
+            if self._is_count(rest):
+                self.count = int(rest[0][1])
+            else:
+                comments.append(rest[0])
+            rest = rest[1:]
+        # A file of comments alone holds rows that begin so.
+        rest, comments = (rest, comments) if rest else (lines, [])
+        texts = [text for _, text in rest if not _is_comment(text, known)] or [text for _, text in rest]
+        if separator:
+            self.delimiter: str | None = separator[1]
+            self.decimal_comma = separator[1] != "," and _has_decimal_commas([t.split(separator[1]) for t in texts])
+        else:
+            self.delimiter, self.decimal_comma = _delimiter(texts, known)
+        self.n_columns = _usual_length([self._split(text) for text in texts])
+        head = [(number, text) for number, text in rest if self._is_row(text, len(self._split(text)))]
+        rows = [self._split(text) for _, text in head]
+        steps = np.diff([len(cells) for cells in rows])
+        self.is_triangle = len(rows) > 2 and set(steps.tolist()) == {1}
+        self._trailing = self.n_columns > 1 and all(not row[-1] for row in rows if len(row) == self.n_columns)
+        self.n_columns -= self._trailing
+        rows = [row[:-1] if self._trailing and not row[-1] else row for row in rows]
+        number = head[0][0]
+        has_titles = doubtful = False
+        if not self._take_titles_of(comments):
+            has_titles, doubtful = self._find_titles(rows, head[0], known, title)
+        for comment in comments[:3]:
+            self._note(*comment, "a comment")
+        self._index_rows(number + has_titles)
+        if doubtful and not self._is_named_square():
+            msg = (
+                f"{path}, line {number}: found words and numbers ({listed_names(rows[0])}), so it may hold titles "
+                "or be a row; title the first column 'sample' if it holds titles, add a line of titles if it does not"
+            )
+            raise InputError(msg)
+
+    def _is_named_square(self) -> bool:
+        """Whether there is a row for each of the titles, of the same name where the first column holds names."""
+        titles = self.titles or ()
+        return self.n_rows == len(titles) or (
+            self.n_rows == len(titles) - 1 and set(self.texts([0])[0]) == set(titles[1:])
         )
-        raise InputError(msg)
 
-    def matrix() -> TextMatrix:
-        return TextMatrix(path, layout)
+    def _index_rows(self, first: int) -> None:
+        """Find where the lines of the rows begin, from the line of this number on."""
+        self._starts, self._numbers = array("q"), array("q")
+        self._size, self._has_gaps = 0, False
+        for number, position, text in _lines(self.path):
+            self._size = position + len(text)
+            if number < first or not text.strip():
+                continue
+            if text.lstrip().startswith(_COMMENTS) and not self._is_row(text, len(self._split(text)) - self._trailing):
+                self._note(number, text, "a comment")
+                self._has_gaps = True
+                continue
+            self._starts.append(position)
+            self._numbers.append(number)
+        self.n_rows = len(self._starts)
 
-    shape = (-1, layout.n_cols)
-    return [FileArray(path, "", shape, np.dtype(np.float64), matrix, lambda: matrix().whole())]
+    def _is_row(self, text: str, n_cells: int) -> bool:
+        """Whether a line is no comment: one that begins so is a row if it has as many cells as others."""
+        return not text.lstrip().startswith(_COMMENTS) or n_cells == self.n_columns
 
-
-# --- how a text file is laid out ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What the first lines tell."""
-
-    delimiter: str | None  # None for any white space
-    decimal_comma: bool  # whether numbers are written 0,5
-    header: tuple[str, ...] | None  # the cells of the header without its corner; None where there is no header
-    row_names: bool  # whether the first column holds names
-    told: bool  # whether the header says so; the names may then be numbers
-    n_cols: int  # columns of numbers
-
-    def cells(self, line: str) -> list[str]:
-        """The cells of a line, without quotes and surrounding blanks."""
-        return _cells(line, self.delimiter)
-
-    def is_number(self, cell: str) -> bool:
-        """Whether a cell is a number, as this file writes numbers."""
-        return _is_number(cell, self.decimal_comma)
-
-
-def _layout(path: Path) -> Layout:
-    lines = list(islice(_lines(path), 2))
-    if not lines:
-        msg = f"{path} holds no lines, expected a matrix"
-        raise InputError(msg)
-    # The header may hold any words; the last of the first lines is one of numbers.
-    delimiter, comma = _delimiter(lines[-1][2])
-    first, second = _cells(lines[0][2], delimiter), _cells(lines[-1][2], delimiter)
-
-    def is_number(cell: str) -> bool:
-        return _is_number(cell, comma)
-
-    words = [not is_number(cell) for cell in first]
-    # As R writes it: no cell above the names of the rows, and words, or numbers in quotes, above the others.
-    no_corner = len(second) == len(first) + 1 and (all(words) or '"' in lines[0][2])
-    has_corner = len(first) > 1 and first[0].casefold() in _CORNERS
-    is_header = len(lines) == 2 and (no_corner or has_corner or any(words[1:]) or (words[0] and is_number(second[0])))
-    if not is_header:
-        return Layout(delimiter, comma, None, words[0], has_corner, len(first) - words[0])
-    row_names = no_corner or has_corner or not is_number(second[0])
-    header = first[1:] if row_names and not no_corner else first
-    n_cols = len(second) - row_names
-    if len(header) != n_cols:
-        msg = (
-            f"{path}, line {lines[0][0]}: the header names {len(header)} columns, but line {lines[1][0]} has "
-            f"{n_cols} numbers; every row of a matrix must be as long"
+    def _is_count(self, lines: Sequence[tuple[int, str]]) -> bool:
+        """Whether the first of some lines states the number of rows."""
+        return (
+            self.count is None
+            and len(lines) > 1
+            and lines[0][1].strip().isdecimal()
+            # Of PHYLIP's triangles the first row is a name alone.
+            and any(len(re.split(r"[\s,;]+", text.strip())) > 1 for _, text in lines[1:3])
         )
-        raise InputError(msg)
-    return Layout(delimiter, comma, tuple(header), row_names, no_corner or has_corner, n_cols)
 
+    def _take_titles_of(self, comments: list[tuple[int, str]]) -> bool:
+        """Take the titles from the last of the comments, which goes, if it holds them."""
+        number, text = comments[-1] if comments else (0, "")
+        cells = self._split(text.lstrip().lstrip("#%").lstrip())
+        if not comments or len(cells) != self.n_columns:
+            return False
+        if not any(map(is_title, cells)) and not re.match(r"\s*[#%]+\w", text):
+            return False
+        self.titles = tuple(cells)
+        self._note(number, text, "titles of the columns")
+        del comments[-1]
+        return True
 
-def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
-    """(line number from 1, position in bytes, text) of every line that is neither blank nor a comment."""
-    position = 0
-    try:
-        with decompressed(path) as file:
-            for number, raw in enumerate(lines_of(path, file), start=1):
-                if b"\0" in raw:
-                    msg = f"{path} is no text: line {number} holds a zero byte"
-                    raise InputError(msg)
-                text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
-                if text.strip() and not text.lstrip().startswith(_COMMENTS):
-                    yield number, position, text
-                position += len(raw)
-    except UnicodeDecodeError as error:
-        msg = f"{path} is not written in UTF-8: {error}; save it as UTF-8"
+    def _find_titles(
+        self, rows: Sequence[Sequence[str]], line: tuple[int, str], known: Collection[str] | None, title: str | None
+    ) -> tuple[bool, bool]:
+        """Take the titles from the first row, in this line, if it holds them: whether it does, and is doubtful."""
+        first, body, (number, text) = rows[0], rows[1:], line
+        if not body or self.is_triangle or self.count is not None:
+            return False, False
+        if len(first) == self.n_columns - 1 >= 1 and (
+            not any(map(is_numeral, first))
+            or (all(cell.isdecimal() for cell in first) and set(first) >= {row[0] for row in body})
+            or '"' in text
+        ):
+            first = ["", *first]  # R writes no title above the names of the rows
+        columns = list(zip(*(row for row in body if len(row) == self.n_columns), strict=True))
+        certain = first[0] == "" or title in first or _has_title(first, columns)
+        if not certain and not _is_header(first, columns, known, self.decimal_comma):
+            return False, False
+        if len(first) != self.n_columns:
+            msg = (
+                f"{self.path}, line {number}: the titles are {len(first)}, but the next line has {len(body[0])} cells; "
+                "every row of a table must be as long"
+            )
+            raise InputError(msg)
+        self.titles = tuple(first)
+        numerals = sum(map(is_numeral, first))
+        if not certain and (numerals or not any(map(are_numbers, columns))):
+            self._note(number, ", ".join(first), "titles of the columns")
+        return True, not certain and 0 < numerals < len(first)
+
+    def take_first_row_as_titles(self) -> None:
+        """Take the first row for titles of the columns, as the shape of the table shows that it is."""
+        self.titles = tuple(self.head_row())
+        self._note(self._numbers[0], " ".join(self.titles), "titles of the columns, since one row follows for each")
+        del self._starts[0], self._numbers[0]
+        self.n_rows -= 1
+
+    def head_row(self) -> Sequence[str]:
+        """The cells of the first row; the titles where no row follows."""
+        return self._checked(*next(self._texts(0, 1))) if self.n_rows else self.titles or ()
+
+    def numeric_head(self) -> list[bool]:
+        """Which columns hold numbers in the first row."""
+        return [is_number(cell, self.decimal_comma) for cell in self.head_row()]
+
+    def _note(self, number: int, text: str, what: str) -> None:
+        self.notes.append(f"{self.path}, line {number} ({text.strip()!r:.60}) was taken for {what}")
+
+    def _split(self, text: str) -> list[str]:
+        return _cells(text, self.delimiter)
+
+    # --- words ---
+
+    def texts(self, columns: Sequence[int]) -> list[list[str]]:
+        """The cells of some columns as they are written."""
+        texts: list[list[str]] = [[] for _ in columns]
+        for number, text in self._texts(0, self.n_rows) if columns else ():
+            cells = self._checked(number, text)
+            for column, at in zip(texts, columns, strict=True):
+                column.append(cells[at])
+        return texts
+
+    def values(self, columns: Sequence[int], unknown: Collection[str] = ()) -> Array:
+        """Some columns as one array (rows, columns) of numbers or words; the texts in `unknown` are missing."""
+        return values_of_cells(self.texts(columns), self.decimal_comma, unknown)
+
+    def ragged(self) -> list[list[str]]:
+        """The cells of all rows, which may differ in length."""
+        check_memory(f"the cells of {self.path}", 8 * self._size, "allow more")
+        return [self._split(text) for _, text in self._texts(0, self.n_rows)]
+
+    def _checked(self, number: int, text: str) -> list[str]:
+        """The cells of a row, as many as there are columns."""
+        cells = self._split(text)
+        if self._trailing and len(cells) == self.n_columns + 1 and not cells[-1]:
+            cells = cells[:-1]
+        if len(cells) == self.n_columns - 1 and self.delimiter is None and self.n_columns == 2:
+            cells = [*cells, ""]  # a value that is missing
+        if len(cells) != self.n_columns:
+            hint = "; numbers with decimal commas need tabs or semicolons between cells" * (self.delimiter == ",")
+            msg = (
+                f"{self.path}, line {number}: found {len(cells)} cells, expected {self.n_columns} as in the first "
+                f"lines; every row of a table must be as long{hint}"
+            )
+            raise InputError(msg)
+        return cells
+
+    def _texts(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
+        """The number from 1 and the text of some rows."""
+        if start >= stop:
+            return
+        with _opened(self.path) as file:
+            file.seek(self._starts[start])
+            lines = enumerate(file, start=self._numbers[start])
+            for wanted in self._numbers[start:stop]:
+                raw = next(raw for number, raw in lines if number == wanted)
+                yield wanted, raw.decode().strip("\r\n")
+
+    # --- numbers ---
+
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers, or nothing: (columns,)."""
+        numeric = np.ones(self.n_columns, dtype=bool)
+        for start in range(0, self.n_rows, step := max(1, _STRIP_CELLS // self.n_columns)):
+            frame = self._frame(start, min(start + step, self.n_rows))
+            numeric &= [numeric_dtype(dtype) for dtype in frame.dtypes]
+        return [bool(each) for each in numeric]
+
+    def numbers(self, columns: Sequence[int]) -> Numbers:
+        """Some columns as a matrix of float64, read in strips of rows."""
+        return Numbers(self, columns)
+
+    def _bytes(self, start: int, stop: int) -> bytes:
+        """The lines of some rows."""
+        if self._has_gaps:
+            return "\n".join(text for _, text in self._texts(start, stop)).encode()
+        if self.path.suffix.lower() != ".gz":
+            with _opened(self.path) as file:
+                return self._read(file, start, stop)
+        if self._unpacked is None:
+            # It stays open as long as the table: to open it again is to unpack it from the beginning.
+            self._open = ExitStack()
+            self._unpacked = self._open.enter_context(_opened(self.path))
+        return self._read(self._unpacked, start, stop)
+
+    def _read(self, file: IO[bytes], start: int, stop: int) -> bytes:
+        file.seek(self._starts[start])
+        return file.read(self._starts[stop] - self._starts[start] if stop < self.n_rows else -1)
+
+    def _frame(self, start: int, stop: int, **precision: Any) -> pd.DataFrame:
+        """Some rows as pandas reads them, with missing values."""
+        try:
+            frame: pd.DataFrame = pd.read_csv(
+                io.BytesIO(self._bytes(start, stop)),
+                sep=r"\s+" if self.delimiter is None else self.delimiter or "\0",
+                header=None,
+                decimal="," if self.decimal_comma else ".",
+                skipinitialspace=self.delimiter not in (None, "\t"),
+                low_memory=False,
+                **precision,
+            )
+        except (ValueError, pd.errors.ParserError, OverflowError) as error:
+            self._blame(start, stop, error)
+        if self._trailing and frame.shape[1] == self.n_columns + 1 and frame.iloc[:, -1].isna().all():
+            frame = frame.iloc[:, :-1]
+        if frame.shape != (stop - start, self.n_columns):
+            self._blame(start, stop, None)
+        if frame.iloc[:, -1].isna().any():  # pandas fills a row that is too short
+            for number, text in self._texts(start, stop):
+                self._checked(number, text)
+        return frame
+
+    def strip(self, start: int, stop: int, columns: Sequence[int]) -> Array:
+        """Some columns of some rows as float64, (rows, columns)."""
+        values = self._numbers_in(self._bytes(start, stop), stop - start, columns)
+        if values is not None:
+            return values
+        frame = self._frame(start, stop, **EXACT)
+        if len(columns) != self.n_columns:
+            frame = frame.iloc[:, list(columns)]
+        if not all(map(numeric_dtype, frame.dtypes)):
+            self._blame(start, stop, None, columns)
+        return frame.to_numpy(np.float64, na_value=np.nan)
+
+    def _numbers_in(self, raw: bytes, n_rows: int, columns: Sequence[int]) -> Array | None:
+        """The numbers in lines of as many cells, without quotes and missing values; None where there are others.
+
+        NumPy reads these in half the time that pandas takes for the same digits.
+        """
+        delimiter = self.delimiter
+        n_cells = len(raw.split()) if delimiter is None else raw.count(delimiter.encode()) + n_rows if delimiter else 0
+        if n_cells != n_rows * (self.n_columns + self._trailing) or b'"' in raw:
+            return None
+        text = raw.decode().replace(",", ".") if self.decimal_comma else raw.decode()
+        try:
+            values = np.loadtxt(io.StringIO(text), delimiter=delimiter, usecols=columns, comments=None, ndmin=2)
+        except ValueError:
+            return None
+        return values if values.shape == (n_rows, len(columns)) else None
+
+    def _blame(self, start: int, stop: int, error: Exception | None, columns: Sequence[int] = ()) -> NoReturn:
+        """Name the line that cannot be read, and of `columns`, which should hold numbers, the one that does not."""
+        for number, text in self._texts(start, stop):
+            cells = self._checked(number, text)
+            for at in columns:
+                if not is_number(cells[at], self.decimal_comma):
+                    msg = f"{self.path}, line {number}, column {at + 1}: {cells[at]!r:.60} is not a number"
+                    raise InputError(msg) from error
+        detail = "" if error is None else f": {str(error).splitlines()[0]:.200}"
+        msg = f"{self.path} cannot be read as a table{detail}; look for quotes that are not closed"
         raise InputError(msg) from error
 
 
-def _delimiter(line: str) -> tuple[str | None, bool]:
-    """What parts the cells of a line of numbers (None: white space), and whether numbers are written 0,5."""
-    marks = [mark for mark in "\t;," if mark in line]
-    for mark in (*marks, None):
-        for comma in (False, True) if mark != "," else (False,):
-            cells = _cells(line, mark)
-            if len(cells) > 1 and all(_is_number(cell, comma) for cell in cells[1:]):
-                return mark, comma
-    return (marks[0] if marks else None), False
+class Numbers:
+    """Columns of numbers in a text file as a matrix (rows, columns) of float64."""
+
+    def __init__(self, text: Text, columns: Sequence[int]) -> None:
+        self._text, self._columns = text, columns
+        self.shape: tuple[int, ...] = (text.n_rows, len(columns))
+        self.dtype: np.dtype[Any] = np.dtype(np.float64)
+        self.chunks = (_CHUNK_ROWS, len(columns))  # rows are read whole, and neighbors together
+
+    def __getitem__(self, key: Any) -> Array:
+        rows, cols = key if isinstance(key, tuple) else (key, slice(None))
+        wanted = np.arange(self.shape[0])[rows]
+        if not len(wanted):
+            return np.empty((0, self.shape[1]))[:, cols]
+        start = int(wanted.min())
+        strip = self._text.strip(start, int(wanted.max()) + 1, self._columns)
+        return np.asarray(strip[wanted - start][:, cols])
+
+
+def text_columns(path: Path, known: Collection[str] | None = None, title: str | None = None) -> Text:
+    """A text file as a table; PLINK's .fam files have titles that nobody writes."""
+    text = Text(path, known, title)
+    if path.name.lower().endswith((".fam", ".fam.gz")) and text.titles is None and text.n_columns == 6:
+        text.titles = ("FID", "IID", "PAT", "MAT", "SEX", "PHENO")
+    return text
+
+
+# --- how a text file is laid out --------------------------------------------------------------------------------------
+
+
+def looks_like_text(path: Path) -> bool:
+    """Whether a file begins as text does."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        begin = file.read(2**12)
+    if begin[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return True
+    text = begin.decode(errors="ignore")  # the last character may be cut
+    return (
+        bool(text.strip()) and len(text.encode()) > len(begin) - 4 and all(c.isprintable() or c.isspace() for c in text)
+    )
+
+
+def _is_comment(text: str, known: Collection[str] | None) -> bool:
+    """Whether a line begins as comments do, and not with a name that is known."""
+    first = re.split(r"[\t;, ]", text.lstrip(), maxsplit=1)[0].strip('"')
+    return text.lstrip().startswith(_COMMENTS) and not (known and first in known)
+
+
+def _is_header(
+    first: Sequence[str], columns: Sequence[Sequence[str]], known: Collection[str] | None, comma: bool
+) -> bool:
+    """Whether the first line is one of titles."""
+    if list(first) == [str(position) for position in range(len(first))] and len(first) > 1:
+        # As pandas names columns, if these are no tasks of 0 and 1.
+        return len(first) > 2 or not all(cell in ("0", "1", "-1", "NA", "") for cells in columns for cell in cells)
+    return any(
+        # Words above a column of numbers, or a word above all names.
+        (cell and not is_number(cell, comma) and are_numbers(column, comma))
+        or (matched_share(column, known) == 1 and cell not in (known or ()))
+        for cell, column in zip(first, columns, strict=False)
+    )
+
+
+def _has_title(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
+    """Whether a cell of the first line is a title, and no value of its column."""
+    return any(is_title(cell) and cell not in column for cell, column in zip(first, columns, strict=False))
+
+
+def _usual_length(rows: Sequence[Sequence[str]]) -> int:
+    """The number of cells that most rows after the first have; of a tie that of the first, or the larger."""
+    lengths, first = Counter(map(len, rows[1:] or rows)), len(rows[0])
+    return max(lengths, key=lambda length: (lengths[length], length == first, length))
+
+
+def _head(path: Path) -> list[tuple[int, str]]:
+    """The first lines that are not blank, as (number from 1, text)."""
+    head, size = [], 0
+    for number, _, text in _lines(path):
+        if text.strip():
+            head.append((number, text))
+            size += len(text)
+        if len(head) > 3 and (len(head) >= _HEAD_LINES or size > _HEAD_CHARACTERS):
+            break
+    return head
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file in UTF-8: one in UTF-16, as Excel writes Unicode text, is converted in memory."""
+    with decompressed(path) as file:
+        mark = file.read(2)
+        file.seek(0)
+        if mark not in (b"\xff\xfe", b"\xfe\xff"):
+            yield file
+            return
+        check_memory(f"{path} in UTF-16", 4 * path.stat().st_size, "save it as UTF-8, or allow more")
+        with damaged_as(f"{path} is not written in UTF-16", UnicodeDecodeError):
+            text = file.read().decode("utf-16")
+        yield io.BytesIO(text.encode("utf-8", "surrogatepass"))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
+    """(line number from 1, position in bytes, text) of every line."""
+    position = 0
+    with damaged_as(f"{path} is not written in UTF-8; save it as UTF-8", UnicodeDecodeError), _opened(path) as file:
+        for number, raw in enumerate(lines_of(path, file), start=1):
+            if b"\0" in raw or b"\r" in raw.rstrip(b"\r\n"):
+                what = "a zero byte" if b"\0" in raw else "a carriage return inside; save it with line feeds"
+                msg = f"{path} is no text: line {number} holds {what}"
+                raise InputError(msg)
+            begin = len(codecs.BOM_UTF8) if number == 1 and raw.startswith(codecs.BOM_UTF8) else 0
+            yield number, position + begin, raw[begin:].decode().strip("\r\n")
+            position += len(raw)
+
+
+def _delimiter(lines: Sequence[str], known: Collection[str] | None) -> tuple[str | None, bool]:
+    """The delimiter of cells (None: white space, "": lines are single cells), and whether numbers are written 0,5."""
+    split = {mark: [_cells(line, mark) for line in lines] for mark in (*_MARKS, None)}
+    for mark, rows in split.items():
+        if len(rows) > 2 and all(np.diff([len(row) for row in rows]) == 1):
+            return mark, mark != "," and _has_decimal_commas(rows)  # a triangle
+    body = {mark: rows[1:] or rows for mark, rows in split.items()}
+    shares: dict[str | None, float] = {}
+    for mark, rows in body.items():
+        length, times = Counter(map(len, rows)).most_common(1)[0]
+        shares[mark] = times / len(rows) if length > 1 else 0.0
+    blank = body[None]
+    commas = [cell for row in blank for cell in row if "," in cell]
+    if shares[None] > 0.5 and commas and all(map(_DECIMAL_COMMA.fullmatch, commas)) and not shares["\t"] + shares[";"]:
+        return None, True
+    best = max(shares, key=lambda mark: shares[mark])
+    if shares[best] == 0 or (best is None and not _are_columns(split[None], known, lines)):
+        marks = [mark for mark in _MARKS if any(mark in line for line in lines)]
+        ragged = max(map(len, blank)) > 1 and all(is_number(cell) for row in blank for cell in row[1:])
+        return (marks[0] if marks else None if ragged else ""), False
+    return best, best != "," and _has_decimal_commas(body[best])
+
+
+def _are_columns(rows: Sequence[Sequence[str]], known: Collection[str] | None, lines: Sequence[str]) -> bool:
+    """Whether blanks part the cells of rows; a name or a class may hold blanks too."""
+    if matched_share([line.strip() for line in lines[1:] or lines], known) > 0.5:
+        return False
+    whole = [row for row in rows if len(row) == len(rows[-1])]
+    columns = list(zip(*(row for row in rows[1:] or rows if len(row) == len(rows[-1])), strict=True))
+    if all(map(are_numbers, columns)) or '"' in lines[-1] or len(rows[0]) == len(rows[-1]) - 1:
+        return True
+    if _has_title(rows[0], columns) or any(matched_share(column, known) > 0.5 for column in columns):
+        return True
+    # Names of individuals, or of families and individuals, are there once each.
+    keys = list(zip(*whole, strict=True)) if len(rows[-1]) == 2 else [tuple(tuple(row[:2]) for row in whole)]
+    return len(whole) > 1 and any(len(set(key)) == len(whole) for key in keys)
+
+
+def _has_decimal_commas(rows: Sequence[Sequence[str]]) -> bool:
+    cells = [cell.strip() for row in rows for cell in row]
+    return any(map(_DECIMAL_COMMA.fullmatch, cells)) and not any("." in cell and is_numeral(cell) for cell in cells)
 
 
 def _cells(line: str, delimiter: str | None) -> list[str]:
-    if '"' not in line:
+    if delimiter == "":
+        cells = [line.strip().strip('"')]
+    elif '"' not in line:
         cells = line.split(delimiter)
     elif delimiter is None:
         cells = next(csv.reader([" ".join(line.split())], delimiter=" "))
     else:
         cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
-    # Some programs end each line with the delimiter too.
-    if len(cells) > 1 and not cells[-1].strip():
-        cells.pop()
     return [cell.strip() for cell in cells]
-
-
-def _is_number(cell: str, decimal_comma: bool) -> bool:
-    try:
-        float(cell.replace(",", ".") if decimal_comma else cell)
-    except ValueError:
-        return False
-    return "_" not in cell  # which Python takes for a separator of thousands
-
-
-# --- matrices -----------------------------------------------------------------------------------------------
-
-
-class TextMatrix:
-    """A matrix in a text file: one pass finds where its lines begin, then strips of rows are read."""
-
-    def __init__(self, path: Path, layout: Layout) -> None:
-        self.path, self.layout = path, layout
-        starts, numbers, names = [], [], []
-        for number, position, line in _lines(path):
-            starts.append(position)
-            numbers.append(number)
-            if layout.row_names:
-                # Of a long line only the first cell: the limit leaves the others in one piece.
-                names.append(_first_cell(line, layout.delimiter))
-        skip = 1 if layout.header is not None else self._counting_header(starts)
-        self._starts, self._numbers = starts[skip:], numbers[skip:]
-        self.row_names: list[str] | None = names[skip:] if layout.row_names else None
-        self.shape: tuple[int, ...] = (len(self._starts), layout.n_cols)
-        self.dtype: np.dtype[Any] = np.dtype(np.float64)
-        self._check_guesses(numbers[0])
-
-    def _check_guesses(self, first_line: int) -> None:
-        """Refuse a file that may as well be a matrix with a bad cell: no row or column is left out unasked."""
-        header = self.layout.header or ()
-        numeric = [self.layout.is_number(cell) for cell in header]
-        if any(numeric) and not all(numeric) and not self.layout.told and self.shape[0] != self.shape[1]:
-            column = numeric.index(False) + 1 + self.layout.row_names
-            msg = (
-                f"{self.path}, line {first_line}, column {column}: {header[numeric.index(False)]!r:.60} is "
-                "not a number; if the line is a header, name the first column 'sample'"
-            )
-            raise InputError(msg)
-        names = self.row_names or []
-        numeric = [self.layout.is_number(name) for name in names]
-        if any(numeric) and not self.layout.told:
-            at = numeric.index(False) if False in numeric else 0
-            msg = (
-                f"{self.path}, line {self._numbers[at]}, column 1: {names[at]!r:.60} is not a number, others "
-                "in this column are; if they are names, add a header that calls the column 'sample'"
-            )
-            raise InputError(msg)
-
-    def _counting_header(self, starts: Sequence[int]) -> int:
-        """1 where the first line counts the columns of a square matrix (0, 1, 2 …), as in pandas, else 0."""
-        if self.layout.row_names or len(starts) != self.layout.n_cols + 1:
-            return 0
-        first = self.layout.cells(next(_lines(self.path))[2])
-        return int(first == [str(position) for position in range(len(first))])
-
-    def __getitem__(self, key: tuple[slice, slice]) -> Array:
-        rows, cols = key
-        start, stop, _ = rows.indices(self.shape[0])
-        if start >= stop:
-            return np.empty((0, self.shape[1]))[:, cols]
-        try:
-            strip = np.loadtxt(self._numbers_of(start, stop), delimiter=self.layout.delimiter, comments=None, ndmin=2)
-        except ValueError as error:
-            self._blame(start, stop, error)
-        if strip.shape != (stop - start, self.shape[1]):
-            self._blame(start, stop, None)
-        return np.asarray(strip)[:, cols]
-
-    def axes(self) -> Axes:
-        """The names of its rows and columns; those that pandas writes for a data frame without names are none."""
-        header = self.layout.header
-        rows, cols = (None if names is None else tuple(names) for names in (self.row_names, header))
-        counts = [tuple(map(str, range(length))) for length in self.shape]
-        square = self.shape[0] == self.shape[1]
-        return Axes(None if rows == counts[0] else rows, None if cols == counts[1] else cols, square)
-
-    def whole(self) -> Array:
-        """All of it."""
-        return self[: self.shape[0], : self.shape[1]]
-
-    def _raw(self, start: int, stop: int) -> Iterator[str]:
-        wanted = set(self._numbers[start:stop])
-        with decompressed(self.path) as file:  # its lines are known by now
-            file.seek(self._starts[start])
-            number = self._numbers[start]
-            while wanted:
-                raw = file.readline()
-                if number in wanted:
-                    wanted.remove(number)
-                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
-                number += 1
-
-    def _numbers_of(self, start: int, stop: int) -> Iterator[str]:
-        delimiter = self.layout.delimiter
-        for line in self._raw(start, stop):
-            text = line.replace('"', "") if not self.layout.row_names else _after_first_cell(line, delimiter)
-            if self.layout.decimal_comma:
-                text = text.replace(",", ".")
-            yield text if delimiter is None else text.rstrip().removesuffix(delimiter)
-
-    def _blame(self, start: int, stop: int, error: Exception | None) -> NoReturn:
-        """Name the line and column that cannot be read."""
-        expected = self.layout.n_cols + self.layout.row_names
-        for number, line in zip(self._numbers[start:stop], self._raw(start, stop), strict=True):
-            cells = self.layout.cells(line)
-            if len(cells) != expected:
-                msg = (
-                    f"{self.path}, line {number}: found {len(cells)} cells, expected {expected} as in the "
-                    "first lines; every row of a matrix must be as long"
-                )
-                raise InputError(msg) from error
-            for column, cell in enumerate(cells, start=1):
-                if column > self.layout.row_names and not self.layout.is_number(cell):
-                    msg = f"{self.path}, line {number}, column {column}: {cell!r:.60} is not a number"
-                    raise InputError(msg) from error
-        msg = f"{self.path} cannot be read as numbers: {error}"
-        raise InputError(msg) from error
-
-
-def _first_cell(line: str, delimiter: str | None) -> str:
-    text = line.lstrip()
-    if text.startswith('"'):
-        end = text.find('"', 1)
-        return text[1:end]
-    return text.split(delimiter, 1)[0].strip()
-
-
-def _after_first_cell(line: str, delimiter: str | None) -> str:
-    text = line.lstrip() if delimiter is None else line
-    end = 0
-    if text.lstrip().startswith('"'):
-        end = text.find('"', text.find('"') + 1)
-    parts = text[end:].split(delimiter, 1)
-    return parts[1].replace('"', "") if len(parts) == 2 else ""
-
-
-# --- labels, names and splits -------------------------------------------------------------------------------
-
-
-def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
-    """The values of an array of a file; `samples` are the names of its rows, where it has none of its own.
-
-    A cell array of equal vectors, such as the labels of each view, is read as one of them.
-    """
-    parts = [part.read()[...] for part in variable.views] or [variable.read()]
-    values = [vector(part, where(variable)) for part in parts]
-    if any(not np.array_equal(other, values[0]) for other in values[1:]):
-        msg = f"{where(variable)} is a cell array of parts that differ, expected equal vectors; save the one that holds"
-        raise InputError(msg)
-    return LabelTable(values[0], samples if variable.rows is None else variable.rows)
-
-
-def read_table(path: Path, column: str | None = None) -> LabelTable:
-    """A text file of labels, names or splits: one value a line, or a line of values, or a table or a column of one.
-
-    The first column of a table holds the samples' names where it holds words, or where the header says so. Lines of
-    FID, IID and values are geneticists' (see `dmkl.inputs.formats.phenotypes`).
-    """
-    lines = list(_lines(path))
-    if not lines:
-        msg = f"{path} holds no lines, expected values"
-        raise InputError(msg)
-    texts = [text for _, _, text in lines]
-    found = phenotypes(path, texts)
-    if found is not None:
-        return found if column is None else _column(path, found, column)
-    delimiter = _table_delimiter(texts)
-    # Names may hold blanks; blanks part the cells where all that they part are numbers.
-    rows = (
-        [[text.strip().strip('"')] for text in texts]
-        if delimiter == ""
-        else [_cells(text, delimiter) for text in texts]
-    )
-    width = max(map(len, rows))
-    for (number, _, text), row in zip(lines, rows, strict=True):
-        if delimiter and len(row) == width - 1 and text.rstrip(" ").endswith(delimiter):
-            row.append("")  # a value that is missing at the end of its line
-        if len(row) != width:
-            msg = f"{path}, line {number}: found {len(row)} cells, expected {width} as in other lines"
-            raise InputError(msg)
-    columns: tuple[str, ...] | None = None
-    if column is not None or _has_header(rows):
-        columns = tuple(rows.pop(0))
-    row_names: tuple[str, ...] | None = None
-    unique = len({row[0] for row in rows}) == len(rows)
-    # Labels of several columns are numbers, so words beside numbers are classes beside names.
-    words = not all(_are_numbers(column) for column in zip(*rows, strict=True))
-    if (
-        len(rows[0]) > 1
-        and len(rows) > 1
-        and unique
-        and (words or (columns is not None and columns[0].casefold() in _CORNERS))
-    ):
-        row_names = tuple(row[0] for row in rows)
-        rows = [row[1:] for row in rows]
-        columns = None if columns is None else columns[1:]
-    if column is not None:
-        at = _place(path, columns or (), column)
-        rows = [[row[at]] for row in rows]
-        columns = None
-    cells = np.array(rows, dtype=str)
-    if all(_are_numbers(column) for column in zip(*rows, strict=True)):
-        cells = np.where(np.isin(cells, list(UNKNOWN_TEXTS)), "nan", cells).astype(np.float64)
-    return LabelTable(vector(cells, str(path)), row_names, columns)
-
-
-def _place(path: Path, columns: Sequence[str], column: str) -> int:
-    if column not in columns:
-        msg = f"{path} has no column {column!r}; it has {', '.join(map(repr, columns[:12])) or 'none'}"
-        raise InputError(msg)
-    return columns.index(column)
-
-
-def _column(path: Path, table: LabelTable, column: str) -> LabelTable:
-    at = _place(path, table.columns or (), column)
-    return LabelTable(table.values[:, at], table.row_names)
-
-
-def _table_delimiter(texts: Sequence[str]) -> str | None:
-    """The delimiter, None for white space, or "" where each line is one value."""
-    last = texts[-1]
-    marks = [mark for mark in "\t;," if mark in last]
-    if marks:
-        return marks[0]
-    parts = last.split()
-    return None if len(parts) > 1 and all(_is_number(part, False) for part in parts) else ""
-
-
-def _has_header(rows: Sequence[Sequence[str]]) -> bool:
-    if len(rows) < 2:
-        return False
-    first = rows[0]
-    if first[0].casefold() in _CORNERS and len(first) > 1:
-        return True
-    if len(first) == 1 and first[0].casefold() in _HEADERS:
-        return True
-    # Words above a column of numbers.
-    return any(
-        not _is_number(cell, False) and cell not in UNKNOWN_TEXTS and _are_numbers(row[column] for row in rows[1:])
-        for column, cell in enumerate(first)
-    )
-
-
-def _are_numbers(cells: Iterable[str]) -> bool:
-    """Whether cells are numbers, as far as they are known."""
-    return all(cell in UNKNOWN_TEXTS or _is_number(cell, False) for cell in cells)

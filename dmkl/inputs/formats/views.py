@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
-from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray, listed, where
+from dmkl.inputs.matrices import Transposed
 
 __all__ = ["matrices_of_cells"]
 
@@ -43,18 +40,4 @@ def matrices_of_cells(variable: FileArray, n_labels: Sequence[int], notes: list[
 
 
 def _transposed(view: FileArray) -> FileArray:
-    rows, cols = view.shape
-    return replace(view, shape=(cols, rows), open=lambda: _Transposed(view.open()), read=lambda: view.read().T)
-
-
-class _Transposed:
-    """A matrix whose columns are read as rows."""
-
-    def __init__(self, matrix: Any) -> None:
-        self._matrix = matrix
-        self.shape: tuple[int, ...] = tuple(matrix.shape[::-1])
-        self.dtype: np.dtype[Any] = matrix.dtype
-
-    def __getitem__(self, key: Any) -> Array:
-        rows, cols = key
-        return np.asarray(self._matrix[cols, rows]).T
+    return replace(view, shape=view.shape[::-1], open=lambda: Transposed(view.open()), whole=None)

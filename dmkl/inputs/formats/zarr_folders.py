@@ -1,26 +1,31 @@
-"""Kernels in Zarr arrays and groups that are no kernel sets, read in parts."""
+"""Kernels in Zarr arrays and groups that are no kernel sets, read in parts, and chunks that unpack to too much."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
+from zarr.storage import LocalStore
 
 from dmkl.errors import InputError
 from dmkl.files.plain import PlainStore, check_plain
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
-from dmkl.inputs.formats.limits import asked_bytes, check_memory, n_bytes
-from dmkl.inputs.formats.zarr_chunks import check_chunks, is_written
+from dmkl.inputs.formats.limits import asked_bytes, check_part, n_bytes, problem_of, ranges_of
 
-__all__ = ["KERNEL_SET", "is_zarr", "nodes_in", "zarr_array", "zarr_arrays"]
+__all__ = ["KERNEL_SET", "check_chunks", "is_zarr", "nodes_in", "zarr_array", "zarr_arrays"]
 
 KERNEL_SET = "dmkl-kernel-set"
 """The attribute `format` of kernel sets (`dmkl.store.schema.FORMAT`), which are opened and not read."""
 
 _MOST_CHUNKS = 100_000
-"""Files that are opened for one strip of a matrix, or for a vector."""
+"""Files that are opened for one strip of a matrix, or for a vector, or looked for to see whether one is there."""
+_HEAD_BYTES = 32
+_SLACK_BYTES = 2**20
+"""Bytes that filters may add to a chunk."""
 
 
 def is_zarr(path: Path) -> bool:
@@ -57,45 +62,111 @@ def nodes_in(path: Path) -> dict[str, Any]:
 def zarr_array(path: Path, name: str, array: Any) -> FileArray:
     """A Zarr array as one of a folder."""
     lazy = _ZarrArray(path, name, array)
-    dtype = lazy.dtype
-    problem = ""
-    if dtype.kind in "OSTU":
-        dtype = np.dtype("U1")
-    elif dtype.kind not in "fiub":
-        problem = "complex" if dtype.kind == "c" else "not numbers"
-    return FileArray(path, name, lazy.shape, dtype, lambda: lazy, lambda: lazy[...], problem)
+    dtype = np.dtype("U1") if lazy.dtype.kind in "OSTU" else lazy.dtype
+    return FileArray(path, name, lazy.shape, dtype, lambda: lazy, problem=problem_of(dtype))
 
 
 class _ZarrArray:
-    """A Zarr array whose damage is told by file and variable."""
+    """A Zarr array whose file and name are in the messages about its damage."""
 
     def __init__(self, path: Path, name: str, array: Any) -> None:
-        self._path, self._name, self._array = path, name, array
+        self._what, self._array = f"array {name or '/'!r} of {path}", array
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.dtype: np.dtype[Any] = np.dtype(array.dtype)
         self.chunks: tuple[int, ...] | None = tuple(array.chunks)
 
     def check_written(self, axis: int, j: int) -> None:
         """Refuse a part, the one at position j along an axis, of which nothing was written: all of it would be zero."""
-        what = f"array {self._name or '/'!r} of {self._path}"
-        with damaged_as(f"{what} is damaged", Exception):  # chunks may have any shape
-            written = is_written(self._array, (slice(None),) * axis + (slice(j, j + 1),))
+        if not isinstance(self._array.store, LocalStore):
+            return
+        with damaged_as(f"{self._what} is damaged", Exception):  # chunks may have any shape
+            chunks = itertools.islice(_files(self._array, (slice(None),) * axis + (slice(j, j + 1),)), _MOST_CHUNKS)
+            written = any(path.exists() for _, path in chunks)
         if not written:
             msg = (
-                f"{what} has the shape {self.shape}, but of number {j} along axis {axis} nothing was ever written, and "
-                "it would be zero everywhere; write it, or leave it out"
+                f"{self._what} has the shape {self.shape}, but of number {j} along axis {axis} nothing was ever "
+                "written, and it would be zero everywhere; write it, or leave it out"
             )
             raise InputError(msg)
 
     def __getitem__(self, key: Any) -> Any:
-        what = f"array {self._name or '/'!r} of {self._path}"
-        chunks, itemsize = self._array.chunks, self.dtype.itemsize
-        needed = max(asked_bytes(self.shape, key, itemsize), n_bytes(chunks, itemsize))
-        check_memory(f"a part of {what}", needed, "write it in smaller chunks, or allow more")
+        chunks = self._array.chunks
+        check_part(self._what, self.shape, chunks, key, self.dtype.itemsize)
         n_chunks = asked_bytes(self.shape, key, 1) // max(1, n_bytes(chunks, 1))
         if n_chunks > _MOST_CHUNKS:
-            msg = f"a part of {what} lies in {n_chunks:,} chunks of shape {chunks}; write it in larger chunks"
+            msg = f"a part of {self._what} lies in {n_chunks:,} chunks of shape {chunks}; write it in larger chunks"
             raise InputError(msg)
-        with damaged_as(f"{what} is damaged", Exception):
-            check_chunks(self._array, key, what)
+        with damaged_as(f"{self._what} is damaged", Exception):
+            check_chunks(self._array, key, self._what)
             return np.asarray(self._array[key])
+
+
+# --- what chunks claim to unpack to, by their first bytes -------------------------------------------------------------
+
+
+def check_chunks(array: Any, key: Any, what: str) -> None:
+    """Refuse chunks in a local folder that are, or claim to unpack to, far more than a chunk of the array holds.
+
+    InputError is raised where one does, DamagedFileError where one is no regular file.
+    """
+    if not isinstance(array.store, LocalStore):
+        return
+    claimed_by = _CLAIMS.get(_compressor(array))
+    texts = array.dtype.kind in "OT"  # whose length nothing bounds but the memory
+    most_stored, most = (
+        2 * n_bytes(shape, array.dtype.itemsize) + _SLACK_BYTES for shape in (_stored_chunks(array), array.chunks)
+    )
+    for place, path in _files(array, key):
+        size = check_plain(array.store.root, path.relative_to(array.store.root).as_posix())
+        if size > most_stored and not texts:
+            msg = f"{what} is damaged: its chunk {place} has {size} bytes, expected at most {most_stored}"
+            raise InputError(msg)
+        if claimed_by is None or not size:  # a chunk that is not there holds the fill value
+            continue
+        with path.open("rb") as file:
+            claimed = claimed_by(file.read(_HEAD_BYTES))
+        if claimed > most:
+            msg = f"{what} is damaged: its chunk {place} claims to unpack to {claimed} bytes, expected at most {most}"
+            raise InputError(msg)
+
+
+def _files(array: Any, key: Any) -> Iterator[tuple[tuple[int, ...], Path]]:
+    """The chunks, or shards, of a part of an array in a local folder: their places, and their files."""
+    folder = Path(array.store.root) / array.path
+    spans = [
+        range(part.start // chunk, -(-part.stop // chunk)) if part.stop > part.start else range(0)
+        for part, chunk in zip(ranges_of(array.shape, key), _stored_chunks(array), strict=True)
+    ]
+    for place in itertools.product(*spans):
+        yield place, folder / array.metadata.encode_chunk_key(place)
+
+
+def _stored_chunks(array: Any) -> tuple[int, ...]:
+    """The shape of what lies in a file: a chunk, or a shard of several."""
+    return tuple(getattr(array, "shards", None) or array.chunks)
+
+
+def _compressor(array: Any) -> str:
+    """The name of the last codec that compresses; "" where none does, or where chunks lie within shards."""
+    codecs: Sequence[Any] = array.compressors
+    if not codecs or getattr(array, "shards", None):
+        return ""
+    config = getattr(codecs[-1], "codec_id", None)
+    return str(config or type(codecs[-1]).__name__.removesuffix("Codec")).lower().removeprefix("numcodecs.")
+
+
+def _zstd(head: bytes) -> int:
+    """The content size of a frame (RFC 8878, 3.1.1.1); 0 where it has none."""
+    if head[:4] != b"\x28\xb5\x2f\xfd" or len(head) < 6:
+        return 0
+    single = head[4] >> 5 & 1
+    start = 5 + (1 - single) + (0, 1, 2, 4)[head[4] & 3]
+    size = (single, 2, 4, 8)[head[4] >> 6]
+    return int.from_bytes(head[start : start + size], "little") + (256 if size == 2 else 0)
+
+
+_CLAIMS: dict[str, Callable[[bytes], int]] = {
+    "blosc": lambda head: int.from_bytes(head[4:8], "little"),
+    "lz4": lambda head: int.from_bytes(head[:4], "little"),
+    "zstd": _zstd,
+}

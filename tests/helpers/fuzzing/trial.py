@@ -208,4 +208,4 @@ _FORBIDDEN = {
 
 def _is_reader(command: Any) -> bool:
     """Whether a command starts the process that reads what libraries may die of."""
-    return "reader_program" in str(command)
+    return "reader_process" in str(command)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dmkl.errors import DmklError, InputError, one_line
-from dmkl.inputs.formats.limits import check_memory
+from dmkl.settings import check_memory
 
 __all__ = ["read_document"]
 

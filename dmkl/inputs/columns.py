@@ -1,0 +1,334 @@
+"""Tables of columns: which of them names the samples, and the values of the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_complex_dtype, is_numeric_dtype
+
+from dmkl.arrays import Array
+from dmkl.errors import InputError
+from dmkl.inputs.names import as_text, index_names
+from dmkl.unknown import UNKNOWN_TEXTS
+
+__all__ = [
+    "ROLES",
+    "Columns",
+    "FrameColumns",
+    "RowNames",
+    "are_numbers",
+    "find_names",
+    "float_dtype",
+    "is_number",
+    "is_numeral",
+    "is_title",
+    "matched_share",
+    "numeric_dtype",
+    "plain_title",
+    "values_of_cells",
+]
+
+ROLES = {
+    name: role
+    for role, names in {
+        "labels": ("label", "labels", "y", "gt", "target", "targets"),
+        "samples": ("sample", "samples", "samplename", "samplenames", "sampleid", "sampleids", "id", "ids"),
+        "train_samples": ("trainsample", "trainsamples", "trainsamplenames"),
+        "splits": ("split", "splits"),
+        "tasks": ("task", "tasks", "tasknames"),
+        "names": ("name", "names", "kernel", "kernels", "kernelname", "kernelnames"),
+        "diagonal": ("diagonal",),
+    }.items()
+    for name in names
+}
+"""Roles of variables, columns and files by their names (see `plain_title`)."""
+_NAMES = {name for name, role in ROLES.items() if role == "samples"} | {"iid", "eid", "individualid", "indid", "id1"}
+"""Titles of columns that name the samples."""
+_UNIQUE_NAMES = set(
+    "name names rowname rownames subject subjects subjectid subjectkey subj subjid usubjid participant participantid "
+    "patient patientid pid ptid recordid record individual indiv taxa taxon strain accession line barcode cell cellid "
+    "animal animalid genotype specimen specimenid donor donorid case caseid mrn key index unnamed0".split()
+)
+"""Titles of columns that name the samples where no name is there twice; else they are groups of samples."""
+_FAMILIES = {"fid", "family", "familyid", "famid"}
+_WORDS = {*ROLES, "class", "classes", "group", "groups"} - {"name", "names", "kernel", "kernels"}
+"""Titles that no value of a cell is likely to be."""
+_FEW_COLUMNS = 64
+"""Columns of numbers up to which each is looked at for names of samples."""
+_PHENOTYPES = (".phen", ".pheno", ".fam")
+
+
+class Columns(Protocol):
+    """A table: a text file, a Parquet file or a data frame."""
+
+    where: str  # how messages name it
+    titles: tuple[str, ...] | None  # of all columns; None where it has none
+    index: tuple[str, ...] | None  # names of the rows that lie in no column
+    n_rows: int
+    n_columns: int
+    notes: list[str]
+
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers."""
+
+    def texts(self, columns: Sequence[int]) -> list[list[str]]:
+        """The cells of some columns as they are written; "" where nothing is."""
+
+    def numbers(self, columns: Sequence[int]) -> Any:
+        """Some columns of numbers as a matrix that is read in parts."""
+
+    def values(self, columns: Sequence[int], unknown: Collection[str] = ()) -> Array:
+        """Some columns as one array (rows, columns) of numbers or words; the texts in `unknown` are missing."""
+
+
+class FrameColumns:
+    """A data frame as a table (see `Columns`)."""
+
+    def __init__(self, where: str, frame: pd.DataFrame) -> None:
+        self.where, self.frame = where, frame
+        self.titles = index_names(frame.columns)
+        self.index = index_names(frame.index)
+        self.n_rows, self.n_columns = frame.shape
+        self.notes: list[str] = []
+
+    def numeric(self) -> list[bool]:
+        """See `Columns.numeric`."""
+        return [numeric_dtype(dtype) for dtype in self.frame.dtypes]
+
+    def texts(self, columns: Sequence[int]) -> list[list[str]]:
+        """See `Columns.texts`."""
+        parts = [self.frame.iloc[:, at] for at in columns]
+        return [["" if empty else as_text(v) for v, empty in zip(part, part.isna(), strict=True)] for part in parts]
+
+    def numbers(self, columns: Sequence[int]) -> FrameNumbers:
+        """See `Columns.numbers`."""
+        return FrameNumbers(self.where, self.frame.iloc[:, list(columns)])
+
+    def values(self, columns: Sequence[int], unknown: Collection[str] = ()) -> Array:
+        """See `Columns.values`."""
+        return self.frame.iloc[:, list(columns)].to_numpy()
+
+
+class FrameNumbers:
+    """A data frame of numbers as an array."""
+
+    def __init__(self, where: str, frame: pd.DataFrame) -> None:
+        self._frame, self.shape = frame, frame.shape
+        # Types of pandas state the NumPy type of their numbers.
+        kinds = {np.dtype(getattr(d, "numpy_dtype", getattr(d, "subtype", d))) for d in frame.dtypes}
+        if any(kind.kind not in "fiub" for kind in kinds):
+            msg = f"{where} holds {sorted(map(str, kinds))}, expected real numbers"
+            raise InputError(msg)
+        self.dtype: np.dtype[Any] = np.result_type(*map(float_dtype, kinds), np.float32)
+
+    def __getitem__(self, key: Any) -> Array:
+        return np.asarray(self._frame.iloc[key].to_numpy(self.dtype, na_value=np.nan))
+
+
+def float_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type that real numbers are stored in: float32 where that loses nothing and they are narrow, else float64."""
+    narrow = dtype.itemsize <= (4 if dtype.kind == "f" else 2)
+    return np.dtype(np.float32 if narrow else np.float64)
+
+
+def numeric_dtype(dtype: Any) -> bool:
+    """Whether a column of this type is numeric."""
+    return bool(is_numeric_dtype(dtype)) and not is_complex_dtype(dtype)
+
+
+# --- names of samples -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowNames:
+    """The names of the rows of a table, and the columns that they stand in."""
+
+    names: tuple[str, ...] | None = None
+    families: tuple[str, ...] | None = None  # of individuals, where the table has both (FID and IID)
+    columns: frozenset[int] = frozenset()  # all that hold names, families or mere numbers of the rows
+
+
+def find_names(table: Columns, known: Collection[str] | None = None, numeric: Sequence[bool] | None = None) -> RowNames:
+    """Find the column that names the samples.
+
+    It is the column whose values are the names that are `known`, wherever it stands and whatever its title; else the
+    column that is titled as names, wherever it stands; else the first column of words without repetition. A column that
+    only counts the rows names nothing where another column holds names. Choices that could have been otherwise go into
+    the notes of the table. `numeric` says which columns hold numbers, where that is known.
+    """
+    titles = None if table.titles is None else [plain_title(title) for title in table.titles]
+    if table.n_columns == 1 and table.index is None and titles != ["iid"]:
+        return RowNames()
+    numeric = table.numeric() if numeric is None else numeric
+    at_hand = _Cells(table)
+    family, individual = _pair(table, titles, at_hand, known)
+    titled = [at for at in range(table.n_columns) if titles and titles[at] in _NAMES]
+    titled += [at for at in range(table.n_columns) if titles and titles[at] in _UNIQUE_NAMES and at_hand.unique(at)]
+    if individual is not None:
+        titled = [individual, *(at for at in titled if at != individual)]
+    words = [at for at in range(table.n_columns) if not numeric[at]]
+    chosen: int | None = None
+    if known:
+        numbers = [at for at in range(table.n_columns) if numeric[at]]
+        looked = [*titled, *words, *(numbers if len(numbers) <= _FEW_COLUMNS else numbers[:2])]
+        at_hand.read(looked)
+        shares = {at: matched_share(at_hand[at], known) for at in looked}
+        if family is not None and individual is not None:
+            pairs = [f"{f}_{own}" for f, own in zip(at_hand[family], at_hand[individual], strict=True)]
+            shares[individual] = max(shares.get(individual, 0.0), matched_share(pairs, known))
+        own = 0.0 if table.index is None else matched_share(table.index, known)
+        best = max(shares, key=lambda at: shares[at], default=None)
+        if best is not None and shares[best] > own and (shares[best] > 0.5 or best in titled):
+            chosen = best
+            if titles is not None and best not in titled and titles[best]:
+                _note(table, best, "names of the samples, since its values are those of the others")
+        elif own > 0.5:
+            return RowNames(table.index)
+    if chosen is None and titled:
+        chosen = titled[0]
+    if chosen is None and table.index is not None:
+        return RowNames(table.index)
+    counting = frozenset([0]) if titles and titles[0] == "" and _counts(at_hand[0]) else frozenset[int]()
+    if chosen is None and titles and titles[0] == "" and not counting:
+        chosen = 0
+    if chosen is None and len(words) < table.n_columns + (len(words) > 1):
+        chosen = next((at for at in words if table.n_rows > 1 and at_hand.unique(at)), None)
+        if chosen is not None and chosen > 0 and not counting:
+            _note(table, chosen, "names of the samples")
+    if chosen is None and words and not counting and numeric[0] and at_hand.unique(0) and table.n_rows > 1:
+        if all(cell.isdecimal() for cell in at_hand[0]):
+            chosen = 0
+            _note(table, chosen, "names of the samples, since all are different whole numbers")
+    if chosen is None:
+        return RowNames(columns=counting)
+    if chosen == individual and family is not None:
+        return RowNames(tuple(at_hand[chosen]), tuple(at_hand[family]), frozenset({family, chosen}))
+    return RowNames(tuple(at_hand[chosen]), None, counting | {chosen})
+
+
+class _Cells:
+    """The cells of columns, each read once."""
+
+    def __init__(self, table: Columns) -> None:
+        self._table = table
+        self._read: dict[int, list[str]] = {}
+
+    def read(self, columns: Iterable[int]) -> None:
+        """Read columns at once."""
+        new = [at for at in dict.fromkeys(columns) if at not in self._read]
+        self._read.update(zip(new, self._table.texts(new), strict=True))
+
+    def __getitem__(self, at: int) -> list[str]:
+        self.read([at])
+        return self._read[at]
+
+    def unique(self, at: int) -> bool:
+        return len(set(self[at])) == self._table.n_rows
+
+
+def _pair(
+    table: Columns, titles: Sequence[str] | None, cells: _Cells, known: Collection[str] | None
+) -> tuple[int | None, int | None]:
+    """The columns of family and individual; lines of geneticists begin with both, also without titles."""
+    if titles is not None:
+        family = next((at for at, title in enumerate(titles) if title in _FAMILIES), None)
+        individual = next((at for at, title in enumerate(titles) if title == "iid"), None)
+        return (None, individual) if individual is None or family is None else (family, individual)
+    if table.n_columns < 3 and not (known and table.n_columns == 2):
+        return None, None
+    families, individuals = cells[0], cells[1]
+    if table.n_columns == 2 and known:
+        # A list of individuals to keep: the second column names them, or both do.
+        both = max(matched_share(individuals, known), matched_share(_joined(families, individuals), known))
+        return (0, 1) if both > 0.5 and matched_share(families, known) <= both else (None, None)
+    if len(set(zip(families, individuals, strict=True))) < table.n_rows or table.n_rows < 2:
+        return None, None
+    if table.where.lower().endswith(_PHENOTYPES) or families == individuals:
+        return 0, 1
+    if known and matched_share(individuals, known) > 0.5:
+        return 0, 1
+    rest = table.numeric()[2:]
+    if getattr(table, "delimiter", ",") not in (None, "\t"):
+        return None, None
+    if set(families).intersection(individuals):
+        return None, None  # pairs of samples
+    looks_so = not are_numbers(individuals) and all(rest) and matched_share(families, known) == 0
+    return (0, 1) if looks_so and len(set(individuals)) >= len(set(families)) else (None, None)
+
+
+def _joined(families: Sequence[str], individuals: Sequence[str]) -> list[str]:
+    return [f"{family}_{own}" for family, own in zip(families, individuals, strict=True)]
+
+
+def _note(table: Columns, at: int, what: str) -> None:
+    title = f"column {at + 1}" if table.titles is None else f"column {table.titles[at]!r}"
+    table.notes.append(f"{table.where}: {title} was taken for {what}")
+
+
+def _counts(values: Sequence[str]) -> bool:
+    """Whether values only count the rows, from 0 or from 1."""
+    return any(list(values) == [str(i) for i in range(first, len(values) + first)] for first in (0, 1))
+
+
+def matched_share(values: Sequence[str], known: Collection[str] | None) -> float:
+    """The share of names that are known, of as many as could be; 0 where values repeat."""
+    if not known or not values:
+        return 0.0
+    distinct = set(values)
+    return len(distinct.intersection(known)) / min(len(distinct), len(known)) if len(distinct) == len(values) else 0.0
+
+
+def plain_title(title: str) -> str:
+    """A title without case, blanks and punctuation."""
+    return re.sub(r"[\W_]+", "", title.casefold())
+
+
+def is_title(cell: str) -> bool:
+    """Whether a cell is hardly anything but the title of a column."""
+    plain = plain_title(cell)
+    return plain in _NAMES or plain in _FAMILIES or plain in _WORDS or (plain in _UNIQUE_NAMES and plain != "index")
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def is_numeral(cell: str) -> bool:
+    """Whether a text is a number as Python writes it, without separators of thousands."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell
+
+
+def is_number(cell: str, comma: bool = False) -> bool:
+    """Whether a cell is a number, with a decimal comma where `comma`, or unknown."""
+    return cell in UNKNOWN_TEXTS or is_numeral(cell.replace(",", ".") if comma else cell)
+
+
+def are_numbers(cells: Iterable[str], comma: bool = False) -> bool:
+    """Whether cells are numbers, as far as they are known."""
+    return all(is_number(cell, comma) for cell in cells)
+
+
+def values_of_cells(columns: Sequence[Sequence[str]], comma: bool = False, unknown: Collection[str] = ()) -> Array:
+    """The values of columns of cells, (rows, columns): numbers where all are numbers, and words otherwise.
+
+    Codes such as 01 are words, since 1 may be another. The texts in `unknown` are missing, as NA is.
+    """
+    if comma:
+        numbers = [are_numbers(column, comma) for column in columns]
+        columns = [
+            [cell.replace(",", ".") for cell in column] if number else column
+            for column, number in zip(columns, numbers, strict=True)
+        ]
+    cells = np.array([list(column) for column in columns], dtype=str).T
+    coded = any(re.fullmatch(r"[-+]?0\d+", cell) for cell in cells.ravel())
+    if coded or not all(map(are_numbers, columns)):
+        return cells
+    return np.where(np.isin(cells, [*UNKNOWN_TEXTS, *unknown]), "nan", cells).astype(np.float64)

@@ -1,0 +1,354 @@
+"""Labels, groups, splits, covariates and lists of samples: from objects in memory, or from files of any format."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from dmkl.arrays import Array
+from dmkl.errors import InputError, SampleOrderWarning, warn
+from dmkl.inputs.columns import ROLES, Columns, FrameColumns, find_names, matched_share, plain_title
+from dmkl.inputs.formats.file_arrays import FileArray, listed, role_of, vector, where
+from dmkl.inputs.formats.registry import Format, arrays_in, check_file
+from dmkl.inputs.formats.text import Text
+from dmkl.inputs.names import (
+    LabelTable,
+    axis_names,
+    in_order,
+    index_names,
+    listed_names,
+    names_of_pairs,
+    refuse_without_names,
+    sample_names,
+)
+from dmkl.unknown import is_known
+
+__all__ = ["label_table", "matched", "read_array", "read_covariates", "read_file", "read_names", "read_vector"]
+
+_CASES = {0.0, 1.0, 2.0}
+"""PLINK's codes of phenotypes: missing, control, case."""
+
+
+# --- objects in memory ------------------------------------------------------------------------------------------------
+
+
+def label_table(values: Any, known: Collection[str] | None = None) -> LabelTable:
+    """Take labels or splits, with the names of samples and tasks that they carry.
+
+    A series has the names of samples in its index, unless that only counts; a data frame in its index or in a column
+    (see `dmkl.inputs.columns.find_names`, `known` being the names of the set); an xarray array in the coordinate of its
+    dimension of samples: the one called so, or the first.
+    """
+    if isinstance(values, LabelTable):
+        return values
+    if isinstance(values, pd.Series):
+        return LabelTable(values.to_numpy(), _index(values, known))
+    if isinstance(values, pd.DataFrame):
+        table = FrameColumns("the data frame", values)
+        table.index = _index(values, known)
+        return _labels_of(table, None, known)
+    if not isinstance(values, xr.DataArray):
+        return LabelTable(np.asarray(values))
+    of_samples = [dim for dim in values.dims if ROLES.get(plain_title(str(dim))) == "samples"]
+    array = values.transpose(of_samples[0], ...) if of_samples else values
+    entries, columns = array.to_numpy(), axis_names(array, 1)
+    if entries.ndim == 2 and entries.shape[1] == 1:
+        entries, columns = entries[:, 0], None
+    return LabelTable(entries, axis_names(array, 0), columns)
+
+
+def _index(values: pd.Series[Any] | pd.DataFrame, known: Collection[str] | None) -> tuple[str, ...] | None:
+    """The names in an index; one that only counts names the rows of a set whose names are these numbers."""
+    numbers = tuple(map(str, range(len(values))))
+    return index_names(values.index) or (numbers if known and set(known) == set(numbers) else None)
+
+
+def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Array | None = None) -> LabelTable:
+    """Labels or groups in the order of samples, by name where they carry names.
+
+    `named` says whether the samples have names; otherwise their names are their numbers, and values with other names
+    are taken one after another. Both this and values without names for samples that have some raise
+    `SampleOrderWarning`, unless the values equal the `stored` labels of the set. InputError is raised where a sample
+    has none.
+    """
+    wanted = tuple(map(str, samples))
+    table = label_table(values, set(wanted) if named else None)
+    names = table.row_names
+    if named and names is None:
+        ordered = in_order(where, table, wanted)
+        if stored is None or not _same(table.values, stored):
+            warn(
+                f"{where} has no names of samples, and the kernels have: row i is taken for sample i ({wanted[0]!r} is "
+                "row 0). Give a Series or a data frame whose index holds the names",
+                SampleOrderWarning,
+            )
+        return ordered
+    if names is None or named or set(wanted) <= set(names):
+        return in_order(where, table, wanted)
+    warn(
+        f"{where} carries names of samples ({names[0]!r} …), but the kernels have none: matched by position. Name the "
+        "samples of the kernels (samples=, --samples)",
+        SampleOrderWarning,
+    )
+    return table
+
+
+def _same(values: Array, stored: Array) -> bool:
+    if np.shape(values) != np.shape(stored):
+        return False
+    if values.dtype.kind in "fiub" and stored.dtype.kind in "fiub":
+        return np.array_equal(values, stored, equal_nan=True)
+    return bool(np.array_equal(values.astype(str), stored.astype(str)))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None = None) -> LabelTable:
+    """The values of a file of one array or table, with the names of its rows and columns where it has them.
+
+    Parameters
+    ----------
+    path
+        The file; FILE:NAME is one column or array of it.
+    name
+        The column of a table or the array of a container, where a file holds several.
+    samples
+        The names of the samples, where they are known: the column that holds them is found by these.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, damaged or of an unknown kind, its lines differ in length, or it is not clear which of
+        its columns or arrays is meant.
+    """
+    path, name = _with_entry(path.expanduser(), name)
+    read = check_file(path, Format.holds_labels)
+    known = None if samples is None else frozenset(map(str, samples))
+    if read.columns is not None:
+        return _labels_of(read.columns(path, known, name), name, known)
+    if read.labels is not None:
+        return read.labels(path, name)
+    arrays = arrays_in(path)
+    held = [variable for variable in arrays if name in (None, variable.name)]
+    if not held and name is not None:
+        msg = f"{path} has no variable {name!r}; it has {listed(arrays) or 'none'}"
+        raise InputError(msg)
+    if len(held) != 1:
+        msg = f"{path} holds {len(held)} arrays, expected one: {listed(held)}; say which, as {path}:NAME"
+        raise InputError(msg)
+    beside = [variable for variable in arrays if role_of(variable) == "samples" and not variable.problem]
+    if not beside or beside[0] is held[0]:
+        return read_array(held[0])
+    own = tuple(map(str, np.ravel(read_array(beside[0]).values)))
+    return read_array(held[0], own if len(own) in held[0].shape else None)
+
+
+def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
+    """The values of an array of a file; `samples` are the names of its rows, where it has none of its own.
+
+    A cell array of equal vectors, such as the labels of each view, is read as one of them.
+    """
+    parts = [part.read()[...] for part in variable.views] or [variable.read()]
+    values = [vector(part, where(variable)) for part in parts]
+    if any(not np.array_equal(other, values[0]) for other in values[1:]):
+        msg = f"{where(variable)} is a cell array of parts that differ, expected equal vectors; save the one that holds"
+        raise InputError(msg)
+    return LabelTable(values[0], samples if variable.rows is None else variable.rows, families=variable.families)
+
+
+def read_vector(path: str | os.PathLike[str], variable: str | None = None) -> Array:
+    """Labels, names or splits from a file: text (a value a line, a line of values, a table), .npy, container.
+
+    Parameters
+    ----------
+    path
+        The file.
+    variable
+        Which array of a container (.npz, .mat, .h5, Zarr) or column of a table; needed where it holds several.
+
+    Returns
+    -------
+    numpy.ndarray
+        (rows,), or (rows, columns) for a table; integers, floats or strings. A table's names of rows and
+        columns are left out.
+
+    Raises
+    ------
+    InputError
+        See `read_file`.
+    """
+    return np.asarray(read_file(Path(path), variable).values)
+
+
+def read_names(path: Path, samples: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Names of samples from a file: a name a line, FID and IID (a list of individuals to keep), or a table with names.
+
+    `samples` are the names of the set, where they are known. Raises InputError as `read_file` does.
+    """
+    known = None if samples is None else frozenset(map(str, samples))
+    table = read_file(path, samples=known)
+    names = table.row_names
+    if names is None and table.values.ndim == 2 and table.values.shape[1] == 2 and table.is_table:
+        names, table = (
+            tuple(map(str, table.values[:, 1])),
+            LabelTable(table.values, None, None, tuple(map(str, table.values[:, 0]))),
+        )
+    if names is None:
+        return tuple(map(str, np.ravel(table.values)))
+    pairs = names_of_pairs(names, table.families)
+    use_pairs = len(set(names)) < len(names) if known is None else len(known & set(pairs)) > len(known & set(names))
+    return pairs if use_pairs else names
+
+
+def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.DataFrame:
+    """The covariates in a file of any kind that labels are read from.
+
+    Parameters
+    ----------
+    path
+        A table that names its columns and samples; FILE:NAME is one column of it, or of obs of an .h5ad. A single
+        column without a title is called by NAME or by the file.
+    samples
+        As in `read_file`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        (samples, covariates), its index being the samples' names. Columns hold numbers where all that is known in them
+        are numbers, and words otherwise; what is unknown is missing.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or names no samples or columns.
+    """
+    table = read_file(path, samples=samples)
+    values = table.values if table.values.ndim == 2 else table.values[:, None]
+    titles = table.columns
+    if titles is None and values.shape[1] == 1:
+        titles = (path.stem if path.exists() else str(path).rpartition(":")[2],)
+    if table.row_names is None or titles is None:
+        missing = "samples" if table.row_names is None else "columns"
+        msg = (
+            f"{path} does not name its {missing}, expected a table of covariates with a line of titles and a column of "
+            "the names of the samples: title that column 'sample'"
+        )
+        raise InputError(msg)
+    sample_names(str(path), names_of_pairs(table.row_names, table.families))
+    columns = {title: _numbers_or_words(values[:, at]) for at, title in enumerate(titles)}
+    frame = pd.DataFrame(columns, index=list(table.row_names))
+    if samples is not None and table.families is not None:
+        pairs = names_of_pairs(table.row_names, table.families)
+        known = set(map(str, samples))
+        if len(known.intersection(pairs)) > len(known.intersection(table.row_names)):
+            frame.index = pd.Index(pairs)
+    return frame
+
+
+def _numbers_or_words(cells: Array) -> Any:
+    """Numbers where all that is known are some, and words otherwise, with what is unknown missing."""
+    known = is_known(cells)
+    try:
+        return np.where(known, cells, "nan").astype(np.float64)
+    except ValueError:
+        words = cells.astype(object)
+        words[~known] = None
+        return words
+
+
+def _with_entry(path: Path, name: str | None) -> tuple[Path, str | None]:
+    """A file and what is meant of it; FILE:NAME is parted where there is no file of that whole name."""
+    text = str(path)
+    at = text.find(":")
+    while name is None and at > 0 and not path.exists():
+        if Path(text[:at]).exists():
+            return Path(text[:at]), text[at + 1 :]
+        at = text.find(":", at + 1)
+    return path, name
+
+
+def _labels_of(table: Columns, column: str | None, known: Collection[str] | None) -> LabelTable:
+    """The labels in a table: all columns that do not name its rows, or the one that is asked for."""
+    if isinstance(table, Text) and (table.count is not None or table.is_triangle):
+        msg = (
+            f"{table.where} holds a matrix of the samples, a kernel or distances, as PHYLIP and TASSEL write them; "
+            "expected a row of values for each sample"
+        )
+        raise InputError(msg)
+    names = find_names(table, known)
+    titles = table.titles
+    if (
+        known
+        and titles is not None
+        and matched_share(titles, known) > max(0.5, matched_share(names.names or (), known))
+    ):
+        msg = (
+            f"{table.where}: the columns bear the names of the samples, expected a row for each sample; transpose the "
+            "table"
+        )
+        raise InputError(msg)
+    rest = [at for at in range(table.n_columns) if at not in names.columns]
+    if column is not None:
+        if known and names.names is None and len(rest) > 1:
+            refuse_without_names(table.where, len(rest), sorted(known))
+        rest = [_column(table, column)]
+    elif titles is not None and [title.casefold() for title in titles[:6]] == [
+        "fid",
+        "iid",
+        "pat",
+        "mat",
+        "sex",
+        "pheno",
+    ]:
+        rest = [5]  # PLINK's .fam
+    if not rest:
+        own = np.array(names.names or (), dtype=str)
+        return LabelTable(own, names.names, None, names.families, tuple(table.notes), is_table=True)
+    of_geneticists = names.families is not None or "iid" in map(plain_title, titles or ())
+    values = table.values(rest, ("-9",) if of_geneticists else ())
+    if of_geneticists and values.dtype.kind == "f":
+        for at, k in zip(rest, range(values.shape[1]), strict=True):
+            codes = set(values[~np.isnan(values[:, k]), k].tolist())
+            if codes == _CASES or (table.where.lower().endswith(".fam") and codes < _CASES and {0.0, 2.0} <= codes):
+                values[values[:, k] == 0, k] = np.nan
+                title = f"column {at + 1}" if titles is None else repr(titles[at])
+                table.notes.append(f"{table.where}: 0 in {title} was taken for missing, beside 1 and 2 as PLINK has it")
+    if names.names is None and titles is None and len(rest) == 2 and _may_be_decimals(table, rest):
+        msg = (
+            f"{table.where}: lines such as {','.join(column[0] for column in table.texts(rest))!r} may be numbers with "
+            "decimal commas or two columns of whole numbers; write decimal points, or titles above two columns"
+        )
+        raise InputError(msg)
+    single = column is not None or (len(rest) == 1 and isinstance(table, FrameColumns))
+    columns = None if titles is None or single else tuple(titles[at] for at in rest)
+    entries = values[:, 0] if len(rest) == 1 else values
+    if not isinstance(table, FrameColumns):
+        entries = vector(entries, table.where)
+    return LabelTable(entries, names.names, columns, names.families, tuple(table.notes), is_table=True)
+
+
+def _may_be_decimals(table: Columns, columns: Sequence[int]) -> bool:
+    """Whether two columns of whole numbers may be numbers with decimal commas: neither are tasks of 0 and 1."""
+    cells = [cell for column in table.texts(columns) for cell in column]
+    of_commas = isinstance(table, Text) and table.delimiter == ","
+    return of_commas and all(re.fullmatch(r"-?\d+", cell) for cell in cells) and not set(cells) <= {"0", "1", "-1"}
+
+
+def _column(table: Columns, column: str) -> int:
+    """The position of a column of this title."""
+    titles = table.titles or ()
+    if column in titles:
+        return titles.index(column)
+    same = [at for at, title in enumerate(titles) if title.casefold() == column.casefold()]
+    if len(same) != 1:
+        msg = f"{table.where} has no column {column!r}; it has {listed_names(titles, 12) or 'no titles'}"
+        raise InputError(msg)
+    return same[0]

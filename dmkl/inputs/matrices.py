@@ -1,0 +1,239 @@
+"""Matrices that are read in parts: of sparse, condensed and labelled arrays, in other orders of rows and columns."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+import scipy.sparse
+import xarray as xr
+
+from dmkl.arrays import Array, Float, Index, Mask
+from dmkl.errors import InputError
+
+__all__ = [
+    "CondensedMatrix",
+    "Layer",
+    "Lazy",
+    "Matrix",
+    "Reordered",
+    "SparseMatrix",
+    "StripBuffer",
+    "Transposed",
+    "fingerprint",
+    "is_sparse",
+    "n_condensed",
+    "plain",
+]
+
+_STRIP_ENTRIES = 2**20
+"""Entries of a kernel that are in memory at a time while means are taken."""
+
+
+class Matrix(Protocol):
+    """A matrix, or several in one array, that is read in parts: NumPy, memory maps, h5py, Zarr."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, cols) of a matrix."""
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the entries."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """A part, as anything that `numpy.asarray` takes."""
+
+
+def plain(values: Any) -> Any:
+    """A matrix without the names of its rows and columns."""
+    if isinstance(values, pd.DataFrame):
+        return values.to_numpy()
+    if isinstance(values, xr.DataArray):
+        in_parts = Lazy(values.shape, values.dtype, lambda key: values[key].to_numpy())
+        return values.data if values.chunks is not None else in_parts
+    return SparseMatrix(values) if is_sparse(values) else values
+
+
+def fingerprint(matrix: Matrix) -> str:
+    """A digest of a matrix: BLAKE2b over its type, shape and rows."""
+    digest = hashlib.blake2b(f"{np.dtype(matrix.dtype).str} {tuple(matrix.shape)}".encode(), digest_size=16)
+    rows, cols = matrix.shape
+    step = max(1, 2**20 // max(1, cols))  # a few megabytes at a time: the matrix may be a memory map
+    for start in range(0, rows, step):
+        digest.update(np.ascontiguousarray(matrix[start : min(start + step, rows), 0:cols]).tobytes())
+    return digest.hexdigest()
+
+
+class Lazy:
+    """An array of which a function computes the part that is asked for, by its key."""
+
+    def __init__(self, shape: Iterable[int], dtype: Any, read: Callable[[Any], Any], chunks: Any = None) -> None:
+        self.shape: tuple[int, ...] = tuple(shape)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.chunks, self._read = chunks, read
+
+    def __getitem__(self, key: Any) -> Array:
+        return np.asarray(self._read(key))
+
+
+def is_sparse(values: Any) -> bool:
+    """Whether this is a sparse matrix or array of SciPy."""
+    return bool(scipy.sparse.issparse(values))
+
+
+class SparseMatrix(Lazy):
+    """A sparse matrix of SciPy that is read as a dense one, of which only the rows that are asked for are made."""
+
+    def __init__(self, matrix: Any) -> None:
+        rows = matrix.tocsr()
+        super().__init__(matrix.shape, matrix.dtype, lambda key: rows[key[0]][:, key[1]].toarray())
+
+
+def n_condensed(length: int) -> int | None:
+    """How many samples, 3 at least, have so many pairs; None where no number has."""
+    n = (1 + math.isqrt(1 + 8 * length)) // 2
+    return n if n >= 3 and n * (n - 1) // 2 == length else None
+
+
+class CondensedMatrix(Lazy):
+    """Distances of n(n − 1)/2 pairs in a vector, as SciPy's pdist gives them, read as the (n, n) matrix of them.
+
+    The distance of samples i < k is entry ni − i(i + 1)/2 + k − i − 1 of the vector.
+    """
+
+    def __init__(self, values: Any, n: int) -> None:
+        def distances_of(key: tuple[Any, slice]) -> Array:
+            rows, cols = (np.arange(n)[part] for part in key)
+            low, high = np.minimum(rows[:, None], cols), np.maximum(rows[:, None], cols)
+            at = n * low - low * (low + 1) // 2 + high - low - 1
+            distances = np.zeros(at.shape, dtype=values.dtype)
+            distances[low < high] = np.asarray(values[:])[at[low < high]]
+            return distances
+
+        super().__init__((n, n), values.dtype, distances_of)
+
+
+class Transposed(Lazy):
+    """A matrix whose columns are read as rows."""
+
+    def __init__(self, matrix: Any) -> None:
+        super().__init__(matrix.shape[::-1], matrix.dtype, lambda key: np.asarray(matrix[key[::-1]]).T)
+
+
+class Layer(Lazy):
+    """One kernel of a three-dimensional array, read in blocks."""
+
+    def __init__(self, array: Any, axis: int, j: int) -> None:
+        self.array, self.j = array, j
+        others = [other for other in range(3) if other != axis]
+        chunks = getattr(array, "chunks", None)
+        super().__init__(
+            [array.shape[other] for other in others],
+            array.dtype,
+            lambda key: array[(*key[:axis], j, *key[axis:])],
+            None if chunks is None else [chunks[other] for other in others],
+        )
+
+
+class StripBuffer:
+    """Serve blocks of a matrix that is best read a strip of rows at a time (a Dask array, a text file).
+
+    With `whole` the strip is the matrix.
+    """
+
+    def __init__(self, matrix: Matrix, *, whole: bool = False) -> None:
+        self._matrix, self._whole = matrix, whole
+        self._rows: tuple[int, int] | None = None
+        self._strip: Array = np.empty((0, 0))
+        self.shape, self.dtype = matrix.shape, matrix.dtype
+        self.chunks = None if whole else getattr(matrix, "chunks", None)
+
+    def __getitem__(self, key: tuple[slice, slice]) -> Array:
+        rows, cols = key
+        strip = (0, self.shape[0]) if self._whole else (rows.start, rows.stop)
+        if self._rows != strip:
+            self._rows, self._strip = None, np.empty((0, 0))  # let go of the last strip before the next is read
+            self._rows, self._strip = strip, self._read(*strip)
+        return self._strip[rows, cols] if self._whole else self._strip[:, cols]
+
+    def _read(self, start: int, stop: int) -> Array:
+        """Whole rows."""
+        return np.asarray(self._matrix[start:stop, 0 : self.shape[1]])
+
+
+def _read_rows(matrix: Matrix, wanted: Index) -> Array:
+    """Whole rows of a matrix in any order, (wanted, cols); neighbors are read together, and so is what shares a chunk.
+
+    HDF5 reads rows in increasing order only.
+    """
+    rows = np.empty((len(wanted), matrix.shape[1]), dtype=matrix.dtype)
+    order = np.argsort(wanted, kind="stable")
+    chunks: Any = getattr(matrix, "chunks", None)
+    height = int(np.max(chunks[0])) if chunks else 1
+    inside = wanted[order]
+    apart = (np.diff(inside) > 1) & (np.diff(inside // height) > 0)
+    for run in np.split(order, np.flatnonzero(apart) + 1):
+        if len(run):
+            start, stop = int(wanted[run[0]]), int(wanted[run[-1]]) + 1
+            part = np.asarray(matrix[start:stop, 0 : matrix.shape[1]])
+            rows[run] = part[wanted[run] - start]
+    return rows
+
+
+class Reordered(StripBuffer):
+    """A kernel with its rows and columns in another order, and means for those that it lacks.
+
+    A sample a that lacks the kernel gets the mean, in the kernel's feature space, of the training samples P that have
+    it: k(a, x) = Σ_{y ∈ P} k(x, y)/|P|, and k(a, b) = Σ_{x, y ∈ P} k(x, y)/|P|² with another that lacks it. The kernel
+    stays positive semidefinite, and centered over the training samples its row of a is zero.
+
+    `rows` and `cols` are the row and column of `matrix` that stand at each place, -1 for a sample that it lacks;
+    `train` tells which places are training samples, `title` is its name in messages.
+    """
+
+    def __init__(self, matrix: Matrix, rows: Index, cols: Index, train: Mask, title: str) -> None:
+        super().__init__(matrix)
+        self._order, self._cols, self._train, self._title = rows, cols, train, title
+        self.shape, self.chunks = (len(rows), len(cols)), None
+        self._lacks = bool((rows < 0).any())
+        # Means of whole numbers are fractions.
+        self.dtype = np.result_type(matrix.dtype, np.float32) if self._lacks else np.dtype(matrix.dtype)
+        self._means: tuple[Float, float] | None = None
+
+    def _read(self, start: int, stop: int) -> Array:
+        wanted = self._order[start:stop]
+        if not self._lacks:
+            return _read_rows(self._matrix, wanted)[:, self._cols]
+        strip = np.empty((len(wanted), self.shape[1]), dtype=self.dtype)
+        here, present = wanted >= 0, self._cols >= 0
+        means, mean = self._known_means()
+        strip[np.ix_(here, present)] = _read_rows(self._matrix, wanted[here])[:, self._cols[present]]
+        strip[np.ix_(here, ~present)] = means[start:stop][here, None]
+        strip[np.ix_(~here, present)] = means[present]
+        strip[np.ix_(~here, ~present)] = mean
+        return strip
+
+    def _known_means(self) -> tuple[Float, float]:
+        """Mean of each row, and of all entries, over the training samples that have the kernel; (rows,) and a number.
+
+        They are summed in the order of the places, so that no bit depends on the order in which the matrix was given.
+        """
+        if self._means is None:
+            counted = np.flatnonzero(self._train & (self._cols >= 0))
+            if not len(counted):
+                msg = f"no training sample has {self._title}, so nothing stands for those that lack it; leave it out"
+                raise InputError(msg)
+            means = np.zeros(self.shape[0])
+            here = np.flatnonzero(self._order >= 0)
+            step = max(1, _STRIP_ENTRIES // self._matrix.shape[1])
+            for start in range(0, len(here), step):
+                at = here[start : start + step]
+                entries = np.take(_read_rows(self._matrix, self._order[at]), self._cols[counted], axis=1)
+                means[at] = entries.sum(axis=1, dtype=np.float64) / len(counted)
+            self._means = means, float(means[counted].mean())
+        return self._means

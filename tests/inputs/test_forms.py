@@ -1,0 +1,719 @@
+"""Tables and kernels in the forms that other programs write: every use of each is read rightly, or refused.
+
+`FORMS` says how each form is written and what each use of it gives. The table of docs/data.md is made from it.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dmkl.cli.samples import read_groups
+from dmkl.errors import InputError
+from dmkl.inputs import as_features, open_files, read_covariates, read_file
+
+# --- the data that all files hold ------------------------------------------------------------------------------------
+
+N = 12
+RNG = np.random.default_rng(3)
+WORDS = [f"P{i:02}" for i in range(N)]
+NUMBERS = [str(1000017 + 7 * i) for i in range(N)]
+DASHED = [f"{i + 1}-{own}" for i, own in enumerate(WORDS)]
+"""Names that R changes where they are titles."""
+DATA = pd.DataFrame(
+    {
+        "site": np.where(np.arange(N) % 2, "Tromsø", "Bergen"),
+        "dx": np.where(RNG.permutation(N) < 6, "pat", "con"),
+        "score": RNG.normal(size=N).round(4),
+        "age": (20 + 60 * RNG.random(N)).round(2),
+        "part": np.where(RNG.permutation(N) < 8, "train", "test"),
+    }
+)
+DATA["fold"] = np.where(DATA["part"] == "train", 0, 2)
+X = RNG.normal(size=(N, 4)).round(4)
+GENES = ["g0", "g1", "g2", "g3"]
+K = (X @ X.T).round(6)
+DISTANCES = (np.diag(K)[:, None] + np.diag(K) - 2 * K).round(6)
+ROWS, COLUMNS = RNG.permutation(N), RNG.permutation(N)
+"""The order of the samples in the files, and that of the columns of kernels."""
+CODES = {"con": 1, "pat": 2, "Bergen": 1, "Tromsø": 2, "train": 0, "test": 2}
+"""What stands for words in forms that hold numbers alone."""
+
+
+def symmetric(names, values=K):
+    """The kernel of these samples, in their order."""
+    known = next(known for known in (WORDS, NUMBERS, DASHED) if names[0] in known)
+    return pd.DataFrame(values, known, known).loc[list(names), list(names)]
+
+
+# --- writing a form --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a table, whose index holds the names of the samples, is written."""
+
+    write: Callable[[Path, pd.DataFrame, str], Path]
+    """(folder, table, use) -> what is given to the reader; the table of a kernel is square."""
+    names: list[str] = field(default_factory=lambda: WORDS)
+    titles: str = "all"  # "all": a table or FILE:NAME; "named": FILE:NAME alone; "none": one column without a title
+    coded: bool = False  # whether it holds numbers alone
+    shuffled: bool = True  # whether its rows stand in an order of their own
+    title: Callable[[str], str] = str  # how it writes the title of a column
+    square: np.ndarray | None = None  # what a form that holds nothing but matrices of samples holds
+
+
+def text(path, content, encoding="utf-8"):
+    data = content.encode(encoding)
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def delimited(name, before="", encoding="utf-8", change=lambda frame: frame, **how):
+    """A table as pandas writes it, after `change`."""
+
+    def write(folder, frame, use):
+        written = change(frame).to_csv(**{"index_label": "sample", "lineterminator": "\n", **how})
+        return text(folder / name, before + written, encoding)
+
+    return write
+
+
+def names_later(frame):
+    """The names in the second column, under a title that says nothing."""
+    moved = frame.copy()
+    moved.insert(1, "code", frame.index)
+    return moved
+
+
+def counted(frame):
+    """Names in a column, after an index that counts."""
+    return frame.rename_axis("name").reset_index()
+
+
+def numbered_titles(frame):
+    same = [str(title) for title in frame.columns]
+    return frame if set(same) <= set(NUMBERS) else frame.set_axis([TITLES[title] for title in same], axis=1)
+
+
+TITLES = {title: str(101 + i) for i, title in enumerate([*DATA.columns, *GENES])}
+"""Titles that are numbers, as identifiers of genes are."""
+
+
+def made_names(frame):
+    """Titles as R's make.names changes them where a name begins with a digit or holds a dash."""
+    return frame.set_axis([re.sub(r"^(\d)", r"X\1", re.sub(r"\W", ".", str(title))) for title in frame.columns], axis=1)
+
+
+def without_dimnames(frame):
+    """Rows and columns as R writes those of a matrix without names."""
+    titles = [f"V{k + 1}" for k in range(frame.shape[1])]
+    return pd.DataFrame(frame.to_numpy(), [str(i + 1) for i in range(len(frame))], titles)
+
+
+def missing_corner(quoted):
+    """As R's write.table does: parted by blanks, and no title above the names of the rows."""
+
+    def write(folder, frame, use):
+        quoting = csv.QUOTE_NONNUMERIC if quoted else csv.QUOTE_NONE
+        body = frame.to_csv(sep=" ", header=False, quoting=quoting, lineterminator="\n")
+        titles = " ".join(f'"{title}"' if quoted else title for title in frame.columns)
+        return text(folder / "table.txt", f"{titles}\n{body}")
+
+    return write
+
+
+def individuals(name, titles=("FID", "IID"), header=True, families=None, sep=" ", more=None):
+    """Lines of FID, IID and values; `families` gives the FID of a name, by default the name itself."""
+
+    def write(folder, frame, use):
+        lines = frame.copy()
+        for title, values in (more or {}).items():
+            lines.insert(0, title, values)
+        lines.insert(0, titles[-1], frame.index)
+        if len(titles) == 2:
+            lines.insert(0, titles[0], [own if families is None else families(own) for own in frame.index])
+        return text(folder / name, lines.to_csv(sep=sep, index=False, header=header, lineterminator="\n"))
+
+    return write
+
+
+def parquet(folder, frame, use):
+    frame.to_parquet(folder / "table.parquet")
+    return folder / "table.parquet"
+
+
+def vectors(folder, frame, use):
+    """Arrays without names; beside features and kernels a file of names."""
+    inside = folder / "arrays"
+    inside.mkdir(exist_ok=True)
+    if use not in ("kernels", "features"):
+        column = frame.iloc[:, 0].to_numpy()
+        np.save(inside / "column.npy", column.astype(str) if column.dtype.kind in "OT" else column)
+        return inside / "column.npy"
+    np.save(inside / "table.npy", frame.loc[:, frame.index].to_numpy() if use == "kernels" else frame.to_numpy())
+    np.save(inside / "samples.npy", np.array(list(frame.index)))
+    return inside
+
+
+def archive(folder, frame, use):
+    """Arrays with their names of samples in one .npz."""
+    if use in ("kernels", "features"):
+        arrays = {"table": frame.loc[:, frame.index].to_numpy() if use == "kernels" else frame.to_numpy()}
+    else:
+        arrays = {title: np.array(frame[title].tolist()) for title in frame.columns}
+    np.savez(folder / "table.npz", samples=np.array(list(frame.index)), **arrays)
+    return folder / "table.npz"
+
+
+def annotated(folder, frame, use):
+    import anndata
+
+    plain = use not in ("kernels", "features")
+    data = anndata.AnnData(
+        X=frame.to_numpy() if use == "features" else None,
+        obs=frame.astype({title: object for title in frame if frame[title].dtype.kind not in "if"})
+        if plain
+        else pd.DataFrame(index=list(frame.index)),
+        var=pd.DataFrame(index=list(frame.columns)) if use == "features" else None,
+        obsp={"connectivities": frame.loc[:, frame.index].to_numpy()} if use == "kernels" else None,
+    )
+    data.write_h5ad(folder / "table.h5ad")
+    return folder / "table.h5ad"
+
+
+def objects(folder, frame, use):
+    """A list of matrices, or words, that NumPy pickles."""
+    values = np.empty(2, dtype=object)
+    values[:] = [frame.to_numpy(), frame.to_numpy()]
+    np.save(folder / "table.npy", values, allow_pickle=True)
+    return folder / "table.npy"
+
+
+def pairs(header, sep):
+    """Each pair of samples once, with its value."""
+
+    def write(folder, frame, use):
+        kernel = symmetric(frame.index)
+        lines = [f"{a}{sep}{b}{sep}{kernel.loc[a, b]}\n" for i, a in enumerate(kernel) for b in list(kernel)[: i + 1]]
+        mixed = [lines[at] for at in np.random.default_rng(0).permutation(len(lines))]
+        return text(folder / "table.txt", (f"id1{sep}id2{sep}kinship\n" if header else "") + "".join(mixed))
+
+    return write
+
+
+def phylip(name, triangle=None, values=K):
+    """The number of samples, and their names in ten columns; triangles are "with" or "without" their diagonal."""
+
+    def write(folder, frame, use):
+        matrix = symmetric(frame.index, values)
+        ends = {None: [N] * N, "with": range(1, N + 1), "without": range(N)}[triangle]
+        rows = [
+            " ".join([f"{own:<10}", *map(str, row[:end])]).rstrip()
+            for own, row, end in zip(matrix, matrix.to_numpy(), ends, strict=True)
+        ]
+        return text(folder / name, "\n".join([f"    {N}", *rows, ""]))
+
+    return write
+
+
+def tassel(folder, frame, use):
+    """The number of samples, and lines of a name and its values, parted by tabs."""
+    body = symmetric(frame.index).to_csv(sep="\t", header=False, lineterminator="\n")
+    return text(folder / "table.txt", f"{N}\n{body}")
+
+
+def write_ids(path, names):
+    return text(path, "".join(f"{own}\t{own}\n" for own in names))
+
+
+def grm_binary(folder, frame, use):
+    matrix = symmetric(frame.index).to_numpy()
+    (folder / "table.grm.bin").write_bytes(matrix[np.tril_indices(N)].astype("<f4").tobytes())
+    (folder / "table.grm.N.bin").write_bytes(np.full(N * (N + 1) // 2, 1000, "<f4").tobytes())
+    write_ids(folder / "table.grm.id", frame.index)
+    return folder / "table.grm.bin"
+
+
+def grm_prefix(folder, frame, use):
+    return grm_binary(folder, frame, use).with_name("table")
+
+
+def grm_list(folder, frame, use):
+    return text(folder / "parts.txt", f"{grm_prefix(folder, frame, use)}\n")
+
+
+def grm_part(folder, frame, use):
+    """The second of three parts: the rows of its own individuals, as far as the diagonal."""
+    matrix, own = symmetric(frame.index).to_numpy(), range(4, 8)
+    values = np.concatenate([matrix[i, : i + 1] for i in own])
+    (folder / "table.part_3_2.grm.bin").write_bytes(values.astype("<f4").tobytes())
+    write_ids(folder / "table.part_3_2.grm.id", [frame.index[i] for i in own])
+    return folder / "table.part_3_2.grm.bin"
+
+
+def grm_text(folder, frame, use):
+    """Lines of two individuals, counted from 1, the number of variants and the value."""
+    matrix = symmetric(frame.index).to_numpy()
+    lines = [f"{i + 1}\t{k + 1}\t{1000 - i}\t{matrix[i, k]}\n" for i in range(N) for k in range(i + 1)]
+    write_ids(folder / "table.grm.id", frame.index)
+    return text(folder / "table.grm.gz", "".join(lines))
+
+
+def rel_text(folder, frame, use):
+    """Rows as far as the diagonal."""
+    matrix = symmetric(frame.index).to_numpy()
+    write_ids(folder / "table.rel.id", frame.index)
+    return text(folder / "table.rel.gz", "".join("\t".join(map(str, matrix[i, : i + 1])) + "\n" for i in range(N)))
+
+
+# --- what each use of a form gives -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A use that is refused: what the documentation says of the way out, and a pattern of the message."""
+
+    way_out: str
+    pattern: str
+
+
+READ = "read"
+BY_ORDER = "by order, with a note"
+"""One column without names: its values are those of the samples one after another, and that is said."""
+
+NO_TITLES = "one column"
+"""Read; of several columns without titles covariates are refused."""
+KERNEL = Refused("a kernel", r"(?i)kernel|kinship|relationship|matrix|pairs|expected|occurs|no sample")
+GENETIC = Refused("`dmkl import`", r"dmkl import|kernel")
+SEVERAL = Refused("names are needed", r"(?i)names? (of|its|the) (the )?samples|does not name|name .*samples")
+OBJECTS = Refused("save numbers, never unpickled", r"never unpickled.*(save|np\.)")
+NO_FILE = Refused("a kernel", r"no file|kernel|matrix")
+PART = Refused("join all parts", r"(?is)\bparts?\b.*(\bcat\b|concatenate|\bjoin|all parts)")
+TURNED = Refused("`--transpose`", r"(?i)transpose")
+IN_A_ROW = Refused("a row for each sample", r"(?i)transpose|(row|line) for each sample")
+DISTANCE = Refused("`dmkl build --function distance`", r"distances.*dmkl build.*--function distance")
+WORDS_BESIDE = Refused("columns of words", r"'pop'")
+ONLY_KERNELS = dict.fromkeys(("labels", "groups", "splits", "covariates"), KERNEL)
+OF_GENETICISTS = {**ONLY_KERNELS, "features": GENETIC}
+ONE_COLUMN = {"covariates": NO_TITLES}
+
+blanks = partial(delimited, "table.txt", sep=" ", header=False)
+R_QUOTES = {"index_label": "", "quoting": csv.QUOTE_NONNUMERIC}
+
+FORMS: dict[str, tuple[Form, dict[str, Refused | str]]] = {
+    # Text with titles
+    "CSV, names first": (Form(delimited("table.csv")), {}),
+    "CSV, names in a later column": (Form(delimited("table.csv", change=names_later, index=False)), {}),
+    "CSV, numeric names titled `eid`": (Form(delimited("table.csv", index_label="eid"), NUMBERS), {}),
+    "CSV, index that counts, then names": (Form(delimited("table.csv", change=counted, index_label="")), {}),
+    "CSV, titles that are numbers": (
+        Form(delimited("table.csv", change=numbered_titles, index_label=""), NUMBERS, title=TITLES.get),
+        {},
+    ),
+    "CSV, CRLF": (Form(delimited("table.csv", lineterminator="\r\n")), {}),
+    "CSV, UTF-8 with BOM": (Form(delimited("table.csv", encoding="utf-8-sig")), {}),
+    "CSV, gzip": (Form(delimited("table.csv.gz")), {}),
+    "semicolons, decimal commas": (Form(delimited("table.csv", sep=";", decimal=",")), {}),
+    "`sep=;` first": (Form(delimited("table.csv", "sep=;\r\n", sep=";", decimal=",", lineterminator="\r\n")), {}),
+    "UTF-16 with BOM, tabs": (Form(delimited("table.txt", encoding="utf-16", sep="\t", lineterminator="\r\n")), {}),
+    "tabs, `.tsv`": (Form(delimited("table.tsv", sep="\t")), {}),
+    "tabs, `.txt`": (Form(delimited("table.txt", sep="\t")), {}),
+    "commas, no extension": (Form(delimited("table")), {}),
+    "R `write.csv`": (Form(delimited("table.csv", **R_QUOTES)), {}),
+    "R `write.csv`, titles by make.names": (
+        Form(delimited("table.csv", change=made_names, **R_QUOTES), DASHED),
+        {},
+    ),
+    "R `write.csv` of a matrix without names": (
+        Form(delimited("table.csv", change=without_dimnames, **R_QUOTES), titles="none", shuffled=False),
+        {
+            **dict.fromkeys(("labels", "groups", "splits"), BY_ORDER),
+            "covariates": SEVERAL,
+            "kernels": BY_ORDER,
+            "features": SEVERAL,
+        },
+    ),
+    "R `write.table`": (Form(missing_corner(True)), {}),
+    "R `write.table`, `quote=FALSE`": (Form(missing_corner(False)), {}),
+    # Text without titles
+    "blanks, names first, no titles": (Form(blanks(), titles="none"), ONE_COLUMN),
+    "CSV, names first, no titles (GAPIT)": (Form(delimited("table.csv", header=False), titles="none"), ONE_COLUMN),
+    "CSV, numeric names first, no titles": (
+        Form(delimited("table.csv", header=False), NUMBERS, titles="none"),
+        ONE_COLUMN,
+    ),
+    # Geneticists' tables
+    "`FID IID` and numbers": (Form(individuals("table.txt"), coded=True), {}),
+    "`FID IID`, FID 0": (Form(individuals("table.csv", families=lambda own: "0", sep=","), coded=True), {}),
+    "`FID IID`, no titles, numbers (GCTA)": (
+        Form(individuals("table.txt", header=False), NUMBERS, titles="none", coded=True),
+        ONE_COLUMN,
+    ),
+    "`FID IID`, no titles, FID of families": (
+        Form(
+            individuals("table.txt", header=False, families=lambda own: str(int(own) % 5)),
+            NUMBERS,
+            titles="none",
+            coded=True,
+        ),
+        ONE_COLUMN,
+    ),
+    "`FID IID` and a column of words": (
+        Form(individuals("table.txt", more={"pop": ["CEU", "YRI"] * (N // 2)}), titles="named"),
+        {"kernels": Refused("columns of words", r"is not a number"), "features": WORDS_BESIDE},
+    ),
+    "PLINK 2 `#FID IID`": (Form(individuals("table.txt", ("#FID", "IID"), sep="\t")), {}),
+    "PLINK 2 `#IID`": (Form(individuals("table.txt", ("#IID",), sep="\t")), {}),
+    "`.pheno` of other tools": (Form(delimited("table.pheno", sep="\t")), {"kernels": KERNEL, "features": KERNEL}),
+    "`.fam`": (
+        Form(
+            individuals("table.fam", header=False, more={"sex": 1, "mother": 0, "father": 0}),
+            titles="none",
+            coded=True,
+        ),
+        {
+            "splits": Refused("0 is missing there", r"(?i)missing|expected"),
+            "covariates": NO_TITLES,
+            "kernels": KERNEL,
+            "features": KERNEL,
+        },
+    ),
+    # Containers
+    "`.parquet`": (Form(parquet), {}),
+    "`.npz` with `samples`": (Form(archive, titles="named"), {}),
+    "`.npy`, names beside kernels and features": (
+        Form(vectors, titles="none", shuffled=False),
+        {**dict.fromkeys(("labels", "groups", "splits"), BY_ORDER), "covariates": SEVERAL},
+    ),
+    "`.h5ad`": (Form(annotated, titles="named"), {}),
+    "`.npy` of Python objects": (
+        Form(objects, titles="none"),
+        dict.fromkeys(("labels", "groups", "splits", "covariates", "kernels", "features"), OBJECTS),
+    ),
+    # Turned
+    "features × samples": (
+        Form(delimited("table.csv", change=lambda frame: frame.T, index_label="")),
+        {
+            **dict.fromkeys(("labels", "groups", "splits", "covariates"), IN_A_ROW),
+            "features": TURNED,
+        },
+    ),
+    # Kernels
+    "pairs `id id value`": (Form(pairs(False, " ")), {**ONLY_KERNELS, "features": KERNEL}),
+    "pairs with titles": (Form(pairs(True, "\t")), {**ONLY_KERNELS, "features": KERNEL}),
+    "PHYLIP, square": (Form(phylip("table.phy"), titles="none", square=K), ONLY_KERNELS),
+    "PHYLIP, triangle with diagonal": (Form(phylip("table.phy", "with"), titles="none", square=K), ONLY_KERNELS),
+    "PHYLIP, triangle without diagonal": (
+        Form(phylip("table.dist", "without", DISTANCES), titles="none", square=DISTANCES),
+        {**ONLY_KERNELS, "kernels": DISTANCE},
+    ),
+    "TASSEL kinship": (Form(tassel, titles="none", square=K), ONLY_KERNELS),
+    "GCTA `.grm.bin`": (Form(grm_binary), OF_GENETICISTS),
+    "GCTA prefix": (Form(grm_prefix), {**dict.fromkeys(ONLY_KERNELS, NO_FILE), "features": GENETIC}),
+    "GCTA list of prefixes (`--mgrm`)": (Form(grm_list), OF_GENETICISTS),
+    "GCTA `.grm.gz`": (Form(grm_text), OF_GENETICISTS),
+    "GCTA `x.part_3_2.grm.bin`": (Form(grm_part), {**OF_GENETICISTS, "kernels": PART}),
+    "PLINK `.rel.gz`": (Form(rel_text), OF_GENETICISTS),
+}
+
+# --- the uses --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory):
+    """Plain files with names, in the order of the data: kernels, features and labels, of words and of numbers."""
+    folder = tmp_path_factory.mktemp("beside")
+    made = {}
+    for names in (WORDS, NUMBERS, DASHED):
+        place = folder / names[0]
+        place.mkdir()
+        symmetric(names).to_csv(place / "first.csv")
+        pd.DataFrame({"h0": DATA["age"].to_numpy()}, names).to_csv(place / "block.csv", index_label="sample")
+        pd.DataFrame({"dx": DATA["dx"].to_numpy()}, names).to_csv(place / "y.csv", index_label="sample")
+        made[names[0]] = place
+    return lambda form: made[form.names[0]]
+
+
+def frame_of(form, columns):
+    frame = DATA[columns].set_axis(form.names)
+    return frame.apply(lambda column: column.map(lambda value: CODES.get(value, value))) if form.coded else frame
+
+
+def written(form, folder, frame, use):
+    return form.write(folder, frame.iloc[ROWS] if form.shuffled else frame, use)
+
+
+def tables(form, folder, use, *wanted):
+    """(path, values in the order of the data) of each wanted column: alone in its file, and beside another column."""
+    for column in wanted:
+        other = "dx" if column == "site" else "site"
+        if form.titles != "named":
+            frame = frame_of(form, [column])
+            yield written(form, folder, frame, use), frame[column].tolist()
+        if form.titles != "none":
+            frame = frame_of(form, [other, column])
+            path = written(form, folder, frame, use)
+            yield Path(f"{path}:{form.title(column)}"), frame[column].tolist()
+
+
+def whole(matrix):
+    return np.asarray(matrix[0 : matrix.shape[0], 0 : matrix.shape[1]])
+
+
+def check_labels(form, folder, beside, by_order):
+    notes = []
+    for path, expected in tables(form, folder, "labels", "dx", "score"):
+        source, known = open_files(beside / "first.csv", labels=path)
+        assert np.asarray(known.labels).tolist() == expected
+        assert list(source.samples) == form.names
+        notes += source.notes
+    return notes
+
+
+def check_splits(form, folder, beside, by_order):
+    notes = []
+    for path, _ in tables(form, folder, "splits", *([] if form.coded else ["part"]), "fold"):
+        source, known = open_files(beside / "first.csv", splits=path)
+        assert np.asarray(known.splits).tolist() == [DATA["fold"].tolist()]
+        notes += source.notes
+    return notes
+
+
+CHOSEN = np.array([5, 0, 7, 2, 11])
+
+
+def check_groups(form, folder, beside, by_order):
+    for path, expected in tables(form, folder, "groups", "site"):
+        groups = read_groups(path, np.array(form.names), CHOSEN)
+        assert groups.values.tolist() == [expected[at] for at in CHOSEN]
+        assert groups["sample"].values.tolist() == [form.names[at] for at in CHOSEN]
+    return []
+
+
+def check_covariates(form, folder, beside, by_order):
+    for path, expected in tables(form, folder, "covariates", "age"):
+        table = read_covariates(path, form.names).loc[form.names]
+        assert table.shape == (N, 1)
+        assert table.iloc[:, 0].tolist() == expected
+        if ":" in str(path):
+            assert list(table) == [form.title("age")]
+    if form.titles == "all":
+        frame = frame_of(form, ["age", "site"])
+        table = read_covariates(written(form, folder, frame, "covariates"), form.names).loc[form.names]
+        assert list(table) == [form.title("age"), form.title("site")]
+        for position, column in enumerate(frame):
+            assert table.iloc[:, position].tolist() == frame[column].tolist()
+    return []
+
+
+def check_kernels(form, folder, beside, by_order):
+    frame = pd.DataFrame(K, form.names, form.names)
+    frame = frame if not form.shuffled else frame.iloc[:, ROWS if form.titles == "none" else COLUMNS]
+    path = written(form, folder, frame, "kernels")
+    if by_order:
+        source, known = open_files(path, labels=beside / "y.csv")
+        assert list(known.samples) == form.names
+        assert known.labels.tolist() == DATA["dx"].tolist()
+        np.testing.assert_array_equal(whole(next(iter(source.matrices()))), K)
+        text(folder / "order.txt", "\n".join(form.names))
+        ordered, _ = open_files(path, order=folder / "order.txt")
+        assert list(ordered.samples) == form.names
+        return list(source.notes)
+    source, _ = open_files(path)
+    (matrix,) = map(whole, source.matrices())
+    found = pd.DataFrame(matrix, list(source.samples), list(source.samples)).loc[form.names, form.names].to_numpy()
+    np.testing.assert_array_equal(found, K.astype(found.dtype))
+    if path.is_dir():
+        return []
+    source, _ = open_files([beside / "first.csv", path])
+    assert list(source.samples) == form.names
+    for matrix in map(whole, source.matrices()):
+        np.testing.assert_array_equal(matrix, K.astype(matrix.dtype))
+    return []
+
+
+def check_features(form, folder, beside, by_order):
+    path = written(form, folder, pd.DataFrame(X, form.names, GENES), "features")
+    for paths, samples in ((path, form.names), ([beside / "block.csv", path], None)):
+        if (samples is None and path.is_dir()) or (samples is not None and not form.shuffled and not path.is_dir()):
+            continue  # names that are given to rows without names are theirs
+        features = as_features(paths, samples=samples)
+        assert features.samples == form.names
+        *_, block = features.blocks.values()
+        values = block.read(slice(0, N))
+        if form.square is not None:
+            columns = [form.names[at] for at in ROWS] if block.columns is None else list(block.columns)
+            found = pd.DataFrame(values, form.names, columns).loc[:, form.names].to_numpy()
+            np.testing.assert_array_equal(found, form.square)
+            continue
+        np.testing.assert_array_equal(values, X)
+        if form.titles == "all":
+            assert list(block.columns) == [form.title(title) for title in GENES]
+    return []
+
+
+USES = {
+    "labels": check_labels,
+    "groups": check_groups,
+    "splits": check_splits,
+    "covariates": check_covariates,
+    "kernels": check_kernels,
+    "features": check_features,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("name", FORMS)
+def test_every_use_of_a_form_is_read_rightly_or_refused(name, use, tmp_path, beside, capsys):
+    form, cells = FORMS[name]
+    cell = cells.get(use, READ)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        if isinstance(cell, Refused):
+            with pytest.raises(InputError, match=cell.pattern):
+                USES[use](form, tmp_path, beside(form), False)
+            return
+        notes = USES[use](form, tmp_path, beside(form), cell is BY_ORDER)
+    if cell is BY_ORDER:
+        said = " ".join([*notes, *(str(warning.message) for warning in warned), *capsys.readouterr()])
+        assert re.search(r"row i|by position", said)
+    if cell is NO_TITLES:
+        path = written(form, tmp_path, frame_of(form, ["age", "score"]), use)
+        with pytest.raises(InputError, match=r"(?i)columns|titles"):
+            read_covariates(path, form.names)
+
+
+# --- more of single forms --------------------------------------------------------------------------------------------
+
+NAME_TITLES = (
+    "eid ID IID subject subject_id participant_id patient PatientID subjid USUBJID ptid record_id sample.id SampleID "
+    "taxa strain accession barcode animal id_1"
+).split()
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("title", NAME_TITLES)
+def test_numeric_names_are_found_under_every_common_title(title, first, tmp_path, beside):
+    frame = pd.DataFrame({title: NUMBERS, "score": DATA["score"], "site": DATA["site"]}).iloc[ROWS]
+    path = tmp_path / "table.csv"
+    frame[[title, "score", "site"] if first else ["score", "site", title]].to_csv(path, index=False)
+    kernel = beside(Form(delimited("table.csv"), NUMBERS)) / "first.csv"
+    _, known = open_files(kernel, labels=Path(f"{path}:score"))
+    assert known.labels.tolist() == DATA["score"].tolist()
+    groups = read_groups(Path(f"{path}:site"), np.array(NUMBERS), CHOSEN)
+    assert groups.values.tolist() == DATA["site"].iloc[CHOSEN].tolist()
+    # The only table, of which no names are known: the title tells where they are.
+    frame[[title, "score"] if first else ["score", title]].to_csv(path, index=False)
+    features = as_features(path)
+    (block,) = features.blocks.values()
+    assert list(block.columns) == ["score"]
+    assert features.samples == [NUMBERS[at] for at in ROWS]
+    assert block.read(slice(0, N)).ravel().tolist() == DATA["score"].iloc[ROWS].tolist()
+    _, known = open_files(kernel, labels=path)
+    assert known.labels.tolist() == DATA["score"].tolist()
+    assert known.tasks is None
+
+
+def test_a_column_of_a_table_is_read_with_the_names_that_are_known(tmp_path):
+    path = tmp_path / "table.csv"
+    names_later(DATA[["site", "score"]].set_axis(WORDS)).iloc[ROWS].to_csv(path, index=False)
+    table = read_file(path, "score", samples=WORDS)
+    assert dict(zip(table.row_names, table.values, strict=True)) == dict(zip(WORDS, DATA["score"], strict=True))
+    table = read_file(Path(f"{path}:site"), samples=WORDS)
+    assert dict(zip(table.row_names, table.values, strict=True)) == dict(zip(WORDS, DATA["site"], strict=True))
+
+
+def test_a_header_of_numeric_names_is_no_row_of_a_kernel(tmp_path):
+    symmetric(NUMBERS).to_csv(tmp_path / "k.csv", index=False)
+    source, _ = open_files(tmp_path / "k.csv")
+    (matrix,) = map(whole, source.matrices())
+    np.testing.assert_array_equal(matrix, K)
+    assert list(source.samples) == NUMBERS
+    assert any(re.search("header|titles|names", note) for note in source.notes)
+
+
+def test_of_prefixes_each_is_a_kernel(tmp_path):
+    for number, values in enumerate((K, 2 * K)):
+        (tmp_path / f"chr{number}.grm.bin").write_bytes(values[np.tril_indices(N)].astype("<f4").tobytes())
+        write_ids(tmp_path / f"chr{number}.grm.id", WORDS)
+    listed = text(tmp_path / "all.txt", f"{tmp_path / 'chr0'}\n{tmp_path / 'chr1'}\n")
+    source, _ = open_files(listed)
+    assert list(source.names) == ["chr0", "chr1"]
+    for matrix, values in zip(map(whole, source.matrices()), (K, 2 * K), strict=True):
+        np.testing.assert_array_equal(matrix, values.astype(np.float32))
+    (tmp_path / "chr1.grm.bin").unlink()
+    with pytest.raises(InputError, match=r"chr1"):
+        open_files(listed)
+
+
+@pytest.mark.parametrize("name", ["table.phy", "table.phylip", "table.dist", "table.txt", "outfile"])
+def test_phylip_is_told_by_what_it_holds(name, tmp_path):
+    path = phylip(name)(tmp_path, symmetric(WORDS), "kernels")
+    source, _ = open_files(path)
+    np.testing.assert_array_equal(whole(next(iter(source.matrices()))), K)
+    assert list(source.samples) == WORDS
+
+
+def test_rows_of_phylip_may_go_on_in_the_next_lines(tmp_path):
+    """As PHYLIP's own programs write them: nine values a line, and blanks before the others."""
+    lines = [f"    {N}"]
+    for own, row in zip(WORDS, K, strict=True):
+        lines += [f"{own:<10}" + " ".join(map(str, row[:9])), "          " + " ".join(map(str, row[9:]))]
+    source, _ = open_files(text(tmp_path / "table.phy", "\n".join(lines) + "\n"))
+    np.testing.assert_array_equal(whole(next(iter(source.matrices()))), K)
+
+
+def test_pairs_that_are_missing_are_no_zeros(tmp_path):
+    path = pairs(False, " ")(tmp_path, symmetric(WORDS), "kernels")
+    lines = path.read_text().splitlines(keepends=True)
+    text(path, "".join(lines[1:]))
+    with pytest.raises(InputError, match=r"(?i)\bpairs?\b"):
+        [whole(matrix) for matrix in open_files(path)[0].matrices()]
+
+
+def test_parts_of_a_matrix_put_together_are_read(tmp_path):
+    """What the refusal of a part says to do."""
+    values = symmetric(WORDS).to_numpy()
+    for part, rows in enumerate((range(4), range(4, 8), range(8, N)), start=1):
+        stem = tmp_path / f"table.part_3_{part}.grm"
+        stem.with_name(stem.name + ".bin").write_bytes(
+            np.concatenate([values[i, : i + 1] for i in rows]).astype("<f4").tobytes()
+        )
+        write_ids(stem.with_name(stem.name + ".id"), [WORDS[i] for i in rows])
+    for part in (1, 2, 3):
+        with pytest.raises(InputError, match=PART.pattern):
+            open_files(tmp_path / f"table.part_3_{part}.grm.bin")
+    for end in ("bin", "id"):
+        parts = [(tmp_path / f"table.part_3_{part}.grm.{end}").read_bytes() for part in (1, 2, 3)]
+        (tmp_path / f"table.grm.{end}").write_bytes(b"".join(parts))
+    source, _ = open_files(tmp_path / "table.grm.bin")
+    np.testing.assert_array_equal(whole(next(iter(source.matrices()))), K.astype(np.float32))
+    assert list(source.samples) == WORDS
+
+
+# --- the documentation -----------------------------------------------------------------------------------------------
+
+
+def documented():
+    """The table of docs/data.md."""
+    yield f"| form | {' | '.join(USES)} |"
+    yield f"| --- |{' --- |' * len(USES)}"
+    for name, (_, cells) in FORMS.items():
+        said = [cells.get(use, READ) for use in USES]
+        yield f"| {name} | {' | '.join(f'refused: {c.way_out}' if isinstance(c, Refused) else c for c in said)} |"
+
+
+def test_the_documentation_says_what_each_use_of_a_form_gives():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    assert "\n".join(documented()) in page

@@ -1,0 +1,604 @@
+"""Samples are matched by name, in files as people have them and in memory: the same model or an error."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+import dmkl
+from dmkl.cli.samples import read_groups
+from dmkl.errors import InputError, SampleOrderWarning
+from dmkl.inputs import as_features, open_files, read_covariates, read_file
+from dmkl.store.ingest import ingest
+
+pytest_plugins = ["helpers.command_line"]
+pytestmark = pytest.mark.usefixtures("synchronous")
+
+N = 80
+RNG = np.random.default_rng(7)
+X = RNG.normal(size=(N, 5))
+SCORE = (X[:, 0] + X[:, 1]).round(4)
+DX = np.where(X[:, 0] + X[:, 1] > 0, "pat", "con")
+SITE = np.where(np.arange(N) % 2, "Oslo", "Bergen")
+AGE = (20 + 60 * RNG.random(N)).round(1)
+PART = np.where(np.arange(N) < 60, "train", "test")
+WORDS = [f"P{i:03}" for i in range(N)]
+NUMBERS = [str(1000017 + 7 * i) for i in range(N)]
+SHUFFLED = RNG.permutation(N)
+ONE_POINT = ("--p", "1", "--lam", "0.1", "--steps", "center,trace")
+HERE = ("--cluster", "threads")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Kernels in order, and tables of the same samples in another order."""
+    path = tmp_path_factory.mktemp("names")
+    pd.DataFrame(X @ X.T, WORDS, WORDS).to_csv(path / "k.csv")
+    pd.DataFrame(X @ X.T, NUMBERS, NUMBERS).to_csv(path / "kn.csv")
+    columns = {"site": SITE, "patient": WORDS, "dx": DX, "score": SCORE, "age": AGE, "part": PART}
+    sheet = pd.DataFrame(columns).iloc[SHUFFLED]
+    sheet.to_csv(path / "site_first.csv", index=False)
+    sheet[["patient", "site", "dx", "score", "age", "part"]].to_csv(path / "patient_first.csv", index=False)
+    sheet.rename(columns={"patient": "sample"}).to_csv(path / "sample_later.csv", index=False)
+    pd.DataFrame({"FID": 0, "IID": WORDS, "score": SCORE}).iloc[SHUFFLED].to_csv(path / "fid0.csv", index=False)
+    pd.DataFrame({"eid": NUMBERS, "score": SCORE}).iloc[SHUFFLED].to_csv(path / "eid.csv", index=False)
+    features = pd.DataFrame(X, columns=list("abcde"))
+    features.assign(eid=NUMBERS).iloc[SHUFFLED][["eid", *"abcde"]].to_csv(path / "features.csv", index=False)
+    features.set_axis(WORDS).to_csv(path / "x.csv", index_label="sample")
+    features.set_axis(WORDS).T.to_csv(path / "turned.csv")
+    write(path / "pheno.txt", (f"{NUMBERS[i]} {NUMBERS[i]} {SCORE[i]}" for i in SHUFFLED))
+    write(path / "sp.txt", (f"{WORDS[i]} {DX[i]}" for i in SHUFFLED))
+    write(path / "keep.txt", (f"{WORDS[i]} {WORDS[i]}" for i in SHUFFLED[:50]))
+    return path
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, folder):
+    """The kernel with its names and the classes."""
+    source, known = open_files(folder / "k.csv")
+    known.labels = DX
+    return ingest(tmp_path_factory.mktemp("set") / "named.zarr", source, known)
+
+
+@pytest.fixture(scope="module")
+def named(store):
+    return dmkl.open(store)
+
+
+def whole(matrix):
+    return np.asarray(matrix[0 : matrix.shape[0], 0 : matrix.shape[1]])
+
+
+def same_models(first, second):
+    for attribute in ("weights_", "dual_coef_"):
+        xr.testing.assert_identical(*(getattr(model, attribute) for model in (first, second)))
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "labels", "expected"),
+    [
+        ("k.csv", "site_first.csv:dx", DX),
+        ("k.csv", "patient_first.csv:dx", DX),
+        ("k.csv", "sample_later.csv:dx", DX),
+        ("k.csv", "sp.txt", DX),
+        ("k.csv", "site_first.csv:score", SCORE),
+        ("k.csv", "fid0.csv:score", SCORE),
+        ("k.csv", "fid0.csv", SCORE),
+        ("kn.csv", "eid.csv:score", SCORE),
+        ("kn.csv", "eid.csv", SCORE),
+        ("kn.csv", "pheno.txt", SCORE),
+    ],
+)
+def test_import_matches_labels_by_name(run, tmp_path, folder, kernel, labels, expected):
+    status, _, err = run("import", tmp_path / "set.zarr", folder / kernel, "--labels", folder / labels)
+    assert status == 0, err
+    K = dmkl.open(tmp_path / "set.zarr")
+    assert K.labels.tolist() == expected.tolist()
+    assert K.samples.tolist() == (WORDS if kernel == "k.csv" else NUMBERS)
+
+
+def test_the_place_of_the_names_does_not_change_the_accuracy(run, tmp_path, folder):
+    accuracies = []
+    for sheet in ("site_first.csv", "patient_first.csv"):
+        assert run("import", tmp_path / f"{sheet}.zarr", folder / "k.csv", "--labels", f"{folder / sheet}:dx")[0] == 0
+        arguments = (tmp_path / f"{sheet}.zarr", tmp_path / sheet, "--cv", "5", *ONE_POINT, "--baselines", "none")
+        status, out, err = run("search", *arguments, *HERE)
+        assert status == 0, err
+        accuracies.append(re.search(r"accuracy (\S+ ± \S+) in validation", out)[1])
+    assert accuracies == ["0.95 ± 0.031"] * 2
+
+
+@pytest.mark.parametrize("sheet", ["site_first.csv", "sample_later.csv"])
+def test_splits_and_covariates_are_matched_by_name(run, tmp_path, folder, sheet):
+    models = []
+    for table in (sheet, "patient_first.csv"):
+        place = tmp_path / table
+        files = ("--labels", f"{folder / table}:dx", "--splits", f"{folder / table}:part")
+        assert run("import", f"{place}.zarr", folder / "k.csv", *files)[0] == 0
+        assert dmkl.open(f"{place}.zarr").splits.tolist() == [np.where(PART == "train", 0, 2).tolist()]
+        steps = ("--p", "1", "--lam", "0.1", "--steps", f"residualize={folder / table}:age,trace")
+        status, _, err = run("fit", f"{place}.zarr", place, *steps, *HERE)
+        assert status == 0, err
+        models.append(dmkl.load(place))
+    same_models(*models)
+
+
+def test_groups_of_a_file_parted_by_blanks_are_whole_subjects(run, tmp_path, store, named):
+    subjects = [f"G{i // 8}" for i in range(N)]
+    blanks = write(tmp_path / "blanks.txt", (f"{WORDS[i]} {subjects[i]}" for i in SHUFFLED))
+    commas = write(tmp_path / "commas.csv", (f"{own},{group}" for own, group in zip(WORDS, subjects, strict=True)))
+    scores = []
+    for number, groups in enumerate((blanks, commas)):
+        assert read_groups(groups, named.samples, np.arange(N)).values.tolist() == subjects
+        arguments = ("search", store, tmp_path / str(number), "--cv", "GroupKFold(5)", "--groups", groups)
+        status, out, err = run(*arguments, *ONE_POINT, "--baselines", "none", *HERE)
+        assert status == 0, err
+        scores.append(re.search(r"accuracy (\S+ ± \S+) in validation", out)[1])
+    assert scores[0] == scores[1]
+
+
+def test_groups_that_are_all_different_are_an_error(run, tmp_path, store):
+    groups = write(tmp_path / "groups.txt", (f"{own} g{own}" for own in WORDS))
+    arguments = ("search", store, tmp_path / "out", "--cv", "GroupKFold(5)", "--groups", groups)
+    status, _, err = run(*arguments, *ONE_POINT, *HERE)
+    assert status == 1
+    assert re.search(r"(?is)\bgroups?\b.*\b(differ|different|own|one sample)\b", err)
+
+
+@pytest.mark.parametrize("labels", ["site_first.csv:dx", "sp.txt"])
+def test_build_matches_labels_by_name(run, tmp_path, folder, labels):
+    arguments = ("build", tmp_path / "set.zarr", folder / "x.csv", "--function", "linear", "--labels")
+    status, _, err = run(*arguments, folder / labels, *HERE)
+    assert status == 0, err
+    K = dmkl.open(tmp_path / "set.zarr")
+    assert K.labels.tolist() == DX.tolist()
+    np.testing.assert_allclose(np.asarray(K)[0], X @ X.T, rtol=1e-12, atol=1e-12)
+
+
+def test_numeric_names_of_features_are_no_feature(run, tmp_path, folder):
+    arguments = ("build", tmp_path / "set.zarr", folder / "features.csv", "--function", "linear", "--labels")
+    status, _, err = run(*arguments, f"{folder / 'eid.csv'}:score", *HERE)
+    assert status == 0, err
+    K = dmkl.open(tmp_path / "set.zarr")
+    assert K.samples.tolist() == [NUMBERS[i] for i in SHUFFLED]
+    assert K.labels.tolist() == SCORE[SHUFFLED].tolist()
+    np.testing.assert_allclose(np.asarray(K)[0], (X @ X.T)[np.ix_(SHUFFLED, SHUFFLED)], rtol=1e-12, atol=1e-12)
+    model = dmkl.MKRidge(lam=1e-3).fit(K[:60, :60])
+    assert model.score(K[60:, :60], SCORE[SHUFFLED[60:]]) > 0.85
+
+
+def test_features_in_rows_are_turned_when_asked(run, tmp_path, folder):
+    arguments = ("build", tmp_path / "set.zarr", folder / "turned.csv", "--function", "linear", *HERE)
+    status, _, err = run(*arguments, "--labels", folder / "sp.txt")
+    assert status == 1
+    assert "--transpose" in err
+    status, _, err = run(*arguments, "--labels", folder / "sp.txt", "--transpose")
+    assert status == 0, err
+    K = dmkl.open(tmp_path / "set.zarr")
+    assert K.samples.tolist() == WORDS
+    assert K.labels.tolist() == DX.tolist()
+    np.testing.assert_allclose(np.asarray(K)[0], X @ X.T, rtol=1e-12, atol=1e-12)
+
+
+def test_build_repairs_what_is_not_positive_semidefinite(run, tmp_path):
+    values, vectors = np.linalg.eigh(X @ X.T + X.sum(axis=1) * X.sum(axis=1)[:, None])
+    values[0] = -3
+    indefinite = (vectors * values) @ vectors.T
+    indefinite = (indefinite + indefinite.T) / 2
+    pd.DataFrame(indefinite, WORDS, WORDS).to_csv(tmp_path / "d.csv", index_label="sample")
+    arguments = ("build", tmp_path / "set.zarr", tmp_path / "d.csv", "--function", "precomputed", *HERE)
+    status, _, err = run(*arguments, "--repair", "clip")
+    assert status == 0, err
+    found = np.asarray(dmkl.open(tmp_path / "set.zarr"))[0]
+    values, vectors = np.linalg.eigh(indefinite)
+    np.testing.assert_allclose(found, (vectors * values.clip(0)) @ vectors.T, atol=1e-9)
+
+
+def test_files_of_fid_and_iid_choose_samples(run, tmp_path, folder, store):
+    kept = [WORDS[i] for i in SHUFFLED[:50]]
+    plain = write(tmp_path / "plain.txt", kept)
+    for number, file in enumerate((folder / "keep.txt", plain)):
+        place = tmp_path / f"model{number}"
+        status, _, err = run("fit", store, place, "--train", file, "--p", "1", "--lam", "0.1", *HERE)
+        assert status == 0, err
+        out = tmp_path / f"p{number}.csv"
+        status, _, err = run("predict", place, store, "--rows", file, "--out", out, *HERE)
+        assert status == 0, err
+        status, _, err = run("import", tmp_path / f"{number}.zarr", folder / "k.csv", "--samples", file)
+        assert status == 0, err
+    same_models(*(dmkl.load(tmp_path / f"model{number}") for number in (0, 1)))
+    assert (tmp_path / "p0.csv").read_text() == (tmp_path / "p1.csv").read_text()
+    assert dmkl.open(tmp_path / "0.zarr").samples.tolist() == kept
+    assert dmkl.open(tmp_path / "0.zarr").content_id == dmkl.open(tmp_path / "1.zarr").content_id
+
+
+def test_one_column_without_names_is_taken_in_order_with_a_note(run, tmp_path, folder):
+    labels = write(tmp_path / "labels.txt", DX)
+    status, _, err = run("import", tmp_path / "set.zarr", folder / "k.csv", "--labels", labels)
+    assert status == 0, err
+    assert re.search(r"(?i)note: .*row i|by position", err)
+    assert dmkl.open(tmp_path / "set.zarr").labels.tolist() == DX.tolist()
+
+
+def test_several_columns_without_names_are_refused_by_a_set_with_names(run, tmp_path, folder):
+    labels = write(tmp_path / "labels.csv", (f"{age},{score}" for age, score in zip(AGE, SCORE, strict=True)))
+    status, _, err = run("import", tmp_path / "set.zarr", folder / "k.csv", "--labels", labels)
+    assert status == 1
+    assert re.search("(?i)names? ", err)
+    pd.DataFrame(X).to_csv(tmp_path / "block.csv", index=False)
+    arguments = (folder / "x.csv", tmp_path / "block.csv", "--function", "linear")
+    status, _, err = run("build", tmp_path / "set.zarr", *arguments, *HERE)
+    assert status == 1
+    assert "block" in err
+    assert not (tmp_path / "set.zarr").exists()
+
+
+# --- what a file holds -----------------------------------------------------------------------------------------------
+
+FEW = [f"s{i}" for i in range(6)]
+SMALL = (X[:6] @ X[:6].T).round(3)
+
+
+def kernel(path, names=FEW, values=SMALL):
+    pd.DataFrame(values, names, names).to_csv(path)
+    return path
+
+
+def grm(folder, name, pairs, values=None):
+    """A relationship matrix of GCTA of individuals (FID, IID)."""
+    values = X[: len(pairs)] @ X[: len(pairs)].T if values is None else values
+    write(folder / f"{name}.grm.id", (f"{family}\t{own}" for family, own in pairs))
+    (folder / f"{name}.grm.bin").write_bytes(values[np.tril_indices(len(pairs))].astype("<f4").tobytes())
+    return folder / f"{name}.grm.bin"
+
+
+COHORTS = [(cohort, str(i)) for cohort in ("COHORT1", "COHORT2") for i in range(1, 7)]
+
+
+def test_individuals_of_one_number_are_told_apart_by_their_families(tmp_path):
+    first, second = (grm(tmp_path, f"c{k}", COHORTS[6 * k : 6 * k + 6]) for k in (0, 1))
+    with pytest.raises(InputError, match=r"COHORT"):
+        open_files([first, second])
+    source, _ = open_files([first, second], join="outer")
+    assert len(source.samples) == 12
+    both = grm(tmp_path, "both", COHORTS)
+    lines = [f"{family} {own} {at / 4}" for at, (family, own) in enumerate(COHORTS)]
+    source, known = open_files(both, labels=write(tmp_path / "y.txt", ["FID IID y", *lines[::-1]]))
+    assert len(source.samples) == 12
+    assert known.labels.tolist() == [at / 4 for at in range(12)]
+
+
+def test_an_individual_is_one_where_a_file_repeats_numbers_and_another_does_not(tmp_path):
+    both, first = grm(tmp_path, "both", COHORTS), grm(tmp_path, "c0", COHORTS[:6])
+    for paths in ([both, first], [first, both]):
+        source, _ = open_files(paths, join="outer")
+        assert len(source.samples) == 12
+    source, _ = open_files([both, first], join="inner")
+    assert len(source.samples) == 6
+    (one, two) = map(whole, source.matrices())
+    np.testing.assert_array_equal(one, two)
+
+
+def test_zero_is_a_missing_diagnosis_and_no_class(tmp_path):
+    path = kernel(tmp_path / "k.csv")
+    fam = write(
+        tmp_path / "y.fam", (f"{own} {own} 0 0 1 {code}" for own, code in zip(FEW[::-1], "210212", strict=True))
+    )
+    source, known = open_files(path, labels=fam, join="inner")
+    assert list(source.samples) == ["s0", "s1", "s2", "s4", "s5"]
+    assert np.asarray(known.labels).tolist() == [2, 1, 2, 1, 2]
+    # A measure has zeros of its own.
+    values = ["0", "1.5", "-9", "2.5", "0", "3.5"]
+    fam = write(tmp_path / "y.fam", (f"{own} {own} 0 0 1 {value}" for own, value in zip(FEW, values, strict=True)))
+    source, known = open_files(path, labels=fam, join="inner")
+    assert list(source.samples) == ["s0", "s1", "s3", "s4", "s5"]
+    assert np.asarray(known.labels).tolist() == [0, 1.5, 2.5, 0, 3.5]
+
+
+@pytest.mark.parametrize("mark", ["#", "%"])
+def test_names_that_begin_with_a_mark_of_comments_stay(mark, tmp_path):
+    names = [f"{mark}{i}" if i in (0, 3) else f"s{i}" for i in range(6)]
+    path = kernel(tmp_path / "k.csv", names)
+    labels = write(
+        tmp_path / "y.csv", ["sample,dx", *(f"{own},{dx}" for own, dx in zip(names[::-1], DX[:6][::-1], strict=True))]
+    )
+    source, known = open_files(path, labels=labels)
+    assert list(source.samples) == names
+    np.testing.assert_array_equal(whole(next(iter(source.matrices()))), SMALL)
+    assert known.labels.tolist() == DX[:6].tolist()
+    table = pd.DataFrame(X[:6], names, list("abcde")).to_csv(tmp_path / "x.csv", index_label="sample")
+    assert table is None
+    assert as_features(tmp_path / "x.csv").samples == names
+
+
+def test_numbers_with_a_comma_are_no_two_targets(tmp_path):
+    labels = write(tmp_path / "y.txt", (f"{i},{38 + i}" for i in range(6)))
+    with pytest.raises(InputError, match=r"\bcommas?\b|\bnames\b"):
+        open_files(kernel(tmp_path / "k.csv"), labels=labels)
+    labels = write(tmp_path / "y.txt", (f"{own}\t{i},{38 + i}" for i, own in enumerate(FEW)))
+    _, known = open_files(tmp_path / "k.csv", labels=labels)
+    assert np.asarray(known.labels).tolist() == [float(f"{i}.{38 + i}") for i in range(6)]
+
+
+def test_classes_that_are_written_differently_are_not_one(tmp_path):
+    codes = ["01", "1", "02", "1", "01", "02"]
+    labels = write(tmp_path / "y.csv", ["sample,dx", *map(",".join, zip(FEW, codes, strict=True))])
+    _, known = open_files(kernel(tmp_path / "k.csv"), labels=labels)
+    assert list(known.labels) == codes
+
+
+def test_a_symmetric_matrix_of_r_is_square_and_says_how_to_name_its_rows(tmp_path):
+    pd.DataFrame(SMALL, range(1, 7), [f"V{k}" for k in range(1, 7)]).to_csv(tmp_path / "k.csv", index_label="")
+    source, _ = open_files(tmp_path / "k.csv")
+    assert source.train_samples is None
+    assert any("--order" in note for note in source.notes)
+    order = write(tmp_path / "order.txt", FEW)
+    labels = write(tmp_path / "y.txt", map(" ".join, zip(FEW[::-1], DX[:6][::-1], strict=True)))
+    source, known = open_files(tmp_path / "k.csv", labels=labels, order=order)
+    assert list(source.samples) == FEW
+    assert known.labels.tolist() == DX[:6].tolist()
+
+
+def test_a_phenotype_is_chosen_by_its_title(tmp_path):
+    lines = [f"f{i} {own} {20 + i}.5 {150 + i}" for i, own in enumerate(FEW)]
+    path = write(tmp_path / "y.txt", ["FID IID BMI height", *lines[::-1]])
+    for column, expected in (("BMI", [20.5 + i for i in range(6)]), ("height", [150.0 + i for i in range(6)])):
+        _, known = open_files(kernel(tmp_path / "k.csv"), labels=Path(f"{path}:{column}"))
+        assert np.asarray(known.labels).tolist() == expected
+    write(tmp_path / "one.txt", ["FID IID BMI", *(line.rpartition(" ")[0] for line in lines[::-1])])
+    _, known = open_files(kernel(tmp_path / "k.csv"), labels=Path(f"{tmp_path / 'one.txt'}:BMI"))
+    assert np.asarray(known.labels).tolist() == [20.5 + i for i in range(6)]
+    with pytest.raises(InputError, match=r"no column 'weight'; it has .*'BMI'"):
+        open_files(kernel(tmp_path / "k.csv"), labels=Path(f"{path}:weight"))
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_sources_without_a_common_sample_are_all_quoted(tmp_path):
+    labels = write(tmp_path / "y.csv", ["sample,dx", *(f"other{i},{'ab'[i % 2]}" for i in range(6))])
+    with pytest.raises(InputError, match=r"(?s)'s0'.*'other0'"):
+        open_files(kernel(tmp_path / "k.csv"), labels=labels, join="inner")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda name: unicodedata.normalize("NFD", name), lambda name: name.replace(" ", "\N{NO-BREAK SPACE}")],
+    ids=["decomposed", "blank"],
+)
+def test_names_that_look_equal_are_said_to(change, tmp_path):
+    names = [f"Zoë {i}" for i in range(6)]
+    path = kernel(tmp_path / "k.csv", names)
+    labels = write(tmp_path / "y.csv", ["sample,dx", *(f"{change(own)},{'ab'[i % 2]}" for i, own in enumerate(names))])
+    with pytest.raises(InputError, match=r"(?i)look (equal|the same|alike)|unicode|blank"):
+        open_files(path, labels=labels)
+
+
+def test_messages_do_not_quote_whole_lines(tmp_path):
+    numbers = " ".join(str(value) for value in np.arange(500) / 7)
+    for name, lines in (
+        ("ragged.csv", [numbers.replace(" ", ","), f"{numbers},1".replace(" ", ",")]),
+        ("more.phen", [numbers, f"{numbers} 1"]),
+    ):
+        path = write(tmp_path / name, lines)
+        for read in (read_file, lambda path: open_files(kernel(tmp_path / "k.csv"), labels=path)):
+            with pytest.raises(InputError) as caught:
+                read(path)
+            assert len(str(caught.value)) < 1000
+    titles = " ".join(f"title{k}" for k in range(500))
+    path = write(tmp_path / "y.txt", [titles, *DX[:6]])
+    try:
+        source, _ = open_files(kernel(tmp_path / "k.csv"), labels=path)
+    except InputError as error:
+        said = [str(error)]
+    else:
+        said = list(source.notes)
+    assert all(len(text) < 1000 for text in said)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory, named):
+    place = tmp_path_factory.mktemp("fitted") / "model"
+    dmkl.MKFDA(p=1, lam=0.1).fit(named[:60, :60]).save(place)
+    return place
+
+
+def predicted(run, tmp_path, fitted, table, name="k.csv"):
+    table.to_csv(tmp_path / name)
+    run("import", tmp_path / "new.zarr", tmp_path / name, "--rectangular")
+    return run("predict", fitted, tmp_path / "new.zarr", "--out", tmp_path / "p.csv", *HERE)
+
+
+def test_test_kernels_the_wrong_way_round_are_named_as_such(run, tmp_path, fitted):
+    new = pd.DataFrame(X[:60] @ X[60:].T, WORDS[:60], WORDS[60:])
+    status, _, err = predicted(run, tmp_path, fitted, new)
+    assert status == 1
+    assert re.search(r"(?i)transpose|way round|new samples .*rows|rows .*new samples", err)
+
+
+def test_test_kernels_of_another_name_are_named_at_import(run, tmp_path, fitted):
+    new = pd.DataFrame(X[60:] @ X[:60].T, WORDS[60:], WORDS[:60])
+    status, _, err = predicted(run, tmp_path, fitted, new, "test.csv")
+    assert status == 1
+    assert "--names" in err
+
+
+def test_rows_without_values_are_left_to_an_outer_join(run, tmp_path):
+    values = SMALL.copy()
+    values[2], values[:, 2] = np.nan, np.nan
+    pd.DataFrame(values, FEW, FEW).to_csv(tmp_path / "k.csv", na_rep="nan")
+    np.save(tmp_path / "k.npy", values)
+    for name in ("k.csv", "k.npy"):
+        status, _, err = run("import", tmp_path / "set.zarr", tmp_path / name)
+        assert status == 1
+        assert "--join outer" in err
+        assert "RuntimeWarning" not in err
+
+
+# --- in memory -------------------------------------------------------------------------------------------------------
+
+FRAME = pd.DataFrame(X @ X.T)
+FEATURES = pd.DataFrame(X)
+NAMED = pd.DataFrame(X @ X.T, WORDS, WORDS)
+NAMED_FEATURES = pd.DataFrame(X, WORDS)
+LINEAR = [{"function": "linear"}]
+
+
+def created(labels, frame=FRAME, **more):
+    return dmkl.create(None, {"k": frame}, labels=labels, **more)
+
+
+def built(labels, frame=FEATURES, **more):
+    return dmkl.build(None, {"x": frame}, LINEAR, labels=labels, **more)
+
+
+@pytest.mark.parametrize("of", [lambda y: y, lambda y: y.to_frame("dx")], ids=["series", "frame"])
+def test_a_shuffled_default_index_is_matched_with_an_unshuffled_one(of):
+    labels = of(pd.Series(DX).iloc[SHUFFLED])
+    for K in (created(labels), built(labels)):
+        assert K.labels.tolist() == DX.tolist()
+    plain = created(None)
+    same_models(
+        dmkl.MKFDA(p=1, lam=0.1).fit(plain, labels), dmkl.MKFDA(p=1, lam=0.1).fit(plain, pd.Series(DX).to_numpy())
+    )
+
+
+def test_shuffled_tables_are_matched_with_labels_of_a_default_index():
+    labels = pd.Series(DX)
+    for K in (created(labels, FRAME.iloc[SHUFFLED, SHUFFLED]), built(labels, FEATURES.iloc[SHUFFLED])):
+        order = [int(name) for name in K.samples]
+        assert K.labels.tolist() == DX[order].tolist()
+        np.testing.assert_allclose(np.asarray(K)[0], (X @ X.T)[np.ix_(order, order)], rtol=1e-12, atol=1e-12)
+    K = created(None, FRAME.iloc[SHUFFLED, SHUFFLED])
+    model = dmkl.MKFDA(p=1, lam=0.1).fit(K, labels)
+    same_models(model, dmkl.MKFDA(p=1, lam=0.1).fit(created(labels, FRAME.iloc[SHUFFLED, SHUFFLED])))
+
+
+@pytest.mark.parametrize("index", ["shuffled", "counting"])
+@pytest.mark.parametrize("title", ["code", "patient", "sample"])
+def test_names_in_a_later_column_of_a_data_frame(title, index, named):
+    labels = pd.DataFrame({"dx": DX, title: WORDS}).iloc[SHUFFLED]
+    labels = labels if index == "shuffled" else labels.reset_index(drop=True)
+    for K in (created(labels, NAMED), built(labels, NAMED_FEATURES)):
+        assert K.labels.tolist() == DX.tolist()
+    same_models(dmkl.MKFDA(p=1, lam=0.1).fit(named, labels), dmkl.MKFDA(p=1, lam=0.1).fit(named))
+
+
+@pytest.mark.parametrize("labels", [DX, DX.tolist(), pd.Series(DX)], ids=["array", "list", "series"])
+def test_one_column_without_names_warns_where_the_set_has_names(labels):
+    for make, frame in ((created, NAMED), (built, NAMED_FEATURES)):
+        with pytest.warns(SampleOrderWarning):
+            K = make(labels, frame)
+        assert K.labels.tolist() == DX.tolist()
+    K = created(None, NAMED)
+    with pytest.warns(SampleOrderWarning):
+        model = dmkl.MKFDA(p=1, lam=0.1).fit(K, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SampleOrderWarning)
+        stored = created(pd.Series(DX, WORDS), NAMED)
+        same_models(model, dmkl.MKFDA(p=1, lam=0.1).fit(stored, labels))  # they are the labels of the set
+        same_models(model, dmkl.MKFDA(p=1, lam=0.1).fit(stored))
+        created(labels, FRAME)  # nothing has names
+        built(labels, FEATURES)
+    with pytest.warns(SampleOrderWarning):
+        dmkl.MKFDA(p=1, lam=0.1).fit(stored, np.where(DX == "pat", "con", "pat"))
+
+
+def test_arrays_of_several_columns_are_taken_in_order_with_a_warning():
+    """Arrays cannot carry names; tables that could are refused."""
+    targets = np.column_stack([SCORE, AGE])
+    for make, frame in ((created, NAMED), (built, NAMED_FEATURES)):
+        with pytest.warns(SampleOrderWarning, match="row i is taken for sample i"):
+            np.testing.assert_array_equal(make(targets, frame).labels, targets)
+        with pytest.raises(InputError, match="none of which names the samples"):
+            make(pd.DataFrame(targets), frame)
+    with pytest.warns(SampleOrderWarning, match="features 'bare' without names"):
+        as_features({"x": NAMED_FEATURES, "bare": X})
+
+
+# --- any order, any title, any delimiter -----------------------------------------------------------------------------
+
+M = 12
+TITLES = st.sampled_from(["sample", "id", "IID", "patient", "code", "", "eid", "Proben-Nr.", "x", "score2", "label"])
+DELIMITERS = st.sampled_from([",", "\t", ";", " "])
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """For names of words and of numbers: two kernels, labels and the model, from plain files in one order."""
+    folder = tmp_path_factory.mktemp("reference")
+    models = {}
+    for number, names in enumerate((WORDS[:M], NUMBERS[:M])):
+        place = folder / str(number)
+        place.mkdir()
+        kernel(place / "a.csv", names, X[:M, :3] @ X[:M, :3].T)
+        kernel(place / "b.csv", names, X[:M] @ X[:M].T)
+        write(place / "y.csv", ["sample,dx", *map(",".join, zip(names, DX[:M], strict=True))])
+        models[number] = (place, names, model_of([place / "a.csv", place / "b.csv"], place / "y.csv", place))
+    return models
+
+
+def model_of(kernels, labels, folder):
+    source, known = open_files(kernels, labels=labels)
+    K = dmkl.open(ingest(folder / "set.zarr", source, known, overwrite=True))
+    return dmkl.MKFDA(p=1.5, lam=0.1).fit(K)
+
+
+@given(data=st.data())
+def test_order_titles_and_delimiters_change_nothing(data, reference, tmp_path):
+    place, names, expected = reference[data.draw(st.sampled_from([0, 1]), "numeric names")]
+    orders = [data.draw(st.permutations(range(M)), what) for what in ("labels", "rows", "columns")]
+    delimiter = data.draw(DELIMITERS, "delimiter")
+    titles = data.draw(st.lists(TITLES, min_size=3, max_size=3, unique=True), "titles")
+    columns = dict(zip(titles, (names, DX[:M], AGE[:M]), strict=True))
+    table = pd.DataFrame(columns)[data.draw(st.permutations(titles), "columns of the labels")].iloc[orders[0]]
+    table.to_csv(tmp_path / "y.txt", sep=delimiter, index=False)
+    matrix = pd.DataFrame(X[:M] @ X[:M].T, names, names).iloc[orders[1], orders[2]]
+    matrix.to_csv(tmp_path / "b.csv", sep=delimiter, index_label=data.draw(TITLES, "corner"))
+    try:
+        found = model_of([place / "a.csv", tmp_path / "b.csv"], Path(f"{tmp_path / 'y.txt'}:{titles[1]}"), tmp_path)
+    except InputError:
+        if "" in titles or delimiter == " ":  # nothing else is unclear
+            event("refused")
+            return
+        raise
+    same_models(found, expected)
+
+
+@given(data=st.data())
+def test_order_titles_and_delimiters_change_no_other_use(data, tmp_path):
+    names = data.draw(st.sampled_from([WORDS[:M], NUMBERS[:M]]), "names")
+    titles = data.draw(
+        st.lists(TITLES.filter(lambda title: title not in ("", "label")), min_size=3, max_size=3, unique=True), "titles"
+    )
+    columns = dict(zip(titles, (names, SITE[:M], AGE[:M]), strict=True))
+    order = data.draw(st.permutations(range(M)), "rows")
+    table = pd.DataFrame(columns)[data.draw(st.permutations(titles), "columns")].iloc[order]
+    path = tmp_path / "table.csv"
+    delimiter = data.draw(DELIMITERS, "delimiter")
+    table.to_csv(path, sep=delimiter, index=False)
+    groups = read_groups(Path(f"{path}:{titles[1]}"), np.array(names), np.arange(M))
+    assert groups.values.tolist() == SITE[:M].tolist()
+    covariates = read_covariates(path, names).loc[names]
+    assert covariates[titles[1]].tolist() == SITE[:M].tolist()
+    assert covariates[titles[2]].tolist() == AGE[:M].tolist()
+    table.drop(columns=titles[1]).to_csv(path, sep=delimiter, index=False)
+    (block,) = as_features(path, samples=names).blocks.values()
+    assert block.read(slice(0, M)).ravel().tolist() == AGE[:M].tolist()
