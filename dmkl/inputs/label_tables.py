@@ -314,6 +314,8 @@ def _labels_of(table: Columns, column: str | None, known: Collection[str] | None
         return LabelTable(own, names.names, None, names.families, tuple(table.notes), is_table=True)
     of_geneticists = names.families is not None or "iid" in map(plain_title, titles or ())
     values = table.values(rest, ("-9",) if of_geneticists else ())
+    if of_geneticists and any("-9" in column for column in table.texts(rest)):
+        table.notes.append(f"{table.where}: -9 was taken for missing, as PLINK and GCTA have it")
     if of_geneticists and values.dtype.kind == "f":
         for at, k in zip(rest, range(values.shape[1]), strict=True):
             codes = set(values[~np.isnan(values[:, k]), k].tolist())

@@ -69,6 +69,7 @@ def test_a_grm_with_a_phenotype_goes_in_by_one_command(tmp_path, capsys):
     assert "pheno.txt lacks 2" in told
     assert "kernel 'a': put into the order" not in told  # some were taken out, and none moved
     assert "pheno.txt was put into the order" in told
+    assert "pheno.txt: -9 was taken for missing" in told
     assert made.labels.tolist() == [1, 2, 1, 2, 1]
 
 
