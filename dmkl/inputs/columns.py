@@ -82,8 +82,8 @@ class Columns(Protocol):
     def numbers(self, columns: Sequence[int]) -> Any:
         """Some columns of numbers as a matrix that is read in parts."""
 
-    def values(self, columns: Sequence[int], unknown: Collection[str] = ()) -> Array:
-        """Some columns as one array (rows, columns) of numbers or words; the texts in `unknown` are missing."""
+    def values(self, columns: Sequence[int]) -> Array:
+        """Some columns as one array (rows, columns) of numbers or words."""
 
 
 class FrameColumns:
@@ -109,7 +109,7 @@ class FrameColumns:
         """See `Columns.numbers`."""
         return FrameNumbers(self.where, self.frame.iloc[:, list(columns)])
 
-    def values(self, columns: Sequence[int], unknown: Collection[str] = ()) -> Array:
+    def values(self, columns: Sequence[int]) -> Array:
         """See `Columns.values`."""
         return self.frame.iloc[:, list(columns)].to_numpy()
 
@@ -166,7 +166,7 @@ def find_names(table: Columns, known: Collection[str] | None = None, numeric: Se
         return RowNames()
     numeric = table.numeric() if numeric is None else numeric
     at_hand = _Cells(table)
-    family, individual = _pair(table, titles, at_hand, known)
+    family, individual = _pair(table, titles, at_hand, known, numeric)
     titled = [at for at in range(table.n_columns) if titles and titles[at] in _NAMES]
     titled += [at for at in range(table.n_columns) if titles and titles[at] in _UNIQUE_NAMES and at_hand.unique(at)]
     if individual is not None:
@@ -196,8 +196,8 @@ def find_names(table: Columns, known: Collection[str] | None = None, numeric: Se
     counting = frozenset([0]) if titles and titles[0] == "" and _counts(at_hand[0]) else frozenset[int]()
     if chosen is None and titles and titles[0] == "" and not counting:
         chosen = 0
-    if chosen is None and len(words) < table.n_columns + (len(words) > 1):
-        chosen = next((at for at in words if table.n_rows > 1 and at_hand.unique(at)), None)
+    if chosen is None and table.n_rows > 1:
+        chosen = next((at for at in words if at_hand.unique(at)), None)
         if chosen is not None and chosen > 0 and not counting:
             _note(table, chosen, "names of the samples")
     if chosen is None and words and not counting and numeric[0] and at_hand.unique(0) and table.n_rows > 1:
@@ -232,7 +232,11 @@ class _Cells:
 
 
 def _pair(
-    table: Columns, titles: Sequence[str] | None, cells: _Cells, known: Collection[str] | None
+    table: Columns,
+    titles: Sequence[str] | None,
+    cells: _Cells,
+    known: Collection[str] | None,
+    numeric: Sequence[bool],
 ) -> tuple[int | None, int | None]:
     """The columns of family and individual; lines of geneticists begin with both, also without titles."""
     if titles is not None:
@@ -252,12 +256,11 @@ def _pair(
         return 0, 1
     if known and matched_share(individuals, known) > 0.5:
         return 0, 1
-    rest = table.numeric()[2:]
     if getattr(table, "delimiter", ",") not in (None, "\t"):
         return None, None
     if set(families).intersection(individuals):
         return None, None  # pairs of samples
-    looks_so = not are_numbers(individuals) and all(rest) and matched_share(families, known) == 0
+    looks_so = not are_numbers(individuals) and all(numeric[2:]) and matched_share(families, known) == 0
     return (0, 1) if looks_so and len(set(individuals)) >= len(set(families)) else (None, None)
 
 
@@ -316,10 +319,10 @@ def are_numbers(cells: Iterable[str], comma: bool = False) -> bool:
     return all(is_number(cell, comma) for cell in cells)
 
 
-def values_of_cells(columns: Sequence[Sequence[str]], comma: bool = False, unknown: Collection[str] = ()) -> Array:
+def values_of_cells(columns: Sequence[Sequence[str]], comma: bool = False) -> Array:
     """The values of columns of cells, (rows, columns): numbers where all are numbers, and words otherwise.
 
-    Codes such as 01 are words, since 1 may be another. The texts in `unknown` are missing, as NA is.
+    Codes such as 01 are words, since 1 may be another.
     """
     if comma:
         numbers = [are_numbers(column, comma) for column in columns]
@@ -331,4 +334,4 @@ def values_of_cells(columns: Sequence[Sequence[str]], comma: bool = False, unkno
     coded = any(re.fullmatch(r"[-+]?0\d+", cell) for cell in cells.ravel())
     if coded or not all(map(are_numbers, columns)):
         return cells
-    return np.where(np.isin(cells, [*UNKNOWN_TEXTS, *unknown]), "nan", cells).astype(np.float64)
+    return np.where(np.isin(cells, list(UNKNOWN_TEXTS)), "nan", cells).astype(np.float64)

@@ -213,7 +213,12 @@ def as_features(
     """
     check_join(join)
     if isinstance(features, Features) and present is None:
-        return _renamed(features, samples, beside)
+        if beside:
+            msg = (
+                f"{beside[0].where} is given beside features that were taken with their labels; give it with the files"
+            )
+            raise InputError(msg)
+        return features if samples is None else replace(features, samples=list(map(str, samples)))
     wanted = sample_names("samples", None if samples is None else np.asarray(samples).tolist())
     unaligned = _from_files(features, wanted) if _are_paths(features) else _from_memory(features)
     if not unaligned.matrices:
@@ -227,9 +232,9 @@ def as_features(
     beside = [item.knowing(carried or (None if wanted is None else set(wanted))) for item in beside]
     # What has no names stands in the order of its source; what was given, in that of the samples asked for.
     found = [item.held(first, by_position=True) for item in unaligned.beside if item.role not in _replaced(beside)]
-    unnamed = [item.where for item in beside if item.role in OF_SAMPLES and item.read().row_names is None]
     n_given = sources[0].shape[0] if wanted is None else len(wanted)
     beside = [item.without_header(n_given, notes) for item in beside]
+    unnamed = [item.where for item in beside if item.role in OF_SAMPLES and item.read().row_names is None]
     order_given = first if wanted is None else wanted
     found += [item.held(order_given, notes, by_position=not carried) for item in beside]
     named = [Named(f"features {m.name!r}", m.samples, m.families) for m in sources if m.samples is not None]
@@ -266,24 +271,6 @@ def _replaced(beside: Sequence[SideData]) -> set[str]:
     """The roles that are not looked for beside the features; other labels have other tasks."""
     roles = {item.role for item in beside}
     return roles | {"tasks"} if "labels" in roles else roles
-
-
-def _renamed(features: Features, samples: Sequence[Any] | Array | None, beside: Sequence[SideData]) -> Features:
-    """Features that were taken before, with other names, labels or splits."""
-    names = features.samples if samples is None else [str(name) for name in samples]
-    if not beside:
-        return replace(features, samples=names)
-    n_rows = next(iter(features.blocks.values())).shape[0]
-    held = [item.held(names) for item in beside]
-    given, _ = gather(held, KernelShape(len(features.blocks), n_rows, n_rows, names), features.notes)
-    kept, roles = features.labels, _replaced(beside)
-    labels = Labels(
-        samples=given.samples,
-        labels=given.labels if "labels" in roles else kept.labels,
-        tasks=given.tasks if "tasks" in roles else kept.tasks,
-        splits=given.splits if "splits" in roles else kept.splits,
-    )
-    return replace(features, samples=None if given.samples is None else list(map(str, given.samples)), labels=labels)
 
 
 def _are_paths(features: Any) -> bool:
@@ -538,11 +525,11 @@ def _matrix_of_columns(
     if not table.n_rows:
         msg = f"{table.where} has columns but no rows, expected at least one sample"
         raise InputError(msg)
-    names = find_names(table, known)
+    titles, numeric = table.titles, table.numeric()
+    names = find_names(table, known, numeric)
     samples = names.names
     if samples is not None and names.families is None:
         sample_names(table.where, samples)
-    titles, numeric = table.titles, table.numeric()
     roles = [None if titles is None else ROLES.get(plain_title(title)) for title in titles or [""] * table.n_columns]
     rest = [at for at in range(table.n_columns) if at not in names.columns]
     for at in rest:

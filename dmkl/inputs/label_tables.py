@@ -17,14 +17,14 @@ from dmkl.errors import InputError, SampleOrderWarning, warn
 from dmkl.inputs.columns import ROLES, Columns, FrameColumns, find_names, matched_share, plain_title
 from dmkl.inputs.formats.file_arrays import FileArray, listed, role_of, vector, where
 from dmkl.inputs.formats.registry import Format, arrays_in, check_file
-from dmkl.inputs.formats.text import Text
+from dmkl.inputs.formats.text import FAM_TITLES, Text
 from dmkl.inputs.names import (
     LabelTable,
     axis_names,
     in_order,
     index_names,
     listed_names,
-    names_of_pairs,
+    names_as_known,
     refuse_without_names,
     sample_names,
 )
@@ -195,17 +195,12 @@ def read_names(path: Path, samples: Iterable[str] | None = None) -> tuple[str, .
     """
     known = None if samples is None else frozenset(map(str, samples))
     table = read_file(path, samples=known)
-    names = table.row_names
-    if names is None and table.values.ndim == 2 and table.values.shape[1] == 2 and table.is_table:
-        names, table = (
-            tuple(map(str, table.values[:, 1])),
-            LabelTable(table.values, None, None, tuple(map(str, table.values[:, 0]))),
-        )
+    names, families = table.row_names, table.families
+    if names is None and table.is_table and table.values.shape[1:] == (2,):  # FID and IID
+        families, names = (tuple(map(str, column)) for column in table.values.T)
     if names is None:
         return tuple(map(str, np.ravel(table.values)))
-    pairs = names_of_pairs(names, table.families)
-    use_pairs = len(set(names)) < len(names) if known is None else len(known & set(pairs)) > len(known & set(names))
-    return pairs if use_pairs else names
+    return names_as_known(names, families, known)
 
 
 def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.DataFrame:
@@ -242,15 +237,10 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
             "the names of the samples: title that column 'sample'"
         )
         raise InputError(msg)
-    sample_names(str(path), names_of_pairs(table.row_names, table.families))
+    known = None if samples is None else set(map(str, samples))
+    names = sample_names(str(path), names_as_known(table.row_names, table.families, known))
     columns = {title: _numbers_or_words(values[:, at]) for at, title in enumerate(titles)}
-    frame = pd.DataFrame(columns, index=list(table.row_names))
-    if samples is not None and table.families is not None:
-        pairs = names_of_pairs(table.row_names, table.families)
-        known = set(map(str, samples))
-        if len(known.intersection(pairs)) > len(known.intersection(table.row_names)):
-            frame.index = pd.Index(pairs)
-    return frame
+    return pd.DataFrame(columns, index=list(names or ()))
 
 
 def _numbers_or_words(cells: Array) -> Any:
@@ -300,29 +290,14 @@ def _labels_of(table: Columns, column: str | None, known: Collection[str] | None
         if known and names.names is None and len(rest) > 1:
             refuse_without_names(table.where, len(rest), sorted(known))
         rest = [_column(table, column)]
-    elif titles is not None and [title.casefold() for title in titles[:6]] == [
-        "fid",
-        "iid",
-        "pat",
-        "mat",
-        "sex",
-        "pheno",
-    ]:
-        rest = [5]  # PLINK's .fam
+    elif titles == FAM_TITLES:
+        rest = [FAM_TITLES.index("PHENO")]
     if not rest:
         own = np.array(names.names or (), dtype=str)
         return LabelTable(own, names.names, None, names.families, tuple(table.notes), is_table=True)
-    of_geneticists = names.families is not None or "iid" in map(plain_title, titles or ())
-    values = table.values(rest, ("-9",) if of_geneticists else ())
-    if of_geneticists and any("-9" in column for column in table.texts(rest)):
-        table.notes.append(f"{table.where}: -9 was taken for missing, as PLINK and GCTA have it")
-    if of_geneticists and values.dtype.kind == "f":
-        for at, k in zip(rest, range(values.shape[1]), strict=True):
-            codes = set(values[~np.isnan(values[:, k]), k].tolist())
-            if codes == _CASES or (table.where.lower().endswith(".fam") and codes < _CASES and {0.0, 2.0} <= codes):
-                values[values[:, k] == 0, k] = np.nan
-                title = f"column {at + 1}" if titles is None else repr(titles[at])
-                table.notes.append(f"{table.where}: 0 in {title} was taken for missing, beside 1 and 2 as PLINK has it")
+    values = table.values(rest)
+    if names.families is not None or "iid" in map(plain_title, titles or ()):
+        values = _without_missing_codes(table, values, rest)
     if names.names is None and titles is None and len(rest) == 2 and _may_be_decimals(table, rest):
         msg = (
             f"{table.where}: lines such as {','.join(column[0] for column in table.texts(rest))!r} may be numbers with "
@@ -335,6 +310,22 @@ def _labels_of(table: Columns, column: str | None, known: Collection[str] | None
     if not isinstance(table, FrameColumns):
         entries = vector(entries, table.where)
     return LabelTable(entries, names.names, columns, names.families, tuple(table.notes), is_table=True)
+
+
+def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]) -> Array:
+    """Values of geneticists' tables with NaN or NA for -9, and for 0 beside controls (1) and cases (2)."""
+    missing = np.isin(values.astype(str), ("-9", "-9.0"))
+    if missing.any():
+        table.notes.append(f"{table.where}: -9 was taken for missing, as PLINK and GCTA have it")
+        values = np.where(missing, "NA" if values.dtype.kind in "OU" else np.nan, values)
+    of_fam = table.where.lower().endswith(".fam")
+    for k, at in enumerate(columns if values.dtype.kind == "f" else ()):
+        codes = set(values[~np.isnan(values[:, k]), k].tolist())
+        if codes == _CASES or (of_fam and codes < _CASES and {0.0, 2.0} <= codes):
+            values = np.where((np.arange(values.shape[1]) == k) & (values == 0), np.nan, values)
+            title = f"column {at + 1}" if table.titles is None else repr(table.titles[at])
+            table.notes.append(f"{table.where}: 0 in {title} was taken for missing, beside 1 and 2 as PLINK has it")
+    return values
 
 
 def _may_be_decimals(table: Columns, columns: Sequence[int]) -> bool:

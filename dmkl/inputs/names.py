@@ -28,6 +28,7 @@ __all__ = [
     "left_out",
     "listed_names",
     "named_by_position",
+    "names_as_known",
     "names_of_pairs",
     "need_families",
     "note_of_positions",
@@ -168,6 +169,16 @@ def names_of_pairs(names: tuple[str, ...], families: tuple[str, ...] | None) -> 
     return tuple(own if family in ("0", own) else f"{family}_{own}" for family, own in pairs)
 
 
+def names_as_known(
+    names: tuple[str, ...], families: tuple[str, ...] | None, known: Iterable[str] | None
+) -> tuple[str, ...]:
+    """Names of individuals, or FID_IID where more of these are known; where none are known, if the names repeat."""
+    pairs = names_of_pairs(names, families)
+    if known is None:
+        return pairs if len(set(names)) < len(names) else names
+    return pairs if len(set(known).intersection(pairs)) > len(set(known).intersection(names)) else names
+
+
 # --- joining ----------------------------------------------------------------------------------------------------------
 
 
@@ -306,10 +317,7 @@ def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> La
         refuse_without_names(where, table.values.shape[1], samples)
     if names is None or samples is None or names == tuple(samples):
         return table
-    if table.families is not None:
-        pairs = names_of_pairs(names, table.families)
-        if len(set(samples).intersection(pairs)) > len(set(samples).intersection(names)):
-            names = pairs
+    names = names_as_known(names, table.families, samples)
     sample_names(where, names)
     values = table.values
     if values.ndim == 2 and len(values) != len(names):

@@ -63,10 +63,12 @@ class SideData:
 
     def without_header(self, n_rows: int, notes: list[str]) -> SideData:
         """The same without a first row of words that nothing but its being one too many tells to be a header."""
-        table = self.read() if self.role in OF_SAMPLES else LabelTable(np.empty(0))
+        if self.role not in OF_SAMPLES:
+            return self
+        table = self.read()
         values = table.values
         if len(values) != n_rows + 1 or values.dtype.kind != "U" or np.isin(values[0], values[1:]).any():
-            return self
+            return replace(self, read=lambda: table)  # a file is read once
         names = None if table.row_names is None else table.row_names[1:]
         title = " ".join(map(str, np.ravel(values[0])))
         notes.append(

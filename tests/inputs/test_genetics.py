@@ -126,6 +126,12 @@ def test_what_is_wrong_is_said(tmp_path, name, spoil, message):
         ingest(tmp_path / "set.zarr", *open_files(path))
 
 
+def test_a_missing_code_is_no_class(tmp_path):
+    (tmp_path / "y.txt").write_text("FID IID pop bmi\nf a CEU 20.5\nf b -9 -9\nf c YRI 22\n")
+    assert read_file(tmp_path / "y.txt", "pop").values.tolist() == ["CEU", "NA", "YRI"]
+    np.testing.assert_array_equal(read_file(tmp_path / "y.txt", "bmi").values, [20.5, np.nan, 22])
+
+
 def test_phenotypes_may_be_words_and_have_one_length(tmp_path):
     (tmp_path / "y.phen").write_text("f a low\nf b high\n")
     assert read_vector(tmp_path / "y.phen").tolist() == ["low", "high"]

@@ -31,7 +31,8 @@ def parquet_columns(path: Path, known: Collection[str] | None = None, title: str
 def parquet_arrays(path: Path) -> list[FileArray]:
     """The matrix in a Parquet file, with the names of its rows and columns."""
     table = parquet_columns(path)
-    names, numeric = find_names(table), table.numeric()
+    numeric = table.numeric()
+    names = find_names(table, None, numeric)
     columns = [at for at in range(table.n_columns) if numeric[at] and at not in names.columns]
     titles = tuple(str(table.frame.columns[at]) for at in columns)
     matrix = partial(table.numbers, columns)

@@ -31,12 +31,14 @@ from dmkl.inputs.formats.file_arrays import damaged_as, decompressed
 from dmkl.inputs.formats.limits import check_memory, lines_of
 from dmkl.inputs.names import listed_names
 
-__all__ = ["EXACT", "Text", "looks_like_text", "text_columns"]
+__all__ = ["EXACT", "FAM_TITLES", "Text", "looks_like_text", "text_columns"]
 
 EXACT: dict[str, Any] = (
     {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
 )
 """Makes pandas take the number that is nearest to the decimals; from 3.1 on it does, and deprecates the option."""
+FAM_TITLES = ("FID", "IID", "PAT", "MAT", "SEX", "PHENO")
+"""The columns of PLINK's .fam files, which have no titles."""
 _HEAD_LINES, _HEAD_CHARACTERS = 40, 2**20
 """Lines from which the layout is found out, and the characters after which no more are taken."""
 _STRIP_CELLS = 2**21
@@ -228,9 +230,9 @@ class Text:
                 column.append(cells[at])
         return texts
 
-    def values(self, columns: Sequence[int], unknown: Collection[str] = ()) -> Array:
-        """Some columns as one array (rows, columns) of numbers or words; the texts in `unknown` are missing."""
-        return values_of_cells(self.texts(columns), self.decimal_comma, unknown)
+    def values(self, columns: Sequence[int]) -> Array:
+        """Some columns as one array (rows, columns) of numbers or words."""
+        return values_of_cells(self.texts(columns), self.decimal_comma)
 
     def ragged(self) -> list[list[str]]:
         """The cells of all rows, which may differ in length."""
@@ -379,10 +381,10 @@ class Numbers:
 
 
 def text_columns(path: Path, known: Collection[str] | None = None, title: str | None = None) -> Text:
-    """A text file as a table; PLINK's .fam files have titles that nobody writes."""
+    """A text file as a table; PLINK's .fam files get the titles of their columns."""
     text = Text(path, known, title)
     if path.name.lower().endswith((".fam", ".fam.gz")) and text.titles is None and text.n_columns == 6:
-        text.titles = ("FID", "IID", "PAT", "MAT", "SEX", "PHENO")
+        text.titles = FAM_TITLES
     return text
 
 
