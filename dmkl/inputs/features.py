@@ -132,7 +132,7 @@ class Features:
     blocks: dict[str, FeatureMatrix]  # by name; all have the same number of rows, row i being sample i
     samples: list[str] | None  # names of the samples; None where nothing has names
     labels: Labels  # names, labels, tasks and splits of the samples, as far as they were found beside the features
-    notes: list[str]  # what was left out, or taken for what
+    notes: list[str]  # parts that were left out, and choices that could have been otherwise
 
 
 @dataclass
@@ -142,7 +142,7 @@ class _Unaligned:
     matrices: list[_SourceMatrix] = field(default_factory=list)  # each in the order of its source
     beside: list[SideData] = field(default_factory=list)  # labels, splits and names of tasks
     samples: tuple[str, ...] | None = None  # names of the rows of all matrices that carry none
-    notes: list[str] = field(default_factory=list)  # what was left out or taken for what
+    notes: list[str] = field(default_factory=list)  # see `Features`
 
 
 def as_features(
@@ -166,9 +166,9 @@ def as_features(
     - files: each matrix of numbers in .npy, .npz, .mat, .h5, .hdf5 files and Zarr folders is one, and so is each
       text file and .parquet file; .h5ad and .h5mu, and their Zarr form, as AnnData and MuData; or a folder of them.
 
-    Arrays, columns and files called labels, y, samples, ids, splits or tasks are taken for what they say. The names of
-    the samples in a table are found as in `dmkl.inputs.columns.find_names`; the first table with names tells those of
-    the next.
+    Arrays, columns and files called labels, y, samples, ids, splits or tasks have that role. The names of the samples
+    in a table are found as in `dmkl.inputs.columns.find_names`; the names of the first table are known when the next is
+    read.
 
     A data frame has the names of its samples in its index, unless that only counts; an xarray array in the
     coordinate of its first dimension. Rows with names are put in the order of `samples`, or else of the first matrix
@@ -230,7 +230,7 @@ def as_features(
     sources, first = _named(unaligned)
     carried = {name for m in sources if m.samples is not None for name in (*m.samples, *_pairs(m))}
     beside = [item.knowing(carried or (None if wanted is None else set(wanted))) for item in beside]
-    # What has no names stands in the order of its source; what was given, in that of the samples asked for.
+    # Data without names is in the order of its source; data that was given, in that of the samples asked for.
     found = [item.held(first, by_position=True) for item in unaligned.beside if item.role not in _replaced(beside)]
     n_given = sources[0].shape[0] if wanted is None else len(wanted)
     beside = [item.without_header(n_given, notes) for item in beside]

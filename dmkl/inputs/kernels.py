@@ -79,9 +79,9 @@ class KernelSource:
     axes: Sequence[Axes] = ()
     """Names of samples, by kernel: of all kernels, or of those that have come; none where no kernel has any."""
     notes: Sequence[str] = ()
-    """What was left out, and what was taken in one of several ways that were possible; one sentence each."""
+    """Notes: parts that were left out, and choices that could have been otherwise; one sentence each."""
     symmetric: bool | None = None
-    """Whether the names say that rows and columns are the same samples; None where the shape has to tell."""
+    """Whether names show that rows and columns are the same samples; None where only the shape can."""
 
     def matrices(self) -> Iterator[Matrix]:
         """The matrices in order; each is read before the next is asked for."""
@@ -437,9 +437,9 @@ def open_files(
 
     Understood are the files of `FORMATS`, prefixes of relationship matrices of GCTA and PLINK, a folder with one kernel
     a file (in natural order, named as the files), and several such files. Of a file with several arrays, one array of
-    three dimensions holds all kernels; else each square matrix is one. Arrays and files called as one of `ROLES` are
-    taken for what they say. `KernelSource.notes` tell what was left out, or taken in one of several ways. Names of
-    samples are matched as in `dmkl.create`.
+    three dimensions holds all kernels; else each square matrix is one. Arrays and files whose name is in `ROLES` have
+    that role. `KernelSource.notes` list what was left out and which choices were made. Names of samples are matched as
+    in `dmkl.create`.
 
     In memory are a few tiles for .npy, HDF5 and Zarr; whole rows for text, for chunks that span the rows, and where
     samples are put into another order; one kernel for .npz and for chunks that span a kernel; one variable for MATLAB
@@ -511,7 +511,7 @@ def open_files(
         for role, path in beside
         if role not in _OF_AXES
     ]
-    # What has no names stands in the order of its own file, or else of the first kernels that have names.
+    # Data without names is in the order of its own file, or else of the first kernels with names.
     first = wanted or next((rows for rows, _ in named_rows), None)
     unnamed = [item.where for item in separate if item.role in OF_SAMPLES and item.read().row_names is None]
     side = [item for item in inside if item.role not in ignored]

@@ -73,10 +73,9 @@ def _index(values: pd.Series[Any] | pd.DataFrame, known: Collection[str] | None)
 def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Array | None = None) -> LabelTable:
     """Labels or groups in the order of samples, by name where they carry names.
 
-    `named` says whether the samples have names; otherwise their names are their numbers, and values with other names
-    are taken one after another. Both this and values without names for samples that have some raise
-    `SampleOrderWarning`, unless the values equal the `stored` labels of the set. InputError is raised where a sample
-    has none.
+    `named` says whether the samples have names; otherwise their names are their numbers. Where one side alone has
+    names, row i is taken for sample i with a `SampleOrderWarning`, unless the values equal the `stored` labels of the
+    set. InputError is raised where a sample has no label.
     """
     wanted = tuple(map(str, samples))
     table = label_table(values, set(wanted) if named else None)

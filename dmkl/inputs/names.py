@@ -63,7 +63,7 @@ class LabelTable:
     row_names: tuple[str, ...] | None = None  # the names of the rows, where they have any
     columns: tuple[str, ...] | None = None  # the names of the columns, where they have any
     families: tuple[str, ...] | None = None  # of the rows, where they have any
-    notes: tuple[str, ...] = ()  # what was taken for what, where it could have been otherwise
+    notes: tuple[str, ...] = ()  # choices that could have been otherwise
     is_table: bool = False  # whether names could have stood in it: text and data frames, no arrays
 
 

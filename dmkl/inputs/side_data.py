@@ -50,7 +50,7 @@ class SideData:
     ) -> SideData:
         """The same, read now; `names` are those of its rows, where it is of samples and has none.
 
-        With `by_position` nothing else has names of its own, so a table of several columns needs none either.
+        With `by_position` no other source has names, so a table of several columns needs none.
         """
         table = self.read()
         if by_position:
@@ -62,7 +62,7 @@ class SideData:
         return replace(self, read=lambda: table)
 
     def without_header(self, n_rows: int, notes: list[str]) -> SideData:
-        """The same without a first row of words that nothing but its being one too many tells to be a header."""
+        """The same without a first row of words, where there is one row more than samples: that row is a header."""
         if self.role not in OF_SAMPLES:
             return self
         table = self.read()
@@ -79,7 +79,7 @@ class SideData:
 
 
 OF_SAMPLES = ("labels", "splits")
-"""Roles of what has a value for each sample."""
+"""Roles of data with one value for each sample."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class KernelShape:
     n_kernels: int
     n_rows: int
     n_cols: int
-    samples: Sequence[str] | None = None  # names of the rows; None where nothing tells them
-    train_samples: Sequence[str] | None = None  # names of the columns; None where nothing tells them
+    samples: Sequence[str] | None = None  # names of the rows, or None
+    train_samples: Sequence[str] | None = None  # names of the columns, or None
 
 
 def of_rows(found: Sequence[SideData], shape: tuple[int, int], notes: list[str]) -> list[SideData]:

@@ -115,7 +115,7 @@ def test_phenotypes_are_told_by_header_extension_or_pairs_of_words(tmp_path):
             lambda p: p.write_text("1\nx\t3\n" + "1\n" * 5),
             r"expected numbers in .*, row 2: could not convert",
         ),
-        ("a.grm.bin", lambda p: p.with_name("a.grm.id").unlink(), r"without a.grm.id, which is not beside it"),
+        ("a.grm.bin", lambda p: p.with_name("a.grm.id").unlink(), r"needs a.grm.id beside it"),
         ("a.grm.bin", lambda p: write_ids(p.with_name("a.grm.id"), []), r"a.grm.id names no individuals"),
     ],
 )

@@ -60,7 +60,7 @@ class FileArray:
     cell: bool = False  # whether it is a cell array of matrices, which `open` shows with the kernels along axis 0
     rows: tuple[str, ...] | None = None  # names of its rows, where the file has them of this array
     families: tuple[str, ...] | None = None  # families of its rows, where these are individuals
-    notes: tuple[str, ...] = ()  # what was taken for what, where it could have been otherwise
+    notes: tuple[str, ...] = ()  # choices that could have been otherwise
     columns: tuple[str, ...] | None = None  # names of its columns, likewise
     holds: Literal["", "kernel", "distances", "features"] = ""
     """What its place in the file says it is; "" where its name and shape tell."""

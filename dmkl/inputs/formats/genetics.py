@@ -86,7 +86,7 @@ def _individuals(path: Path) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
         raise InputError(msg)
     beside = path.with_name(re.sub(r"(?i)\.(gz|bin)$", "", path.name) + ".id")
     if not beside.is_file():
-        msg = f"{path} says nothing of its individuals without {beside.name}, which is not beside it; copy it there"
+        msg = f"{path} needs {beside.name} beside it, which names its individuals, and there is none; copy it there"
         raise InputError(msg)
     lines = _split_lines(beside)
     has_titles = bool(lines) and lines[0][:1] in (["#FID"], ["#IID"], ["FID"], ["IID"])

@@ -1,7 +1,7 @@
 """A process that runs functions which may crash or never end on a damaged file: it dies then, and not this one.
 
-It is no pool of `multiprocessing`: its processes import the user's script, which fails where that has no guard, and
-daemons may not start them.
+A pool of `multiprocessing` cannot serve here: it imports the user's script, which fails without a `__main__` guard, and
+daemonic processes may not start one.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Text:
     count
         The number of rows that the file states in a line of its own, or None.
     notes
-        What was taken for a header, a comment or a delimiter, where it could have been otherwise.
+        Lines that were taken for titles or comments, where it could have been otherwise.
 
     InputError is raised where the file holds no lines or no text.
     """
