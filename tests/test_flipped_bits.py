@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("synchronous")
 
 M, TRAIN = 14, np.arange(10)
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
-FEW = {"set": 25, "model": 18, "result": 7, "state": 160}
+FEW = {"set": 12, "model": 9, "result": 4, "state": 80}
 MANY = {"set": 600, "model": 500, "result": 300, "state": 900}
 
 

@@ -401,8 +401,8 @@ def test_groups(run, tmp_path, plain):
     for file in (vector, table, numbers):
         assert run(*base, "--groups", file)[0] == 0
         np.testing.assert_allclose(dmkl.load(tmp_path / "found").scores["score"], expected.scores["score"])
-        assert run(*base, "--groups", file, "--train", train)[0] == 0
-        np.testing.assert_allclose(dmkl.load(tmp_path / "found").scores["score"], some.scores["score"])
+    assert run(*base, "--groups", table, "--train", train)[0] == 0
+    np.testing.assert_allclose(dmkl.load(tmp_path / "found").scores["score"], some.scores["score"])
 
     for file, text, told in (
         (vector, "a\nb", "(2,)"),

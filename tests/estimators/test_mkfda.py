@@ -161,6 +161,7 @@ def many():
     return Case(kernels.astype(np.float32), y, np.arange(600), np.arange(600, 700))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1.0, 2.0])
 def test_solvers_agree_on_larger_data(p):
     case = many()

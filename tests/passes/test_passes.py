@@ -694,7 +694,7 @@ def test_what_is_sent_while_a_worker_dies_is_sent_again(client, monkeypatch, rai
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("which", ["has the values", "has yet to get them"])
+@pytest.mark.parametrize("which", ["has the values", pytest.param("has yet to get them", marks=pytest.mark.slow)])
 def test_a_worker_that_dies_while_values_are_copied_holds_nobody_up(stored, dense, monkeypatch, which):
     """Dask's own copying to all workers would never end, nor would any later one."""
     dying: list[str] = []

@@ -103,7 +103,8 @@ def test_stability(views, tmp_path):
     assert (tmp_path / "out" / "stability-1.png").exists()
 
 
-@pytest.mark.parametrize("stored", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stored", [True, False])
 def test_each_split_has_bandwidths_of_its_own_training_rows(views, tmp_path, stored):
     with np.load(views) as data:
         arrays = {name: data[name] for name in data.files if stored or name != "split"}

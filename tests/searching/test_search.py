@@ -292,6 +292,7 @@ def test_passes_are_counted():
         assert result.scores["round_kind"].values[0] == "statistics"
 
 
+@pytest.mark.slow
 def test_many_labels_take_few_passes_more_than_one():
     rng = np.random.default_rng(1)
     y = digits()[1]
@@ -579,6 +580,7 @@ def interrupted(monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_a_search_goes_on(tmp_path, interrupted):
     """From the statistics on: what is done is not read again, and the end is the same."""
     K, source = over(kernel_set(), Counting)
