@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -114,10 +114,10 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, where: 
         return []
     started = time.monotonic()
     lenses = [training.square for training in trainings]
-    files = [folder / f"kernels-{number}.npy" for number in range(len(lenses))]
-    for training, file in zip(trainings, files, strict=True):
-        shape = (training.n_kernels, training.n_train, training.n_train)
-        np.lib.format.open_memmap(file, mode="w+", dtype=np.float64, shape=shape)
+    files = [folder / f"kernels-{number}" for number in range(len(lenses))]
+    stacks = [(file, _shape(training)) for training, file in zip(trainings, files, strict=True)]
+    for stack in stacks:
+        _map("w+", *stack)
     n_kernels, side = trainings[0].n_kernels, lenses[0].view.source.tiling.tile
     # A task adds up a tile of each sum at a time.
     width = max(1, where.task_bytes // 4 // (8 * side * side) // len(lenses))
@@ -129,18 +129,27 @@ def _load(trainings: Sequence[Training], folder: Path, context: Context, where: 
             totals = combine_pass(lenses, combinations, [f"{sums}/{number}" for number in range(len(combinations))])
             # A file has one writer: pages that two machines write to would be lost on a network's file system.
             shares = [totals[first : first + len(some)] for first in range(0, len(totals), len(some))]
-            run_tasks("place", [partial(_place, *parts, start) for parts in zip(shares, files, strict=True)])
+            run_tasks("place", [partial(_place, *parts, start) for parts in zip(shares, stacks, strict=True)])
     bytes_per_pass = covering([lens.view for lens in lenses]).bytes_per_pass
     context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
     return files
 
 
-def _place(totals: Sequence[StoredSum], file: Path, first: int) -> None:
-    """Put matrices into a file, from the place of the first on."""
-    stack = np.lib.format.open_memmap(file, mode="r+")
+def _shape(training: Training) -> tuple[int, int, int]:
+    return training.n_kernels, training.n_train, training.n_train
+
+
+def _map(mode: Literal["r", "r+", "w+"], file: Path, shape: tuple[int, int, int]) -> np.memmap[Any, Any]:
+    """Map a stack of matrices. There is no header, since CPython 3.11 may fail where two threads parse literals."""
+    return np.memmap(file, np.float64, mode, shape=shape)
+
+
+def _place(totals: Sequence[StoredSum], stack: tuple[Path, tuple[int, int, int]], first: int) -> None:
+    """Write matrices to consecutive positions of a stack, from the position `first` on."""
+    mapped = _map("r+", *stack)
     for k, total in enumerate(totals, first):
-        stack[k] = total.whole()
-    stack.flush()
+        mapped[k] = total.whole()
+    mapped.flush()
 
 
 # --- solving -----------------------------------------------------------------------------------------------------
@@ -148,15 +157,17 @@ def _place(totals: Sequence[StoredSum], file: Path, first: int) -> None:
 
 def _as_task(job: Job, files: dict[int, Path], threads: int) -> Solver[Outcome]:
     """A solver that asks for one task, which solves the problem."""
-    file = files[id(job.training)]
-    outcome: Outcome = yield Task("solve", _solve, (file, job.kernels, job.rows, job.problem, threads))
+    stack = (files[id(job.training)], _shape(job.training))
+    outcome: Outcome = yield Task("solve", _solve, (stack, job.kernels, job.rows, job.problem, threads))
     if job.rows is not None:
         outcome = over_all_rows(outcome, job.rows, job.training.n_train)
     return outcome if job.kernels is None else over_all_kernels(outcome, job.kernels, job.training.n_kernels)
 
 
-def _solve(file: Path, kernels: Index | None, rows: Index | None, problem: Any, threads: int) -> Outcome:
-    K: Float = np.asarray(np.load(file, mmap_mode="r"))
+def _solve(
+    stack: tuple[Path, tuple[int, int, int]], kernels: Index | None, rows: Index | None, problem: Any, threads: int
+) -> Outcome:
+    K: Float = np.asarray(_map("r", *stack))
     if rows is not None:
         K = K[np.ix_(np.arange(len(K)) if kernels is None else kernels, rows, rows)]
     elif kernels is not None:

@@ -210,7 +210,7 @@ def _read(trainings: Sequence[Training], folder: Path, context: Context) -> dict
     started, lenses = time.monotonic(), [one.whole for one in distinct]
     n_kernels, bytes_per_pass = distinct[0].n_kernels, covering([lens.view for lens in lenses]).bytes_per_pass
     # Each file has one writer: pages that two machines write to would be lost on a network's file system.
-    files = [[folder / f"kernel-{k}-{place}.npy" for place in range(len(distinct))] for k in range(n_kernels)]
+    files = [[folder / f"kernel-{k}-{place}" for place in range(len(distinct))] for k in range(n_kernels)]
     work = [partial(_write, k, mine) for k, mine in enumerate(files)]
     run_tasks("read-pass", work, lenses, task_bytes=bytes_per_pass // n_kernels)
     context.tally.add("load", 1.0, time.monotonic() - started, bytes_per_pass)
@@ -221,7 +221,8 @@ def _write(kernel: int, files: Sequence[Path], lenses: Sequence[Lens]) -> None:
     with pinned_blas(1):
         for file, entries in zip(files, whole_kernels(lenses, kernel), strict=True):
             check_finite(entries)
-            np.save(file, entries)
+            # Without a header: CPython 3.11 may fail where two threads parse one.
+            np.asarray(entries, dtype=np.float64).tofile(file)
 
 
 def _solve_chunk(
@@ -236,7 +237,8 @@ def _solve_chunk(
     """Solve some targets at all points; as arrays over (target, point), which are kept in a file where one is named."""
     tol, steps, threads, duals = how
     keep_freed()
-    stack: Float = np.stack([np.load(files[k]) for k in (range(len(files)) if kernels is None else kernels)])
+    stack: Float = np.stack([np.fromfile(files[k]) for k in (range(len(files)) if kernels is None else kernels)])
+    stack = stack.reshape(len(stack), -1, len(targets[0]))
     with pinned_blas(threads):
         solved = solve_grid(
             stack,
