@@ -38,5 +38,6 @@ from .searching.evaluating import evaluate as evaluate
 from .searching.evaluation import EvaluationResult as EvaluationResult
 from .searching.result import SearchResult as SearchResult
 from .searching.run import search as search
+from .solvers.fisher.mkfda import solve_mkfda as solve_mkfda
 from .stores import create as create
 from .stores import open as open

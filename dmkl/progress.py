@@ -60,7 +60,7 @@ PHASES = {
 """Where the time of a plan goes."""
 
 _PHASE_OF = {
-    "solve-reduced": "reduced",
+    "restricted-master": "reduced",
     "residuals": "residuals",
     "bound-rounding": "residuals",
     "choose-directions": "directions",

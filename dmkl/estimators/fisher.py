@@ -37,7 +37,8 @@ from dmkl.numerics.fisher import Targets, as_exponent
 from dmkl.numerics.memory import keep_freed
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
-from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem, Master
+from dmkl.solvers.fisher.newton import Master
+from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem
 from dmkl.solvers.fisher.registry import SOLVERS, FisherMethod, check_solver, least_lam
 from dmkl.solvers.fisher.solver import SolverName
 from dmkl.solvers.jobs import Job

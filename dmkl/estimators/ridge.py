@@ -19,7 +19,8 @@ from dmkl.estimators.regressor import KernelRegressor
 from dmkl.numerics.chain import Fitted
 from dmkl.numerics.covariates import Covariates, basis, of_new
 from dmkl.numerics.residualizing import Residualizing
-from dmkl.solvers.fisher.problem import Finish, FisherProblem, Master
+from dmkl.solvers.fisher.newton import Master
+from dmkl.solvers.fisher.problem import Finish, FisherProblem
 from dmkl.solvers.fisher.registry import FisherMethod
 from dmkl.solvers.fisher.solver import SolverName
 from dmkl.solvers.jobs import Context, Job

@@ -41,10 +41,10 @@ __all__ = [
     "dual_norm",
     "encode_targets",
     "encode_values",
+    "gradient",
     "norm",
     "onto_sphere",
     "relative_gap",
-    "slopes",
     "steepest",
     "uniform_weights",
     "with_unknown",
@@ -386,6 +386,7 @@ def _class_of(h: Float) -> Index:
 # --- objective and certificate -----------------------------------------------------------------------------------
 
 
+_TINY = float(np.finfo(np.float64).tiny)
 _CROSSING = 1e-6
 """By how much of their size bounds may cross: what sums in single precision leave."""
 
@@ -396,7 +397,7 @@ def relative_gap(upper: float, lower: float, scale: float) -> float:
     Both bound the same optimum, so a lower bound above an upper one shows that a point lies outside its set, or that
     the arithmetic failed: no such pair proves anything. Where they cross by rounding alone, the gap is zero.
     """
-    gap = (upper - lower) / (abs(scale) or float(np.finfo(np.float64).tiny))
+    gap = (upper - lower) / (abs(scale) or _TINY)
     return max(gap, 0.0) if gap >= -_CROSSING else np.inf
 
 
@@ -405,7 +406,7 @@ class Certificate:
     """How far a pair (α, β) can be from the optimum, proven from the pair alone.
 
     For any α, F(α) = ¼‖α‖² − tr(Hᵀα) + h(q(α)) bounds the optimum from above, h(q) being the maximum of βᵀq over the
-    weights that may be: ‖q‖_p* for the ball of norm p (JMLR), others in `dmkl.solvers.weight_sets`. For any such β,
+    set of weights: ‖q‖_p* for the ball of norm p (JMLR), others in `dmkl.solvers.weight_sets`. For any β of the set,
     S(α, β) − ‖R‖² bounds it from below, where R = H − ½α − (1/2λ)K(β)α is the residual of the α-step: S is quadratic in
     α with Hessian A = ½(I + K(β)/λ) and gradient −R, so its minimum over α lies ½ tr(RᵀA⁻¹R) below, and A ⪰ ½I because
     the kernels are positive semidefinite. Hence the optimum lies in [S − ‖R‖², F].
@@ -416,9 +417,18 @@ class Certificate:
     upper: float
     """F(α)"""
     residual_sq: float
-    """‖R‖², summed over all columns"""
-    slopes: Float
+    """‖R‖², summed over all columns, or a closer bound of S(α, β) − min_α S"""
+    gradient: Float
     """q, (n,)"""
+    kernel_part: float
+    """βᵀq, the part of S that the kernels make"""
+
+    @classmethod
+    def of(cls, beta: Float, gradient: Float, linear: float, weights: Support, residual_sq: float) -> Certificate:
+        """The certificate from q(α) and ¼‖α‖² − tr(Hᵀα) (`linear`)."""
+        kernel_part = float(beta @ gradient)
+        upper = linear + weights.support(gradient)
+        return cls(linear + kernel_part, upper, residual_sq, gradient, kernel_part)
 
     @property
     def weights_gap(self) -> float:
@@ -428,24 +438,32 @@ class Certificate:
     @property
     def alpha_gap(self) -> float:
         """The part of the gap that a better α-step would close, relative to |S|."""
-        return self.residual_sq / (abs(self.objective) or float(np.finfo(np.float64).tiny))
+        return self.residual_sq / (abs(self.objective) or _TINY)
 
     @property
     def gap(self) -> float:
         """(F − S + ‖R‖²)/|S|: the relative gap."""
         return self.weights_gap + self.alpha_gap
 
+    @property
+    def share(self) -> float:
+        """βᵀq/|S|, in (0, 1].
 
-def slopes(alpha: Float, products: Array, lam: float) -> Float:
-    """q_j = (1/4λ) Σ_k α_kᵀK_jα_k from the products K_jα, (n, m, c): the slope of S in β_j."""
+        It is the smallest positive number where rounding makes βᵀq negative: the share is then unknown.
+        """
+        return min(1.0, max(self.kernel_part / (abs(self.objective) or _TINY), _TINY))
+
+
+def gradient(alpha: Float, products: Array, lam: float) -> Float:
+    """q_j = (1/4λ) Σ_k α_kᵀK_jα_k, the derivative of S in β_j, from the products K_jα, (n, m, c)."""
     return np.asarray(np.einsum("mc,nmc->n", alpha, products, dtype=np.float64) / (4.0 * lam))
 
 
 class Support(Protocol):
-    """A set of weights as the certificate knows it."""
+    """A set of weights, as the certificate needs it."""
 
     def support(self, q: Float) -> float:
-        """The maximum of βᵀq over the set, or a bound of it."""
+        """The maximum of βᵀq over the set, or an upper bound of it."""
 
 
 def certify(
@@ -456,14 +474,8 @@ def certify(
     Everything is computed from α itself and the products K_jα (n, m, c), in float64: quantities that an iteration
     carries along can drift, and would certify values that the returned pair does not have.
     """
-    q = slopes(alpha, products, lam)
     linear = 0.25 * float(np.sum(alpha * alpha)) - float(np.sum(h * alpha))
     combined = np.tensordot(beta, products, axes=1).astype(np.float64, copy=False)
     residual = h - 0.5 * alpha - combined / (2.0 * lam)
-    certificate = Certificate(
-        objective=linear + float(beta @ q),
-        upper=linear + weights.support(q),
-        residual_sq=float(np.sum(residual * residual)),
-        slopes=q,
-    )
-    return certificate, residual
+    residual_sq = float(np.sum(residual * residual))
+    return Certificate.of(beta, gradient(alpha, products, lam), linear, weights, residual_sq), residual

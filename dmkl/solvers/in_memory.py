@@ -200,5 +200,7 @@ def answer(K: Float, request: Any) -> Any:
             return np.matmul(K, request.block)
         case Projection():
             return group_forms(K, request.block)
+        case Task():
+            return request.function(*request.arguments)
     msg = f"a problem in memory cannot ask for {type(request).__name__}"
     raise NotImplementedError(msg)

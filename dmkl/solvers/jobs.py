@@ -28,6 +28,7 @@ from dmkl.solvers.requests import (
     Projection,
     Request,
     Solver,
+    Task,
 )
 from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.workspace import Workspace
@@ -286,6 +287,8 @@ def on_rows(solver: Running, rows: Index, n_samples: int) -> Running:
             answer = yield replace(request, rows=rows)
         elif isinstance(request, EachProduct):
             answer = (yield EachProduct(_spread(request.block, rows, n_samples)))[:, rows]
+        elif isinstance(request, Task):
+            answer = yield request
         else:
             msg = f"a problem over some of the samples cannot ask for {type(request).__name__}"
             raise NotImplementedError(msg)

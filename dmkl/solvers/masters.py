@@ -26,15 +26,23 @@ from dmkl.numerics.fisher import onto_sphere
 from dmkl.solvers.cones import ConicProgram
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = ["CuttingPlane", "ascent_direction", "exact_master", "newton_master", "taylor_form", "taylor_master"]
+__all__ = [
+    "CuttingPlane",
+    "ascent_direction",
+    "exact_master",
+    "newton_direction",
+    "newton_master",
+    "taylor_form",
+    "taylor_master",
+]
 
 
 @dataclass(frozen=True)
 class CuttingPlane:
-    """S(α, β) = constant + slopesᵀβ for one α: a bound of J from above."""
+    """S(α, β) = constant + gradientᵀβ for one α: an upper bound of J."""
 
     constant: float
-    slopes: Float
+    gradient: Float
 
 
 def newton_master(q: Float, curvature: Float, beta: Float, weights: WeightSet) -> Float:
@@ -56,10 +64,16 @@ def newton_master(q: Float, curvature: Float, beta: Float, weights: WeightSet) -
     return units * weights.polished(aim, q, curvature, x)
 
 
-def ascent_direction(aim: Float, q: Float, beta: Float, weights: WeightSet) -> Float:
-    """From β to a master's solution; to the steepest corner of the set where J does not rise on that way.
+def newton_direction(q: Float, curvature: Float, beta: Float, weights: WeightSet) -> Float:
+    """The direction from β to the maximizer of the quadratic model; see `newton_master` and `ascent_direction`."""
+    return ascent_direction(newton_master(q, curvature, beta, weights), q, beta, weights)
 
-    A master's own tolerance can hide the way up while the gap is open. q is the gradient of J at β.
+
+def ascent_direction(aim: Float, q: Float, beta: Float, weights: WeightSet) -> Float:
+    """The direction from β to a master's solution, or to the steepest corner of the set if J does not rise along it.
+
+    The tolerance of the conic solver can exceed the rise that is left while the gap is still open. q is the gradient
+    of J at β.
     """
     direction = aim - beta
     return direction if q @ direction > 0 else weights.steepest(q) - beta
@@ -70,11 +84,12 @@ def _cutting_planes(planes: Sequence[CuttingPlane], units: Float, spares: int) -
     n = len(units)
     width = n + spares + 1
     program = ConicProgram(width)
-    slopes = [plane.slopes * units for plane in planes]
-    scale = max(*(float(np.abs(slope).max()) for slope in slopes), *(abs(plane.constant) for plane in planes)) or 1.0
+    gradients = [plane.gradient * units for plane in planes]
+    sizes = [*(float(np.abs(gradient).max()) for gradient in gradients), *(abs(plane.constant) for plane in planes)]
+    scale = max(sizes) or 1.0
     rows = np.zeros((len(planes), width))
-    for r, slope in enumerate(slopes):
-        rows[r, :n] = -slope / scale
+    for r, gradient in enumerate(gradients):
+        rows[r, :n] = -gradient / scale
         rows[r, -1] = 1.0
     program.at_most(rows, np.array([plane.constant / scale for plane in planes]))
     linear = np.zeros(width)
@@ -84,7 +99,7 @@ def _cutting_planes(planes: Sequence[CuttingPlane], units: Float, spares: int) -
 
 def exact_master(planes: Sequence[CuttingPlane], weights: WeightSet) -> Float:
     """Maximize the lowest of the planes over the set; returns β, (n,)."""
-    n = len(planes[0].slopes)
+    n = len(planes[0].gradient)
     units = weights.units(n)
     program, linear = _cutting_planes(planes, units, weights.spares(n))
     weights.add_to(program, n)

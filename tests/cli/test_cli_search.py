@@ -629,7 +629,7 @@ def test_progress_on_a_terminal_is_a_note_above_a_stage():
         watch.advance(2**29)
         time.sleep(0.3)
         watch.end()
-        watch.begin("solve-reduced-8", 0)
+        watch.begin("restricted-master-8", 0)
         watch.advance(0)
         time.sleep(0.3)
         watch.end()
@@ -638,9 +638,9 @@ def test_progress_on_a_terminal_is_a_note_above_a_stage():
     assert any(line.startswith("12,584 of 16,000 settings solved; largest remaining error 0.014 %") for line in lines)
     stages = [line for line in lines if "extend-pass-7" in line]
     assert any("0.5/1.0 GiB" in line for line in stages)
-    idle = [line for line in lines if "solve-reduced-8" in line]
+    idle = [line for line in lines if "restricted-master-8" in line]
     assert idle
-    assert all(line.strip() == "solve-reduced-8" for line in idle)
+    assert all(line.strip() == "restricted-master-8" for line in idle)
 
 
 def test_progress_in_a_log_is_a_line_now_and_then():

@@ -12,7 +12,7 @@ import dmkl
 from dmkl.errors import InputError
 from dmkl.estimators.classifier import KernelClassifier
 from dmkl.numerics.fisher import certify, uniform_weights
-from dmkl.solvers.fisher.problem import certificate_step, certified_outcome
+from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.registry import SOLVERS
 from dmkl.solvers.fisher.solver import FisherSolver
 from dmkl.solvers.outcome import Outcome, Status, Step
@@ -32,7 +32,7 @@ def at_uniform_weights(problem, n_kernels, names):
     alpha = yield FactorSolve(factor, problem.h)
     products = yield EachProduct(alpha)
     certificate, _ = certify(alpha, products, beta, problem.h, problem.lam, problem.weights)
-    return certified_outcome(alpha, beta, certificate, Status.STALLED, [certificate_step(certificate, beta)])
+    return Solution(alpha, beta, certificate, Status.STALLED).outcome()
 
 
 def solve(jobs, options, context):

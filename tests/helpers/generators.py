@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dmkl.solvers.requests import Task
+
 __all__ = ["finish", "on_matrix"]
 
 
@@ -13,7 +15,7 @@ def finish(generator, answer):
             request = generator.send(reply)
         except StopIteration as stop:
             return stop.value
-        reply = answer(request)
+        reply = request.function(*request.arguments) if isinstance(request, Task) else answer(request)
 
 
 def on_matrix(generator, K):

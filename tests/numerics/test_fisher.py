@@ -207,8 +207,8 @@ def test_certificate_by_the_definitions(dtype):
     rtol = {np.float32: 1e-6, np.float64: 1e-13}[dtype]
     lower, upper = bounds(kernels, alpha, beta, h, 0.1, 1.5)
     objective = value(kernels, alpha, beta, h, 0.1)
-    assert residual.dtype == certificate.slopes.dtype == np.float64
-    np.testing.assert_allclose(certificate.slopes, slopes(kernels, alpha, 0.1), rtol=rtol)
+    assert residual.dtype == certificate.gradient.dtype == np.float64
+    np.testing.assert_allclose(certificate.gradient, slopes(kernels, alpha, 0.1), rtol=rtol)
     np.testing.assert_allclose(
         [certificate.objective, certificate.upper, certificate.objective - certificate.residual_sq],
         [objective, upper, lower],
@@ -249,11 +249,11 @@ def test_derivatives_of_j(lam, classes):
     alpha = finish(step.begin(beta), answer)
     np.testing.assert_allclose(alpha, solve(kernels, beta, h, lam)[0], rtol=1e-9, atol=1e-12 * np.abs(alpha).max())
     certificate, _ = fisher.certify(alpha, kernels @ alpha, beta, h, lam, Ball(2.0))
-    hessian = -finish(step.curvature(beta, kernels @ alpha), answer) / (4 * lam**2)
+    hessian = -finish(step.quadratic_forms(kernels @ alpha), answer) / (4 * lam**2)
 
     t, unit = 1e-3, np.eye(4)
     gradient = [(j(t * e) - j(-t * e)) / (2 * t) for e in unit]
-    np.testing.assert_allclose(certificate.slopes, gradient, rtol=1e-4)
+    np.testing.assert_allclose(certificate.gradient, gradient, rtol=1e-4)
     expected = [
         [(j(t * (e + f)) - j(t * (e - f)) - j(t * (f - e)) + j(-t * (e + f))) / (4 * t * t) for f in unit] for e in unit
     ]

@@ -36,12 +36,12 @@ def cuts_at(seed, rounds):
 
 
 def lowest(cuts, beta):
-    return min(cut.constant + cut.slopes @ beta for cut in cuts)
+    return min(cut.constant + cut.gradient @ beta for cut in cuts)
 
 
 def best_under(cuts, constraints, beta):
     height = cp.Variable()
-    planes = [cut.constant + cut.slopes @ beta >= height for cut in cuts]
+    planes = [cut.constant + cut.gradient @ beta >= height for cut in cuts]
     return solved(height, planes + constraints)
 
 

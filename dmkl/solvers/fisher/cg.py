@@ -12,12 +12,13 @@ from dmkl import settings
 from dmkl.arrays import Array, Float
 from dmkl.passes.execute import check_memory, keeping, machine
 from dmkl.solvers.fisher.block_cg import InverseModel, block_cg, side_by_side
+from dmkl.solvers.fisher.full_space import AlphaStep, wrapper
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.solver import FisherSolver
-from dmkl.solvers.fisher.wrapper import wrapper
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedProduct, Request, Solver
+from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts
 
 __all__ = ["SOLVER", "CGStep"]
 
@@ -61,27 +62,37 @@ class _Room:
 _AMPLE = _Room(2**62, _COMPANIONS, 0)
 
 
-class CGStep:
+class CGStep(AlphaStep):
     """The α-step by blocked conjugate gradients: a pass for each product, and no matrix in memory.
 
     `room` bounds the directions that are kept for the master's model of A⁻¹.
     """
 
-    def __init__(self, problem: FisherProblem, tol: float, max_products: int = 500, room: _Room = _AMPLE) -> None:
-        self._problem, self._tol, self._max, self._room = problem, tol, max_products, room
+    def __init__(
+        self,
+        problem: FisherProblem,
+        tol: float,
+        facts: KernelFacts = UNKNOWN,
+        *,
+        max_products: int = 500,
+        room: _Room = _AMPLE,
+    ) -> None:
+        super().__init__(problem, facts)
+        self._tol, self._max, self._room = tol, max_products, room
         self._directions = InverseModel()
         self._scale = float(np.sum(problem.h**2))
+        self._beta: Float = np.empty(0)
         self._companions = np.zeros((len(problem.h), 0))
-        self.products = 0
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
         """See `AlphaStep.begin`."""
+        self._beta = beta
         # Always from zero: the directions of a warm start would span too little to model A⁻¹ for the master. Room is
         # left for those that the master will find missing.
         self._directions = InverseModel(capacity=self._room.directions - self._room.companions)
         # |S| = ½ tr(Hᵀα) at the solution, and is not known yet: this residual is small for λ that are not tiny, and
         # the certificate asks for more where it must.
-        h = self._problem.h
+        h = self.problem.h
         # Directions in which the model of A⁻¹ failed the master last time ride along: below some 64 columns a pass
         # costs little more for them, and the common space grows by what the master needs.
         size = np.sqrt(self._scale / h.shape[1])
@@ -94,7 +105,7 @@ class CGStep:
         return alpha + (yield from self._iterate(beta, residual, target))
 
     def _iterate(self, beta: Float, b: Float, target: float) -> Generator[Request, Any, Float]:
-        solver = block_cg(b, target, self._max, self._directions, self._problem.h.shape[1])
+        solver = block_cg(b, target, self._max, self._directions, self.problem.h.shape[1])
         answer: Any = None
         while True:
             try:
@@ -105,12 +116,12 @@ class CGStep:
                 return x  # type: ignore[no-any-return]
             answer = self._system(block, (yield CombinedProduct(block, beta)))
 
-    def curvature(self, beta: Float, products: Array) -> Generator[Request, Any, Float]:
-        """See `AlphaStep.curvature`."""
+    def quadratic_forms(self, products: Array) -> Generator[Request, Any, Float]:
+        """See `AlphaStep.quadratic_forms`."""
         missing = self._directions.outside(side_by_side(products), self._room.companions)
         self._directions.capacity = self._room.directions
         if missing.shape[1]:
-            self._directions.add(missing, self._system(missing, (yield CombinedProduct(missing, beta))))
+            self._directions.add(missing, self._system(missing, (yield CombinedProduct(missing, self._beta))))
         self._companions = missing
         return self._directions.curvature(products)
 
@@ -121,7 +132,7 @@ class CGStep:
 
     def _system(self, block: Float, product: Array) -> Float:
         """A S from S and K(β)S."""
-        return 0.5 * block + product.astype(np.float64, copy=False) / (2.0 * self._problem.lam)
+        return 0.5 * block + product.astype(np.float64, copy=False) / (2.0 * self.problem.lam)
 
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
@@ -137,7 +148,7 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
     room = _Room.within(budget // at_once, m, c, n)
 
     def solver_of(job: Job) -> Solver[Outcome]:
-        return wrapper(job.problem, job.n_kernels, CGStep(job.problem, options.tol, room=room), options, job.facts)
+        return wrapper(job.n_kernels, CGStep(job.problem, options.tol, job.facts, room=room), options)
 
     with keeping(at_once * room.n_bytes):
         return context.drive(jobs, solver_of, at_once=at_once)

@@ -29,19 +29,20 @@ of which the square is zero and the rest is F − S of the constraint ‖β‖_p
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from dmkl import progress
 from dmkl.arrays import Float
-from dmkl.numerics.fisher import Certificate, certify
+from dmkl.numerics.fisher import certify
 from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import check_memory, machine
-from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem, certificate_step, certified_outcome
+from dmkl.solvers.fisher.mkfda import solve_restricted
+from dmkl.solvers.fisher.newton import Solution, certificate_step
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.span import Span
-from dmkl.solvers.fisher.subspace.reduced import ReducedSolution, solve_reduced
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome, Status, Step
 from dmkl.solvers.requests import Request
@@ -111,7 +112,7 @@ def descend(
     span = Span(problem.h, n_kernels, capacity)
     coefficients = np.zeros((0, problem.h.shape[1]))
     at = Place(beta, problem.h, None)
-    best: tuple[Float, Float, Certificate] | None = None
+    best: Solution | None = None
     steps: list[Step] = []
     read, status = 0.0, Status.ITERATIONS
     while read < options.max_iter:
@@ -123,21 +124,21 @@ def descend(
             break
         with pinned_blas(1):  # the problem on the span is too small for threads, which would wait for one another
             found, rho = _saddle(span, problem, beta, rho, options.mu, 0.1 * tol, facts)
-        coefficients, beta = found.coefficients, found.beta
+        coefficients, beta = found.alpha, found.beta
         alpha, products = span.combine(coefficients)
         # The bound ρ and λ are the bound one and λ/ρ.
         certificate, residual = certify(alpha, products, beta, problem.h, problem.lam / rho, problem.weights)
-        check_forms(certificate.slopes, facts, float(np.sum(alpha * alpha)) / (4.0 * problem.lam / rho))
+        check_forms(certificate.gradient, facts, float(np.sum(alpha * alpha)) / (4.0 * problem.lam / rho))
         at = Place(rho * beta, residual, products)
         steps.append(certificate_step(certificate, at.beta, products=len(steps) + 1, passes=read))
-        if best is None or certificate.gap < best[2].gap:
-            best = (alpha, at.beta, certificate)
+        if best is None or certificate.gap < best.certificate.gap:
+            best = Solution(alpha, at.beta, certificate, status)
         watch.note(f"{problem.name}{read:.1f} passes: gap {certificate.gap:.2e}, aim {tol:.0e}")
         if certificate.gap <= tol:
             status = Status.CERTIFIED
             break
     assert best is not None
-    return certified_outcome(*best, status, steps)
+    return replace(best, status=status, steps=steps).outcome()
 
 
 _ROUNDS = 40
@@ -145,18 +146,19 @@ _ROUNDS = 40
 
 def _saddle(
     span: Span, problem: FisherProblem, beta: Float, rho: float, mu: float | None, tol: float, facts: KernelFacts
-) -> tuple[ReducedSolution, float]:
+) -> tuple[Solution, float]:
     """The solution on the span, for weights of norm one, and the bound ρ that it belongs to.
 
     ρ is the fixed point of ρ ↦ ‖q‖_p*/(2λμ), where q belongs to the bound ρ. There ‖q‖ falls with ρ, and slower than
     ρ⁻² (for one kernel, αᵀKα = Σ_i κ_i h_i²/(½ + ρκ_i/2λ)²), so that half a step in log ρ at least halves the error.
     """
     if mu is None:
-        return solve_reduced(span.problem(problem.lam, problem.weights), beta, tol, facts), 1.0
+        return solve_restricted(span.oracle(problem.lam, problem.weights, facts), beta, tol), 1.0
     for _ in range(_ROUNDS):
-        found = solve_reduced(span.problem(problem.lam / rho, problem.weights), beta, tol, facts)
+        found = solve_restricted(span.oracle(problem.lam / rho, problem.weights, facts), beta, tol)
         beta = found.beta
-        scaled = found.upper - found.objective + found.kernel_part  # ρ‖q‖_p*
+        c = found.certificate
+        scaled = c.upper - c.objective + c.kernel_part  # ρ‖q‖_p*
         ratio = scaled / (2.0 * problem.lam * mu * rho**2)
         if abs(np.log(ratio)) <= 0.1 * tol:
             break

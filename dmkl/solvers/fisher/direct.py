@@ -12,35 +12,35 @@ from dmkl.errors import MemoryBudgetError
 from dmkl.passes.combine import FactorHandle, direct_bytes
 from dmkl.passes.execute import machine
 from dmkl.solvers.fisher.block_cg import side_by_side
+from dmkl.solvers.fisher.full_space import AlphaStep, wrapper
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.solver import FisherSolver
-from dmkl.solvers.fisher.wrapper import wrapper
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 from dmkl.solvers.requests import CombinedFactor, FactorDiagonal, FactorSolve, Request, Solver
+from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts
 
 __all__ = ["SOLVER", "DirectStep", "allowed_bytes", "fits", "needed_bytes"]
 
 
-class DirectStep:
+class DirectStep(AlphaStep):
     """The α-step by a Cholesky factor of the combined kernel, which one pass adds up."""
 
-    def __init__(self, problem: FisherProblem, *, inverse: bool = False) -> None:
-        self._problem = problem
+    def __init__(self, problem: FisherProblem, facts: KernelFacts = UNKNOWN, *, inverse: bool = False) -> None:
+        super().__init__(problem, facts)
         self._factor: FactorHandle | None = None
         self._beta: Float | None = None
         self._inverse = inverse
-        self.products = 0
 
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
         """See `AlphaStep.begin`."""
         yield from self._factorize(beta)
-        alpha: Float = yield self._solve(self._problem.h)
+        alpha: Float = yield self._solve(self.problem.h)
         return alpha
 
     def _factorize(self, beta: Float) -> Generator[Request, Any, None]:
         self._factor = None  # the old factor's memory is free before the new one is asked for
-        self._factor = yield CombinedFactor(beta, self._problem.lam)
+        self._factor = yield CombinedFactor(beta, self.problem.lam)
         self._beta = beta
         self.products += 1
 
@@ -49,8 +49,8 @@ class DirectStep:
         step: Float = yield self._solve(residual)
         return alpha + step
 
-    def curvature(self, beta: Float, products: Array) -> Generator[Request, Any, Float]:
-        """See `AlphaStep.curvature`."""
+    def quadratic_forms(self, products: Array) -> Generator[Request, Any, Float]:
+        """See `AlphaStep.quadratic_forms`."""
         n, m, c = products.shape
         solved: Float = yield self._solve(side_by_side(products))
         return np.tensordot(products, solved.reshape(m, n, c), axes=((1, 2), (0, 2)))
@@ -94,8 +94,7 @@ def _check(jobs: Sequence[Job]) -> None:
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     def solver_of(job: Job) -> Solver[Outcome]:
-        step = DirectStep(job.problem, inverse=options.leave_one_out)
-        return wrapper(job.problem, job.n_kernels, step, options, job.facts)
+        return wrapper(job.n_kernels, DirectStep(job.problem, job.facts, inverse=options.leave_one_out), options)
 
     # Each running problem holds a factor: as many at once as fit.
     return context.drive(jobs, solver_of, at_once=max(1, allowed_bytes() // needed_bytes(jobs)))

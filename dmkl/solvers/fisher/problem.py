@@ -1,4 +1,4 @@
-"""What the solvers of MK-FDA are given, and how they report a certified pair."""
+"""Problems of MK-FDA and the options of their solvers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dmkl.arrays import Float
-from dmkl.numerics.fisher import Certificate
-from dmkl.solvers.outcome import Outcome, Status, Step
+from dmkl.solvers.fisher.newton import Master
 from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = ["Finish", "FisherOptions", "FisherProblem", "Master", "certificate_step", "certified_outcome"]
+__all__ = ["Finish", "FisherOptions", "FisherProblem"]
 
-Master = Literal["newton", "taylor", "exact"]
 Finish = Literal["auto", "direct", "cg", "report"]
 
 
@@ -72,17 +70,3 @@ class FisherOptions:
     basis_bytes: int | None = None
     mu: float | None = None
     leave_one_out: bool = False
-
-
-def certificate_step(certificate: Certificate, beta: Float, **counts: float) -> Step:
-    """A step of the history: S, F, the gap, ‖R‖², and counts."""
-    c = certificate
-    figures = {"objective": c.objective, "upper": c.upper, "gap": c.gap, "residual_sq": c.residual_sq, **counts}
-    return Step(beta, figures)
-
-
-def certified_outcome(
-    alpha: Float, beta: Float, certificate: Certificate, status: Status, steps: list[Step]
-) -> Outcome:
-    """The pair (α, β) with what its certificate proves: S(α, β) is the objective, F(α) the bound."""
-    return Outcome(status, beta, alpha, certificate.objective, certificate.upper, certificate.gap, steps=steps)

@@ -2,7 +2,7 @@
 
 For α = D a the products K_jα = (K_jD) a cost nothing once the K_jD are kept. So a solver that has asked for them may
 minimize F over all of α = D a at once instead of along a line: the problem in a is a small one of the same form
-(`subspace.reduced`), solved with its weights to any accuracy. Such steps are exact for any number of
+(`mkfda`), solved with its weights to any accuracy. Such steps are exact for any number of
 directions; on a quadratic F, two blocks of directions give block conjugate gradients, and more make up for what changes
 of β and limited memory spoil.
 
@@ -17,7 +17,8 @@ import numpy as np
 import scipy.linalg
 
 from dmkl.arrays import Array, Float
-from dmkl.solvers.fisher.subspace.reduced import ReducedProblem
+from dmkl.solvers.fisher.mkfda import MemoryOracle
+from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = ["Span"]
@@ -84,10 +85,10 @@ class Span:
         self._gram = gram
         return True
 
-    def problem(self, lam: float, weights: WeightSet) -> ReducedProblem:
-        """The problem on the span."""
+    def oracle(self, lam: float, weights: WeightSet, facts: KernelFacts) -> MemoryOracle:
+        """The oracle of the problem restricted to the span."""
         d = self._d[: self.size]
-        return ReducedProblem(self._gram, d @ d.T, d @ self._h, lam, weights)
+        return MemoryOracle(self._gram, d @ self._h, lam, weights, d @ d.T, facts)
 
     def combine(self, coefficients: Float) -> tuple[Float, Float]:
         """α = D a, (m, c), and K_jα, (n, m, c)."""

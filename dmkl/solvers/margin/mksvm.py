@@ -27,7 +27,7 @@ from dmkl.solvers.line_search import LineSearch
 from dmkl.solvers.margin.machine import Bounds, as_signs, best_bias, hinge
 from dmkl.solvers.masters import ascent_direction, newton_master
 from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import SVM, EachProduct
+from dmkl.solvers.requests import SVM, EachProduct, Task
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
 from dmkl.solvers.weight_sets.balls import Ball
 
@@ -145,7 +145,7 @@ def mk_svm(
     max_iter: int = 100,
     facts: KernelFacts = UNKNOWN,
     start: Float | None = None,
-) -> Generator[SVM | EachProduct, Any, MarginOutcome]:
+) -> Generator[SVM | EachProduct | Task, Any, MarginOutcome]:
     """Solve one problem of ℓp MK-SVM: a generator that asks for two passes in each step.
 
     Newton's method over the norm ball: the quadratic model of J at the best weights so far is minimized exactly
@@ -223,7 +223,10 @@ def mk_svm(
             # No other weights would help, and the machine could do no better.
             return replace(best, status=Status.STALLED)
         if search is None or accepted:
-            search = _search(p, candidate, certificate, machine.curvature(products))
+            v = certificate.slopes
+            direction = yield Task("restricted-master", _direction, (p, candidate, v, machine.curvature(products)))
+            # −J at this point lies between −upper and −objective.
+            search = LineSearch(candidate, direction, 0.5 * v, -certificate.upper)
         else:
             search.shorten(0.5 * certificate.slopes)
         if search.point is None:
@@ -256,11 +259,11 @@ def _first_weights(start: Float | None, n: int, p: float) -> Float:
     return onto_sphere(beta, p)
 
 
-def _search(p: float, beta: Float, certificate: MarginCertificate, curvature: Float | None) -> LineSearch:
-    """From an accepted point along Newton's step, on −J, which lies between −upper and −objective."""
-    q = 0.5 * certificate.slopes
-    aim = closed_form_weights(beta, certificate.slopes, p)
+def _direction(p: float, beta: Float, v: Float, curvature: Float | None) -> Float:
+    """Newton's direction from β on −J, whose gradient is v/2; the step to the closed form where there is no model."""
+    q = 0.5 * v
+    aim = closed_form_weights(beta, v, p)
     if curvature is not None:
         with suppress(ConicError):
             aim = newton_master(q, curvature, beta, Ball(p))
-    return LineSearch(beta, ascent_direction(aim, q, beta, Ball(p)), q, -certificate.upper)
+    return ascent_direction(aim, q, beta, Ball(p))

@@ -19,11 +19,12 @@ from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, M
 from dmkl.numerics.fisher import certify, steepest
 from dmkl.solvers.fisher.descent import Place, descend, least_columns
 from dmkl.solvers.fisher.dual import GradientSource
+from dmkl.solvers.fisher.mkfda import solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.span import Span
-from dmkl.solvers.fisher.subspace.reduced import solve_reduced
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import EachProduct
+from dmkl.solvers.semidefinite import UNKNOWN
 from dmkl.solvers.weight_sets.balls import Ball
 
 NEAR_ONE = 1 + 2**-6
@@ -236,12 +237,12 @@ def test_a_span_keeps_what_it_says(seed, width, capacity):
         np.testing.assert_allclose(basis.T @ basis, np.eye(span.size), atol=1e-10)
         np.testing.assert_allclose(products, kernels @ basis, atol=1e-6 * np.abs(kernels).max())
         np.testing.assert_allclose(basis @ (basis.T @ alpha), alpha, atol=1e-7 * (1 + np.abs(alpha).max()))
-        problem = span.problem(0.1, Ball(2.0))
-        np.testing.assert_allclose(problem.gram, basis.T @ kernels @ basis, atol=1e-6 * np.abs(kernels).max())
-        found = solve_reduced(problem, beta, 1e-10)
-        coefficients, beta = found.coefficients, found.beta
-        assert found.upper <= last + 1e-6 * abs(last)
-        last = found.upper
+        oracle = span.oracle(0.1, Ball(2.0), UNKNOWN)
+        np.testing.assert_allclose(oracle.kernels, basis.T @ kernels @ basis, atol=1e-6 * np.abs(kernels).max())
+        found = solve_restricted(oracle, beta, 1e-10)
+        coefficients, beta = found.alpha, found.beta
+        assert found.certificate.upper <= last + 1e-6 * abs(last)
+        last = found.certificate.upper
 
 
 def test_certifies_with_the_least_memory():

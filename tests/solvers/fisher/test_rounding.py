@@ -11,16 +11,17 @@ from helpers.references import dense_view, in_memory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmkl.numerics.fisher import dual_norm, encode_targets
+from dmkl.numerics.fisher import Certificate, dual_norm, encode_targets
 from dmkl.passes.statistics import measure
+from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.problem import FisherProblem
 from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
 from dmkl.solvers.fisher.subspace.problem import SubspaceOptions
-from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
 from dmkl.solvers.fisher.subspace.residuals import OpenPoint
 from dmkl.solvers.fisher.subspace.rounding import PROBES, Rounding, rounding
 from dmkl.solvers.fisher.subspace.solve import points_of
 from dmkl.solvers.jobs import Job, Training
+from dmkl.solvers.outcome import Status
 from dmkl.solvers.weight_sets.balls import Ball
 from dmkl.solvers.workspace import Workspace
 
@@ -152,8 +153,9 @@ def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
 
 def test_a_kernel_part_below_zero_certifies_nothing():
     """βᵀq ≥ 0 of the exact products; rounding may give a negative one, and what is left is no less for it."""
-    solution = ReducedSolution(np.ones((2, 1)), np.ones(3), -1.0, -0.9, -0.5, 1)
-    assert solution.share > 0
+    certificate = Certificate(-1.0, -0.9, 0.0, np.ones(3), -0.5)
+    solution = Solution(np.ones((2, 1)), np.ones(3), certificate, Status.CERTIFIED)
+    assert solution.certificate.share > 0
     assert OpenPoint(solution, np.ones((4, 1)), 1.0, Rounding(0.0, 0.0)).left > 1e-4
 
 

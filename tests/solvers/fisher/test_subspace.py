@@ -22,13 +22,13 @@ from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, M
 from dmkl.files.arrays import save_array
 from dmkl.numerics.fisher import encode_targets, onto_sphere, uniform_weights
 from dmkl.passes.statistics import measure
+from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace import engine
 from dmkl.solvers.fisher.subspace.anchors import choose_anchors, closeness, grid_step, ridge
 from dmkl.solvers.fisher.subspace.directions import dominant_block, orthonormal_to
 from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
 from dmkl.solvers.fisher.subspace.problem import SubspaceOptions
-from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, solve_reduced
 from dmkl.solvers.fisher.subspace.solve import finish_open, points_of
 from dmkl.solvers.fisher.subspace.space import add_anchors
 from dmkl.solvers.jobs import Context, Job, Training
@@ -255,13 +255,13 @@ def test_a_complete_basis_gives_the_full_problem(p, lam):
     rng = np.random.default_rng(4)
     for basis in (np.eye(len(h)), np.eye(len(h)) + 0.3 * rng.standard_normal((len(h), len(h))) / np.sqrt(len(h))):
         gram = np.einsum("ra,jrs,sb->jab", basis, kernels, basis)
-        found = solve_reduced(ReducedProblem(gram, basis.T @ basis, basis.T @ h, lam, Ball(p)), start, 1e-8)
-        assert found.weights_gap <= 1e-8
-        assert found.objective == pytest.approx(best, rel=2e-6)
+        found = solve_restricted(MemoryOracle(gram, basis.T @ h, lam, Ball(p), basis.T @ basis), start, 1e-8)
+        certificate, alpha = found.certificate, basis @ found.alpha
+        assert certificate.weights_gap <= 1e-8
+        assert certificate.objective == pytest.approx(best, rel=2e-6)
         assert norm(found.beta, p) == pytest.approx(1, abs=1e-9)
-        alpha = basis @ found.coefficients
-        assert found.objective == pytest.approx(value(kernels, alpha, found.beta, h, lam), rel=1e-8)
-        assert found.upper == pytest.approx(bounds(kernels, alpha, found.beta, h, lam, p)[1], rel=1e-8)
+        assert certificate.objective == pytest.approx(value(kernels, alpha, found.beta, h, lam), rel=1e-8)
+        assert certificate.upper == pytest.approx(bounds(kernels, alpha, found.beta, h, lam, p)[1], rel=1e-8)
 
 
 @given(st.integers(0, 2**32), st.sampled_from(EXPONENTS), st.floats(-6, 1))
@@ -271,16 +271,16 @@ def test_a_subspace_has_values_of_the_full_problem(seed, p, exponent):
     kernels, h, lam = psd(3, 12, seed) / 100, rng.standard_normal((12, 2)), 10.0**exponent
     basis = np.linalg.qr(rng.standard_normal((12, 5)))[0]
     gram = np.einsum("ra,jrs,sb->jab", basis, kernels, basis)
-    reduced = ReducedProblem(gram, basis.T @ basis, basis.T @ h, lam, Ball(p))
-    found = solve_reduced(reduced, uniform_weights(3, p), 1e-6)
-    alpha = basis @ found.coefficients
-    size = abs(found.objective)
-    assert found.weights_gap <= 1e-6
-    assert value(kernels, alpha, found.beta, h, lam) == pytest.approx(found.objective, abs=1e-8 * size)
-    assert bounds(kernels, alpha, found.beta, h, lam, p)[1] == pytest.approx(found.upper, abs=1e-8 * size)
-    assert found.objective >= solve(kernels, found.beta, h, lam)[1] - 1e-8 * size
+    oracle = MemoryOracle(gram, basis.T @ h, lam, Ball(p), basis.T @ basis)
+    found = solve_restricted(oracle, uniform_weights(3, p), 1e-6)
+    certificate, alpha = found.certificate, basis @ found.alpha
+    size = abs(certificate.objective)
+    assert certificate.weights_gap <= 1e-6
+    assert value(kernels, alpha, found.beta, h, lam) == pytest.approx(certificate.objective, abs=1e-8 * size)
+    assert bounds(kernels, alpha, found.beta, h, lam, p)[1] == pytest.approx(certificate.upper, abs=1e-8 * size)
+    assert certificate.objective >= solve(kernels, found.beta, h, lam)[1] - 1e-8 * size
     for other in onto_sphere(rng.random(3), p), onto_sphere(rng.random(3), p):
-        assert solve(gram, other, basis.T @ h, lam)[1] <= found.upper + 1e-9 * size
+        assert solve(gram, other, basis.T @ h, lam)[1] <= certificate.upper + 1e-9 * size
 
 
 # --- anchors ------------------------------------------------------------------------------------------------
@@ -655,8 +655,7 @@ def test_the_estimator_agrees_with_direct(p, kind):
 def test_weights_are_determined_at_large_ridges(p):
     """Where the objective hardly depends on the kernels, the weights are solved for as well as anywhere."""
     kernels, h, lam, _ = Problem.of("multiclass", [p], [10.0], folds=FOLDS[:1]).parts(0)
-    problem = ReducedProblem(kernels, np.eye(len(h)), h, lam, Ball(p))
-    exact = solve_reduced(problem, uniform_weights(len(kernels), p), 1e-12)
+    exact = solve_restricted(MemoryOracle(kernels, h, lam, Ball(p)), uniform_weights(len(kernels), p), 1e-12)
     model = trained("multiclass", "subspace", p=p, lam=lam)
     np.testing.assert_allclose(model.weights_, exact.beta, atol=2e-2)
 

@@ -24,6 +24,7 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from dmkl.arrays import Float
 from dmkl.errors import IndefiniteKernelError
 from dmkl.passes.execute import keeping, machine
 from dmkl.passes.view import covering
+from dmkl.solvers.fisher.newton import Solution, certificate_step
 from dmkl.solvers.fisher.subspace.anchors import choose_anchors, grid_step
 from dmkl.solvers.fisher.subspace.checkpoint import restore, save
 from dmkl.solvers.fisher.subspace.extend import extend
@@ -40,7 +42,6 @@ from dmkl.solvers.fisher.subspace.factors import kept_bytes, make_room
 from dmkl.solvers.fisher.subspace.growth import Growth
 from dmkl.solvers.fisher.subspace.problem import Point, Progress, SubspaceOptions, TargetSet, of_space
 from dmkl.solvers.fisher.subspace.products import scores
-from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
 from dmkl.solvers.fisher.subspace.residuals import OpenPoint, residuals, sharpen, solve_reduced_problems
 from dmkl.solvers.fisher.subspace.room import anchors_lacking, factor_task_bytes, fits, held_bytes
 from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors
@@ -256,7 +257,9 @@ class SubspaceSolver:
             todo = [
                 k
                 for k in todo
-                if found[k].alpha_gap <= tol * found[k].solution.share and found[k].left > tol and k not in fine
+                if k not in fine
+                and found[k].left > tol
+                and found[k].alpha_gap <= tol * found[k].solution.certificate.share
             ]
             fine |= set(todo)
             if not todo:
@@ -264,7 +267,7 @@ class SubspaceSolver:
         for k, r in found.items():
             point, solution = self.progress[k], r.solution
             point.beta, point.gap = solution.beta, r.gap
-            point.objective, point.upper = solution.objective, solution.upper
+            point.objective, point.upper = solution.certificate.objective, solution.certificate.upper
         return found
 
     def _sharpen(self, opened: dict[int, OpenPoint], *, last: bool = False) -> None:
@@ -287,15 +290,15 @@ class SubspaceSolver:
         self._take({k: (r.solution, r.gap) for k, r in done.items()}, settled=True)
         progress.current().note(self._note(max((r.left for r in opened.values()), default=0.0)))
 
-    def _take(self, found: dict[int, tuple[ReducedSolution, float]], *, settled: bool) -> None:
+    def _take(self, found: dict[int, tuple[Solution, float]], *, settled: bool) -> None:
         """Take solutions in the subspace, with their gaps, as the results of points."""
         for f, space in enumerate(self._spaces):
             mine = of_space(self.points, found, f)
-            pairs = [(solution.beta, solution.coefficients) for solution, _ in mine.values()]
+            pairs = [(solution.beta, solution.alpha) for solution, _ in mine.values()]
             for (k, (solution, gap)), rows in zip(mine.items(), scores(space, pairs), strict=True):
                 point = self.progress[k]
                 point.beta, point.gap, point.settled, point.scores = solution.beta, gap, settled, rows
-                point.objective, point.upper = solution.objective, solution.upper
+                point.objective, point.upper = solution.certificate.objective, solution.certificate.upper
             if self.options.alphas and mine:
                 for (k, (solution, gap)), alpha in zip(mine.items(), space.duals([a for _, a in pairs]), strict=True):
                     self.progress[k].alpha = alpha
@@ -307,15 +310,10 @@ class SubspaceSolver:
             for k, r in opened.items():
                 self.progress[k].steps.append(self._as_step(r.solution, r.gap))
 
-    def _as_step(self, solution: ReducedSolution, gap: float) -> Step:
-        figures = {
-            "objective": solution.objective,
-            "upper": solution.upper,
-            "gap": gap,
-            "residual_sq": max(gap - solution.weights_gap, 0.0) * abs(solution.objective),
-            "products": self.n_passes,
-        }
-        return Step(solution.beta, figures)
+    def _as_step(self, solution: Solution, gap: float) -> Step:
+        left = max(gap - solution.certificate.weights_gap, 0.0) * abs(solution.certificate.objective)
+        certificate = replace(solution.certificate, residual_sq=left)
+        return certificate_step(certificate, solution.beta, products=self.n_passes)
 
     def _refine(self, opened: dict[int, OpenPoint]) -> None:
         """Go on in double precision where rounding hides too much of what is to be proven."""

@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 
 from dmkl.arrays import Float
+from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.subspace.anchors import Closeness, ridge, rough_ridge
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
 from dmkl.solvers.fisher.subspace.products import products, residual_strips, what_rounding_hides
-from dmkl.solvers.fisher.subspace.reduced import ReducedSolution
 from dmkl.solvers.fisher.subspace.rounding import Rounding
 from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anchors
 from dmkl.solvers.fisher.subspace.strips import Strips
@@ -30,7 +30,7 @@ __all__ = ["OpenPoint", "residuals", "sharpen", "solve_reduced_problems"]
 class OpenPoint:
     """A point after a round of solving: its best pair in the subspace, and what that pair leaves in the full space."""
 
-    solution: ReducedSolution
+    solution: Solution
     residual: Strips
     """R, (m, c)"""
     bound: float
@@ -50,12 +50,12 @@ class OpenPoint:
     @property
     def gap(self) -> float:
         """The proven relative gap."""
-        return self.solution.weights_gap + self.rounding.weights + self.alpha_gap
+        return self.solution.certificate.weights_gap + self.rounding.weights + self.alpha_gap
 
     @property
     def hidden(self) -> float:
         """What would be left, by the same measure as `left`, of an exact solution: the part that rounding hides."""
-        return (self.rounding.weights + self.rounding.residual**2) / self.solution.share
+        return (self.rounding.weights + self.rounding.residual**2) / self.solution.certificate.share
 
     @property
     def left(self) -> float:
@@ -63,7 +63,7 @@ class OpenPoint:
 
         Points are solved until this is below the tolerance: the gap alone would let a large λ go with any weights.
         """
-        return self.gap / self.solution.share
+        return self.gap / self.solution.certificate.share
 
     @property
     def wanted(self) -> Strips:
@@ -76,7 +76,7 @@ def solve_reduced_problems(
     points: Sequence[Point],
     starts: Sequence[Float | None],
     tols: Mapping[int, float],
-) -> dict[int, ReducedSolution]:
+) -> dict[int, Solution]:
     """Solve points in their subspaces, each to its tolerance, as tasks.
 
     Parameters
@@ -100,22 +100,22 @@ def solve_reduced_problems(
             columns = (ends[target] - space.targets[target].shape[1], ends[target])
             work.append(partial(solve_points, files, columns, lam, space.training.facts))
             own.append(jobs)
-    return dict(pair for part in run_tasks("solve-reduced", work, own=own) for pair in part)
+    return dict(pair for part in run_tasks("restricted-master", work, own=own) for pair in part)
 
 
 def residuals(
-    spaces: Sequence[Subspace], points: Sequence[Point], solutions: Mapping[int, ReducedSolution]
+    spaces: Sequence[Subspace], points: Sequence[Point], solutions: Mapping[int, Solution]
 ) -> dict[int, OpenPoint]:
     """R = H − ½α − (1/2λ)K(β)α of every solution, at α = V a, and ‖R‖²/|S| as what α leaves."""
     found: dict[int, OpenPoint] = {}
     for f, space in enumerate(spaces):
         mine = of_space(points, solutions, f)
-        pairs = [(s.beta, s.coefficients) for s in mine.values()]
+        pairs = [(s.beta, s.alpha) for s in mine.values()]
         lams, sets = [points[k].lam for k in mine], [points[k] for k in mine]
         hidden = what_rounding_hides(space, pairs, lams, sets)
         left = residual_strips(space, pairs, lams, [points[k].target for k in mine])
         for (k, solution), (residual, square), unknown in zip(mine.items(), left, hidden, strict=True):
-            size = abs(solution.objective)
+            size = abs(solution.certificate.objective)
             relative = Rounding(unknown.residual / np.sqrt(size), unknown.weights / size)
             found[k] = OpenPoint(solution, residual, square / size, relative)
     return found
@@ -159,7 +159,7 @@ def sharpen(
         place, near = found[k]
         r.condition = near.condition
         asked.append(r)
-        worth = 2.0 * enough * abs(r.solution.objective)
+        worth = 2.0 * enough * abs(r.solution.certificate.objective)
         rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
         wanted.append(Unsolved(points[k].space, place, rho, r.residual, worth if near.bounds and not rough else -1.0))
         served.setdefault(points[k].space, {}).setdefault((wanted[-1].anchor, wanted[-1].ridge), []).append(k)
@@ -170,7 +170,7 @@ def sharpen(
     for r, (direction, squares) in zip(asked, solved, strict=False):
         r.direction = direction
         if np.isfinite(squares).all():
-            r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.objective))
+            r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.certificate.objective))
     more: dict[int, list[Strips]] = {}
     for one, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
         more.setdefault(one.space, []).append(x)
@@ -202,5 +202,5 @@ def _other_weights(
     chosen = {key: members[len(members) // 2] for key, members in groups.items()}
     each = math.ceil(1.5 * width / sum(opened[k].residual.width for k in chosen.values()))
     owners = [key for key in chosen for _ in range(max(1, min(space.n_kernels, each)))]
-    pairs = [(rng.standard_normal(space.n_kernels), opened[chosen[key]].solution.coefficients) for key in owners]
+    pairs = [(rng.standard_normal(space.n_kernels), opened[chosen[key]].solution.alpha) for key in owners]
     return [Unsolved(f, *key, product) for key, product in zip(owners, products(space, pairs), strict=True)]

@@ -19,8 +19,9 @@ from dmkl.passes.blas import blas_threads, pinned_blas
 from dmkl.passes.columns import SumColumns
 from dmkl.passes.combine import StoredSum
 from dmkl.passes.sweep import Buffers
+from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
+from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.subspace.factors import is_kept, read_factor, save_factor
-from dmkl.solvers.fisher.subspace.reduced import ReducedProblem, ReducedSolution, solve_reduced
 from dmkl.solvers.fisher.subspace.strips import Strips, keep
 from dmkl.solvers.semidefinite import KernelFacts
 from dmkl.solvers.weight_sets.base import WeightSet
@@ -175,7 +176,7 @@ class SolveJob:
 
 def solve_points(
     files: tuple[str, str, str], columns: tuple[int, int], lam: float, facts: KernelFacts, jobs: list[SolveJob]
-) -> list[tuple[int, ReducedSolution]]:
+) -> list[tuple[int, Solution]]:
     """Solve points of one fold, target and λ one after another, each from where it was or from the one before it.
 
     Parameters
@@ -190,32 +191,21 @@ def solve_points(
         The points.
     """
     g, inner, targets = map(load_array, files)  # all tasks of a machine share these pages
-    target = np.ascontiguousarray(targets[:, slice(*columns)])
-    found: list[tuple[int, ReducedSolution]] = []
+    h = np.ascontiguousarray(targets[:, slice(*columns)])
+    solutions: list[tuple[int, Solution]] = []
     near = uniform_weights(len(g), 2.0)
     # One thread each: the problems are too small for more, which would wait for one another.
     with pinned_blas(1):
         for job in jobs:
             start = near if job.beta is None else job.beta
-            solution = _solved(job, start, ReducedProblem(g, inner, target, lam, job.weights), facts)
-            near = solution.beta
-            found.append((job.point, solution))
-    return found
-
-
-def _solved(job: SolveJob, start: Float, problem: ReducedProblem, facts: KernelFacts) -> ReducedSolution:
-    """One point, from a start over all kernels; its weights are over all kernels too."""
-    every = np.arange(len(start))
-    chosen = every if job.kernels is None else job.kernels
-    first = job.weights.start(len(chosen), start[chosen])
-    if job.kernels is not None:
-        problem = replace(problem, gram=problem.gram[chosen])
-    solution = solve_reduced(problem, first, job.tol, facts.select(job.kernels))
-    if job.kernels is None:
-        return solution
-    beta = np.zeros(len(start))
-    beta[chosen] = solution.beta
-    return replace(solution, beta=beta)
+            chosen = np.arange(len(g)) if job.kernels is None else job.kernels
+            some = g if job.kernels is None else g[chosen]
+            oracle = MemoryOracle(some, h, lam, job.weights, inner, facts.select(job.kernels))
+            solution = solve_restricted(oracle, job.weights.start(len(chosen), start[chosen]), job.tol)
+            near = np.zeros(len(g))
+            near[chosen] = solution.beta
+            solutions.append((job.point, replace(solution, beta=near)))
+    return solutions
 
 
 # --- products that need no pass ----------------------------------------------------------------------------------

@@ -1,0 +1,116 @@
+"""The wrapper method: MK-FDA with α in the full space, by an α-step for fixed weights and a master in turn.
+
+`AlphaStep` is what the oracles of the solvers "direct" and "cg" share: α for given weights, refined until its residual
+no longer hides the gap of the weights. The iteration itself is `dmkl.solvers.fisher.newton.maximize`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from dmkl.arrays import Array, Float
+from dmkl.numerics.fisher import certify
+from dmkl.solvers.fisher.newton import Evaluation, maximize
+from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
+from dmkl.solvers.outcome import Outcome
+from dmkl.solvers.requests import EachProduct, Request
+from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms, lowest_on_span, tell_indefinite
+
+__all__ = ["AlphaStep", "wrapper"]
+
+_MOST_REFINEMENTS = 5
+
+
+class AlphaStep(ABC):
+    """An oracle (`dmkl.solvers.fisher.newton.Oracle`) that solves Aα = H, A = ½(I + K(β)/λ), (m, c)."""
+
+    def __init__(self, problem: FisherProblem, facts: KernelFacts = UNKNOWN) -> None:
+        self.problem, self.facts = problem, facts
+        self.products = 0
+        """Products with the combined kernel so far."""
+        self.alpha: Float = np.empty((0, 0))
+        """The last α, (m, c)."""
+        self.each_product: Array = np.empty((0, 0, 0))
+        """K_jα of it, (n, m, c)."""
+
+    @abstractmethod
+    def begin(self, beta: Float) -> Generator[Request, Any, Float]:
+        """Compute α for new weights."""
+
+    @abstractmethod
+    def refine(self, beta: Float, alpha: Float, residual: Float, target: float) -> Generator[Request, Any, Float]:
+        """Improve α for the same weights from its true residual, to ‖R‖² of about `target`."""
+
+    @abstractmethod
+    def quadratic_forms(self, products: Array) -> Generator[Request, Any, Float]:
+        """Σ_k W_ikᵀA⁻¹W_jk of W (n, m, c) for the last weights, (n, n), or a model of it."""
+
+    @abstractmethod
+    def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
+        """The diagonal of A⁻¹ for these weights, (m,), if there is a factor and it is wanted."""
+
+    def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Request, Any, Evaluation]:
+        """See `dmkl.solvers.fisher.newton.Oracle`."""
+        problem = self.problem
+
+        def certified(alpha: Float, products: Array) -> Any:
+            return certify(alpha, products, beta, problem.h, problem.lam, problem.weights)
+
+        alpha = yield from self.begin(beta)
+        products = yield EachProduct(alpha)
+        certificate, residual = certified(alpha, products)
+        for _ in range(_MOST_REFINEMENTS):
+            check_forms(certificate.gradient, self.facts, float(np.sum(alpha * alpha)) / (4.0 * problem.lam))
+            if certificate.alpha_gap <= _allowed_alpha_gap(tol, certificate.weights_gap, careful=careful):
+                break
+            target = 0.1 * _allowed_alpha_gap(tol, 0.0, careful=careful) * abs(certificate.objective)
+            better = yield from self.refine(beta, alpha, residual, target)
+            better_products = yield EachProduct(better)
+            refined, better_residual = certified(better, better_products)
+            if not refined.residual_sq < 0.5 * certificate.residual_sq:
+                break  # as accurate as the arithmetic allows
+            alpha, products, certificate, residual = better, better_products, refined, better_residual
+        self.alpha, self.each_product = alpha, products
+        return Evaluation(alpha, certificate)
+
+    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Request, Any, Float]:
+        """See `dmkl.solvers.fisher.newton.Oracle`."""
+        forms = yield from self.quadratic_forms(self.each_product)
+        return forms / (4.0 * self.problem.lam**2)
+
+    def counts(self) -> dict[str, float]:
+        """See `dmkl.solvers.fisher.newton.Oracle`."""
+        return {"products": self.products}
+
+
+def _allowed_alpha_gap(tol: float, weights_gap: float, *, careful: bool) -> float:
+    """The relative ‖R‖² that an α-step may leave.
+
+    ‖R‖² is of second order in the error of α, the gradient of first order. Where F has kinks (p = 1, or near it) that
+    error can show in the gap of the weights: if the gap stops shrinking (`careful`), ‖R‖ itself is kept below it.
+    """
+    return (0.1 * max(tol, weights_gap)) ** 2 if careful else max(0.1 * tol, 0.01 * weights_gap)
+
+
+def wrapper(n_kernels: int, step: AlphaStep, options: FisherOptions) -> Generator[Request, Any, Outcome]:
+    """Solve the problem of an α-step over n kernels; yields requests, returns an `Outcome`.
+
+    Of the options it takes `tol`, `max_iter` (most weights that are evaluated) and `master`.
+
+    Raises
+    ------
+    IndefiniteKernelError
+        If a quadratic form αᵀK_jα is negative.
+    """
+    problem = step.problem
+    start = problem.weights.start(n_kernels) if problem.start is None else problem.start
+    how: dict[str, Any] = {"max_steps": options.max_iter, "master": options.master, "name": problem.name}
+    solution = yield from maximize(step, problem.weights, start, options.tol, **how)
+    inner, forms = step.alpha.T @ step.alpha, step.alpha.T @ step.each_product
+    tell_indefinite(lowest_on_span(inner, forms), step.facts)
+    inverse = yield from step.inverse(solution.beta)
+    return solution.outcome(inverse=inverse)

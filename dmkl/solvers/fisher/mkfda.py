@@ -1,0 +1,217 @@
+"""MK-FDA on kernels in memory: the whole method on plain arrays, for reading, for small problems and for subspaces.
+
+The subspace solver restricts MK-FDA to α = Va. With G_j = VᵀK_jV, N = VᵀV and T = VᵀH the restricted problem
+
+    min_a Σ_k [ ¼ a_kᵀN a_k + (1/4λ) a_kᵀG(β) a_k − t_kᵀa_k ],   G(β) = Σ_j β_j G_j,
+
+has the form of the full one, N in place of the identity. S and F are those of the full problem at α = Va, also where
+rounding leaves V not quite orthonormal, since G_j and N are computed from the V that is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dmkl.arrays import Array, Float
+from dmkl.errors import IndefiniteKernelError, InputError
+from dmkl.numerics.cholesky import Cholesky
+from dmkl.numerics.fisher import Certificate, as_exponent
+from dmkl.solvers.fisher.newton import Evaluation, Solution, maximize
+from dmkl.solvers.outcome import Outcome
+from dmkl.solvers.requests import Task
+from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.solvers.weight_sets.balls import Ball
+from dmkl.solvers.weight_sets.base import WeightSet
+
+__all__ = ["MemoryOracle", "not_positive_definite", "solve_mkfda", "solve_restricted"]
+
+
+def solve_mkfda(
+    kernels: npt.ArrayLike,
+    H: npt.ArrayLike,
+    p: float = 2.0,
+    lam: float = 1e-2,
+    *,
+    tol: float = 1e-4,
+    max_iter: int = 200,
+    start: npt.ArrayLike | None = None,
+) -> Outcome:
+    r"""Solve ℓp-norm multiple kernel Fisher discriminant analysis on plain arrays.
+
+    With targets H (m, c), dual variables α (m, c), kernel weights β (n,) and the ridge λ the problem is
+
+    .. math::
+        \max_{β ≥ 0,\; ‖β‖_p ≤ 1} \; \min_α \; S(α, β)
+        = \sum_k \left[ \tfrac14 α_k^⊤α_k + \tfrac{1}{4λ} α_k^⊤ K(β) α_k - h_k^⊤α_k \right],
+        \quad K(β) = \sum_j β_j K_j
+
+    (Yan, Kittler, Mikolajczyk, Tahir: JMLR 13, 2012, Eqs. 10 and 19). The score of a sample x for column k is
+    Σ_j β_j Σ_i k_j(x, x_i) α_ik. `MKFDA` solves the same problem on kernels that do not fit in memory, and centers the
+    kernels and encodes labels first; here both are taken as they are.
+
+    Parameters
+    ----------
+    kernels
+        K_j, (n, m, m), symmetric and positive semidefinite.
+    H
+        Targets, (m, c) or (m,).
+    p
+        Norm of the weights, 1 ≤ p ≤ ∞.
+    lam
+        Ridge λ > 0, in the units of the kernels' eigenvalues.
+    tol
+        Relative gap to prove.
+    max_iter
+        Most weights β that are tried.
+    start
+        β to begin with, (n,); equal weights where None.
+
+    Returns
+    -------
+    dmkl.solvers.outcome.Outcome
+        With `weights` β, `dual` α, `objective` S(α, β), `bound` F(α) ≥ the optimum, the proven relative `gap`,
+        `status` and the history `steps`.
+
+    Raises
+    ------
+    InputError
+        If shapes do not fit, p is below 1 or λ is not positive.
+    IndefiniteKernelError
+        If a kernel proves not to be positive semidefinite.
+
+    Examples
+    --------
+    >>> import numpy as np, dmkl
+    >>> X = np.random.default_rng(0).normal(size=(2, 30, 4))
+    >>> kernels = X @ X.transpose(0, 2, 1)
+    >>> H = X[0, :, :1] - X[0, :, 0].mean()
+    >>> solution = dmkl.solve_mkfda(kernels, H, p=1, lam=0.1)
+    >>> solution.gap <= 1e-4, solution.weights.round(2)
+    (True, array([1., 0.]))
+    """
+    K, h = np.asarray(kernels, dtype=np.float64), np.asarray(H, dtype=np.float64)
+    h = h[:, None] if h.ndim == 1 else h
+    if K.ndim != 3 or K.shape[1] != K.shape[2] or h.ndim != 2 or len(h) != K.shape[1]:
+        msg = f"kernels must have the shape (n, m, m) and H (m, c), got {K.shape} and {np.shape(H)}"
+        raise InputError(msg)
+    if not 0 < lam < np.inf:
+        msg = f"lam must be positive and finite, got {lam!r}"
+        raise InputError(msg)
+    weights = Ball(as_exponent(p))
+    beta = weights.start(len(K)) if start is None else np.asarray(start, dtype=np.float64)
+    oracle = MemoryOracle(K, h, lam, weights)
+    return _run(maximize(oracle, weights, beta, tol, max_steps=max_iter)).outcome()
+
+
+class MemoryOracle:
+    """α, S and its gradient from kernels in memory (see `dmkl.solvers.fisher.newton.Oracle`).
+
+    Parameters
+    ----------
+    kernels
+        K_j, (n, m, m); in a subspace G_j.
+    h
+        H, (m, c); in a subspace VᵀH.
+    lam
+        λ
+    weights
+        The set of weights.
+    inner
+        N = VᵀV in a subspace, (m, m), where the residual is not computed: it belongs to the full space. The identity
+        where None.
+    facts
+        Names and traces of the kernels.
+    """
+
+    def __init__(
+        self,
+        kernels: Array,
+        h: Float,
+        lam: float,
+        weights: WeightSet,
+        inner: Float | None = None,
+        facts: KernelFacts = UNKNOWN,
+    ) -> None:
+        self.kernels, self.h, self.lam, self.weights, self.inner, self.facts = kernels, h, lam, weights, inner, facts
+        # For α in the null space of all kernels every quadratic form is rounding, of this size times m‖α‖².
+        diagonals = np.einsum("jkk->jk", kernels)
+        self._unit = float(np.finfo(np.float64).eps) * float(np.abs(diagonals).max(initial=0.0))
+
+    def evaluate(self, beta: Float, tol: float, *, careful: bool) -> Generator[Any, Any, Evaluation]:
+        """Solve Aα = H by a Cholesky factor of A = ½(N + K(β)/λ)."""
+        yield from ()
+        n, m, _ = self.kernels.shape
+        system = (beta @ self.kernels.reshape(n, m * m)).reshape(m, m)
+        system *= 0.5 / self.lam
+        if self.inner is None:
+            system[np.diag_indices(m)] += 0.5
+        else:
+            system += 0.5 * self.inner
+        try:
+            self._factor = Cholesky.of(system.T)  # column-major, so not copied
+        except np.linalg.LinAlgError as error:
+            raise not_positive_definite(self.lam) from error
+        alpha = self._factor.solve(self.h)
+        self._products = np.matmul(alpha.T, self.kernels)  # (K_jα)ᵀ, (n, c, m)
+        q = np.einsum("mc,ncm->n", alpha, self._products) / (4.0 * self.lam)
+        size = float(np.sum(alpha * alpha)) / (4.0 * self.lam)
+        check_forms(q, self.facts, size, m * self._unit * size)
+        residual_sq = 0.0
+        if self.inner is None:
+            image = alpha
+            residual = self.h.T - 0.5 * alpha.T - np.tensordot(beta, self._products, 1) / (2.0 * self.lam)
+            residual_sq = float(np.sum(residual * residual))
+        else:
+            image = self.inner @ alpha
+        linear = 0.25 * float(np.sum(alpha * image)) - float(np.sum(self.h * alpha))
+        return Evaluation(alpha, Certificate.of(beta, q, linear, self.weights, residual_sq))
+
+    def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float]:
+        """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) from L⁻¹K_jα, A = LLᵀ."""
+        yield from ()
+        n, c, m = self._products.shape
+        rows = self._factor.half_solve(self._products.reshape(n * c, m).T).T.reshape(n, c * m)
+        return np.asarray(rows @ rows.T / (4.0 * self.lam**2))
+
+    def counts(self) -> dict[str, float]:
+        """There is nothing to count."""
+        return {}
+
+
+def solve_restricted(oracle: MemoryOracle, beta: Float, tol: float, max_steps: int = 60) -> Solution:
+    """Maximize J in a subspace from β, until F − S ≤ tol · min(|S|, βᵀq); the history is left out.
+
+    Raises
+    ------
+    IndefiniteKernelError
+        If N + G(β)/λ is not positive definite, or a quadratic form αᵀK_jα is negative.
+    """
+    solution = _run(maximize(oracle, oracle.weights, beta, tol, max_steps=max_steps, of_kernels=True))
+    return replace(solution, steps=())
+
+
+def not_positive_definite(lam: float) -> IndefiniteKernelError:
+    """The error where I + K(β)/λ has no Cholesky factor."""
+    msg = (
+        f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these samples. "
+        "Run `dmkl check`; repair such kernels with repair='clip', 'flip' or 'shift', leave them out with select(), or "
+        "take a larger λ"
+    )
+    return IndefiniteKernelError(msg)
+
+
+def _run(iteration: Generator[Task, Any, Solution]) -> Solution:
+    """Run an iteration in this thread: of what it yields only masters are left, which are called here."""
+    reply: Any = None
+    while True:
+        try:
+            task = iteration.send(reply)
+        except StopIteration as stop:
+            solution: Solution = stop.value
+            return solution
+        reply = task.function(*task.arguments)
