@@ -88,8 +88,8 @@ class Solution:
 
     def outcome(self, **more: Any) -> Outcome:
         """The pair as a solver returns it: S(α, β) is the objective, F(α) its bound."""
-        c = self.certificate
-        return Outcome(self.status, self.beta, self.alpha, c.objective, c.upper, c.gap, steps=self.steps, **more)
+        c, steps = self.certificate, self.steps or [certificate_step(self.certificate, self.beta)]
+        return Outcome(self.status, self.beta, self.alpha, c.objective, c.upper, c.gap, steps=steps, **more)
 
 
 def maximize(

@@ -1,0 +1,104 @@
+"""The Newton iteration of MK-FDA, and `dmkl.solve_mkfda` on plain arrays, against dense references."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dask.distributed import Client, LocalCluster, SchedulerPlugin
+from helpers.optima import bounds, case, optimum, solve
+from helpers.references import in_memory
+
+import dmkl
+from dmkl.errors import IndefiniteKernelError, InputError
+
+EXPONENTS = [1.0, 1 + 2**-6, 1.5, 2.0, 8.0, np.inf]
+
+
+@pytest.mark.parametrize("lam", [1e-3, 1e-1, 10.0])
+@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_plain_arrays_are_solved_to_the_optimum(kind, p, lam):
+    """The gap is recomputed from (α, β) by dense formulas, and the optimum by cvxpy."""
+    kernels, _, (h,) = case(kind)
+    solution = dmkl.solve_mkfda(kernels, h, p, lam, tol=1e-6)
+    lower, upper = bounds(kernels, solution.dual, solution.weights, h, lam, p)
+    assert solution.status.word == "certified"
+    assert (upper - lower) / abs(solution.objective) <= 1.01e-6
+    assert solution.bound == pytest.approx(upper, rel=1e-9)
+    assert solution.objective == pytest.approx(solve(kernels, solution.weights, h, lam)[1], rel=1e-8)
+    assert solution.objective == pytest.approx(optimum(kernels, h, lam, p), rel=5e-6)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_plain_arrays_and_a_kernel_set_have_the_same_solution(p):
+    kernels, labels, (h,) = case("binary")
+    solution = dmkl.solve_mkfda(kernels, h[:, 0], p, 1e-2, tol=1e-8)
+    model = dmkl.MKFDA(p, 1e-2, solver="direct", steps=(), tol=1e-8).fit(in_memory(kernels, 20), labels)
+    np.testing.assert_allclose(model.weights_, solution.weights, atol=1e-5)
+    np.testing.assert_allclose(
+        model.dual_coef_.values.reshape(solution.dual.shape), solution.dual, rtol=1e-4, atol=1e-7
+    )
+
+
+def test_what_plain_arrays_are_refused():
+    kernels, _, (h,) = case("binary")
+    for wrong, message in [
+        (dict(kernels=kernels[0], H=h), r"kernels must have the shape \(n, m, m\)"),
+        (dict(kernels=kernels, H=h[1:]), r"kernels must have the shape"),
+        (dict(kernels=kernels, H=h, lam=0.0), "lam must be positive"),
+        (dict(kernels=kernels, H=h, p=0.5), "p must be at least 1"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            dmkl.solve_mkfda(**wrong)
+    indefinite = kernels.copy()
+    indefinite[1] -= 2 * np.eye(len(h)) * np.trace(kernels[1])
+    with pytest.raises(IndefiniteKernelError):
+        dmkl.solve_mkfda(indefinite, h, 2.0, 1e-3)
+
+
+# --- where masters run ----------------------------------------------------------------------------------------------
+
+
+class _Keys(SchedulerPlugin):
+    """Records the keys of all tasks."""
+
+    def __init__(self):
+        self.keys = set()
+
+    def transition(self, key, start, finish, *_, **__):
+        if finish == "memory":
+            self.keys.add(str(key))
+
+
+@pytest.mark.parametrize("solver", ["direct", "cg", "subspace"])
+def test_restricted_masters_are_tasks(solver):
+    """Solvers that make passes solve their masters in tasks that the dashboard names."""
+    kernels, labels, _ = case("binary")
+    recorded = _Keys()
+    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster:
+        cluster.scheduler.add_plugin(recorded)
+        with Client(cluster):
+            dmkl.MKFDA(1.5, 1e-2, solver=solver).fit(in_memory(kernels, 20), labels)
+    assert any(key.startswith("restricted-master-") for key in recorded.keys), sorted(recorded.keys)
+
+
+# --- one loop -------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_one_newton_loop_one_certificate_one_status():
+    """Of the solvers of MK-FDA only newton.py asks a master for weights, fisher.py defines the certificate."""
+    callers, classes = set(), {}
+    for file in sorted((Path(dmkl.__file__).parent / "solvers" / "fisher").rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        if names & {"newton_master", "newton_direction", "exact_master", "taylor_master", "LineSearch"}:
+            callers.add(file.name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(file.name)
+    assert callers - {"weightings.py"} == {"newton.py"}
+    assert "Certificate" not in classes
+    assert "Status" not in classes
