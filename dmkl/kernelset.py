@@ -18,20 +18,26 @@ from dask.delayed import Delayed, delayed
 from dmkl.arrays import Array, Index
 from dmkl.errors import InputError
 from dmkl.numerics.alignment import sign_probes
-from dmkl.numerics.chain import ChainState, Fitted, Step
 from dmkl.numerics.covariates import Covariates, residualize
-from dmkl.numerics.fitted import Weighing
 from dmkl.numerics.positions import named_positions, positions
-from dmkl.numerics.residualizing import Residualize
-from dmkl.numerics.steps import NORMALIZATIONS, STEPS, as_step, as_steps
+from dmkl.numerics.steps import (
+    NORMALIZATIONS,
+    STEPS,
+    ChainState,
+    Fitted,
+    Residualize,
+    Step,
+    Weighing,
+    as_step,
+    as_steps,
+)
 from dmkl.passes import statistics
 from dmkl.passes.alignment import align, check_alignable
 from dmkl.passes.elements import view_blocks
 from dmkl.passes.memory import persisted
-from dmkl.passes.product import GeometricMean
-from dmkl.passes.riders import Columns, Want
 from dmkl.passes.run import alone, pass_graph
-from dmkl.passes.view import Lens, View
+from dmkl.passes.sweep import Columns, Want
+from dmkl.passes.view import GeometricMean, Lens, View
 from dmkl.variables import describe
 
 __all__ = ["KernelSet", "Split", "measure"]

@@ -55,7 +55,7 @@ def machine_name() -> str:
     return os.environ.get("SLURM_JOB_ID", "")
 
 
-# --- control groups --------------------------------------------------------------------------------------------------
+# --- control groups ------------------------------------------------------------------------------------------------
 
 
 def _core_quotas() -> Iterator[float]:
@@ -128,7 +128,7 @@ def _number(file: Path) -> int | None:
         return None
 
 
-# --- batch systems and resource limits -------------------------------------------------------------------------------
+# --- batch systems and resource limits -----------------------------------------------------------------------------
 
 
 def _slurm(name: str) -> int | None:

@@ -119,7 +119,7 @@ def watching(watch: Watch) -> Iterator[Watch]:
         _CURRENT.reset(token)
 
 
-# --- where the time goes ---------------------------------------------------------------------------------------------
+# --- where the time goes -------------------------------------------------------------------------------------------
 
 _SPENT: ContextVar[dict[str, float] | None] = ContextVar("dmkl-spent", default=None)
 

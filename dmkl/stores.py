@@ -20,7 +20,7 @@ from dmkl.inputs.labels import Labels, by_split
 from dmkl.inputs.names import Join, in_order, named_by_position, sample_names, warn_of_positions
 from dmkl.inputs.side_data import SideData, names_beside
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.psd import Repair
+from dmkl.numerics.spectrum import Repair
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import View
 from dmkl.store.ingest import ingest
@@ -123,8 +123,8 @@ def create(
     diagonal
         (n, rows), k(x, x) of the row samples of rectangular kernels: cosine normalization needs it.
     repair
-        "clip", "flip" or "shift" negative eigenvalues of each kernel (see `dmkl.numerics.psd.repair_psd`); takes one
-        kernel whole into memory.
+        "clip", "flip" or "shift" negative eigenvalues of each kernel (see `dmkl.numerics.spectrum.repair_psd`);
+        takes one kernel whole into memory.
     symmetry_tol
         How far two mirrored entries may differ, relative to the largest entry; 1e-5 for float32, 1e-8 for float64.
     symmetrize

@@ -28,10 +28,8 @@ import psutil
 from dask.sizeof import sizeof
 from distributed import Client, LocalCluster, SchedulerPlugin
 
-from dmkl.numerics.chain import Fitted
-
 # What is measured is how the package plans: this job looks inside, where others use its public names alone.
-from dmkl.numerics.fitted import Centering
+from dmkl.numerics.steps import Centering, Fitted
 from dmkl.numerics.tiling import Tiling
 from dmkl.passes import run
 from dmkl.passes.view import Lens, TileKey, View

@@ -87,13 +87,13 @@ def cutting(request, monkeypatch):
     if request.param == "apart":
         costs["_MOST_SEATS"] = 1
     for name, cost in costs.items():
-        monkeypatch.setattr(f"dmkl.passes.lanes.{name}", cost)
+        monkeypatch.setattr(f"dmkl.passes.sweep.{name}", cost)
 
 
 @pytest.fixture
 def tasks_of_parts(monkeypatch):
     """Passes over sets of any size take some tasks for each kernel; small ones take one otherwise."""
-    monkeypatch.setattr("dmkl.passes.units._SMALLEST", 1)
+    monkeypatch.setattr("dmkl.passes.view._SMALLEST", 1)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.numerics.likeness import proportional_groups
+from dmkl.numerics.alignment import proportional_groups
 
 __all__ = ["alike", "multiples", "neighborly_order"]
 

@@ -15,10 +15,9 @@ from dmkl import settings
 from dmkl.analysis.spectrum import nystrom_eigenvalues
 from dmkl.arrays import Array, Float
 from dmkl.passes.alignment import rounding
-from dmkl.passes.execute import again, execute
-from dmkl.passes.riders import Columns
+from dmkl.passes.execute import again, execute, send_all
 from dmkl.passes.run import alone, pass_graph, run_pass
-from dmkl.passes.sending import send_all
+from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 
 __all__ = ["Sketch", "sketch_pass"]

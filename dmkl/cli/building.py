@@ -163,7 +163,7 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
         raise InputError(msg)
 
 
-# --- kernels ---------------------------------------------------------------------------------------------------------
+# --- kernels -------------------------------------------------------------------------------------------------------
 
 
 def _specs(file: Path | None, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -198,7 +198,7 @@ def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None
     found.notes += notes
 
 
-# --- samples ---------------------------------------------------------------------------------------------------------
+# --- samples -------------------------------------------------------------------------------------------------------
 
 
 def _open(features: list[Path], samples: Path | None, join: Join, transpose: bool, **files: Path | None) -> Features:

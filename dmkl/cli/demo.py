@@ -120,7 +120,7 @@ def _learn(K: KernelSet) -> tuple[dict[str, Any], dict[str, float], dict[str, fl
     return models, seconds, accuracy
 
 
-# --- kernels ---------------------------------------------------------------------------------------------------------
+# --- kernels -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def digits(seed: int = 0) -> Digits:
     return Digits(views, labels, split)
 
 
-# --- picture ---------------------------------------------------------------------------------------------------------
+# --- picture -------------------------------------------------------------------------------------------------------
 
 
 def _draw_weights(path: Path, weights: Mapping[str, xr.DataArray]) -> None:

@@ -73,7 +73,7 @@ State = Annotated[
 Restart = Annotated[bool, option("Discard what an interrupted run has kept.", None, "--restart")]
 Kernels = Annotated[str | None, option("Only these kernels, by name.", "A,B,…")]
 
-# --- samples and labels ----------------------------------------------------------------------------------------------
+# --- samples and labels --------------------------------------------------------------------------------------------
 
 Split = Annotated[int | None, option("The training part of a stored split.", "K", min=0, panel=SAMPLES)]
 Train = Annotated[Path | None, option("Samples in this file, one name a line.", "FILE", panel=SAMPLES)]
@@ -144,7 +144,7 @@ Missing = Annotated[
     ),
 ]
 
-# --- storage and resources -------------------------------------------------------------------------------------------
+# --- storage and resources -----------------------------------------------------------------------------------------
 
 Tile = Annotated[int | None, option("Side of a tile in samples.", "N", min=1, panel=STORAGE)]
 Dtype = Annotated[

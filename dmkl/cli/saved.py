@@ -109,7 +109,7 @@ def check_saved(path: str, kind: Kind, *, strict: bool, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-# --- the kinds -------------------------------------------------------------------------------------------------------
+# --- the kinds -----------------------------------------------------------------------------------------------------
 
 
 def _damage(folder: Place) -> Iterator[str]:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dmkl import limits
 from dmkl._version import __version__
 from dmkl.errors import DmklError, InputError, one_line
-from dmkl.passes.execute import active_client, machine, told_workers
-from dmkl.passes.workers import look_at
+from dmkl.passes.execute import active_client, look_at, machine, told_workers
 
 if TYPE_CHECKING:
     from dmkl.kernelset import KernelSet
@@ -57,7 +56,7 @@ class Fitting:
     told: str
 
 
-# --- hosts -----------------------------------------------------------------------------------------------------------
+# --- hosts ---------------------------------------------------------------------------------------------------------
 
 
 def hosts(store: tuple[str, str] | None = None, state: Path | None = None) -> list[Host]:
@@ -238,7 +237,7 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-# --- what fits -------------------------------------------------------------------------------------------------------
+# --- what fits -----------------------------------------------------------------------------------------------------
 
 
 def what_fits(K: KernelSet, found: Sequence[Host], state: Path | None = None) -> list[Fitting]:
@@ -246,7 +245,7 @@ def what_fits(K: KernelSet, found: Sequence[Host], state: Path | None = None) ->
 
     As the solvers compare it themselves: with what a task may take that runs alone, and what every task may take.
     """
-    from dmkl.passes.combine import direct_bytes
+    from dmkl.passes.sums import direct_bytes
     from dmkl.settings import block_width
     from dmkl.solvers.fisher.subspace.space import anchor_bytes, basis_task_bytes
 

@@ -116,7 +116,7 @@ def _among(model: Predicting, K: KernelSet, used: Index, part: Statistics, place
     return Lens(before.view, type(before.fitted)((*before.fitted.steps, *own)))
 
 
-# --- principal directions --------------------------------------------------------------------------------------------
+# --- principal directions ------------------------------------------------------------------------------------------
 
 
 def kernel_pca(model: Predicting, K: Kernels, n_components: int, covariates: Any) -> xr.DataArray:

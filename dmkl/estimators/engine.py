@@ -179,7 +179,7 @@ def _decided(K: KernelSet, sets: Sequence[TrainingSet], tally: Tally) -> list[Tr
     ]
 
 
-# --- training sets ---------------------------------------------------------------------------------------------------
+# --- training sets -------------------------------------------------------------------------------------------------
 
 
 def _training_sets(
@@ -282,7 +282,7 @@ def _statistics_round(saved: dict[str, Any]) -> Round:
     return Round("statistics", saved["seconds"], saved["n_bytes"])
 
 
-# --- what fits have in common ----------------------------------------------------------------------------------------
+# --- what fits have in common --------------------------------------------------------------------------------------
 
 
 def _prepared(sets: Sequence[TrainingSet], tally: Tally) -> tuple[list[Any], float]:
@@ -305,7 +305,7 @@ def _prepared(sets: Sequence[TrainingSet], tally: Tally) -> tuple[list[Any], flo
     return [by_key.get(key) for key in keys], passes
 
 
-# --- scores of held-out rows -----------------------------------------------------------------------------------------
+# --- scores of held-out rows ---------------------------------------------------------------------------------------
 
 
 def _scored(

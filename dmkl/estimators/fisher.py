@@ -242,7 +242,7 @@ class FisherClassifier(FisherLearner, KernelClassifier, abstract=True):
             return [decision for group in pool.map(_decided, groups) for decision in group]
 
 
-# --- the decision rule -----------------------------------------------------------------------------------------------
+# --- the decision rule ---------------------------------------------------------------------------------------------
 
 
 def _decided(found: Sequence[FitOutcome]) -> list[Float]:

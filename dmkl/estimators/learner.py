@@ -24,8 +24,7 @@ from dmkl.estimators.weights import as_sample_weight
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.covariates import Covariates
 from dmkl.numerics.fisher import Targets, with_unknown
-from dmkl.numerics.fitted import Weighing
-from dmkl.numerics.steps import as_steps
+from dmkl.numerics.steps import Weighing, as_steps
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.view import Lens
 from dmkl.solvers.jobs import Job, Method, SideBySide

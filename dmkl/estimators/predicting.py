@@ -19,8 +19,8 @@ from dmkl.features.build import Missing
 from dmkl.features.cross import TrainingFeatures, cross_tiles
 from dmkl.inputs.names import Join
 from dmkl.kernelset import KernelSet
-from dmkl.numerics.chain import FittedStep
 from dmkl.numerics.covariates import Covariates, of_new
+from dmkl.numerics.steps import FittedStep
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.statistics import measure_new
 from dmkl.passes.view import View

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.numerics.chain import FittedStep
 from dmkl.numerics.fisher import Targets
+from dmkl.numerics.steps import FittedStep
 
 __all__ = ["DecisionRule", "Loss", "Multiclass", "Problems", "Statistics", "side_by_side"]
 

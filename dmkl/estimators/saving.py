@@ -16,7 +16,7 @@ from dmkl.estimators.decisions import Decider
 from dmkl.estimators.problems import Statistics
 from dmkl.features.cross import TrainingFeatures
 from dmkl.numerics.covariates import Covariates
-from dmkl.numerics.fitted import load_step
+from dmkl.numerics.steps import load_step
 from dmkl.store.metadata import seal
 from dmkl.store.saved import Saved, check_version, put_in_place, write_dataset
 from dmkl.variables import describe

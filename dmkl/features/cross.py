@@ -34,7 +34,7 @@ from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import STATISTIC
 from dmkl.passes.blas import one_blas_thread
 from dmkl.passes.memory import HeldTiles
-from dmkl.passes.product import GeometricMean
+from dmkl.passes.view import GeometricMean
 from dmkl.store.features import FeatureTable, TableOfRows, read_tables, scan, write_table
 from dmkl.store.layout import Header
 from dmkl.store.opening import Location

@@ -50,7 +50,7 @@ class Planned:
     """The function's parameters, defaults filled in, each an int, a float or a tuple of these."""
 
 
-# --- checking --------------------------------------------------------------------------------------------------------
+# --- checking ------------------------------------------------------------------------------------------------------
 
 
 class _Checked(NamedTuple):
@@ -129,7 +129,7 @@ def _label(spec: Mapping[str, Any]) -> str:
     return text if text.isprintable() else shown(text)
 
 
-# --- planning --------------------------------------------------------------------------------------------------------
+# --- planning ------------------------------------------------------------------------------------------------------
 
 
 def plan(specs: Any, tables: Mapping[str, FeatureMatrix]) -> tuple[list[Planned], list[str]]:

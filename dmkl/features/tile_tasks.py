@@ -15,8 +15,7 @@ from dask.delayed import delayed
 
 from dmkl.features.tiles import FeatureTiles
 from dmkl.passes.blas import pinned_blas
-from dmkl.passes.execute import again, check_memory, execute, graph_token, machine
-from dmkl.passes.sending import send_all
+from dmkl.passes.execute import again, check_memory, execute, graph_token, machine, send_all
 
 __all__ = ["TileIndex", "batches", "check_task_memory", "run_batch"]
 

@@ -16,12 +16,11 @@ from dmkl.health.examine import PROBES, Plan, Portrait, examine
 from dmkl.health.findings import SEVERITIES, Finding, findings_of_kernel, findings_of_set, negative_part, resolution_of
 from dmkl.health.integrity import UNSEALED, damage
 from dmkl.kernelset import KernelSet
+from dmkl.numerics.alignment import proportional_groups
 from dmkl.numerics.determined import label_codes
-from dmkl.numerics.likeness import proportional_groups
 from dmkl.passes.blas import one_blas_thread
-from dmkl.passes.execute import again, check_memory, execute, machine
+from dmkl.passes.execute import again, check_memory, execute, machine, send
 from dmkl.passes.memory import HeldTiles
-from dmkl.passes.sending import send
 from dmkl.passes.view import TileSource, View
 from dmkl.store.reader import StoreReader
 from dmkl.variables import describe

@@ -11,14 +11,12 @@ import numpy as np
 from dmkl.arrays import Array, Index
 from dmkl.errors import CorruptTileError
 from dmkl.files.checksums import crc32c
-from dmkl.numerics.chain import Fitted
+from dmkl.numerics.alignment import centered_probes
 from dmkl.numerics.determined import LabelKernel
-from dmkl.numerics.lanczos import Extremes, extreme_eigenvalues
-from dmkl.numerics.likeness import centered_probes
-from dmkl.passes.riders import Columns
-from dmkl.passes.sweep import sweep
-from dmkl.passes.units import Unit
-from dmkl.passes.view import Lens, TileKey, TileSource, View
+from dmkl.numerics.spectrum import Extremes, extreme_eigenvalues
+from dmkl.numerics.steps import Fitted
+from dmkl.passes.sweep import Columns, sweep
+from dmkl.passes.view import Lens, TileKey, TileSource, Unit, View
 
 __all__ = ["PROBES", "Plan", "Portrait", "examine"]
 

@@ -153,7 +153,7 @@ def _subsets(sources: Sources, orders: Orders) -> list[Subset]:
     return list(dict.fromkeys([*wanted, *orders.coalitions()]))
 
 
-# --- as labeled data -------------------------------------------------------------------------------------------------
+# --- as labeled data -----------------------------------------------------------------------------------------------
 
 
 def _as_dataset(question: Question, sources: Sources, found: Found, choose: Choose) -> xr.Dataset:

@@ -165,7 +165,7 @@ def _orders(question: Question, n_permutations: int, blocks: Blocks, seed: int) 
     return np.stack([np.arange(len(labels)), *drawn])
 
 
-# --- fitting ---------------------------------------------------------------------------------------------------------
+# --- fitting -------------------------------------------------------------------------------------------------------
 
 
 def _fitted(question: Question, orders: Index, choose: Choosing, state: str | Path | None) -> tuple[_Found, float]:
@@ -259,7 +259,7 @@ def _row(question: Question, fits: GridFits, at: Index | None) -> dict[str, Arra
     }
 
 
-# --- as labeled data -------------------------------------------------------------------------------------------------
+# --- as labeled data -----------------------------------------------------------------------------------------------
 
 
 def _as_dataset(question: Question, orders: Index, found: _Found) -> xr.Dataset:

@@ -141,7 +141,7 @@ def numeric_dtype(dtype: Any) -> bool:
     return bool(is_numeric_dtype(dtype)) and not is_complex_dtype(dtype)
 
 
-# --- names of samples -------------------------------------------------------------------------------------------------
+# --- names of samples ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def is_title(cell: str) -> bool:
     return plain in _NAMES or plain in _FAMILIES or plain in _WORDS or (plain in _UNIQUE_NAMES and plain != "index")
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# --- values --------------------------------------------------------------------------------------------------------
 
 
 def is_numeral(cell: str) -> bool:

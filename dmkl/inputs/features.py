@@ -385,7 +385,7 @@ def _aligned(
     return replace(matrix, shape=(len(order), matrix.shape[1]), samples=None, order=order)
 
 
-# --- one matrix -------------------------------------------------------------------------------------------------------
+# --- one matrix ----------------------------------------------------------------------------------------------------
 
 
 def _matrix(
@@ -515,7 +515,7 @@ def check_rows(
     return missing
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- tables --------------------------------------------------------------------------------------------------------
 
 
 def _matrix_of_columns(
@@ -609,7 +609,7 @@ def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> N
     raise InputError(msg)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ---------------------------------------------------------------------------------------------------------
 
 _REFUSED = {
     "sparse": "is sparse, but kernels are computed from dense rows; save it dense",
@@ -707,7 +707,7 @@ def _is_features(variable: FileArray) -> bool:
     return not variable.problem and not (variable.matlab and min(variable.shape) <= 1)
 
 
-# --- objects in memory ------------------------------------------------------------------------------------------------
+# --- objects in memory ---------------------------------------------------------------------------------------------
 
 
 def _from_memory(features: Any) -> _Unaligned:

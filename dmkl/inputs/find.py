@@ -99,7 +99,7 @@ def _role(path: Path) -> str | None:
     return None if name in ("kernel", "kernels") else ROLES.get(name)
 
 
-# --- the arrays of a file ---------------------------------------------------------------------------------------------
+# --- the arrays of a file ------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -96,7 +96,7 @@ class KernelSource:
         return 0
 
 
-# --- objects in memory ------------------------------------------------------------------------------------------------
+# --- objects in memory ---------------------------------------------------------------------------------------------
 
 
 class IterableSource(KernelSource):
@@ -213,7 +213,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     raise InputError(msg)
 
 
-# --- one order of samples ---------------------------------------------------------------------------------------------
+# --- one order of samples ------------------------------------------------------------------------------------------
 
 
 class JoinedSource(KernelSource):
@@ -353,7 +353,7 @@ class JoinedSource(KernelSource):
         return Reordered(matrix, rows, cols, train, self._title(j))
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ---------------------------------------------------------------------------------------------------------
 
 _KERNEL_BYTES = 512
 """Memory that the name and the record of a kernel take."""

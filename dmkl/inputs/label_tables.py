@@ -36,7 +36,7 @@ _CASES = {0.0, 1.0, 2.0}
 """PLINK's codes of phenotypes: missing, control, case."""
 
 
-# --- objects in memory ------------------------------------------------------------------------------------------------
+# --- objects in memory ---------------------------------------------------------------------------------------------
 
 
 def label_table(values: Any, known: Collection[str] | None = None) -> LabelTable:
@@ -107,7 +107,7 @@ def _same(values: Array, stored: Array) -> bool:
     return bool(np.array_equal(values.astype(str), stored.astype(str)))
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ---------------------------------------------------------------------------------------------------------
 
 
 def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None = None) -> LabelTable:

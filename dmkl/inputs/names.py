@@ -67,7 +67,7 @@ class LabelTable:
     is_table: bool = False  # whether names could have stood in it: text and data frames, no arrays
 
 
-# --- names as text ----------------------------------------------------------------------------------------------------
+# --- names as text -------------------------------------------------------------------------------------------------
 
 
 def as_text(value: Any) -> str:
@@ -141,7 +141,7 @@ def refuse_control(name: str, what: str) -> None:
         raise InputError(msg)
 
 
-# --- families and individuals -----------------------------------------------------------------------------------------
+# --- families and individuals --------------------------------------------------------------------------------------
 
 
 def need_families(sources: Iterable[Named]) -> bool:
@@ -179,7 +179,7 @@ def names_as_known(
     return pairs if len(set(known).intersection(pairs)) > len(set(known).intersection(names)) else names
 
 
-# --- joining ----------------------------------------------------------------------------------------------------------
+# --- joining -------------------------------------------------------------------------------------------------------
 
 
 def check_join(join: str) -> None:
@@ -303,7 +303,7 @@ def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
     return np.asarray(index.get_indexer(asked), dtype=np.int64)
 
 
-# --- labels and the like in the order of the samples ------------------------------------------------------------------
+# --- labels and the like in the order of the samples ---------------------------------------------------------------
 
 
 def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> LabelTable:

@@ -1,15 +1,79 @@
-"""Cholesky factors that leave the interpreter to other threads while LAPACK computes."""
+"""Cholesky factors, also of symmetric matrices of which the lower triangle alone is kept.
+
+SciPy's functions hold the lock of the interpreter: tasks that factorize side by side in threads would wait for one
+another. Here the same routines of the same library are called through the addresses that `scipy.linalg.cython_lapack`
+and `cython_blas` give, which releases the lock. Matrices are column-major, and are overwritten where a routine says so.
+"""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import scipy.linalg.cython_blas
+import scipy.linalg.cython_lapack
 
-from dmkl.arrays import Array
-from dmkl.numerics.lapack import call, status
+from dmkl.arrays import Array, Float, Index
+from dmkl.errors import DegenerateKernelError, IndefiniteKernelError
 
-__all__ = ["Cholesky"]
+__all__ = ["Cholesky", "Factor", "LowerTriangle", "RoughFactor", "call", "refined_and_bounded", "status"]
+
+# --- LAPACK and BLAS without the lock of the interpreter -----------------------------------------------------------
+
+
+Argument = Array | bytes | int | float
+
+
+def call(name: str, *arguments: Argument) -> None:
+    """Call a routine, such as "dsymm", that says nothing of its success; what is float is double precision."""
+    _routine(name, len(arguments))(*map(_pointer, arguments))
+
+
+def status(name: str, *arguments: Argument) -> int:
+    """Call a routine, such as "dpotrf", whose last argument, which is not given, says how it went: 0, or what failed.
+
+    Raises
+    ------
+    ValueError
+        If an argument is wrong.
+    """
+    info = ctypes.c_int(0)
+    _routine(name, len(arguments) + 1)(*map(_pointer, arguments), ctypes.byref(info))
+    if info.value < 0:
+        msg = f"argument {-info.value} of LAPACK's {name} is wrong"
+        raise ValueError(msg)
+    return info.value
+
+
+def _pointer(value: Argument) -> Any:
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(value.ctypes.data)
+    if isinstance(value, bytes):
+        return ctypes.c_char_p(value)
+    return ctypes.byref(ctypes.c_int(value) if isinstance(value, int) else ctypes.c_double(value))
+
+
+@cache
+def _routine(name: str, n_arguments: int) -> Callable[..., None]:
+    """A routine by its address; ctypes lets go of the interpreter's lock while it runs."""
+    lapack, blas = (vars(module)["__pyx_capi__"] for module in (scipy.linalg.cython_lapack, scipy.linalg.cython_blas))
+    capsule = lapack[name] if name in lapack else blas[name]
+    tell = ctypes.pythonapi.PyCapsule_GetName
+    tell.restype, tell.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    find = ctypes.pythonapi.PyCapsule_GetPointer
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # Arguments are told as pointers, whatever they point to: byref, c_char_p and c_void_p all pass as such.
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * n_arguments)(find(capsule, tell(capsule)))
+
+
+# --- Cholesky factors ----------------------------------------------------------------------------------------------
+
 
 _BLOCK = 64
 """Rows or columns that are taken at once."""
@@ -110,3 +174,240 @@ def _mirrored(lower: Array) -> Array:
         square[:] = np.tril(square) + np.tril(square, -1).T
         lower[i:j, j:] = lower[j:, i:j].T
     return lower
+
+
+# --- triangles of symmetric matrices -------------------------------------------------------------------------------
+
+
+_PANEL = 256
+_MIRRORED = 512
+
+
+class LowerTriangle:
+    """A symmetric matrix of which the lower triangle is right, put together from parts of its upper triangle.
+
+    `entries` is (m, m), in the precision `dtype`; `order` the position of each row among the samples, None where that
+    is as they are.
+    """
+
+    def __init__(self, order: Index, dtype: npt.DTypeLike = np.float64) -> None:
+        self.order: Index | None = order
+        # Column-major, as LAPACK wants it. Parts above the diagonal, row-major, are parts below it in that order: each
+        # is copied as it lies, and the upper triangle is never written nor read.
+        self.entries: Array = np.zeros((len(order), len(order)), dtype=dtype, order="F")
+        self._sums: Float = np.zeros(len(order))
+
+    def put(self, rows: slice, cols: slice, part: Float) -> None:
+        """Set a part on or above the diagonal; one on the diagonal is symmetric itself."""
+        self.entries.T[rows, cols] = part
+        self._sums[rows] += part.sum(axis=1)
+        if rows != cols:
+            self._sums[cols] += part.sum(axis=0)
+
+    def center(self, weights: Array | None = None) -> None:
+        """Center over the samples, by weights that sum to one where they are given, once all parts are put."""
+        if weights is None:
+            means = self._sums / len(self._sums)
+            grand = means.mean()
+        else:
+            weights = weights if self.order is None else weights[self.order]
+            means = self._product(weights)
+            grand = means @ weights
+        for start in range(0, len(means), _PANEL):
+            panel = self.entries[start:, start : start + _PANEL]
+            panel -= means[start:, None]
+            panel -= (means[start : start + _PANEL] - grand)[None, :]
+        self._sums = np.zeros_like(means) if weights is None else self._product(np.ones_like(means))
+
+    def scale(self, factor: Array) -> None:
+        """Multiply rows and columns by numbers."""
+        factor = factor if self.order is None else factor[self.order]
+        self.entries *= factor[:, None]
+        self.entries *= factor[None, :]
+        self._sums = self._product(np.ones_like(factor))
+
+    def _product(self, v: Array) -> Float:
+        """K v, from the lower triangle."""
+        symv = scipy.linalg.blas.dsymv if self.entries.dtype == np.float64 else scipy.linalg.blas.ssymv
+        return np.asarray(symv(1.0, self.entries, v.astype(self.entries.dtype, copy=False), lower=1))
+
+    def take(self, positions: Index) -> None:
+        """Keep the samples at these positions, in this order."""
+        if self.order is not None:
+            positions = np.argsort(self.order)[positions]
+        lower = np.tril(self.entries)
+        whole = lower + np.tril(lower, -1).T
+        self.entries = np.asfortranarray(whole[np.ix_(positions, positions)])
+        self._sums, self.order = self.entries.sum(axis=1), None
+
+    def whole(self) -> Float:
+        """Both triangles, (m, m), with rows in the order of the samples; `entries` are used up."""
+        lower = self.entries
+        for start in range(0, len(lower), _MIRRORED):
+            stop = min(start + _MIRRORED, len(lower))
+            lower[:start, start:stop] = lower[start:stop, :start].T
+            corner = np.tril(lower[start:stop, start:stop])
+            lower[start:stop, start:stop] = corner + np.tril(corner, -1).T
+        if self.order is None or np.array_equal(self.order, np.arange(len(lower))):
+            return lower.T  # symmetric, and row-major this way
+        back = np.argsort(self.order)
+        return np.ascontiguousarray(lower.T[np.ix_(back, back)])
+
+
+class Factor:
+    """The Cholesky factor of A = ½(I + K(β)/λ); IndefiniteKernelError if A is not positive definite.
+
+    Of `combined`, K(β) (m, m), the lower triangle is read and overwritten; `order` is the position of each of its rows
+    among the samples, where that is another.
+    """
+
+    def __init__(self, combined: Float, lam: float, order: Index | None = None) -> None:
+        self._order = order
+        combined *= 0.5 / lam
+        combined[np.diag_indices_from(combined)] += 0.5
+        try:
+            self._factor = Cholesky.of(combined)
+        except np.linalg.LinAlgError as error:
+            msg = (
+                f"I + K(β)/λ is not positive definite at λ = {lam:g}: a kernel has an eigenvalue below −λ over these "
+                "samples. Run `dmkl check`; mend such kernels with repair='clip', 'flip' or 'shift', leave them out "
+                "with select(), or take a larger λ"
+            )
+            raise IndefiniteKernelError(msg) from error
+
+    @property
+    def size(self) -> int:
+        """M."""
+        return len(self._factor.lower)
+
+    def solve(self, b: Array) -> Float:
+        """A⁻¹B for B (m, c)."""
+        if self._order is None:
+            return self._factor.solve(b)
+        solved = np.empty(b.shape)
+        solved[self._order] = self._factor.solve(b[self._order])
+        return solved
+
+    def inverse_diagonal(self) -> Float:
+        """The diagonal of A⁻¹, (m,)."""
+        return _in_order(self._factor.inverse_diagonal(), self._order)
+
+
+def _in_order(values: Array, order: Index | None) -> Float:
+    """Values of the rows of a matrix, in the order of the samples and in double precision."""
+    ordered = np.empty(len(values))
+    ordered[slice(None) if order is None else order] = values
+    return ordered
+
+
+# --- factors that need not be trusted ------------------------------------------------------------------------------
+
+Solve = Callable[[Float], Float]
+"""X such that M X is about B."""
+_SHARP = 0.02
+"""Share of the bound that the error of the solution may make up."""
+_REFINEMENTS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class RoughFactor:
+    """What solves MX = B about, M = ½(I + K/ρ), by a Cholesky factor in single precision: 4·m² bytes.
+
+    Nothing is proven of its solutions: see `refined_and_bounded`.
+
+    Parameters
+    ----------
+    factor
+        Of M.
+    order
+        The position of each of its rows among the samples, where that is another.
+    """
+
+    factor: Cholesky
+    order: Index | None = None
+
+    @classmethod
+    def of(cls, matrix: Callable[[], tuple[Array, Index | None]], ridge: float) -> RoughFactor:
+        """Factorize M; where rounding leaves it indefinite, a multiple of the identity is added to it.
+
+        Parameters
+        ----------
+        matrix
+            Makes K anew, of which the lower triangle is right and is overwritten, in single precision and in LAPACK's
+            order; and the position of each of its rows among the samples, where that is another.
+        ridge
+            ρ
+
+        Raises
+        ------
+        DegenerateKernelError
+            If the sum is not finite.
+        """
+        shift = 0.0
+        while True:
+            lower, order = matrix()
+            lower *= lower.dtype.type(0.5 / ridge)
+            diagonal = lower.reshape(-1, order="A")[:: len(lower) + 1]
+            diagonal += lower.dtype.type(0.5 + shift)
+            largest = float(np.abs(diagonal).max())
+            if not np.isfinite(largest):
+                msg = "a sum of the kernels is not finite, though stored kernels are; run `dmkl check`"
+                raise DegenerateKernelError(msg)
+            try:
+                return cls(Cholesky.of(lower), order)
+            except np.linalg.LinAlgError:
+                shift = max(10.0 * shift, 8.0 * float(np.finfo(lower.dtype).eps) * largest)
+
+    def inverse_diagonal(self) -> Float:
+        """The diagonal of M⁻¹, approximately, (m,)."""
+        return _in_order(self.factor.inverse_diagonal(), self.order)
+
+    def solve(self, b: Float) -> Float:
+        """M⁻¹B about, (m, c)."""
+        found = self.factor.solve(b if self.order is None else b[self.order])
+        if self.order is None:
+            return np.asarray(found, dtype=np.float64)
+        solved = np.empty(b.shape)
+        solved[self.order] = found
+        return solved
+
+
+def refined_and_bounded(
+    x: Float, solve: Solve, product: Callable[[Float], Float], ridge: float, b: Float
+) -> tuple[Float, Float]:
+    """X such that MX is about B, and for each column an upper bound of bᵀM⁻¹b, for M = ½(I + K/ρ), K ⪰ 0.
+
+    For any x and r = b − Mx, since M ⪰ ½I,
+
+        bᵀM⁻¹b = xᵀ(b + r) + rᵀM⁻¹r ≤ xᵀ(b + r) + 2‖r‖²,
+
+    so that the factor need not be trusted. The solution is refined until the last term is small.
+
+    Parameters
+    ----------
+    x
+        What `solve` makes of B.
+    solve
+        See `RoughFactor`.
+    product
+        KX in double precision.
+    ridge
+        ρ
+    b
+        B, (m, c).
+    """
+    for step in range(_REFINEMENTS):
+        r = b - 0.5 * (x + product(x) / ridge)
+        left = 2.0 * np.sum(r * r, axis=0)
+        bound = np.sum(x * (b + r), axis=0) + left
+        if not step:
+            best, lowest = x, bound
+        else:
+            better = bound < lowest
+            best, lowest = np.where(better, x, best), np.where(better, bound, lowest)
+            if not better.any():
+                break
+        if np.all(left <= _SHARP * bound):
+            break
+        x = x + solve(r)
+    return best, lowest

@@ -186,7 +186,7 @@ def _inverse_norms(squares: Float) -> Float:
     return np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
 
 
-# --- noise ------------------------------------------------------------------------------------------------------------
+# --- noise ---------------------------------------------------------------------------------------------------------
 
 
 def sample_keys(names: Array, seed: int) -> npt.NDArray[np.uint64]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from dmkl.arrays import Array, Float
-from dmkl.numerics.lapack import call, status
+from dmkl.numerics.cholesky import call, status
 
 __all__ = ["add_outer", "diagonal", "factorize", "half_solve", "pack", "product", "solve", "unpack"]
 

@@ -1,37 +1,998 @@
-"""The steps: centering, normalizing, taking samples.
+"""Steps around stored kernels: centering, residualizing, normalizing, taking samples; and chains of them.
 
     center          K ↦ (I − 11ᵀ/m) K (I − 11ᵀ/m)              mean over the training (column) samples
-    residualize     K ↦ PKP, P off the mean and covariates      `dmkl.numerics.residualizing`
+    residualize     K ↦ PKPᵀ                                    P removes the mean and covariates
     trace           K ↦ K / tr K                                unit trace
     multiplicative  K ↦ K / (tr K/m − 1ᵀK1/m²)                  unit variance in feature space
     cosine          K ↦ D K D,  D_ii = K_ii^(−1/2)              unit norm in feature space (spherical)
     take            K ↦ K[rows, cols]
-    weigh           K ↦ S K S,  S_ii = √d_i                     a column sample counts d_i times
+    weigh           K ↦ S K S,  S_ii = √d_i                     column sample i has the weight d_i
 
-Where column samples have weights d, with w = d/Σd, the first three are those of a set in which sample i is repeated d_i
+If column samples have weights d, with w = d/Σd, the statistics are those of a set in which sample i is repeated d_i
 times: (I − 1wᵀ) K (I − w1ᵀ), K / Σ_i d_iK_ii, and K / (Σ_i w_iK_ii − wᵀKw).
 
-A step that is asked for by name is a `Step` with an entry in `STEPS`; what becomes of it once its statistics are known
-is a `FittedStep` of `dmkl.numerics.fitted`, with an entry in its `_FITTED`, which reads it back from files.
+A view of a stored kernel K is a chain of steps, and its products never need the transformed matrix. For the product
+with a block of vectors V, V is carried from the last step to the first, to the columns of the raw kernel
+(`Fitted.right`), and the raw product from the first step to the last, to the rows of the view (`Fitted.left`).
+
+In every step the statistics (row means, diagonals) are those of the column samples. Rows that are other samples (test
+rows) are centered and normalized by them: with r̄ the row means of the column samples, the centered test product is
+K(Cv) − 1 r̄ᵀ(Cv), because Cv sums to zero and the two other terms of the centered kernel vanish with it.
+
+Residualizing: with w as above (1/m each without weights), [1, Z] has a basis Q with Qᵀdiag(w)Q = I
+(`dmkl.numerics.covariates.basis`). With G = diag(w)Q the projector is P = I − QGᵀ. It needs T = KG of a kernel, a block
+of columns in one pass, where centering needs the first of them, the means. For new rows with basis q(x):
+[k(x, ·) − q(x)Tᵀ] Pᵀ.
+
+A step that is asked for by name is a `Step` with an entry in `STEPS`. With its statistics it is a `FittedStep`, with an
+entry in `_FITTED`, which reads it back from files.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, Self
 
-from dmkl.arrays import Array, plain_repr
-from dmkl.errors import InputError
-from dmkl.numerics.chain import ChainState, Step
-from dmkl.numerics.covariates import Covariates
-from dmkl.numerics.fitted import Centering, CosineScaling, Scaling, mean_over
+import numpy as np
 
-__all__ = ["NORMALIZATIONS", "STEPS", "as_step", "as_steps"]
+from dmkl.arrays import Array, Index, plain_repr
+from dmkl.errors import DegenerateKernelError, InputError
+from dmkl.numerics.covariates import Covariates, basis
+
+__all__ = [
+    "NORMALIZATIONS",
+    "STEPS",
+    "Centering",
+    "CenteringOfColumns",
+    "ChainState",
+    "CosineScaling",
+    "Fitted",
+    "FittedStep",
+    "KernelSum",
+    "Residualize",
+    "Residualizing",
+    "ResidualizingOfColumns",
+    "Scaling",
+    "Step",
+    "Take",
+    "Weighing",
+    "as_step",
+    "as_steps",
+    "load_step",
+    "mean_over",
+    "restricted",
+]
+
+# --- chains --------------------------------------------------------------------------------------------------------
 
 
-# --- as they are asked for ---------------------------------------------------------------------------------------
+class KernelSum(Protocol):
+    """A weighted sum of stored kernels, to which a chain that is the same for all of them can be applied."""
+
+    def center(self, weights: Array | None = None) -> None:
+        """Center it over its samples, by their weighted mean where weights (m,), that sum to one, are given."""
+
+    def scale(self, factor: Array) -> None:
+        """Multiply its rows and its columns by numbers, (m,)."""
+
+    def take(self, positions: Index) -> None:
+        """Keep the samples at these positions, as rows and as columns."""
+
+
+class Step(ABC):
+    """A step as it is asked for: what it needs to be fitted, and what it does to lists of rows and columns."""
+
+    name: ClassVar[str]
+    changes_entries: ClassVar[bool] = True
+    needs_training: ClassVar[bool] = False
+    """Whether its statistics come from the training kernels: a store of new samples alone does not have them."""
+    needs_means: ClassVar[bool] = False
+    """Whether it needs the means over the column samples of each column sample's row."""
+    needs_row_means: ClassVar[bool] = False
+    """Whether it needs the means over the column samples of each row, where a later step needs the rows' diagonal."""
+    needs_row_diagonal: ClassVar[bool] = False
+    """Whether it needs k(x, x) of the row samples."""
+    forgets_means: ClassVar[bool] = False
+    """Whether the means after it do not follow from those before."""
+    weights: Array | None = None
+    """(cols,), what each column sample counts in its statistics; all alike where None."""
+
+    @property
+    def vectors(self) -> Array | None:
+        """(cols, b): the block whose products it needs in place of the means; None where it needs the means."""
+        return None
+
+    @abstractmethod
+    def fit(self, state: ChainState) -> FittedStep:
+        """The step with its statistics, for kernels as the steps before it have left them.
+
+        InputError is raised if a statistic is unknown, or is one of a kernel that its precision does not resolve.
+        """
+
+    @property
+    def keeps_square(self) -> bool:
+        """Whether rows that are the column samples are so afterwards."""
+        return True
+
+    def shape(self, n_rows: int, n_cols: int) -> tuple[int, int]:
+        """Rows and columns after the step."""
+        return n_rows, n_cols
+
+    def taken(self, rows: Index, cols: Index) -> tuple[Index, Index]:
+        """What the step leaves of a list of rows and one of columns."""
+        return rows, cols
+
+    def training(self) -> Self:
+        """The step for the column samples as rows."""
+        return self
+
+    def for_rows(self, rows: Index) -> tuple[Self, Index]:
+        """The step for some of the rows after it, and the positions of these rows before it."""
+        return self, rows
+
+    def for_columns(self, cols: Index) -> tuple[Step, Index]:
+        """The step for products with some of the columns after it, of a square view, and their positions before it.
+
+        Its statistics remain those over all columns.
+        """
+        return self, cols
+
+    def arrays(self, *, rows: bool = True) -> dict[str, Array]:
+        """Its arrays by name, as they are saved; without `rows` those alone that new samples need."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, np.ndarray) and (rows or not name.startswith("row_"))
+        }
+
+
+class FittedStep(Step):
+    """A step with its statistics: a dataclass of arrays.
+
+    The first axis of all but the `shared` ones is the kernel. Arrays called ``row_…`` are statistics of the rows, and
+    what `fit` replaces for new samples.
+    """
+
+    shared: ClassVar[frozenset[str]] = frozenset()
+    """Names of the arrays that all kernels have in common."""
+    same_for_all: ClassVar[bool] = True
+    """Whether `right` is the same for every kernel."""
+    scales_columns: ClassVar[bool] = False
+    """Whether it multiplies columns by numbers, which products with some of them need before they are taken."""
+
+    def fit(self, state: ChainState) -> FittedStep:
+        """The same step for the rows of a view of new samples."""
+        return self
+
+    def of_samples(self, samples: Array, covariates: Any = None) -> Self:
+        """The step for rows that are new samples of these names; InputError if it lacks what it must know of them.
+
+        `covariates` are those of samples by name, where it takes some out, in place of those that it has kept.
+        """
+        return self
+
+    def mirrored(self, places: Index) -> FittedStep:
+        """The step between new samples, for single entries: fitted to rows of which `places` are the training samples.
+
+        It is the step of a square view over these rows, by the statistics of the training samples among them.
+        """
+        return self
+
+    def right(self, j: int, v: Array) -> Array:
+        """Carry V of kernel j from the columns after the step to those before it."""
+        return v
+
+    @property
+    def has_offset(self) -> bool:
+        """Whether `left` adds something that depends on V alone."""
+        return False
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        """Carry the product Y of kernel j to the rows after the step; its offset is added where V is given."""
+        return y
+
+    def origins(self, rows: Index, cols: Index) -> tuple[Index, Index]:
+        """Positions before the step of positions after it."""
+        return rows, cols
+
+    def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
+        """Transform entries of kernel j, at these positions after the step."""
+        return block
+
+    def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array | None:
+        """Transform k(x, x) of the column samples, (kernel, cols), or of the rows; None where that is not known."""
+        return diagonal
+
+    def means(self, mean: Array) -> Array:
+        """Transform means over the column samples, where they follow from those before."""
+        return mean
+
+    def scalar(self, j: int) -> float:
+        """The number by which kernel j is multiplied."""
+        return 1.0
+
+    def counts(self, counts: Array) -> Array:
+        """What each column sample of a square view counts after the step, (cols,)."""
+        return counts
+
+    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
+        """Vectors (cols, k) that every square kernel maps to zero after the step; None where there are none.
+
+        `vectors` are those before the step.
+        """
+        return None
+
+    def apply_to(self, total: KernelSum) -> None:
+        """Apply the step to a sum of kernels, whose weights have taken in the scalars."""
+
+    def removed(self, removed: Array | float) -> Array | float:
+        """See `Fitted.removed`, from its value before the step."""
+        return removed
+
+    def for_products(self) -> Self:
+        """Without the statistics that products do not need."""
+        return self
+
+    def right_alone(self) -> Self:
+        """What the step does to V, and a `left` that leaves products as they are, where it scales columns."""
+        return self
+
+    def select(self, kernels: Index) -> Self:
+        """The same step for some of the kernels."""
+        own = {name: value[kernels] for name, value in self.arrays().items() if name not in self.shared}
+        return self._with(own)
+
+    def _with(self, arrays: Mapping[str, Any]) -> Self:
+        return replace(self, **arrays)  # type: ignore[type-var]
+
+    def described(self) -> dict[str, Any]:
+        """What is saved beside the arrays, as JSON values: see `dmkl.numerics.steps.load_step`."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {"kind": self.name} | {name: value for name, value in values.items() if isinstance(value, bool)}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A chain of steps with their statistics."""
+
+    steps: tuple[FittedStep, ...] = ()
+    entrywise: bool = False
+    """Whether sums of kernels must take them after the steps: their entries are weighted one by one."""
+
+    @property
+    def same_for_all(self) -> bool:
+        """Whether the chain is the same for every kernel up to a factor, and may be left to a sum of them."""
+        return not self.entrywise and all(step.same_for_all for step in self.steps)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the statistics take."""
+        # Means and scales of a square view are those of its rows and of its columns.
+        return sum({id(array): array.nbytes for step in self.steps for array in step.arrays().values()}.values())
+
+    def select(self, kernels: Index) -> Fitted:
+        """The same chain for some of the kernels."""
+        return replace(self, steps=tuple(step.select(kernels) for step in self.steps))
+
+    def training(self) -> Fitted:
+        """The chain for the column samples as rows."""
+        return replace(self, steps=tuple(step.training() for step in self.steps))
+
+    def for_products(self) -> Fitted:
+        """Without the statistics that products do not need: a square centering needs none at all."""
+        return Fitted(tuple(step.for_products() for step in self.steps))
+
+    def right_alone(self) -> Fitted:
+        """Of a chain for some columns how it scales V, and a `left` that leaves products as they are."""
+        return Fitted(tuple(step.right_alone() for step in self.steps if step.scales_columns))
+
+    # --- products ------------------------------------------------------------------------------------------------
+
+    def factor(self, j: int) -> float:
+        """Product of the scalar factors of kernel j."""
+        value = 1.0
+        for step in self.steps:
+            value *= step.scalar(j)
+        return value
+
+    def counts(self, n_cols: int) -> Array:
+        """What each column sample counts: d of D^{1/2}KD^{1/2}, ones where samples have no weights."""
+        found = np.ones(n_cols)
+        for step in self.steps:
+            found = step.counts(found)
+        return found
+
+    def null_vectors(self, n_cols: int) -> Array | None:
+        """Vectors N (cols, k) with K_jN = 0 for every kernel of a square view; None where the steps imply none.
+
+        They span the directions that the ridge does not penalize: the constant, and covariates that are projected out.
+        """
+        vectors: Array | None = None
+        for step in self.steps:
+            vectors = step.null_vectors(vectors, n_cols)
+        return vectors
+
+    def right(self, j: int, v: Array) -> tuple[Array, list[Array | None]]:
+        """Carry V from the view's columns to the raw kernel's; also what the offset of each step needs, last first."""
+        if self.steps:
+            v = v.astype(np.float64, copy=False)
+        carried: list[Array | None] = []
+        for step in reversed(self.steps):
+            v = step.right(j, v)
+            carried.append(v if step.has_offset else None)
+        return v, carried
+
+    def left(self, j: int, y: Array, carried: list[Array | None], *, offsets: bool = True) -> Array:
+        """Carry the raw product Y back to the view's rows; it is overwritten.
+
+        Everything here is linear in Y but the offset −1 r̄ᵀ(Cv) of a rectangular centering: when Y is one of several
+        parts of a sum, exactly one part may be given `offsets`.
+        """
+        for step, v in zip(self.steps, reversed(carried), strict=True):
+            y = step.left(j, y, v if offsets else None)
+        return y
+
+    # --- entries -------------------------------------------------------------------------------------------------
+
+    def positions(self, rows: Index, cols: Index) -> list[tuple[Index, Index]]:
+        """Positions of a block of the view before the first step and after each step (first to last)."""
+        trail = [(rows, cols)]
+        for step in reversed(self.steps):
+            trail.append(step.origins(*trail[-1]))
+        return trail[::-1]
+
+    def elementwise(self, j: int, block: Array, trail: list[tuple[Index, Index]]) -> Array:
+        """Transform a raw block (whose rows and columns are `trail[0]`) entry by entry, in float64."""
+        block = np.asarray(block, dtype=np.float64)
+        for step, (rows, cols) in zip(self.steps, trail[1:], strict=True):
+            block = step.elementwise(j, block, rows, cols)
+        return block
+
+    def diagonal(self, raw: Array) -> Array:
+        """Transform the raw kernels' diagonals, (kernels, samples), of a square view, in float64."""
+        found: Array | None = np.asarray(raw, dtype=np.float64)
+        for step in self.steps:
+            assert found is not None
+            found = step.diagonal(found)
+        assert found is not None
+        return found
+
+    def apply_to(self, total: KernelSum) -> None:
+        """Apply a chain that is the same for all kernels to a sum of them, whose weights have taken in the factors."""
+        for step in self.steps:
+            step.apply_to(total)
+
+    def removed(self) -> Array | float:
+        """Size of the entries that centering took away, in units of the kernels as they are after the steps, (n,).
+
+        It is the measure of the rounding noise that centering leaves behind, and 0 where nothing was centered.
+        """
+        removed: Array | float = 0.0
+        for step in self.steps:
+            removed = step.removed(removed)
+        return removed
+
+
+def restricted(steps: Sequence[Any], positions: Index, *, rows: bool) -> tuple[tuple[Any, ...], Index]:
+    """Steps, fitted or not, for some of the rows (or columns) after them, and the positions of these before them."""
+    found = []
+    for step in reversed(steps):
+        step, positions = step.for_rows(positions) if rows else step.for_columns(positions)
+        found.append(step)
+    return tuple(found[::-1]), positions
+
+
+_STATISTICS = {
+    "col_mean": "row means of the training samples",
+    "diag_cols": "diagonal of the training kernels",
+    "diag_rows": "diagonal k(x, x) of the new samples",
+}
+
+
+@dataclass(frozen=True)
+class ChainState:
+    """What is known of a view after the steps fitted so far."""
+
+    names: tuple[str, ...]
+    """The kernels' names, for messages."""
+    diag_cols: Array | None
+    diag_rows: Array | None
+    """(kernel, cols) and (kernel, rows): k(x, x) of the column and row samples after the steps so far. The same object
+    when the view is square; `diag_rows` is None where it is unknown (new samples without a diagonal)."""
+    col_mean: Array | None
+    row_mean: Array | None
+    """(kernel, cols) and (kernel, rows): means over the column samples after the steps so far, where known; weighted
+    by what the last step that needed them was."""
+    square: bool
+    resolution: float
+    """Relative size under which what centering leaves is rounding noise: some multiple of the stored precision."""
+    fitted: Fitted = field(default_factory=Fitted)
+
+    def step(self, step: Step, col_mean: Array | None = None, row_mean: Array | None = None) -> ChainState:
+        """Fit one more step; `col_mean` and `row_mean` are given where a pass had to compute them."""
+        col_mean = self.col_mean if col_mean is None else col_mean
+        row_mean = self.row_mean if row_mean is None else row_mean
+        before = replace(self, col_mean=col_mean, row_mean=col_mean if self.square else row_mean)
+        fitted = step.fit(before)
+        square = self.square and fitted.keeps_square
+        diag_cols, col_mean = before._after(fitted, rows=False)
+        diag_rows, row_mean = (diag_cols, col_mean) if square else before._after(fitted, rows=True)
+        chain = Fitted((*self.fitted.steps, fitted))
+        return ChainState(self.names, diag_cols, diag_rows, col_mean, row_mean, square, self.resolution, chain)
+
+    def _after(self, step: FittedStep, *, rows: bool) -> tuple[Array | None, Array | None]:
+        """Diagonal and means of the columns, or of the rows, after a step."""
+        diagonal, mean = (self.diag_rows, self.row_mean) if rows else (self.diag_cols, self.col_mean)
+        return (
+            None if diagonal is None else step.diagonal(diagonal, rows=rows),
+            None if mean is None or step.forgets_means else step.means(mean),
+        )
+
+    def without_means(self) -> ChainState:
+        """The same where the means are of no use: the next step takes others."""
+        return replace(self, col_mean=None, row_mean=None)
+
+    def need(self, name: str) -> Array:
+        """A statistic that a step needs; InputError if it is unknown."""
+        value: Array | None = getattr(self, name)
+        if value is None:
+            way_out = (
+                "give it as diagonal= of dmkl.create(None, kernels, symmetric=False, diagonal=…), (kernels, new "
+                "samples), take K[test, train] of a set of all samples, or fit without 'cosine'"
+                if name == "diag_rows"
+                else "center and normalize through a fitted model, which carries the training statistics"
+            )
+            msg = (
+                f"this view lacks the {_STATISTICS[name]}, which kernels of new samples against training samples do "
+                f"not hold: {way_out}"
+            )
+            raise InputError(msg)
+        return value
+
+    @property
+    def _residualized(self) -> bool:
+        return any(step.name == "residualize" for step in self.fitted.steps)
+
+    def check_diagonal(self, diagonal: Array) -> None:
+        """Refuse k(x, x), (kernel, samples), that are not positive, or rounding noise."""
+        floor = self.resolution * np.broadcast_to(self.fitted.removed(), len(diagonal))
+        bad = np.argwhere(~(diagonal > floor[:, None]))
+        if bad.size:
+            j, i = bad[0]
+            explained = "; covariates explain that sample wholly" if self._residualized else ""
+            msg = (
+                "cosine normalization needs a positive k(x, x) that its precision resolves for every sample, but "
+                f"kernel {self.names[j]!r} has {diagonal[j, i]:.3g} at position {i}{explained}; use 'trace' or "
+                "'multiplicative', or leave out that kernel with select()"
+            )
+            raise InputError(msg)
+
+    def check_size(self, size: Array, removed: Array | float, what: str) -> None:
+        """Refuse sizes (n,) by which a kernel cannot be divided; `removed` is what centering took away of each."""
+        bad = np.flatnonzero(~(size > self.resolution * removed))
+        if bad.size:
+            j = bad[0]
+            why = (
+                "The covariates that residualize takes out explain it wholly, or it is constant"
+                if self._residualized
+                else "It is constant or has a negative diagonal"
+            )
+            msg = (
+                f"kernel {self.names[j]!r} cannot be normalized: its {what} over these samples is {size[j]:.3g}, "
+                f"expected a positive number that its precision resolves. {why}; leave it out with select()"
+            )
+            raise DegenerateKernelError(msg)
+
+
+# --- residualizing -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Residualize(Step):
+    """Take the mean and the covariates out, by a regression over the column samples."""
+
+    name = "residualize"
+    needs_training = needs_means = needs_row_means = True
+
+    covariates: Covariates
+    cols: Array
+    rows: Array
+    """[1, Z] of the columns and of the rows, (samples, 1 + covariates)."""
+    weights: Array | None = None
+
+    @cached_property
+    def _coefficients(self) -> Array:
+        return basis(self.cols, self.weights)
+
+    @cached_property
+    def vectors(self) -> Array:
+        share = np.full(len(self.cols), 1.0 / len(self.cols)) if self.weights is None else self.weights
+        return np.asarray((share / share.sum())[:, None] * (self.cols @ self._coefficients))
+
+    def training(self) -> Residualize:
+        return replace(self, rows=self.cols)
+
+    def for_rows(self, rows: Index) -> tuple[Residualize, Index]:
+        return replace(self, rows=self.rows[rows]), rows
+
+    def fit(self, state: ChainState) -> Residualizing:
+        projected, coefficients = state.need("col_mean"), self._coefficients
+        return Residualizing(
+            self.cols @ coefficients,
+            self.vectors,
+            projected,
+            coefficients,
+            np.array(self.covariates.samples),
+            self.covariates.design,
+            self.rows @ coefficients,
+            state.row_mean,
+            state.square,
+        )
+
+
+@dataclass(frozen=True)
+class Residualizing(FittedStep):
+    """Residualize with its statistics."""
+
+    name = "residualize"
+    needs_row_means = True
+    same_for_all = False
+    shared = frozenset({"basis", "dual", "coefficients", "samples", "design", "row_basis"})
+
+    basis: Array
+    """Q, (cols, rank)"""
+    dual: Array
+    """G = diag(w)Q, (cols, rank)"""
+    projected: Array
+    """T = KG, (kernel, cols, rank), of the kernels before this step."""
+    coefficients: Array
+    """B, (1 + covariates, rank): q(x) = [1, z(x)]B."""
+    samples: Array
+    """Names of the samples whose covariates are known."""
+    design: Array
+    """Their covariates, (samples, covariates)."""
+    row_basis: Array | None = None
+    """q of each row, (rows, rank); None while it is not known for which rows."""
+    row_projected: Array | None = None
+    """(kernel, rows, rank): T of the rows; None where the rows differ and it was not needed."""
+    square: bool = True
+    """Whether the rows are the column samples."""
+
+    @property
+    def vectors(self) -> Array:
+        return self.dual
+
+    def of_samples(self, samples: Array, covariates: Covariates | None = None) -> Residualizing:
+        known = covariates or Covariates(tuple(map(str, self.samples)), (), self.design)
+        return replace(self, row_basis=known.of(samples) @ self.coefficients, row_projected=None, square=False)
+
+    def fit(self, state: ChainState) -> Residualizing:
+        return replace(self, row_projected=state.row_mean, square=False)
+
+    def mirrored(self, places: Index) -> Residualizing:
+        assert self.row_basis is not None
+        assert self.row_projected is not None
+        dual = np.zeros((len(self.row_basis), self.dual.shape[1]))
+        dual[places] = self.dual
+        return replace(self, basis=self.row_basis, dual=dual, projected=self.row_projected, square=True)
+
+    def training(self) -> Residualizing:
+        return replace(self, row_basis=self.basis, row_projected=self.projected, square=True)
+
+    def for_rows(self, rows: Index) -> tuple[Residualizing, Index]:
+        near, mine = (self.projected, self.basis) if self.square else (self.row_projected, self.row_basis)
+        assert mine is not None
+        near = None if near is None else near[:, rows]
+        return replace(self, row_projected=near, row_basis=mine[rows], square=False), rows
+
+    def for_columns(self, cols: Index) -> tuple[ResidualizingOfColumns, Index]:
+        assert self.square
+        return ResidualizingOfColumns(self.projected, self.basis, self.dual, self.basis[cols]), cols
+
+    @property
+    def has_offset(self) -> bool:
+        return not self.square
+
+    def right(self, j: int, v: Array) -> Array:
+        return np.asarray(v - self.dual @ (self.basis.T @ v))
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        if self.square:
+            y -= self.basis @ (self.dual.T @ y)
+        elif v is not None:
+            assert self.row_basis is not None
+            y -= self.row_basis @ (self.projected[j].T @ v)
+        return y
+
+    def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
+        near, mine = (self.projected, self.basis) if self.square else (self.row_projected, self.row_basis)
+        assert near is not None
+        assert mine is not None
+        inner, q, other = self.dual.T @ self.projected[j], mine[rows], self.basis[cols]
+        return np.asarray(block - q @ self.projected[j][cols].T - near[j][rows] @ other.T + q @ inner @ other.T)
+
+    def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array | None:
+        near, q = (self.row_projected, self.row_basis) if rows else (self.projected, self.basis)
+        if near is None or q is None:
+            return None
+        inner = np.einsum("ma,nmb->nab", self.dual, self.projected)
+        return np.asarray(diagonal - 2 * np.einsum("ma,nma->nm", q, near) + np.einsum("ma,nab,mb->nm", q, inner, q))
+
+    def means(self, mean: Array) -> Array:
+        return np.zeros(mean.shape[:2])
+
+    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array:
+        return self.dual  # PᵀG = 0 for P = I − QGᵀ, since QᵀG = I
+
+    def removed(self, removed: Array | float) -> Array | float:
+        return np.asarray(removed + np.abs(np.einsum("ma,nma->nm", self.dual, self.projected)).sum(axis=1))
+
+
+@dataclass(frozen=True)
+class ResidualizingOfColumns(FittedStep):
+    """Some columns of square kernels that are residualized over all: P K Pᵀ V = P (KV − T QᵀV), V in these columns."""
+
+    name = "residualize columns"
+    same_for_all = False
+    shared = frozenset({"basis", "dual", "chosen"})
+
+    projected: Array
+    """T, (kernel, rows, rank)"""
+    basis: Array
+    """Q, (rows, rank)"""
+    dual: Array
+    """G, (rows, rank)"""
+    chosen: Array
+    """Q of the columns, (cols, rank)"""
+
+    @property
+    def has_offset(self) -> bool:
+        return True
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        if v is not None:
+            y -= self.projected[j] @ (self.chosen.T @ v)
+        y -= self.basis @ (self.dual.T @ y)
+        return y
+
+
+# --- steps with statistics -----------------------------------------------------------------------------------------
+
+
+def mean_over(values: Array, weights: Array | None) -> Array:
+    """The mean over samples, (kernel,), of values (kernel, samples)."""
+    return np.asarray(values.mean(axis=1) if weights is None else values @ (weights / weights.sum()))
+
+
+@dataclass(frozen=True)
+class Centering(FittedStep):
+    """Subtract the means over the column samples."""
+
+    name = "center"
+    needs_row_means = True
+    shared = frozenset({"weights"})
+
+    col_mean: Array | None
+    """(kernel, cols): mean over the column samples of each column sample's row, before this step; None where only
+    products with a square kernel are needed."""
+    row_mean: Array | None = None
+    """(kernel, rows): the same of each row; None where the rows differ and it was not needed."""
+    square: bool = True
+    """Whether the rows are the column samples."""
+    weights: Array | None = None
+    """w, (cols,), that sum to one; all alike where None."""
+
+    def fit(self, state: ChainState) -> Centering:
+        return replace(self, row_mean=state.row_mean, square=False)
+
+    def mirrored(self, places: Index) -> Centering:
+        # The mean of the means over the training samples is that of all, of which the others have no weight.
+        assert self.row_mean is not None
+        weights = np.zeros(self.row_mean.shape[1])
+        weights[places] = 1.0 / len(places) if self.weights is None else self.weights
+        return Centering(self.row_mean, weights=weights)
+
+    def training(self) -> Centering:
+        return replace(self, row_mean=self.col_mean, square=True)
+
+    def for_rows(self, rows: Index) -> tuple[Centering, Index]:
+        assert self.col_mean is not None
+        mean = self.col_mean if self.square else self.row_mean
+        return replace(self, row_mean=None if mean is None else mean[:, rows], square=False), rows
+
+    def for_columns(self, cols: Index) -> tuple[CenteringOfColumns, Index]:
+        assert self.square
+        assert self.col_mean is not None
+        return CenteringOfColumns(self.col_mean, self.weights), cols
+
+    @property
+    def has_offset(self) -> bool:
+        return not self.square
+
+    def right(self, j: int, v: Array) -> Array:
+        if self.weights is None:
+            return np.asarray(v - v.mean(axis=0, keepdims=True))
+        return np.asarray(v - np.outer(self.weights, v.sum(axis=0)))
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        if self.square:
+            return _less_mean(y, self.weights)
+        if v is not None:
+            assert self.col_mean is not None
+            y -= self.col_mean[j] @ v
+        return y
+
+    def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
+        assert self.col_mean is not None
+        row_mean = self.col_mean if self.square else self.row_mean
+        assert row_mean is not None
+        mean = self.col_mean[j]
+        grand = mean.mean() if self.weights is None else mean @ self.weights
+        return np.asarray(block - row_mean[j][rows][:, None] - mean[cols][None, :] + grand)
+
+    def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array | None:
+        assert self.col_mean is not None
+        mean = self.row_mean if rows else self.col_mean
+        return None if mean is None else diagonal - 2.0 * mean + mean_over(self.col_mean, self.weights)[:, None]
+
+    def means(self, mean: Array) -> Array:
+        return np.zeros_like(mean)
+
+    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array:
+        # C K Cᵀ w = 0, since Cᵀw = 0 for C = I − 1wᵀ.
+        return np.ones((n_cols, 1)) if self.weights is None else self.weights[:, None]
+
+    def apply_to(self, total: KernelSum) -> None:
+        total.center(self.weights)
+
+    def removed(self, removed: Array | float) -> Array | float:
+        assert self.col_mean is not None
+        return removed + mean_over(np.abs(self.col_mean), self.weights)
+
+    def for_products(self) -> Centering:
+        return replace(self, col_mean=None if self.square else self.col_mean, row_mean=None)
+
+
+@dataclass(frozen=True)
+class CenteringOfColumns(FittedStep):
+    """Some columns of square kernels that are centered over all.
+
+    Centering spreads V over all columns; with C = I − 1wᵀ and μ = Kw, C K Cᵀ V = C (KV − μ 1ᵀV), where w = 1/m unless
+    samples have weights.
+    """
+
+    name = "center columns"
+    shared = frozenset({"weights"})
+
+    mean: Array
+    """μ of each kernel, (kernel, rows)."""
+    weights: Array | None = None
+    """w, (rows,)"""
+
+    @property
+    def has_offset(self) -> bool:
+        return True
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        if v is not None:
+            y -= self.mean[j][:, None] * v.sum(axis=0)
+        return _less_mean(y, self.weights)
+
+
+def _less_mean(y: Array, weights: Array | None) -> Array:
+    """Take the mean of its rows, by weights that sum to one, from Y, which is overwritten."""
+    y -= y.mean(axis=0, keepdims=True, dtype=np.float64) if weights is None else weights @ y
+    return y
+
+
+@dataclass(frozen=True)
+class Scaling(FittedStep):
+    """Multiply each kernel by its factor, (kernel,)."""
+
+    name = "scale"
+
+    factor: Array
+
+    def scalar(self, j: int) -> float:
+        return float(self.factor[j])
+
+    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
+        return vectors
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        y *= self.factor[j]
+        return y
+
+    def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
+        return np.asarray(block * self.factor[j])
+
+    def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array:
+        return np.asarray(diagonal * self.factor[:, None])
+
+    def means(self, mean: Array) -> Array:
+        return np.asarray(mean * self.factor[:, None])
+
+    def removed(self, removed: Array | float) -> Array | float:
+        return np.asarray(removed * self.factor)
+
+
+@dataclass(frozen=True)
+class CosineScaling(FittedStep):
+    """Multiply the rows and the columns of each kernel by numbers."""
+
+    name = "cosine"
+    needs_row_diagonal = forgets_means = scales_columns = True
+    same_for_all = False
+
+    col_scale: Array
+    """(kernel, cols)"""
+    row_scale: Array | None = None
+    """(kernel, rows); None while it is not known for which rows."""
+
+    def fit(self, state: ChainState) -> CosineScaling:
+        diagonal = state.need("diag_rows")
+        state.check_diagonal(diagonal)
+        return replace(self, row_scale=diagonal**-0.5)
+
+    def mirrored(self, places: Index) -> CosineScaling:
+        assert self.row_scale is not None
+        return CosineScaling(self.row_scale, self.row_scale)
+
+    def training(self) -> CosineScaling:
+        return replace(self, row_scale=self.col_scale)
+
+    def for_rows(self, rows: Index) -> tuple[CosineScaling, Index]:
+        assert self.row_scale is not None
+        return replace(self, row_scale=self.row_scale[:, rows]), rows
+
+    def for_columns(self, cols: Index) -> tuple[CosineScaling, Index]:
+        return replace(self, col_scale=self.col_scale[:, cols]), cols
+
+    def right_alone(self) -> CosineScaling:
+        return replace(self, row_scale=np.ones((len(self.col_scale), 1)))
+
+    def right(self, j: int, v: Array) -> Array:
+        return np.asarray(v * self.col_scale[j][:, None])
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        assert self.row_scale is not None
+        y *= self.row_scale[j][:, None]
+        return y
+
+    def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
+        assert self.row_scale is not None
+        return np.asarray(block * self.row_scale[j][rows][:, None] * self.col_scale[j][cols][None, :])
+
+    def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array:
+        scale = self.row_scale if rows else self.col_scale
+        assert scale is not None
+        return np.asarray(diagonal * scale**2)
+
+    def removed(self, removed: Array | float) -> Array | float:
+        return np.asarray(removed * (self.col_scale**2).mean(axis=1))
+
+
+@dataclass(frozen=True)
+class Weighing(FittedStep):
+    """Multiply rows and columns by numbers that all kernels have in common: a step without statistics."""
+
+    name = "weigh"
+    forgets_means = scales_columns = True
+    shared = frozenset({"col_scale", "row_scale"})
+
+    col_scale: Array
+    """(cols,)"""
+    row_scale: Array
+    """(rows,)"""
+
+    def training(self) -> Weighing:
+        return replace(self, row_scale=self.col_scale)
+
+    def for_rows(self, rows: Index) -> tuple[Weighing, Index]:
+        return replace(self, row_scale=self.row_scale[rows]), rows
+
+    def for_columns(self, cols: Index) -> tuple[Weighing, Index]:
+        return replace(self, col_scale=self.col_scale[cols]), cols
+
+    def right_alone(self) -> Weighing:
+        return replace(self, row_scale=np.ones(1))
+
+    def right(self, j: int, v: Array) -> Array:
+        return np.asarray(v * self.col_scale[:, None])
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        y *= self.row_scale[:, None]
+        return y
+
+    def elementwise(self, j: int, block: Array, rows: Index, cols: Index) -> Array:
+        return np.asarray(block * self.row_scale[rows][:, None] * self.col_scale[cols][None, :])
+
+    def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array:
+        return np.asarray(diagonal * (self.row_scale if rows else self.col_scale) ** 2)
+
+    def counts(self, counts: Array) -> Array:
+        return np.asarray(counts * self.col_scale**2)
+
+    def null_vectors(self, vectors: Array | None, n_cols: int) -> Array | None:
+        return None if vectors is None else np.asarray(vectors / self.col_scale[:, None])
+
+    def apply_to(self, total: KernelSum) -> None:
+        total.scale(self.row_scale)
+
+    def removed(self, removed: Array | float) -> Array | float:
+        return removed * float((self.col_scale**2).mean())
+
+
+@dataclass(frozen=True)
+class Take(FittedStep):
+    """Keep some rows and columns: a step without statistics."""
+
+    name = "take"
+    changes_entries = False
+    shared = frozenset({"rows", "cols", "before"})
+    forgets_means = True  # a mean over fewer columns is another mean
+
+    rows: Index
+    cols: Index
+    """Their positions among those before the step; they may repeat and come in any order."""
+    before: Index
+    """How many rows and columns there were."""
+
+    @property
+    def keeps_square(self) -> bool:
+        return np.array_equal(self.rows, self.cols)
+
+    def shape(self, n_rows: int, n_cols: int) -> tuple[int, int]:
+        return len(self.rows), len(self.cols)
+
+    def taken(self, rows: Index, cols: Index) -> tuple[Index, Index]:
+        return rows[self.rows], cols[self.cols]
+
+    def training(self) -> Take:
+        return Take(self.cols, self.cols, self.before[[1, 1]])
+
+    def for_rows(self, rows: Index) -> tuple[Take, Index]:
+        return Take(np.arange(len(rows)), self.cols, np.array([len(rows), self.before[1]])), self.rows[rows]
+
+    def for_columns(self, cols: Index) -> tuple[Take, Index]:
+        return Take(self.rows, np.arange(len(cols)), np.array([self.before[0], len(cols)])), self.cols[cols]
+
+    def right(self, j: int, v: Array) -> Array:
+        wide = np.zeros((self.before[1], v.shape[1]), dtype=v.dtype)
+        np.add.at(wide, self.cols, v)  # positions may repeat, as in NumPy's indexing
+        return wide
+
+    def left(self, j: int, y: Array, v: Array | None = None) -> Array:
+        return y[self.rows]
+
+    def origins(self, rows: Index, cols: Index) -> tuple[Index, Index]:
+        return self.rows[rows], self.cols[cols]
+
+    def diagonal(self, diagonal: Array, *, rows: bool = False) -> Array:
+        return diagonal[:, self.rows if rows else self.cols]
+
+    def apply_to(self, total: KernelSum) -> None:
+        total.take(self.rows)
+
+
+_FITTED: dict[str, type[FittedStep]] = {
+    kind.name: kind for kind in (Centering, Residualizing, Scaling, CosineScaling, Weighing, Take)
+}
+
+
+def load_step(described: Mapping[str, Any], arrays: Mapping[str, Array]) -> FittedStep:
+    """The step of which `FittedStep.described` and `FittedStep.arrays` were saved; KeyError or TypeError if none."""
+    kind = _FITTED[described["kind"]]
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**arrays, **{name: value for name, value in described.items() if name in names})
+
+
+# --- steps by name -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

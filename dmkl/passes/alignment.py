@@ -20,15 +20,13 @@ from dask.delayed import delayed
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import InputError
 from dmkl.numerics.alignment import alignments, estimated
-from dmkl.numerics.chain import Fitted
+from dmkl.numerics.steps import Fitted
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine
+from dmkl.passes.execute import Machine, active_client, again, check_memory, execute, machine, send_all
 from dmkl.passes.memory import HeldTiles
-from dmkl.passes.ordering import StoreOrder
-from dmkl.passes.riders import Columns
 from dmkl.passes.run import add_in_tree, run_pass
-from dmkl.passes.sending import send_all
-from dmkl.passes.view import Lens, TileKey, View
+from dmkl.passes.sweep import Columns
+from dmkl.passes.view import Lens, StoreOrder, TileKey, View
 
 __all__ = ["align", "check_alignable", "gram_pass", "rounding"]
 

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dask.delayed import delayed
 
 from dmkl.errors import DegenerateKernelError, DmklError, IndefiniteKernelError
-from dmkl.passes.execute import execute
-from dmkl.passes.sending import send
+from dmkl.passes.execute import execute, send
 from dmkl.passes.view import View
 from dmkl.store.reader import StoreReader
 

@@ -10,9 +10,8 @@ import numpy as np
 from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Float, Index
-from dmkl.numerics.chain import ChainState, Fitted
-from dmkl.passes.execute import graph_token, machine
-from dmkl.passes.sending import send
+from dmkl.numerics.steps import ChainState, Fitted
+from dmkl.passes.execute import graph_token, machine, send
 from dmkl.passes.view import Lens, View
 
 __all__ = ["entries", "view_blocks", "weighted_blocks", "whole_kernels"]

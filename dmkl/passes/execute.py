@@ -1,4 +1,8 @@
-"""Running the tasks of a pass wherever Dask runs: this process's threads, or a cluster."""
+"""Running the tasks of a pass on whatever scheduler Dask uses: threads of this process, or a cluster.
+
+The memory and cores of workers are taken from the workers themselves, since the client may be another machine. Values
+that many tasks need are nodes of their graph, or are sent to the workers of a cluster once.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,134 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import dask
 from dask.base import get_scheduler, tokenize
 from dask.callbacks import Callback
-from dask.delayed import Delayed
+from dask.delayed import Delayed, delayed
 from dask.local import get_sync
+from dask.sizeof import sizeof
 
-from dmkl import progress, settings
-from dmkl.errors import InputError, MemoryBudgetError, NoWorkersError, SchedulerLostError, WorkerLostError
-from dmkl.passes.workers import common, look_at
+from dmkl import limits, progress, settings
+from dmkl.errors import (
+    InputError,
+    MemoryBudgetError,
+    NoWorkersError,
+    SchedulerLostError,
+    SmallWorkerWarning,
+    WorkerLostError,
+    warn,
+)
+
+__all__ = []
+
+# --- memory and cores of workers -----------------------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Worker", "common", "look_at"]
+
+_BESIDE_ARRAYS = 200 * 2**20
+"""What the interpreter with its libraries takes of a worker's limit before the first array."""
+_TOO_SMALL = 0.5
+"""Workers whose tasks may take less than this share of what is common are left out."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker, as far as a pass has to know."""
+
+    address: str
+    place: tuple[str, str]
+    """Its host and its job there: workers of one place share their memory."""
+    slots: int
+    """Tasks that it runs at once."""
+    task_bytes: int
+    """Memory that each of them may take."""
+    total_bytes: int
+    """Memory that a task which runs alone may take."""
+
+
+_LOOKED: WeakKeyDictionary[Client, dict[str, tuple[str, int]]] = WeakKeyDictionary()
+"""Of each worker of a client what it said when it was first seen."""
+
+
+def _look() -> tuple[str, int]:
+    """On a worker: the name of its job, and the bytes that arrays may take there."""
+    return limits.machine_name(), settings.memory_budget_bytes()
+
+
+def look_at(client: Client, told: Mapping[str, Any], kept: int = 0) -> list[Worker]:
+    """The workers that the scheduler tells of, each with what it may take.
+
+    Where the setting ``dmkl.memory`` is a number, it is that of every host, less the bytes that the client has `kept`,
+    which may be on one of them. Otherwise each worker is asked once, when it is first seen; one that gives no answer is
+    taken by the limit that Dask gives it.
+    """
+    known: dict[str, tuple[str, int]] = {}
+    if settings.get("memory") == "auto":
+        known = _LOOKED.setdefault(client, {})
+        if new := [address for address in told if address not in known]:
+            answers = client.run(_look, workers=new, on_error="return")
+            known |= {address: found for address, found in answers.items() if isinstance(found, tuple)}
+    # A look at the limits of this machine takes milliseconds, which are saved where every worker has told its own.
+    budget = 0 if known.keys() >= told.keys() else max(1, settings.memory_budget_bytes() - kept)
+    places = {address: (worker["host"], known.get(address, ("", 0))[0]) for address, worker in told.items()}
+    slots: Counter[tuple[str, str]] = Counter()
+    budgets: dict[tuple[str, str], int] = {}
+    for address, worker in told.items():
+        place = places[address]
+        slots[place] += worker["nthreads"]
+        # Later ones were asked when arrays of the others had taken some of it.
+        own = known.get(address, ("", budget))[1]
+        budgets[place] = max(budgets.get(place, 0), own)
+    found = []
+    for address, worker in told.items():
+        place, threads = places[address], worker["nthreads"]
+        limit = _usable(worker["memory_limit"]) or budgets[place]
+        task = min(limit // threads, budgets[place] // slots[place])
+        found.append(Worker(address, place, threads, task, min(limit, budgets[place])))
+    return found
+
+
+def _usable(memory_limit: int) -> int:
+    """Bytes of a worker's limit that arrays may take; 0 where there is no limit.
+
+    Dask stops giving a worker tasks at 80 %.
+    """
+    return max(int(0.8 * memory_limit) - _BESIDE_ARRAYS, 2**20) if memory_limit else 0
+
+
+def common(workers: Sequence[Worker]) -> list[Worker]:
+    """The workers that are given tasks: all but those with far less memory than is common.
+
+    Tasks are of one size, which the smallest of these sets. What is common is the median over all slots. Who is left
+    out is told, once.
+    """
+    by_slot = sorted(worker.task_bytes for worker in workers for _ in range(worker.slots))
+    median = by_slot[(len(by_slot) - 1) // 2]
+    chosen = [worker for worker in workers if worker.task_bytes >= _TOO_SMALL * median]
+    left_out = tuple(worker for worker in workers if worker.task_bytes < _TOO_SMALL * median)
+    if (names := tuple(worker.address for worker in left_out)) and names not in _TOLD:
+        _TOLD.add(names)
+        least = min(worker.task_bytes for worker in left_out) / 2**20
+        msg = (
+            f"{len(left_out)} of {len(workers)} workers are given no tasks ({', '.join(names[:3])}): a task may take "
+            f"{least:.0f} MiB there and {median / 2**20:.0f} MiB on most others. Give them more memory or fewer "
+            "threads, or set dmkl.memory to what every machine has"
+        )
+        warn(msg, SmallWorkerWarning)
+    return chosen
+
+
+_TOLD: set[tuple[str, ...]] = set()
+
+
+# --- running tasks -------------------------------------------------------------------------------------------------
+
 
 if TYPE_CHECKING:
     from distributed import Client, as_completed
@@ -404,3 +526,79 @@ def _as_they_end(client: Client, allowed: Sequence[str] | None, ended: as_comple
             if allowed is not None and not set(allowed) & set(there):
                 msg = "the workers with enough memory are gone"
                 raise CancelledError(msg)
+
+
+# --- sending values to workers -------------------------------------------------------------------------------------
+
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["send", "send_all"]
+
+_SECONDS, _BYTES_PER_SECOND = 30.0, 1e6
+"""How long sending may take: so much, and a second for so many bytes to each worker."""
+_BRANCHING = 4
+"""How many workers each one that has the values gives them to, in each round."""
+
+
+def send(value: Any, name: str) -> Any:
+    """Make a value available to many tasks: sent to a cluster's workers once, a node of the graph otherwise."""
+    return send_all({name: value})[0]
+
+
+def send_all(values: Mapping[str, Any], *, broadcast: bool = True) -> list[Any]:
+    """Make several such values available, by name, with one message to the cluster for all of them.
+
+    Without `broadcast` each value goes to one worker: for values that one task takes, too large for the graph itself.
+    """
+    client = active_client()
+    if client is None:
+        return [delayed(value, name=name, traverse=False) for name, value in values.items()]
+    given = list(values.values())
+    seconds = _SECONDS + sizeof(given) / _BYTES_PER_SECOND
+    for pause_seconds in (0.2, 1.0, 5.0, None):
+        allowed = machine().workers  # waits for one, and says so if none comes
+        try:
+            # Dask's own timeout is for finding workers: a worker that never answers is waited for without end.
+            sent = list(client.sync(client.scatter, given, workers=allowed, hash=False, callback_timeout=seconds))
+            if broadcast:
+                _spread(client, sent, list(allowed or workers_of(client)), sizeof(given))
+            return sent
+        # A worker has died, and the scheduler has yet to notice, has just noticed, or knows no other that has the
+        # values; an error of a connection that ends is an OSError, and so is a TimeoutError.
+        except (OSError, KeyError, CancelledError):
+            if pause_seconds is None or client.status != "running":
+                raise
+            time.sleep(pause_seconds)
+    raise AssertionError
+
+
+def _spread(client: Client, sent: Sequence[Future[Any]], addresses: Sequence[str], n_bytes: int) -> None:
+    """Copy what one worker each has to all of these, in rounds, in each of which those who have it give it on.
+
+    It is only done ahead for speed: tasks fetch what their worker lacks. Dask would send tasks to the few workers that
+    have what they take first, and those would then give it to all others at once.
+
+    Dask's own `broadcast` tries without end to reach a worker that died meanwhile, and holds a lock of the scheduler
+    that every later one waits for. A task that takes the values needs no lock, and runs elsewhere if its worker dies.
+    """
+    from distributed import wait
+
+    start, stop = 0, 1 + _BRANCHING
+    while start < len(addresses):
+        taken = [
+            client.submit(
+                _take, *sent, workers=[address], allow_other_workers=True, key=f"take-{uuid.uuid4().hex}", pure=False
+            )
+            for address in addresses[start:stop]
+        ]
+        try:
+            wait(taken, timeout=_SECONDS + len(taken) * n_bytes / _BYTES_PER_SECOND)
+        except TimeoutError:  # a worker neither answers nor dies; whoever needs the values fetches them
+            return
+        start, stop = stop, stop * (1 + _BRANCHING)
+
+
+def _take(*_: Any) -> None:
+    """On a worker: nothing but to have had the arguments there."""

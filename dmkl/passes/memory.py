@@ -12,8 +12,7 @@ from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array, Index
 from dmkl.passes.execute import active_client, check_memory, execute, machine
-from dmkl.passes.units import Unit, units_of
-from dmkl.passes.view import TileKey, TileSource, View
+from dmkl.passes.view import TileKey, TileSource, Unit, View, units_of
 
 __all__ = ["HeldTiles", "persisted"]
 

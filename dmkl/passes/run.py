@@ -17,16 +17,25 @@ from dask.delayed import Delayed, delayed
 from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.numerics.chain import Fitted
-from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine
-from dmkl.passes.lanes import Lane, lanes_of
-from dmkl.passes.loading import Loaded, loaded
+from dmkl.numerics.steps import Fitted
+from dmkl.passes.execute import Machine, again, check_memory, execute, graph_token, machine, send_all
 from dmkl.passes.memory import HeldTiles
-from dmkl.passes.riders import Columns
-from dmkl.passes.sending import send_all
-from dmkl.passes.sweep import Buffers, Last, Partial, Workbench, finish, merge, merge_partials, sweep
-from dmkl.passes.units import Unit, units_of
-from dmkl.passes.view import Lens, TileKey, covering
+from dmkl.passes.sweep import (
+    Buffers,
+    Columns,
+    Lane,
+    Last,
+    Loaded,
+    Partial,
+    Workbench,
+    finish,
+    lanes_of,
+    loaded,
+    merge,
+    merge_partials,
+    sweep,
+)
+from dmkl.passes.view import Lens, TileKey, Unit, covering, units_of
 
 __all__ = ["PassGraph", "Then", "add_in_tree", "alone", "part_bytes", "pass_bytes", "pass_graph", "run_pass"]
 

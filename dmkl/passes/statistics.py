@@ -16,9 +16,9 @@ from dask.delayed import Delayed, delayed
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.numerics.chain import ChainState, Fitted, FittedStep
-from dmkl.passes.riders import Columns
+from dmkl.numerics.steps import ChainState, Fitted, FittedStep
 from dmkl.passes.run import alone, pass_graph, run_pass
+from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens, View
 
 __all__ = ["chain_statistics", "measure", "measure_new"]

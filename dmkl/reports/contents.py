@@ -80,7 +80,7 @@ def page_of(found: Any) -> Page:
     raise InputError(msg)
 
 
-# --- models ----------------------------------------------------------------------------------------------------------
+# --- models --------------------------------------------------------------------------------------------------------
 
 
 @page_of.register
@@ -139,7 +139,7 @@ def _columns(weights: xr.DataArray) -> list[str]:
     return [" ".join(map(str, np.atleast_1d(np.array(name, dtype=object)))) for name in names]
 
 
-# --- searches and evaluations ----------------------------------------------------------------------------------------
+# --- searches and evaluations --------------------------------------------------------------------------------------
 
 
 @page_of.register
@@ -254,7 +254,7 @@ def _by_class(found: EvaluationResult) -> list[Section]:
     ]
 
 
-# --- analyses and findings -------------------------------------------------------------------------------------------
+# --- analyses and findings -----------------------------------------------------------------------------------------
 
 
 @page_of.register
@@ -309,7 +309,7 @@ def _sentences(lines: list[str]) -> str:
     return " ".join(f"{line[:1].upper()}{line[1:].removesuffix('.')}." for line in lines)
 
 
-# --- how to do it again ----------------------------------------------------------------------------------------------
+# --- how to do it again --------------------------------------------------------------------------------------------
 
 
 class _NotCodeError(ValueError):

@@ -489,7 +489,7 @@ def _by_kernel(weights: Float, n_kernels: int) -> Float:
     return plain if len(plain) == n_kernels else np.full(n_kernels, plain[0])
 
 
-# --- what makes a search another one ---------------------------------------------------------------------------------
+# --- what makes a search another one -------------------------------------------------------------------------------
 
 _POLICY = ("finish", "basis", "max_iter")
 """Parameters that decide where a search ends, not what it computes: they may change when it goes on."""

@@ -208,7 +208,7 @@ def _tested(fold: Fold) -> Index:
     return fold.test
 
 
-# --- what describes folds --------------------------------------------------------------------------------------------
+# --- what describes folds ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,7 +361,7 @@ def _as_fold(name: str, title: str, parts: Any, m: int, called: Sequence[str], s
 _USES = {"validation": "validate on", "test": "test on"}
 
 
-# --- what folds must hold --------------------------------------------------------------------------------------------
+# --- what folds must hold ------------------------------------------------------------------------------------------
 
 
 def _checked(fold: Fold, known: _Known) -> Fold:

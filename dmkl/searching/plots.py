@@ -65,7 +65,7 @@ def _choices(result: Searched, task: str | None) -> tuple[dict[str, xr.DataArray
     return index, by
 
 
-# --- scores ----------------------------------------------------------------------------------------------------------
+# --- scores --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ def _dress(ax: Axes, x: _Axis, upwards: str, *legend: str) -> None:
         ax.tick_params(axis="x", rotation=90 if longest > 8 else 45)
 
 
-# --- weights ---------------------------------------------------------------------------------------------------------
+# --- weights -------------------------------------------------------------------------------------------------------
 
 
 def plot_weights(result: Searched, task: str | None = None, at: Mapping[str, Any] | None = None) -> Figure:

@@ -461,7 +461,7 @@ def _flat(params: Any, means: Any, depth: int, labels: tuple[str, ...] = ()) -> 
         yield from _flat(params[label], means[label], depth - 1, (*labels, label))
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------------
 
 
 def _read_search(saved: Saved) -> SearchResult:

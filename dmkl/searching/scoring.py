@@ -39,7 +39,7 @@ Metric = Callable[[Array, Array, Array], float]
 the classes sorted; the second of two is the positive one."""
 
 
-# --- binary measures, averaged over classes --------------------------------------------------------------------------
+# --- binary measures, averaged over classes ------------------------------------------------------------------------
 
 
 def average_precision_voc07(positive: Array, scores: Array) -> float:
@@ -172,7 +172,7 @@ _OF_SEVERAL = (accuracy, mean_class_accuracy)
 """Measures that take the decisions of several points at once."""
 
 
-# --- scikit-learn's scorers ------------------------------------------------------------------------------------------
+# --- scikit-learn's scorers ----------------------------------------------------------------------------------------
 
 
 class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -262,7 +262,7 @@ def _scored(name: str, scorer: Any, *, numbered: bool) -> Metric:
     return metric
 
 
-# --- from names to measures ------------------------------------------------------------------------------------------
+# --- from names to measures ----------------------------------------------------------------------------------------
 
 
 def as_metrics(scoring: Any, kind: Kind) -> dict[str, Metric]:

@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dmkl.passes.combine import diagonals_of_inverses, factor_pass, inverse_diagonals_pass, solve_by_factors
-from dmkl.passes.riders import Columns, Want
 from dmkl.passes.run import run_pass
-from dmkl.passes.sums import Combination
+from dmkl.passes.sums import Combination, diagonals_of_inverses, factor_pass, inverse_diagonals_pass, solve_by_factors
+from dmkl.passes.sweep import Columns, Want
 from dmkl.passes.view import Lens, covering
 from dmkl.solvers.fisher.working_sets import add_blocks, columns_lens, finish_columns, fraction_of_tiles
 from dmkl.solvers.margin.training import train_together
@@ -153,7 +152,7 @@ def _place(lens: Lens, lenses: Sequence[Lens]) -> int:
     return next(k for k, known in enumerate(lenses) if known is lens)
 
 
-# --- who answers what ------------------------------------------------------------------------------------------------
+# --- who answers what ----------------------------------------------------------------------------------------------
 
 
 def _factors(asked: Asked) -> tuple[list[Any], float]:

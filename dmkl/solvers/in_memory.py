@@ -20,9 +20,8 @@ import numpy as np
 from dmkl.arrays import Float, Index
 from dmkl.numerics.composite import combined, composite, group_forms
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.combine import StoredSum, combine_pass
 from dmkl.passes.execute import Machine, machine, shared_folder
-from dmkl.passes.sums import Combination
+from dmkl.passes.sums import Combination, StoredSum, combine_pass
 from dmkl.passes.view import covering
 from dmkl.solvers.jobs import Context, Job, SideBySide, Training, over_all_kernels, over_all_rows
 from dmkl.solvers.margin.training import train

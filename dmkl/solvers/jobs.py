@@ -252,7 +252,7 @@ class SideBySide:
         return context.drive(jobs, lambda job: job.problem(), at_once=at_once, numbers=numbers)
 
 
-# --- solvers of parts ------------------------------------------------------------------------------------------------
+# --- solvers of parts ----------------------------------------------------------------------------------------------
 
 
 def _spread(values: Float, places: Index, size: int) -> Float:

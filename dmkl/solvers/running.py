@@ -10,8 +10,7 @@ from typing import Any
 from dask.delayed import delayed
 from dask.sizeof import sizeof
 
-from dmkl.passes.execute import again, execute
-from dmkl.passes.sending import send_all
+from dmkl.passes.execute import again, execute, send_all
 
 __all__ = ["run_tasks"]
 

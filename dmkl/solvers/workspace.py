@@ -47,8 +47,7 @@ from dmkl.files.arrays import load_arrays, save_arrays
 from dmkl.files.checksums import json_crc32c, parse_json
 from dmkl.files.urls import local_path, resolved
 from dmkl.files.writing import write_whole
-from dmkl.numerics.chain import Fitted
-from dmkl.numerics.fitted import load_step
+from dmkl.numerics.steps import Fitted, load_step
 from dmkl.passes.execute import check_shared, temporary_root
 from dmkl.solvers.outcome import Outcome, Status, Step
 

@@ -18,7 +18,7 @@ from dmkl.inputs.labels import Labels, labels_in
 from dmkl.inputs.matrices import Matrix, fingerprint
 from dmkl.inputs.names import as_text, unique_names
 from dmkl.numerics.determined import LabelKernel, label_codes
-from dmkl.numerics.psd import Repair, repair_psd, worst_minor
+from dmkl.numerics.spectrum import Repair, repair_psd, worst_minor
 from dmkl.store.layout import Header, check_names
 from dmkl.store.opening import Location
 from dmkl.store.writer import StoreWriter, claim_place

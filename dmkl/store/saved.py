@@ -31,7 +31,7 @@ from dmkl.variables import describe
 __all__ = ["Saved", "check_version", "has_format", "put_in_place", "write_dataset"]
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------------------------
 
 
 def put_in_place(path: Any, write: Callable[[Path], None], form: str, what: str, *, overwrite: bool) -> None:
@@ -139,7 +139,7 @@ def write_dataset(dataset: xr.Dataset, path: Path, mode: Any, group: str | None)
     )
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,7 @@ import pytest
 from helpers.references import dense_view, error, psd
 
 from dmkl.errors import InputError
-from dmkl.numerics.chain import ChainState, Fitted
-from dmkl.numerics.fitted import Take
-from dmkl.numerics.steps import STEPS
+from dmkl.numerics.steps import STEPS, ChainState, Fitted, Take
 
 M = 13
 ROWS, COLS = np.array([12, 3, 3, 7]), np.array([1, 0, 9, 5, 11, 4])

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import rbf_kernel
 
 from dmkl.numerics import rule_weights
+from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.discriminant import (
     Discriminant,
     directions,
@@ -24,7 +25,6 @@ from dmkl.numerics.discriminant import (
 )
 from dmkl.numerics.fisher import encode_targets
 from dmkl.numerics.rule_weights import weigh
-from dmkl.numerics.triangle import Factor
 
 
 def sample(sizes, columns=4, seed=0):

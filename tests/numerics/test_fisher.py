@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from dmkl.errors import InputError
 from dmkl.numerics import fisher
-from dmkl.numerics.triangle import Factor
+from dmkl.numerics.cholesky import Factor
 from dmkl.solvers.fisher.direct import DirectStep
 from dmkl.solvers.fisher.problem import FisherProblem
 from dmkl.solvers.requests import FactorSolve

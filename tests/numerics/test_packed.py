@@ -7,7 +7,7 @@ import pytest
 from helpers.references import error
 
 from dmkl.numerics import packed
-from dmkl.numerics.lapack import status
+from dmkl.numerics.cholesky import status
 
 
 def positive(m):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmkl.numerics.triangle import RoughFactor, refined_and_bounded
+from dmkl.numerics.cholesky import RoughFactor, refined_and_bounded
 
 
 def kernel(rng, m, rank):

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from helpers.references import dense_view, error, in_memory, psd, stepped
 
-from dmkl.numerics.chain import FittedStep, Step
-from dmkl.numerics.fitted import Take, load_step
-from dmkl.numerics.steps import NORMALIZATIONS, STEPS
-from dmkl.passes.riders import Columns
+from dmkl.numerics.steps import NORMALIZATIONS, STEPS, FittedStep, Step, Take, load_step
 from dmkl.passes.run import run_pass
 from dmkl.passes.statistics import chain_statistics, measure
+from dmkl.passes.sweep import Columns
 
 M = 11
 ROWS, COLS = np.array([10, 3, 0]), np.array([1, 9, 5, 2, 7])

@@ -7,7 +7,7 @@ from helpers.references import dense_view, psd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmkl.numerics.triangle import Factor, LowerTriangle
+from dmkl.numerics.cholesky import Factor, LowerTriangle
 
 
 def put_together(K, order, side):

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 import dmkl
-from dmkl.passes.columns import SumColumns
-from dmkl.passes.combine import combine_pass
-from dmkl.passes.sums import Combination
+from dmkl.passes.sums import Combination, SumColumns, combine_pass
 
 VIEWS = {
     "as stored": lambda K, some: K,

@@ -7,9 +7,8 @@ import pytest
 from sklearn.model_selection import KFold
 
 import dmkl
-from dmkl.passes.lanes import lanes_of
-from dmkl.passes.riders import Columns
 from dmkl.passes.run import run_pass
+from dmkl.passes.sweep import Columns, lanes_of
 from dmkl.passes.view import Lens
 
 SINGLE = np.dtype(np.float32)

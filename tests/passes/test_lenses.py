@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from dmkl.kernelset import KernelSet
 from dmkl.kernelset import measure as measure_sets
-from dmkl.passes.combine import combine_pass, factor_pass, solve_by_factors
 from dmkl.passes.elements import whole_kernels
 from dmkl.passes.execute import Machine, active_client, computing_here, execute, machine
-from dmkl.passes.riders import Columns
 from dmkl.passes.run import pass_graph, run_pass
 from dmkl.passes.statistics import measure, measure_new
-from dmkl.passes.sums import Combination
+from dmkl.passes.sums import Combination, combine_pass, factor_pass, solve_by_factors
+from dmkl.passes.sweep import Columns
 
 M, N = 31, 3
 DOUBLE, SINGLE = np.dtype(np.float64), np.dtype(np.float32)

@@ -39,10 +39,9 @@ import dmkl
 from dmkl import progress
 from dmkl.errors import CorruptTileError, InputError, MemoryBudgetError, NoWorkersError, WorkerLostError
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.execute import machine
-from dmkl.passes.riders import Columns
+from dmkl.passes.execute import machine, send_all
 from dmkl.passes.run import run_pass
-from dmkl.passes.sending import send_all
+from dmkl.passes.sweep import Columns
 from dmkl.store.metadata import SEAL
 
 M = 23
@@ -241,7 +240,7 @@ def test_tiles_do_not_show(m, steps, seed):
 def test_tasks_are_few(monkeypatch, n, side, units, slots):
     """Some 32 in all, unless they were too small or too large then; and wherever they run the same."""
     for name, value in (("_TASKS", 32), ("_SMALLEST", 2000), ("_LARGEST", 8000)):
-        monkeypatch.setattr(f"dmkl.passes.units.{name}", value)
+        monkeypatch.setattr(f"dmkl.passes.view.{name}", value)
     K = in_memory(np.repeat(psd(1, 20), n, axis=0), side)
     with dask.config.set(num_workers=slots), raise_if_computes():
         applied, projected = K.apply(block(2, 20)), K.project(block(2, 20))
@@ -649,7 +648,7 @@ def test_what_never_arrives_is_sent_again(stored, dense, client, monkeypatch):
         return await (asyncio.sleep(60) if len(sent) == 1 else scatter(*args, **kwargs))
 
     monkeypatch.setattr(client, "_scatter", stuck)
-    monkeypatch.setattr("dmkl.passes.sending._SECONDS", 0.5)
+    monkeypatch.setattr("dmkl.passes.execute._SECONDS", 0.5)
     V = block(2, 12)
     found = stored[TRAIN, TRAIN].center().apply(V).compute()
     assert error(found, dense_view(dense, TRAIN, TRAIN, ["center"]) @ V) < 1e-12

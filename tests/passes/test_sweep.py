@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import dmkl
-from dmkl.numerics.chain import Fitted
-from dmkl.passes.riders import Columns
+from dmkl.numerics.steps import Fitted
 from dmkl.passes.run import run_pass
+from dmkl.passes.sweep import Columns
 from dmkl.passes.view import Lens
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dmkl.numerics.tiling import Tiling
-from dmkl.passes.units import Unit, units_of
-from dmkl.passes.view import View
+from dmkl.passes.view import Unit, View, units_of
 
 
 def view_of(n, m, tile, *, symmetric=True):

@@ -11,17 +11,17 @@ import pytest
 from distributed import Client, LocalCluster, Worker, get_task_stream
 
 from dmkl.errors import SmallWorkerWarning
-from dmkl.passes import execute, workers
+from dmkl.passes import execute
 from dmkl.passes.execute import machine
-from dmkl.passes.riders import Columns
 from dmkl.passes.run import run_pass
+from dmkl.passes.sweep import Columns
 
 GIB = 2**30
 
 
 def of(task_bytes, slots=1, place=("a", "")):
     address = f"tcp://{place}-{task_bytes}-{slots}"
-    return workers.Worker(address, place, slots, task_bytes, task_bytes * slots)
+    return execute.Worker(address, place, slots, task_bytes, task_bytes * slots)
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def of(task_bytes, slots=1, place=("a", "")):
     ],
 )
 def test_the_common_worker_sets_the_size(monkeypatch, sizes, left_out):
-    monkeypatch.setattr(workers, "_TOLD", set())
+    monkeypatch.setattr(execute, "_TOLD", set())
     given = [of(*size) for size in sizes]
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        chosen = workers.common(given)
-        assert workers.common(given) == chosen
+        chosen = execute.common(given)
+        assert execute.common(given) == chosen
     assert [worker.task_bytes for worker in given if worker not in chosen] == left_out
     assert [str(one.message).partition(" (")[0] for one in told] == [
         f"1 of {len(sizes)} workers are given no tasks" for _ in left_out
@@ -50,7 +50,7 @@ def test_the_common_worker_sets_the_size(monkeypatch, sizes, left_out):
 @pytest.fixture
 def unequal(monkeypatch):
     """Two workers of some memory and one of little, all in this process."""
-    monkeypatch.setattr(workers, "_TOLD", set())
+    monkeypatch.setattr(execute, "_TOLD", set())
     unmanaged = {f"distributed.worker.memory.{what}": False for what in ("target", "spill", "pause")}
     with (
         dask.config.set(unmanaged),
@@ -72,7 +72,7 @@ def unequal(monkeypatch):
 
 
 def test_workers_are_asked_and_not_the_client(unequal, monkeypatch):
-    monkeypatch.setattr(workers, "_look", lambda: ("job", 3 * GIB))
+    monkeypatch.setattr(execute, "_look", lambda: ("job", 3 * GIB))
     monkeypatch.setattr("dmkl.limits.free_bytes", lambda: 1000)  # of the client
     with pytest.warns(SmallWorkerWarning, match=r"1 of 3 workers are given no tasks \(\S+\): a task may take 40 MiB"):
         found = machine()
@@ -113,6 +113,6 @@ def test_workers_of_one_job_share_its_memory(monkeypatch):
 
     told = {name: {"host": "node", "nthreads": 2, "memory_limit": 0} for name in "abcd"}
     monkeypatch.setattr("dmkl.limits.free_bytes", lambda: 10 * GIB)
-    found = {one.address: one for one in workers.look_at(Asked(), told)}
+    found = {one.address: one for one in execute.look_at(Asked(), told)}
     assert [found[name].task_bytes for name in "abcd"] == [GIB, GIB, GIB, 3 * GIB]
     assert [found[name].total_bytes for name in "abcd"] == [4 * GIB, 4 * GIB, 2 * GIB, 6 * GIB]

@@ -9,8 +9,7 @@ from distributed import Client, LocalCluster
 
 import dmkl
 from dmkl import progress
-from dmkl.passes.combine import factor_pass, solve_by_factors
-from dmkl.passes.sums import Combination
+from dmkl.passes.sums import Combination, factor_pass, solve_by_factors
 from dmkl.solvers import running
 from dmkl.solvers.fisher.subspace import directions, rounding, widening
 from dmkl.solvers.fisher.subspace.strips import Strips
@@ -43,8 +42,8 @@ def opened(data, tmp_path_factory):
 @pytest.fixture
 def cut(monkeypatch):
     """Passes over this small set take some tasks for each kernel."""
-    monkeypatch.setattr("dmkl.passes.units._SMALLEST", 1)
-    monkeypatch.setattr("dmkl.passes.units._TASKS", 6)
+    monkeypatch.setattr("dmkl.passes.view._SMALLEST", 1)
+    monkeypatch.setattr("dmkl.passes.view._TASKS", 6)
 
 
 def searched(K, solver="subspace", p=(1.0, 1.5), state=None):
@@ -66,8 +65,8 @@ def agree(found, expected, tolerance=1e-10):
 def reference(opened):
     """In one thread."""
     with dask.config.set(scheduler="synchronous"), pytest.MonkeyPatch.context() as patched:
-        patched.setattr("dmkl.passes.units._SMALLEST", 1)
-        patched.setattr("dmkl.passes.units._TASKS", 6)
+        patched.setattr("dmkl.passes.view._SMALLEST", 1)
+        patched.setattr("dmkl.passes.view._TASKS", 6)
         return learnt(opened())
 
 

@@ -78,7 +78,7 @@ def annotation(path: Path, column: str | None) -> LabelTable:
         return LabelTable(vector(values, f"column {column!r} of {path}"), part.samples)
 
 
-# --- what a file holds ------------------------------------------------------------------------------------------------
+# --- what a file holds ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _plain(path: Path, name: str, node: Any) -> FileArray:
     return hdf5_array(path, name, node) if isinstance(node, h5py.Dataset | None) else zarr_array(path, name, node)
 
 
-# --- tables and columns -----------------------------------------------------------------------------------------------
+# --- tables and columns --------------------------------------------------------------------------------------------
 
 
 def _frame(path: Path, name: str, nodes: Mapping[str, Any]) -> FileArray:

@@ -80,7 +80,7 @@ def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
     return FileArray(path, name, array.shape, array.dtype, array.fresh, problem=problem_of(array.dtype))
 
 
-# --- what a file holds, and what it only points to -------------------------------------------------------------------
+# --- what a file holds, and what it only points to -----------------------------------------------------------------
 
 
 def nodes_of(
@@ -134,7 +134,7 @@ def may_be_read(node: h5py.Dataset) -> bool:
     return not node.external
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------------------
 
 
 class H5Array:

@@ -118,7 +118,7 @@ def _death(path: Path, status: int) -> InputError:
     return InputError(msg)
 
 
-# --- in the other process ---------------------------------------------------------------------------------------------
+# --- in the other process ------------------------------------------------------------------------------------------
 
 
 def answer_requests() -> None:

@@ -388,7 +388,7 @@ def text_columns(path: Path, known: Collection[str] | None = None, title: str | 
     return text
 
 
-# --- how a text file is laid out --------------------------------------------------------------------------------------
+# --- how a text file is laid out -----------------------------------------------------------------------------------
 
 
 def looks_like_text(path: Path) -> bool:

@@ -101,7 +101,7 @@ class _ZarrArray:
             return np.asarray(self._array[key])
 
 
-# --- what chunks claim to unpack to, by their first bytes -------------------------------------------------------------
+# --- what chunks claim to unpack to, by their first bytes ----------------------------------------------------------
 
 
 def check_chunks(array: Any, key: Any, what: str) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.errors import MemoryBudgetError
-from dmkl.passes.combine import FactorHandle, direct_bytes
 from dmkl.passes.execute import machine
+from dmkl.passes.sums import FactorHandle, direct_bytes
 from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher.descent import Place, descend_jobs
 from dmkl.solvers.fisher.problem import FisherOptions

@@ -14,10 +14,8 @@ import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.columns import SumColumns
-from dmkl.passes.combine import StoredSum, combine_pass
 from dmkl.passes.execute import check_memory, machine, shared_folder
-from dmkl.passes.sums import Combination
+from dmkl.passes.sums import Combination, StoredSum, SumColumns, combine_pass
 from dmkl.passes.view import Lens
 from dmkl.solvers.margin.decomposition import solve_by_columns
 from dmkl.solvers.margin.dense import dense_bytes, solve_dense

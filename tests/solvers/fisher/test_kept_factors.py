@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import dmkl
-from dmkl.numerics.cholesky import Cholesky
-from dmkl.numerics.triangle import RoughFactor
+from dmkl.numerics.cholesky import Cholesky, RoughFactor
 from dmkl.solvers.fisher.subspace import factors, tasks
 from dmkl.solvers.fisher.subspace.factors import (
     choose_kept,

@@ -17,9 +17,8 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.passes.execute import again, execute, machine
-from dmkl.passes.riders import Columns
 from dmkl.passes.run import pass_bytes, pass_graph
-from dmkl.passes.sweep import Last
+from dmkl.passes.sweep import Columns, Last
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import Block, Subspace

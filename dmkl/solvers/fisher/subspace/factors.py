@@ -17,8 +17,7 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.files.arrays import load_array, read_array, save_array
-from dmkl.numerics.cholesky import Cholesky
-from dmkl.numerics.triangle import RoughFactor
+from dmkl.numerics.cholesky import Cholesky, RoughFactor
 
 __all__ = [
     "choose_kept",
@@ -69,7 +68,7 @@ def read_factor(stem: str, scratch: Array) -> RoughFactor:
     return RoughFactor(Cholesky(scratch), order if len(order) else None)
 
 
-# --- room ------------------------------------------------------------------------------------------------------------
+# --- room ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

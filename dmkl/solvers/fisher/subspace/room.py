@@ -10,8 +10,8 @@ import numpy as np
 
 from dmkl import settings
 from dmkl.passes.execute import check_memory, keeping, machine
-from dmkl.passes.riders import Columns
 from dmkl.passes.run import pass_bytes
+from dmkl.passes.sweep import Columns
 from dmkl.solvers.fisher.subspace.problem import Point
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import Subspace, anchor_bytes, basis_task_bytes

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Float
-from dmkl.passes.combine import StoredSum, combine_pass
 from dmkl.passes.execute import active_client, machine
-from dmkl.passes.sums import Combination, for_sums, sum_order
+from dmkl.passes.sums import Combination, StoredSum, combine_pass, for_sums, sum_order
 from dmkl.passes.view import View
 from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness, conditions
 from dmkl.solvers.fisher.subspace.factors import choose_kept, factor_bytes, factor_stem, is_kept

@@ -13,11 +13,10 @@ import numpy as np
 from dmkl.arrays import Array, Float, Index
 from dmkl.errors import DamagedFileError
 from dmkl.files.arrays import load_array, load_rows, save_array
+from dmkl.numerics.cholesky import RoughFactor, refined_and_bounded
 from dmkl.numerics.fisher import uniform_weights
-from dmkl.numerics.triangle import RoughFactor, refined_and_bounded
 from dmkl.passes.blas import blas_threads, pinned_blas
-from dmkl.passes.columns import SumColumns
-from dmkl.passes.combine import StoredSum
+from dmkl.passes.sums import StoredSum, SumColumns
 from dmkl.passes.sweep import Buffers
 from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
 from dmkl.solvers.fisher.newton import Solution
