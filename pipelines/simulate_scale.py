@@ -36,7 +36,7 @@ from dmkl.passes.view import Lens, TileKey, View
 from dmkl.solvers.fisher.subspace import extend
 from dmkl.solvers.fisher.subspace.problem import TargetSet
 from dmkl.solvers.fisher.subspace.space import Subspace
-from dmkl.solvers.fisher.subspace.strips import Strips, keep
+from dmkl.solvers.fisher.subspace.tasks import Strips, keep
 from dmkl.solvers.jobs import Training
 
 

@@ -15,7 +15,8 @@ side by side. That takes the least number of operations, 2·rows·cols·b for ev
 all of them, and wide products.
 
 Where segments are many and small, adding up their products costs more than this saves: then some views are cut
-together and others alone, or tiles are multiplied whole, with zeros where a view lacks a sample. `lanes_of` chooses what costs least, by the measured time of each operation.
+together and others alone, or tiles are multiplied whole, with zeros where a view lacks a sample. `lanes_of` chooses
+what costs least, by the measured time of each operation.
 
 Right-hand sides are carried through the steps before a tile is multiplied. If the preprocessing differs between kernels
 by a scalar only, this is done once per pass, and tasks receive the result; otherwise each task does it for each kernel.

@@ -11,8 +11,9 @@ import dmkl
 from dmkl import progress
 from dmkl.passes.sums import Combination, factor_pass, solve_by_factors
 from dmkl.solvers import running
-from dmkl.solvers.fisher.subspace import directions, rounding, widening
-from dmkl.solvers.fisher.subspace.strips import Strips
+from dmkl.solvers.fisher.subspace import directions, rounding
+from dmkl.solvers.fisher.subspace import tasks as widening
+from dmkl.solvers.fisher.subspace.tasks import Strips
 
 
 @pytest.fixture(scope="module")

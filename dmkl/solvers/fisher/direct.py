@@ -11,7 +11,7 @@ from dmkl.arrays import Array, Float
 from dmkl.errors import MemoryBudgetError
 from dmkl.passes.execute import machine
 from dmkl.passes.sums import FactorHandle, direct_bytes
-from dmkl.solvers.fisher.block_cg import side_by_side
+from dmkl.solvers.fisher.cg import side_by_side
 from dmkl.solvers.fisher.full_space import AlphaStep, wrapper
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.solver import FisherSolver

@@ -21,7 +21,7 @@ import numpy as np
 
 from dmkl.arrays import Float
 from dmkl.numerics.cholesky import Factor
-from dmkl.solvers.fisher.block_cg import InverseModel, side_by_side
+from dmkl.solvers.fisher.cg import InverseModel, side_by_side
 from dmkl.solvers.fisher.descent import Place, descend_jobs
 from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.fisher.solver import FisherSolver

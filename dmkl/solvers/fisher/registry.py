@@ -20,7 +20,7 @@ from dmkl.solvers.fisher import anchored, cg, direct, dual, interleaved, stacked
 from dmkl.solvers.fisher.left_out import with_inverse_diagonals
 from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.fisher.solver import AUTO, FisherSolver
-from dmkl.solvers.fisher.subspace import solve as subspace
+from dmkl.solvers.fisher.subspace import solver as subspace
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome
 

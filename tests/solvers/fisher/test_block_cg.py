@@ -16,8 +16,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
 from dmkl.numerics.fisher import encode_targets
-from dmkl.solvers.fisher.block_cg import InverseModel, block_cg, side_by_side
-from dmkl.solvers.fisher.cg import CGStep
+from dmkl.solvers.fisher.cg import CGStep, InverseModel, block_cg, side_by_side
 from dmkl.solvers.fisher.problem import FisherProblem
 from dmkl.solvers.weight_sets.balls import Ball
 

@@ -11,8 +11,9 @@ import pytest
 
 import dmkl
 from dmkl.numerics.cholesky import Cholesky, RoughFactor
-from dmkl.solvers.fisher.subspace import factors, tasks
-from dmkl.solvers.fisher.subspace.factors import (
+from dmkl.solvers.fisher.subspace import preconditioners as factors
+from dmkl.solvers.fisher.subspace import tasks
+from dmkl.solvers.fisher.subspace.preconditioners import (
     choose_kept,
     factor_bytes,
     factor_stem,
@@ -22,7 +23,7 @@ from dmkl.solvers.fisher.subspace.factors import (
     read_factor,
     save_factor,
 )
-from dmkl.solvers.fisher.subspace.strips import Strips
+from dmkl.solvers.fisher.subspace.tasks import Strips
 
 Usage = namedtuple("Usage", "total used free")
 

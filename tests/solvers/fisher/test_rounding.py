@@ -15,11 +15,10 @@ from dmkl.numerics.fisher import Certificate, dual_norm, encode_targets
 from dmkl.passes.statistics import measure
 from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.problem import FisherProblem
-from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
+from dmkl.solvers.fisher.subspace.certify import OpenPoint
 from dmkl.solvers.fisher.subspace.problem import SubspaceOptions
-from dmkl.solvers.fisher.subspace.residuals import OpenPoint
 from dmkl.solvers.fisher.subspace.rounding import PROBES, Rounding, rounding
-from dmkl.solvers.fisher.subspace.solve import points_of
+from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, points_of
 from dmkl.solvers.jobs import Job, Training
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.weight_sets.balls import Ball

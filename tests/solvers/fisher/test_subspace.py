@@ -24,12 +24,11 @@ from dmkl.numerics.fisher import encode_targets, onto_sphere, uniform_weights
 from dmkl.passes.statistics import measure
 from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
-from dmkl.solvers.fisher.subspace import engine
-from dmkl.solvers.fisher.subspace.anchors import choose_anchors, closeness, grid_step, ridge
+from dmkl.solvers.fisher.subspace import solver as engine
 from dmkl.solvers.fisher.subspace.directions import dominant_block, orthonormal_to
-from dmkl.solvers.fisher.subspace.engine import SubspaceSolver
+from dmkl.solvers.fisher.subspace.preconditioners import choose_anchors, closeness, grid_step, ridge
 from dmkl.solvers.fisher.subspace.problem import SubspaceOptions
-from dmkl.solvers.fisher.subspace.solve import finish_open, points_of
+from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, finish_open, points_of
 from dmkl.solvers.fisher.subspace.space import add_anchors
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Status

@@ -22,9 +22,7 @@ from dmkl.passes.sweep import Columns, Last
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import Block, Subspace
-from dmkl.solvers.fisher.subspace.strips import Strips
-from dmkl.solvers.fisher.subspace.tasks import Keeping, ProductFiles, group_file, keep_products
-from dmkl.solvers.fisher.subspace.widening import Made
+from dmkl.solvers.fisher.subspace.tasks import Keeping, Made, ProductFiles, Strips, group_file, keep_products
 from dmkl.solvers.running import run_tasks
 
 __all__ = ["extend"]

@@ -1,9 +1,12 @@
-"""The subspace of one training set: its basis, the products of the kernels with it, its anchors."""
+"""The subspace of one training set on disk: its basis, the products of the kernels with it, its preconditioners.
+
+The state of all subspaces is written after every pass, and the next run continues from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import chain, pairwise
 from pathlib import Path
@@ -12,23 +15,36 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Float
+from dmkl.files.arrays import load_array, load_arrays, save_array, save_arrays
 from dmkl.passes.execute import active_client, machine
 from dmkl.passes.sums import Combination, StoredSum, combine_pass, for_sums, sum_order
 from dmkl.passes.view import View
-from dmkl.solvers.fisher.subspace.anchors import Closeness, closeness, conditions
-from dmkl.solvers.fisher.subspace.factors import choose_kept, factor_bytes, factor_stem, is_kept
-from dmkl.solvers.fisher.subspace.problem import TargetSet
-from dmkl.solvers.fisher.subspace.strips import Strips, numbered
-from dmkl.solvers.fisher.subspace.tasks import Asked, ProductFiles, settle
-from dmkl.solvers.fisher.subspace.widening import (
+from dmkl.solvers.fisher.subspace.preconditioners import (
+    Closeness,
+    choose_kept,
+    closeness,
+    conditions,
+    factor_bytes,
+    factor_stem,
+    is_kept,
+)
+from dmkl.solvers.fisher.subspace.problem import Progress, TargetSet
+from dmkl.solvers.fisher.subspace.tasks import (
+    Asked,
+    ProductFiles,
+    Strips,
     basis_times,
     lowest,
+    numbered,
     probe_file,
     project,
+    settle,
     widen_basis,
     widen_gram,
 )
+from dmkl.solvers.outcome import Round
 from dmkl.solvers.running import run_tasks
+from dmkl.solvers.workspace import Workspace
 
 __all__ = [
     "Anchor",
@@ -38,8 +54,13 @@ __all__ = [
     "add_anchors",
     "anchor_bytes",
     "basis_task_bytes",
+    "restore",
+    "save",
     "solve_by_anchors",
 ]
+
+# --- subspaces -----------------------------------------------------------------------------------------------------
+
 
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -396,3 +417,107 @@ def _asked(space: Subspace, ridge: float, wanted: Sequence[Unsolved], kept: str 
     """What is asked of one factor."""
     worth = np.concatenate([np.full(item.columns.width, item.worth) for item in wanted])
     return Asked(ridge, tuple(item.columns for item in wanted), numbered(space.round_file(), 0), worth, kept)
+
+
+# --- the checkpoint ------------------------------------------------------------------------------------------------
+
+
+def save(
+    workspace: Workspace,
+    spaces: Sequence[Subspace],
+    points: Sequence[Progress],
+    history: Sequence[Round],
+    n_passes: float,
+    worst: Sequence[float],
+    ended: dict[str, Any] | None,
+) -> None:
+    """Make the present state what a later run goes on with; what the state before it needed alone is removed.
+
+    Parameters
+    ----------
+    worst
+        The largest gap after each round.
+    ended
+        The limits for which the work has ended; None where it goes on.
+    """
+    unknown = np.full(spaces[0].n_kernels, np.nan)
+    file = workspace.path / f"points-{_number(workspace) + 1}.npz"
+    figures = {
+        "beta": np.stack([unknown if r.beta is None else r.beta for r in points]),
+        "gap": np.array([r.gap for r in points]),
+        "objective": np.array([r.objective for r in points]),
+        "upper": np.array([r.upper for r in points]),
+        "settled": np.array([r.settled for r in points]),
+    }
+    save_arrays(file, figures)
+    for k, result in enumerate(points):
+        for name in _BY_POINT:
+            path, values = _file(workspace, name, k), getattr(result, name)
+            if result.settled and values is not None and not path.exists():
+                save_array(path, values)
+    solver = {
+        "points": file.name,
+        "n_passes": n_passes,
+        "history": [asdict(entry) for entry in history],
+        "worst": list(worst),
+        "ended": ended,
+        "spaces": [space.described() for space in spaces],
+    }
+    workspace.commit({**workspace.state, "solver": solver})
+    for path in workspace.path.glob("points-*.npz"):
+        if path != file:
+            path.unlink()
+    for space in spaces:
+        space.remove_stale()
+
+
+def restore(
+    workspace: Workspace, spaces: Sequence[Subspace], points: Sequence[Progress]
+) -> tuple[list[Round], float, list[float], dict[str, Any] | None] | None:
+    """Go back to the state that was saved last, of these points or of the first of them: those behind are new.
+
+    Returns
+    -------
+    tuple or None
+        History, passes, the largest gap after each round, and the limits for which the work has ended; None where
+        nothing was saved. Of new points no round is known, and the work goes on.
+    """
+    saved: dict[str, Any] | None = workspace.state.get("solver")
+    longer = False
+    if saved is not None:
+        stored = load_arrays(workspace.path / saved["points"])
+        longer = len(stored["beta"]) < len(points)
+        for k, result in enumerate(points[: len(stored["beta"])]):
+            beta = stored["beta"][k]
+            result.beta = None if np.isnan(beta).any() else beta
+            result.gap, result.objective = float(stored["gap"][k]), float(stored["objective"][k])
+            result.upper, result.settled = float(stored["upper"][k]), bool(stored["settled"][k])
+            if result.settled:
+                result.scores = np.array(load_array(_file(workspace, "scores", k)))
+                alpha = _file(workspace, "alpha", k)
+                result.alpha = np.array(load_array(alpha)) if alpha.exists() else None
+        for space, described in zip(spaces, saved["spaces"], strict=True):
+            space.restore(described)
+    for k, result in enumerate(points):
+        if result.scores is None:  # left over from a round that was cut off
+            for name in _BY_POINT:
+                _file(workspace, name, k).unlink(missing_ok=True)
+    if saved is None:
+        return None
+    history = [Round(**entry) for entry in saved["history"]]
+    n_passes = float(saved["n_passes"])
+    return (history, n_passes, [], None) if longer else (history, n_passes, list(saved["worst"]), saved["ended"])
+
+
+def _number(workspace: Workspace) -> int:
+    """The number in the name of the file of points that the state on disk names; −1 where it names none."""
+    saved = workspace.state.get("solver")
+    return -1 if saved is None else int(Path(saved["points"]).stem.split("-")[1])
+
+
+_BY_POINT = ("scores", "alpha")
+"""Arrays that a settled point keeps in files of their own; α where it was asked for."""
+
+
+def _file(workspace: Workspace, name: str, k: int) -> Path:
+    return workspace.path / f"{name}-{k}.npy"

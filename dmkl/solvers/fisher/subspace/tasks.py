@@ -1,4 +1,8 @@
-"""The work of the subspace solver that runs as tasks, wherever Dask puts them: plain functions of arrays and files."""
+"""Tasks of the subspace solver: they read and write the files of a subspace, and need no pass over the kernels.
+
+Matrices with a row for each sample stay where tasks make them, as arrays of this process or files that all workers see
+(`Strips`); the process that runs the solver knows only where their rows lie.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +24,196 @@ from dmkl.passes.sums import StoredSum, SumColumns
 from dmkl.passes.sweep import Buffers
 from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
 from dmkl.solvers.fisher.newton import Solution
-from dmkl.solvers.fisher.subspace.factors import is_kept, read_factor, save_factor
-from dmkl.solvers.fisher.subspace.strips import Strips, keep
-from dmkl.solvers.semidefinite import KernelFacts
+from dmkl.solvers.fisher.subspace.preconditioners import is_kept, read_factor, save_factor
+from dmkl.solvers.fisher.subspace.rounding import PROBES
+from dmkl.solvers.outcome import check_finite
+from dmkl.solvers.semidefinite import KernelFacts, lowest_on_span
 from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = [
     "Asked",
     "Keeping",
+    "Made",
     "ProductFiles",
     "SolveJob",
+    "Strips",
+    "basis_times",
     "combined_products",
+    "keep",
     "keep_products",
+    "lowest",
+    "numbered",
+    "probe_file",
+    "project",
     "residual_strip",
     "settle",
     "solve_points",
+    "widen_basis",
+    "widen_gram",
 ]
 
+# --- matrices in strips of rows ------------------------------------------------------------------------------------
 
-# --- products on disk --------------------------------------------------------------------------------------------
+
+def keep(array: Float, path: str | None) -> Float | str:
+    """Write an array to a file that all workers see, and return its path; the array itself where there is no path."""
+    if path is None:
+        return array
+    save_array(path, array)
+    return path
+
+
+def numbered(kept: str | None, number: int) -> str | None:
+    """The file of one of several parts of what is kept, where it is kept."""
+    return None if kept is None else f"{kept}-{number}.npy"
+
+
+@dataclass(frozen=True, eq=False)
+class Strips:
+    """Some columns of a matrix, in strips of rows: arrays of this process, or files where tasks run in others.
+
+    Parameters
+    ----------
+    parts
+        The strips from the first row to the last, each (rows, k) or a file that holds it.
+    rows
+        How many all strips have.
+    columns
+        The first column, and the one after the last.
+    """
+
+    parts: tuple[Array | str, ...]
+    rows: int
+    columns: tuple[int, int]
+
+    @classmethod
+    def of(cls, array: Array) -> Strips:
+        """All of an array (rows, columns)."""
+        return cls((array,), len(array), (0, array.shape[1]))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows, self.columns[1] - self.columns[0]
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return self.shape[1]
+
+    @property
+    def held_bytes(self) -> int:
+        """What the strips take of the memory of this process."""
+        return sum(part.nbytes for part in self.parts if not isinstance(part, str))
+
+    def __sizeof__(self) -> int:
+        return self.held_bytes
+
+    def part(self, first: int, last: int) -> Strips:
+        """Some of the columns, counted from the first of these."""
+        return replace(self, columns=(self.columns[0] + first, self.columns[0] + last))
+
+    def array(self) -> Float:
+        """The columns themselves, (rows, columns): not to be written to."""
+        chosen = slice(*self.columns)
+        found = [(load_array(part) if isinstance(part, str) else part)[:, chosen] for part in self.parts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+# --- widening the basis --------------------------------------------------------------------------------------------
+
+
+def probe_file(path: str, n_rows: int) -> None:
+    """Draw the probes Z, (m, s), and write them."""
+    save_array(path, np.random.default_rng(n_rows).standard_normal((n_rows, PROBES)))
+
+
+def widen_basis(before: str, path: str, block: Strips) -> None:
+    """Write V with a block of new columns, (m, r)."""
+    parts = [load_array(before)] if before else []
+    save_array(path, np.concatenate([*parts, block.array()], axis=1))
+
+
+def basis_times(basis: str, coefficients: Float) -> Float:
+    """α = V a, (m, c)."""
+    with pinned_blas(1):
+        return np.asarray(load_array(basis) @ coefficients)
+
+
+def project(basis: str, inner: str, projected: str, targets: Sequence[Float]) -> None:
+    """Write N = VᵀV, (r, r), and VᵀH of all targets side by side, (r, columns)."""
+    v = load_array(basis)
+    with pinned_blas(1):
+        save_array(inner, v.T @ v)
+        save_array(projected, np.concatenate([v.T @ h for h in targets], axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """Products of one pass with some columns of a basis, as they are projected onto it.
+
+    Parameters
+    ----------
+    columns
+        The first, and the one after the last.
+    cross
+        VᵀK_jU, (n, r, b), in groups of kernels: arrays, or files.
+    hidden
+        ZᵀE_j, (n, s, b), in the same groups; None where rounding was not measured.
+    """
+
+    columns: tuple[int, int]
+    cross: tuple[Float | str, ...]
+    hidden: tuple[Float | str, ...] | None
+
+
+def widen_gram(gram: tuple[str, str], errors: tuple[str, str], shape: tuple[int, int], made: Sequence[Made]) -> None:
+    """Write G_j and ZᵀE_j with new products, of new basis vectors or in place of those of a block that was there.
+
+    Parameters
+    ----------
+    gram, errors
+        The files of before, empty where there are none, and the new ones.
+    shape
+        Kernels n and basis vectors r.
+    made
+        The products, those in single precision first.
+    """
+    n, r = shape
+    g, e = np.empty((n, r, r)), np.zeros((n, PROBES, r))
+    if gram[0]:
+        known = load_array(gram[0])
+        g[:, : known.shape[1], : known.shape[2]] = known
+        known = load_array(errors[0])
+        e[:, :, : known.shape[2]] = known
+    for one in made:
+        first, last = one.columns
+        start = 0
+        for part in one.cross:
+            cross = _there(part)
+            check_finite(cross)
+            kernels = slice(start, start + len(cross))
+            g[kernels, :, first:last] = cross
+            g[kernels, first:last, :] = cross.transpose(0, 2, 1)
+            g[kernels, first:last, first:last] += cross[:, first:last]
+            g[kernels, first:last, first:last] *= 0.5
+            start += len(cross)
+        e[:, :, first:last] = 0.0 if one.hidden is None else np.concatenate([_there(part) for part in one.hidden])
+    save_array(gram[1], g)
+    save_array(errors[1], e)
+
+
+def _there(part: Array | str) -> Array:
+    return load_array(part) if isinstance(part, str) else part
+
+
+def lowest(inner: str, gram: str, width: int) -> Float:
+    """An upper bound of the lowest eigenvalue of each kernel, (n,), by the first columns of its basis."""
+    n, g = load_array(inner)[:width, :width], load_array(gram)[:, :width, :width]
+    return lowest_on_span(np.array(n), np.array(g))
+
+
+# --- products, restricted problems and preconditioners -------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,22 @@
 """The subspace solver: a whole grid of MK-FDA problems, over several training sets, in a dozen passes.
 
-Each training set keeps an orthonormal basis V of what its solutions have needed so far, and the products K_jV. In that
-space every point (target, p, λ) is a small problem, solved exactly (`reduced`); the true residual, and with it the
-proven gap of the full problem, follows from the K_jV without touching the kernels. What the open points still lack
-becomes the next block of V, and one pass multiplies the blocks of all of them. So a round is
+Each training set has an orthonormal basis V of the directions that its solutions have needed so far, and the products
+K_jV. In this space every point (target, p, λ) is a small problem, solved to high accuracy (`mkfda.solve_restricted`).
+The true residual, and with it the proven gap of the full problem, follows from the K_jV without reading the kernels.
+The residuals of the open points determine the next block of V, and one pass multiplies the blocks of all training sets.
+A round is
 
-    solve      the open points in the subspace, as tasks                                    no pass
-    certify    by ‖R‖², or by the sharper bound of an anchor (`anchors`)                    no pass
-    anchor     add up the combined kernels of weightings that no anchor serves well         one pass, not every round
-    extend     V by the dominant directions of the preconditioned residuals                 one pass
+    solve          the open points in the subspace, as tasks                                 no pass
+    certify        by ‖R‖², or by the sharper bound of a preconditioner                      no pass
+    precondition   add up the combined kernels at new reference weights                      one pass, in some rounds
+    extend         V by the dominant directions of the preconditioned residuals              one pass
 
-Where a combined kernel fits the memory in single precision, anchors make few rounds of it whatever λ is: the residual
-of a point whose weighting is an anchor's gives its exact error; near it the error contracts by the condition number of
-the two.
-Where it does not fit, the residuals themselves, filled up with the dominant directions of the products, extend V: a
-Krylov method for all points at once, in which the points of large λ converge first, and tiny λ may need a basis of
-nearly m. What is left when the budget of the basis is spent stays open, with its true gap.
+If a combined kernel fits the memory in single precision, preconditioners make the rounds few, whatever λ is: the
+residual of a point at the reference weights gives its exact error; near them the error contracts by the condition
+number between the two. If it does not fit, the residuals themselves, with random combinations of the newest products,
+extend V: a block Krylov method for all points at once, in which the points of large λ converge first, and tiny λ may
+need a basis of nearly m vectors. Points that are open when the disk space for the basis is used up are returned with
+their true gap.
 """
 
 from __future__ import annotations
@@ -23,34 +24,145 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from dmkl import progress
+from dmkl import progress, settings
 from dmkl.arrays import Float
-from dmkl.errors import IndefiniteKernelError
-from dmkl.passes.execute import keeping, machine
+from dmkl.errors import IndefiniteKernelError, MemoryBudgetError
+from dmkl.passes.execute import check_memory, keeping, machine
+from dmkl.passes.run import pass_bytes
+from dmkl.passes.sweep import Columns
 from dmkl.passes.view import covering
+from dmkl.solvers.fisher import cg, direct
 from dmkl.solvers.fisher.newton import Solution, certificate_step
-from dmkl.solvers.fisher.subspace.anchors import choose_anchors, grid_step
-from dmkl.solvers.fisher.subspace.checkpoint import restore, save
+from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem
+from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.fisher.subspace.certify import OpenPoint, residuals, scores, sharpen, solve_reduced_problems
+from dmkl.solvers.fisher.subspace.directions import Growth
 from dmkl.solvers.fisher.subspace.extend import extend
-from dmkl.solvers.fisher.subspace.factors import kept_bytes, make_room
-from dmkl.solvers.fisher.subspace.growth import Growth
+from dmkl.solvers.fisher.subspace.preconditioners import choose_anchors, grid_step, kept_bytes, make_room
 from dmkl.solvers.fisher.subspace.problem import Point, Progress, SubspaceOptions, TargetSet, of_space
-from dmkl.solvers.fisher.subspace.products import scores
-from dmkl.solvers.fisher.subspace.residuals import OpenPoint, residuals, sharpen, solve_reduced_problems
-from dmkl.solvers.fisher.subspace.room import anchors_lacking, factor_task_bytes, fits, held_bytes
-from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors
-from dmkl.solvers.fisher.subspace.strips import Strips
-from dmkl.solvers.outcome import Outcome, Round, Step
+from dmkl.solvers.fisher.subspace.rounding import PROBES
+from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors, anchor_bytes, basis_task_bytes, restore, save
+from dmkl.solvers.fisher.subspace.tasks import Strips
+from dmkl.solvers.jobs import Context, Job, Training
+from dmkl.solvers.outcome import Outcome, Round, Status, Step
 from dmkl.solvers.semidefinite import tell_indefinite
 from dmkl.solvers.workspace import Workspace
 
-__all__ = ["SubspaceSolver", "block_width"]
+__all__ = [
+    "SOLVER",
+    "SubspaceSolver",
+    "anchors_lacking",
+    "block_width",
+    "check_room",
+    "factor_task_bytes",
+    "finish_open",
+    "fits",
+    "held_bytes",
+    "points_of",
+]
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+_COPIES = 4
+"""What a round holds of every point at once, each as large as its α: residuals, products, α, directions."""
+_MOST_BLOCKS = 8
+"""Blocks of columns that one factor is asked for at most: many points have several ridges, with a factor for each."""
+
+
+def held_bytes(spaces: Sequence[Subspace], points: Sequence[Point], widths: Sequence[int] | None = None) -> int:
+    """Memory that rounds take beside passes and factors, with bases as they are, or of these widths.
+
+    Of the process that runs the solver where its tasks are threads; of tasks that run one after another in others.
+    """
+    sizes = [space.width for space in spaces] if widths is None else widths
+    return _points_bytes(spaces[point.space].targets[point.target].size for point in points) + _bases_bytes(
+        [space.training for space in spaces], sizes
+    )
+
+
+def check_room(jobs: Sequence[Job], block: int) -> None:
+    """Refuse a budget that has no room for a first block of each basis, and for the tasks that run beside it.
+
+    Raises
+    ------
+    MemoryBudgetError
+        Saying how much would do.
+    """
+    trainings = list({id(job.training): job.training for job in jobs}.values())
+    slots = machine().slots_per_host
+    needed = {
+        "points": _points_bytes(job.problem.h.size for job in jobs),
+        "bases": _bases_bytes(trainings, [block] * len(trainings)),
+        "tasks": slots * _pass_task_bytes(trainings[0], block),
+    }
+    enough = math.ceil(sum(needed.values()) / 2**20)
+    check_memory(
+        f"solver='subspace' with {len(jobs):,} points",
+        needed,
+        settings.memory_budget_bytes(),
+        f"Set dmkl.memory to {enough} MiB (--memory), or take fewer points, folds or workers at once",
+        "on this machine",
+    )
+
+
+def fits(spaces: Sequence[Subspace], points: Sequence[Point], widths: Sequence[int], block: int) -> bool:
+    """Whether there is room for bases of these widths, and for the tasks that work on them."""
+    with keeping(held_bytes(spaces, points, widths) - held_bytes(spaces, points)):
+        where = machine()
+        solving = basis_task_bytes(spaces[0].n_kernels, max(widths))
+        factor = factor_task_bytes(spaces, points, block) if any(space.anchors for space in spaces) else 0
+        extending = _pass_task_bytes(spaces[0].training, block)
+        return max(solving, extending) <= where.task_bytes and factor <= where.total_bytes
+
+
+def anchors_lacking(spaces: Sequence[Subspace], points: Sequence[Point], block: int) -> str:
+    """What is said where memory has no room for an anchor, with how much would do; nothing where it has."""
+    needed = factor_task_bytes(spaces, points, block)
+    if needed <= machine().total_bytes:
+        return ""
+    with_bases = needed + held_bytes(spaces, points, [block] * len(spaces))
+    return f"no room for a combined kernel, which small λ need: set dmkl.memory to {math.ceil(with_bases / 2**20)} MiB"
+
+
+def factor_task_bytes(spaces: Sequence[Subspace], points: Sequence[Point], block: int) -> int:
+    """Memory of a task that solves by an anchor for all points of a space, and for directions that fill a block."""
+    columns = [2 * block for _ in spaces]
+    for point in points:
+        columns[point.space] += spaces[point.space].targets[point.target].shape[1]
+    views = [space.training.square.view for space in spaces]
+    return max(anchor_bytes(view, min(n, _MOST_BLOCKS * block)) for view, n in zip(views, columns, strict=True))
+
+
+def _points_bytes(sizes: Iterable[int]) -> int:
+    return 8 * _COPIES * sum(sizes)
+
+
+def _bases_bytes(trainings: Sequence[Training], widths: Sequence[int]) -> int:
+    bases = [training.n_train * width for training, width in zip(trainings, widths, strict=True)]
+    grams = [training.n_kernels * width**2 for training, width in zip(trainings, widths, strict=True)]
+    # V and G_j of one space are widened at a time: the old one and the new one.
+    return 8 * (sum(bases) + max(bases) + 2 * max(grams))
+
+
+def _pass_task_bytes(training: Training, block: int) -> int:
+    """The least memory in which a task extends one basis; others ride along where there is more.
+
+    Results of several kernels take up to a quarter of a task's memory, where that holds more than those of one.
+    """
+    columns = [Columns(np.broadcast_to(0.0, (training.n_train, block + PROBES)), "each", None, np.dtype(np.float64))]
+    parts = pass_bytes([training.whole], columns, replace(machine(), task_bytes=0))
+    of_one_kernel, rest = parts.pop("results"), sum(parts.values())
+    return max(rest + of_one_kernel, math.ceil(rest / 0.75))
+
+
+# --- the iteration -------------------------------------------------------------------------------------------------
 
 
 _ROUGH = 1e-2
@@ -430,3 +542,96 @@ class SubspaceSolver:
     def _save(self) -> None:
         ended = self._limits() if self._ended else None
         save(self.workspace, self._spaces, self.progress, self.history, self.n_passes, self._worst, ended)
+
+
+# --- problems as points --------------------------------------------------------------------------------------------
+
+
+_FINISHERS = {module.SOLVER.name: module.SOLVER for module in (direct, cg)}
+
+
+def points_of(jobs: Sequence[Job]) -> tuple[list[TargetSet], list[Point]]:
+    """The jobs as points: those of one training set share a subspace, those of one target its projection."""
+    trainings = {id(job.training): job.training for job in jobs}
+    targets: dict[int, dict[int, Float]] = {}
+    for job in jobs:
+        targets.setdefault(id(job.training), {})[id(job.problem.h)] = job.problem.h
+    place = {key: number for number, key in enumerate(trainings)}
+    learnt = [TargetSet(training, tuple(targets[key].values())) for key, training in trainings.items()]
+    points = []
+    for job in jobs:
+        key, problem = id(job.training), cast(FisherProblem, job.problem)
+        target = list(targets[key]).index(id(problem.h))
+        points.append(Point(place[key], target, problem.weights, problem.lam, job.kernels))
+    return learnt, points
+
+
+def _check(jobs: Sequence[Job]) -> None:
+    check_room(jobs, block_width(len({id(job.training) for job in jobs})))
+
+
+def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    learnt, points = points_of(jobs)
+    how = SubspaceOptions(
+        tol=options.tol,
+        basis_bytes=options.basis_bytes,
+        max_passes=options.max_iter,
+        alphas=context.duals or options.leave_one_out,
+    )
+    engine = SubspaceSolver(learnt, points, context.workspace, how, context.tally.n_passes)
+    outcomes = engine.run()
+    context.tally.n_passes = engine.n_passes
+    context.tally.rounds += engine.history
+    return finish_open(jobs, outcomes, options, context)
+
+
+def finish_open(
+    jobs: Sequence[Job], outcomes: Sequence[Outcome], options: FisherOptions, context: Context
+) -> list[Outcome]:
+    """Go on with the open points by another solver, each from the weights that the subspace has found.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If "direct" was asked for and does not fit.
+    """
+    outcomes = list(outcomes)
+    left = [k for k, outcome in enumerate(outcomes) if outcome.status.word == "open"]
+    finish = _finisher(options.finish, [jobs[k] for k in left]) if left else "report"
+    if finish == "report":
+        return outcomes
+    rest = [replace(jobs[k], problem=replace(jobs[k].problem, start=_start(jobs[k], outcomes[k]))) for k in left]
+    apart = replace(context, workspace=context.workspace.part("finish"), duals=True)
+    for k, found in zip(left, _FINISHERS[finish].solve(rest, options, apart), strict=True):
+        certified = found.status is Status.CERTIFIED
+        steps = [*outcomes[k].steps, *found.steps]
+        outcomes[k] = replace(found, status=Status.FINISHED if certified else found.status, steps=steps)
+    return outcomes
+
+
+def _start(job: Job, outcome: Outcome) -> Float:
+    return outcome.weights if job.kernels is None else outcome.weights[job.kernels]
+
+
+def _finisher(how: Finish, jobs: Sequence[Job]) -> str:
+    """The solver that goes on with open points."""
+    if how == "auto":
+        return direct.SOLVER.name if direct.fits(jobs) else cg.SOLVER.name
+    if how == direct.SOLVER.name and not direct.fits(jobs):
+        msg = (
+            f"finish='direct' holds a combined kernel in memory, {direct.needed_bytes(jobs) / 2**30:.3g} GiB, and "
+            f"{direct.allowed_bytes() / 2**30:.3g} GiB are allowed; use finish='cg' or 'report', or set dmkl.memory "
+            "higher"
+        )
+        raise MemoryBudgetError(msg)
+    return how
+
+
+SOLVER = FisherSolver(
+    "subspace",
+    "a basis that all problems share, certified problem by problem, out of core",
+    _solve,
+    check=_check,
+    leaves_out=True,
+    files=True,
+)
