@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dmkl.errors import DmklError
+from dmkl.passes.execute import again
 from dmkl.passes.run import run_pass
 from dmkl.passes.sums import Combination, diagonals_of_inverses, factor_pass, inverse_diagonals_pass, solve_by_factors
 from dmkl.passes.sweep import Columns, Want
@@ -29,10 +31,12 @@ from dmkl.solvers.requests import (
     FactorSolve,
     GroupClassifier,
     InverseDiagonals,
+    Pass,
     Projection,
     Request,
     Solver,
     Task,
+    Tasks,
 )
 from dmkl.solvers.running import run_tasks
 
@@ -86,6 +90,11 @@ def drive(
     tuple
         The solvers' results in order, and the passes over the stored kernels. Where solvers ask for parts of the
         kernels, a pass counts by the share of its tiles that were read.
+
+    Raises
+    ------
+    DmklError
+        Errors of answers; a solver that runs alone is given them first.
     """
     tally = Tally() if tally is None else tally
     before = tally.n_passes
@@ -95,7 +104,9 @@ def drive(
 
     def advance(number: int, lens: Lens, solver: Solver[Result], answer: Any) -> None:
         try:
-            running[number] = (lens, solver, solver.send(answer))
+            # A solver may know a way on from an error: products in double precision, say.
+            request = solver.throw(answer) if isinstance(answer, DmklError) else solver.send(answer)
+            running[number] = (lens, solver, request)
         except StopIteration as stop:
             running.pop(number, None)
             results[number] = stop.value
@@ -109,11 +120,19 @@ def drive(
         if not running:
             continue
         asked = [(lens, one) for lens, _, request in running.values() for one in _several(request)]
-        answers = _answered(asked, tally)
+        try:
+            answers = _answered(asked, tally)
+        except DmklError as error:
+            if len(running) > 1:
+                raise
+            answers = [error]
         # Taken out of the list as they are handed over: an answer may be a factor as large as a kernel, and must not
         # outlive its solver's interest in it.
         answers.reverse()
         for number, (lens, solver, request) in list(running.items()):
+            if isinstance(answers[-1], DmklError):
+                advance(number, lens, solver, answers.pop())
+                continue
             mine = [answers.pop() for _ in _several(request)]
             advance(number, lens, solver, mine if isinstance(request, tuple) else mine.pop())
     return [results[number] for number in range(len(solvers))], tally.n_passes - before
@@ -197,6 +216,14 @@ def _tasks(asked: Asked) -> tuple[list[Any], float]:
     return run_tasks(asked[0][1].name, work), 0.0
 
 
+def _batches(asked: Asked) -> tuple[list[Any], float]:
+    return [run_tasks(one.name, one.work, *one.shared, own=one.own) for _, one in asked], 0.0
+
+
+def _passes(asked: Asked) -> tuple[list[Any], float]:
+    return [again(one.function, one.name) for _, one in asked], 0.0
+
+
 def _products(asked: Asked) -> tuple[list[Any], float]:
     lenses = _distinct([lens for lens, _ in asked])
     # All that see the kernels whole through one lens share it; who asks for columns sees them through another.
@@ -238,6 +265,8 @@ def _verb(requests: Sequence[Request]) -> str:
 Answer = Callable[[Asked], tuple[list[Any], float]]
 ANSWERS: list[tuple[tuple[type, ...], str, Answer]] = [
     ((Task,), "task", _tasks),
+    ((Tasks,), "task", _batches),
+    ((Pass,), "pass", _passes),
     ((CombinedFactor,), "factor", _factors),
     ((FactorSolve,), "solve", _solves),
     ((FactorDiagonal,), "diagonal", _diagonals),

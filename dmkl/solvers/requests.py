@@ -7,7 +7,7 @@ kernels once for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,10 +26,12 @@ __all__ = [
     "FactorSolve",
     "GroupClassifier",
     "InverseDiagonals",
+    "Pass",
     "Projection",
     "Request",
     "Solver",
     "Task",
+    "Tasks",
 ]
 
 Index = npt.NDArray[np.intp]
@@ -163,6 +165,33 @@ class Task:
     arguments: tuple[Any, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """Functions run as tasks side by side (see `dmkl.solvers.running.run_tasks`); answered by the list of results."""
+
+    name: str
+    """Prefix of the tasks' keys"""
+    work: Sequence[Callable[..., Any]]
+    """What each task calls; what takes longest first"""
+    shared: tuple[Any, ...] = ()
+    """Arguments of all tasks, sent to the workers once"""
+    own: Sequence[Any] | None = None
+    """One more argument for each task, after the shared ones"""
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """A pass over the kernels whose results stay where tasks make them; answered by what the function returns.
+
+    The solver counts it, and chooses what it multiplies.
+    """
+
+    name: str
+    """What it is called in messages"""
+    function: Callable[[], Any]
+    """Runs the pass; called again if workers are lost"""
+
+
 Request = (
     EachProduct
     | CombinedProduct
@@ -175,6 +204,8 @@ Request = (
     | SVM
     | GroupClassifier
     | Task
+    | Tasks
+    | Pass
 )
 Solver = Generator[Request | tuple[Request, ...], Any, Result]
 """Yields a request and is sent its answer; or yields a tuple of them, which are answered together by a list."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dmkl.solvers.driver import drive
 from dmkl.solvers.requests import Task
 
-__all__ = ["finish", "on_matrix"]
+__all__ = ["driven", "finish", "on_matrix"]
 
 
 def finish(generator, answer):
@@ -21,3 +22,8 @@ def finish(generator, answer):
 def on_matrix(generator, K):
     """Answer blocks of vectors by their products with a matrix in memory."""
     return finish(generator, K.__matmul__)
+
+
+def driven(solver):
+    """The outcomes of a subspace solver, whose requests the driver answers."""
+    return drive([(solver._spaces[0].training.square, solver.run())])[0][0]

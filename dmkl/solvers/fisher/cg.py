@@ -17,8 +17,8 @@ It guards against what the textbook method does not. (1) Breakdown: residuals of
 dependent as they converge, and the plain block method divides by a singular matrix; here Q keeps orthonormal columns
 whatever the rank of the residual. (2) Indefinite operators: A = ½(I + K/λ) has no eigenvalue below ½, so a Rayleigh
 quotient of the directions clearly below that proves that a kernel is not positive semidefinite, which raises an error.
-(3) Drift: the products may be in single precision, so the residual of the recurrence is never used as a certificate; the
-caller computes the true one and calls again.
+(3) Drift: the products may be in single precision, so the residual of the recurrence is never used as a certificate;
+the caller computes the true one and calls again.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.generators import driven
 from helpers.optima import bounds, solve
 from helpers.references import dense_view, in_memory
 from hypothesis import given
@@ -129,7 +130,7 @@ def run(jobs, **options):
     workspace = Workspace(None, {})
     try:
         solver = SubspaceSolver(*points_of(jobs), workspace, SubspaceOptions(alphas=True, **options))
-        return solver, solver.run()
+        return solver, driven(solver)
     finally:
         workspace.close()
 

@@ -11,6 +11,7 @@ import dask
 import numpy as np
 import pytest
 from helpers.faults import revived_workers
+from helpers.generators import driven
 from helpers.optima import bounds, norm, optimum, solve, system, value
 from helpers.references import Counting, Killing, dense_view, digits, error, in_memory, over, psd
 from hypothesis import given
@@ -101,7 +102,7 @@ class Problem(NamedTuple):
         solver = self.solver(folder, **options)
         context = Context(solver.workspace)
         try:
-            outcomes = solver.run()
+            outcomes = driven(solver)
             how = FisherOptions(solver.options.tol, finish=finish)
             solver.results = finish_open(self.jobs, outcomes, how, context)
         finally:
@@ -449,7 +450,7 @@ def test_anchors_take_half_of_what_is_free_on_the_disk_at_most(monkeypatch, room
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2 * taken * room + 1))
     added = []
     monkeypatch.setattr(
-        f"{SubspaceSolver.__module__}.add_anchors", lambda *a: (added.append(len(a[1])), add_anchors(*a))
+        f"{SubspaceSolver.__module__}.add_anchors", lambda *a: added.append(len(a[1])) or add_anchors(*a)
     )
     solver = problem.run(block=12, basis_bytes=2**30)
     assert max(added, default=0) == room * len(FOLDS)
@@ -866,7 +867,7 @@ def test_what_is_cut_off_goes_on(tmp_path, cut_off, before):
         solver = problem.solver(folder, **options)
         assert len(solver.history) == k + (not before)
         check_anchors(problem, solver)
-        solver.results = solver.run()
+        solver.results = driven(solver)
         assert worst(solver) <= 1e-6
         assert solver.n_passes <= clean.n_passes + 1
         check_claims(problem, solver)
@@ -896,7 +897,7 @@ def test_leftovers_do_not_matter(tmp_path, cut_off):
             path.write_bytes(b"left over")
         problem.run(folder, **options)
         finished = problem.solver(folder, **options)
-        finished.results = finished.run()
+        finished.results = driven(finished)
         check_claims(problem, finished)
         np.testing.assert_allclose(objectives(finished), objectives(clean), rtol=2e-6)
         for result, reference in zip(finished.results, clean.results, strict=True):
@@ -916,7 +917,7 @@ def test_sums_that_are_forgotten_stay_until_the_state_does_not_name_them(tmp_pat
         disarm()
         solver = problem.solver(tmp_path / f"{k}", block=4)
         check_anchors(problem, solver)
-        solver.results = solver.run()
+        solver.results = driven(solver)
         assert worst(solver) <= TOL
         check_claims(problem, solver)
 

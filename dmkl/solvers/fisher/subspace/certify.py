@@ -31,7 +31,7 @@ from dmkl.solvers.fisher.subspace.tasks import (
     residual_strip,
     solve_points,
 )
-from dmkl.solvers.running import run_tasks
+from dmkl.solvers.requests import Solver, Tasks
 
 __all__ = [
     "OpenPoint",
@@ -52,7 +52,7 @@ _STRIPS, _STRIP_ROWS, _STRIP_BYTES = 16, 192, 2**25
 multiply: each reads all kernels."""
 
 
-def scores(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> list[Float]:
+def scores(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Float]]:
     """Σ_j w_j K_j V Z over the held-out rows, for pairs of weights w (n,) and coefficients Z (r, c).
 
     No pass: the K_jV are at hand, and read once for all pairs.
@@ -60,35 +60,36 @@ def scores(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> list[Float]
     if not pairs:
         return []
     first, last = space.training.n_train, space.training.n_rows
-    found = _combined(space, "scores", pairs, _strips(first, last, pairs), None)
+    found = yield from _combined(space, "scores", pairs, _strips(first, last, pairs), None)
     whole = np.concatenate(found) if found else np.zeros((0, sum(z.shape[1] for _, z in pairs)))
     return np.split(whole, _ends(pairs)[:-1], axis=1)
 
 
-def products(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> list[Strips]:
+def products(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Strips]]:
     """Σ_j w_j K_j V Z over the training rows, (m, c) of each pair."""
     if not pairs:
         return []
     m = space.training.n_train
-    found = _combined(space, "residuals", pairs, _strips(0, m, pairs), space.round_file())
+    found = yield from _combined(space, "residuals", pairs, _strips(0, m, pairs), space.round_file())
     whole, ends = Strips(tuple(found), m, (0, _ends(pairs)[-1])), [0, *_ends(pairs)]
     return [whole.part(first, last) for first, last in pairwise(ends)]
 
 
 def _combined(
     space: Subspace, what: str, pairs: Sequence[tuple[Float, Float]], strips: Sequence[slice], kept: str | None
-) -> list[Any]:
+) -> Solver[list[Any]]:
     slots, files = machine().slots_per_host, space.product_files
     work = [
         partial(combined_products, files, rows, numbered(kept, k), tasks_per_machine=slots)
         for k, rows in enumerate(strips)
     ]
-    return run_tasks(what, work, *_side_by_side(pairs))
+    strips_of_rows: list[Any] = yield Tasks(what, work, _side_by_side(pairs))
+    return strips_of_rows
 
 
 def residual_strips(
     space: Subspace, pairs: Sequence[tuple[Float, Float]], lams: Sequence[float], targets: Sequence[int]
-) -> list[tuple[Strips, float]]:
+) -> Solver[list[tuple[Strips, float]]]:
     """R = H − ½α − (1/2λ)K(β)α and ‖R‖² for pairs of β (n,) and a (r, c), at α = V a, of these targets."""
     if not pairs:
         return []
@@ -102,7 +103,7 @@ def residual_strips(
     chosen = np.concatenate([np.arange(starts[t], starts[t + 1]) for t in targets])
     ridges = np.repeat(lams, [z.shape[1] for _, z in pairs])
     own = [h[rows] for rows in strips]
-    found = run_tasks("residuals", work, *_side_by_side(pairs), ridges, chosen, own=own)
+    found = yield Tasks("residuals", work, (*_side_by_side(pairs), ridges, chosen), own)
     whole = Strips(tuple(part for part, _ in found), len(h), (0, len(chosen)))
     squares = np.sum([sums for _, sums in found], axis=0)
     cuts = list(pairwise([0, *_ends(pairs)]))
@@ -111,13 +112,13 @@ def residual_strips(
 
 def what_rounding_hides(
     space: Subspace, pairs: Sequence[tuple[Float, Float]], lams: Sequence[float], sets: Sequence[Support]
-) -> list[Rounding]:
+) -> Solver[list[Rounding]]:
     """What rounding may hide of points with these pairs of β and a."""
     if not space.single_blocks or not pairs:
         return [Rounding(0.0, 0.0) for _ in pairs]
     work = partial(rounding_of, space.file("errors"), space.single_blocks)
-    found: list[Rounding] = run_tasks("bound-rounding", [work], own=[(pairs, lams, sets)])[0]
-    return found
+    (bounds,) = yield Tasks("bound-rounding", [work], own=[(pairs, lams, sets)])
+    return list(bounds)
 
 
 def _strips(first: int, last: int, pairs: Sequence[tuple[Float, Float]]) -> list[slice]:
@@ -195,7 +196,7 @@ def solve_reduced_problems(
     points: Sequence[Point],
     starts: Sequence[Float | None],
     tols: Mapping[int, float],
-) -> dict[int, Solution]:
+) -> Solver[dict[int, Solution]]:
     """Solve points in their subspaces, each to its tolerance, as tasks.
 
     Parameters
@@ -219,20 +220,21 @@ def solve_reduced_problems(
             columns = (ends[target] - space.targets[target].shape[1], ends[target])
             work.append(partial(solve_points, files, columns, lam, space.training.facts))
             own.append(jobs)
-    return dict(pair for part in run_tasks("restricted-master", work, own=own) for pair in part)
+    solved = yield Tasks("restricted-master", work, own=own)
+    return dict(pair for chain in solved for pair in chain)
 
 
 def residuals(
     spaces: Sequence[Subspace], points: Sequence[Point], solutions: Mapping[int, Solution]
-) -> dict[int, OpenPoint]:
+) -> Solver[dict[int, OpenPoint]]:
     """R = H − ½α − (1/2λ)K(β)α of every solution, at α = V a, and ‖R‖²/|S| as what α leaves."""
     found: dict[int, OpenPoint] = {}
     for f, space in enumerate(spaces):
         mine = of_space(points, solutions, f)
         pairs = [(s.beta, s.alpha) for s in mine.values()]
         lams, sets = [points[k].lam for k in mine], [points[k] for k in mine]
-        hidden = what_rounding_hides(space, pairs, lams, sets)
-        left = residual_strips(space, pairs, lams, [points[k].target for k in mine])
+        hidden = yield from what_rounding_hides(space, pairs, lams, sets)
+        left = yield from residual_strips(space, pairs, lams, [points[k].target for k in mine])
         for (k, solution), (residual, square), unknown in zip(mine.items(), left, hidden, strict=True):
             size = abs(solution.certificate.objective)
             relative = Rounding(unknown.residual / np.sqrt(size), unknown.weights / size)
@@ -250,7 +252,7 @@ def sharpen(
     *,
     rough: bool = False,
     enough: float = np.inf,
-) -> dict[int, list[Strips]]:
+) -> Solver[dict[int, list[Strips]]]:
     """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
 
     Points whose nearest anchor has served them already are left as they are. Returns for each space further directions
@@ -284,8 +286,10 @@ def sharpen(
         served.setdefault(points[k].space, {}).setdefault((wanted[-1].anchor, wanted[-1].ridge), []).append(k)
     if not wanted:
         return {}
-    filling = [one for f, groups in served.items() for one in _other_weights(spaces[f], f, groups, opened, width, rng)]
-    solved = solve_by_anchors(spaces, wanted + filling)
+    filling: list[Unsolved] = []
+    for f, groups in served.items():
+        filling += yield from _other_weights(spaces[f], f, groups, opened, width, rng)
+    solved = yield from solve_by_anchors(spaces, wanted + filling)
     for r, (direction, squares) in zip(asked, solved, strict=False):
         r.direction = direction
         if np.isfinite(squares).all():
@@ -303,7 +307,7 @@ def _other_weights(
     opened: Mapping[int, OpenPoint],
     width: int,
     rng: np.random.Generator,
-) -> list[Unsolved]:
+) -> Solver[list[Unsolved]]:
     """Directions for other weights than the present ones: random combinations Σ_j ω_j K_jα, through the anchors.
 
     To first order a change of β changes α by −(1/2λ) A⁻¹ Σ_j δβ_j K_jα. None are wanted where the residuals themselves
@@ -322,4 +326,5 @@ def _other_weights(
     each = math.ceil(1.5 * width / sum(opened[k].residual.width for k in chosen.values()))
     owners = [key for key in chosen for _ in range(max(1, min(space.n_kernels, each)))]
     pairs = [(rng.standard_normal(space.n_kernels), opened[chosen[key]].solution.alpha) for key in owners]
-    return [Unsolved(f, *key, product) for key, product in zip(owners, products(space, pairs), strict=True)]
+    combined = yield from products(space, pairs)
+    return [Unsolved(f, *key, product) for key, product in zip(owners, combined, strict=True)]

@@ -1,4 +1,4 @@
-"""New basis vectors: the dominant directions of what the open points of a grid lack, and of what they will need next."""
+"""New basis vectors: the dominant directions of the errors of open points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dmkl.solvers.fisher.subspace.preconditioners import rough_ridge
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
 from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anchors
 from dmkl.solvers.fisher.subspace.tasks import Strips, keep, numbered
-from dmkl.solvers.running import run_tasks
+from dmkl.solvers.requests import Solver, Tasks
 
 __all__ = ["Growth", "choose_directions", "dominant_block", "orthonormal_to"]
 
@@ -169,7 +169,7 @@ class Growth:
     width: int
     step: float
 
-    def first_blocks(self, number: int, *, anchored: bool) -> list[Strips]:
+    def first_blocks(self, number: int, *, anchored: bool) -> Solver[list[Strips]]:
         """The solutions for uniform weights at some ridges; without anchors the targets themselves.
 
         Parameters
@@ -189,15 +189,18 @@ class Growth:
             h = Strips.of(space.targets[point.target])
             wanted.setdefault((point.space, point.target, rho), Unsolved(point.space, 0, rho, h))
         items = list(wanted.values())
-        found = [x for x, _ in solve_by_anchors(self.spaces, items)] if anchored else [item.columns for item in items]
+        directions = [item.columns for item in items]
+        if anchored:
+            solved = yield from solve_by_anchors(self.spaces, items)
+            directions = [x for x, _ in solved]
         # Of several passes that the first blocks took, one may have been the last before a kill.
         new = [f for f, space in enumerate(self.spaces) if not space.width]
-        mine = {f: [x for item, x in zip(items, found, strict=True) if item.space == f] for f in new}
-        return self._chosen(number, mine, {})
+        by_space = {f: [x for item, x in zip(items, directions, strict=True) if item.space == f] for f in new}
+        return (yield from self._chosen(number, by_space, {}))
 
     def next_blocks(
         self, number: int, opened: Mapping[int, OpenPoint], more: Mapping[int, Sequence[Strips]]
-    ) -> list[Strips]:
+    ) -> Solver[list[Strips]]:
         """What the open points lack, filled up with what they will ask for next.
 
         Parameters
@@ -210,13 +213,16 @@ class Growth:
             For each space further directions that its anchors have given.
         """
         lacking = {f: [r.wanted for r in of_space(self.points, opened, f).values()] for f in range(len(self.spaces))}
-        blocks = self._chosen(number, lacking, {})
+        blocks = yield from self._chosen(number, lacking, {})
         short = [f for f, block in enumerate(blocks) if lacking[f] and block.width < self._room(self.spaces[f])]
-        further = {
-            f: list(more.get(f, ())) if self.spaces[f].anchors else self._newest(number, f, blocks[f].width)
-            for f in short
-        }
-        return self._chosen(number, further, {f: blocks[f] for f in short if blocks[f].width}, blocks)
+        further: dict[int, Sequence[Strips]] = {}
+        for f in short:
+            if self.spaces[f].anchors:
+                further[f] = more.get(f, ())
+            else:
+                further[f] = yield from self._newest(number, f, blocks[f].width)
+        before = {f: blocks[f] for f in short if blocks[f].width}
+        return (yield from self._chosen(number, further, before, blocks))
 
     def _room(self, space: Subspace) -> int:
         """Columns of the next block: never more than there are dimensions left."""
@@ -228,7 +234,7 @@ class Growth:
         found: Mapping[int, Sequence[Strips]],
         before: Mapping[int, Strips],
         otherwise: Sequence[Strips] | None = None,
-    ) -> list[Strips]:
+    ) -> Solver[list[Strips]]:
         """For each space a block of the dominant directions of what was found, after columns of before, if any.
 
         Where nothing was found, or there is no room, it is the one that it is `otherwise`, or has no columns.
@@ -237,7 +243,7 @@ class Growth:
         places = [f for f, mine in found.items() if mine and self._room(self.spaces[f])]
         work = [self._choosing(number, f, before.get(f)) for f in places]
         own = [found[f] for f in places]
-        chosen = run_tasks("choose-directions", work, own=own)
+        chosen = yield Tasks("choose-directions", work, own=own)
         for f, (block, width) in zip(places, chosen, strict=True):
             blocks[f] = Strips((block,), self.spaces[f].training.n_train, (0, width))
         return blocks
@@ -247,7 +253,7 @@ class Growth:
         basis, path = space.file("basis") if space.width else "", numbered(space.round_file(), 0)
         return partial(choose_directions, basis, before, self._room(space), [number, f], path)
 
-    def _newest(self, number: int, f: int, known: int) -> list[Strips]:
+    def _newest(self, number: int, f: int, known: int) -> Solver[list[Strips]]:
         """What single kernels make of the newest basis vectors: without anchors, which know more, a Krylov block.
 
         So many as fill a block of which some are `known`.
@@ -256,4 +262,4 @@ class Growth:
         rng, width = np.random.default_rng([number, f, 1]), self._room(space) - known
         newest = np.eye(space.width)[:, -min(self.width, space.width) :]
         picked = [newest[:, [u % newest.shape[1]]] for u in range(max(math.ceil(1.5 * width), newest.shape[1]))]
-        return products(space, [(rng.standard_normal(space.n_kernels), column) for column in picked])
+        return (yield from products(space, [(rng.standard_normal(space.n_kernels), column) for column in picked]))

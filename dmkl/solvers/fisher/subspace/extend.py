@@ -7,7 +7,7 @@ the kernels' own (see `rounding`): it holds most of what the solutions are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from dmkl.arrays import Array
-from dmkl.passes.execute import again, execute, machine
+from dmkl.passes.execute import execute, machine
 from dmkl.passes.run import pass_bytes, pass_graph
 from dmkl.passes.sweep import Columns, Last
 from dmkl.passes.view import Lens
 from dmkl.solvers.fisher.subspace.rounding import PROBES
 from dmkl.solvers.fisher.subspace.space import Block, Subspace
 from dmkl.solvers.fisher.subspace.tasks import Keeping, Made, ProductFiles, Strips, group_file, keep_products
-from dmkl.solvers.running import run_tasks
+from dmkl.solvers.requests import Pass, Solver, Tasks
 
 __all__ = ["extend"]
 
@@ -56,10 +56,12 @@ class _Rider:
         return [self.block, *([Strips((self.space.probes,), rows, (0, PROBES))] if self.probes else [])]
 
 
-def extend(spaces: Sequence[Subspace], blocks: Sequence[Strips], number: int) -> Iterator[None]:
-    """Extend each basis by its block, and multiply again what has to be: one pass, or as few as memory allows.
+def extend(
+    spaces: Sequence[Subspace], blocks: Sequence[Strips], number: int, passed: Callable[[], None]
+) -> Solver[None]:
+    """Extend each basis by its block, and repeat products in double precision where needed.
 
-    Yields after each of them.
+    This takes one pass, or as few as memory allows.
 
     Parameters
     ----------
@@ -67,14 +69,16 @@ def extend(spaces: Sequence[Subspace], blocks: Sequence[Strips], number: int) ->
         For each space (m, b), orthonormal and orthogonal to its basis; none where b is zero.
     number
         Of the round, for names.
+    passed
+        Called after each pass.
     """
     riders = [rider for space, block in zip(spaces, blocks, strict=True) for rider in _riders(space, block)]
     for load in _loads(riders):
         new = {id(rider.space): rider.block for rider in load if rider.new}
         widths = {id(space): space.width + (new[id(space)].width if id(space) in new else 0) for space in _spaces(load)}
         writing = [task for space in _spaces(load) for task in space.widen_basis(new.get(id(space)), number)]
-        run_tasks("widen-basis", writing)
-        found = again(partial(_pass, load, number), "extend")
+        yield Tasks("widen-basis", writing)
+        found = yield Pass("extend", partial(_pass, load, number))
         work, own, blocks_of = list[Any](), list[Any](), list[list[Block]]()
         for space in _spaces(load):
             mine = [made for rider, made in zip(load, found, strict=True) if rider.space is space]
@@ -82,11 +86,11 @@ def extend(spaces: Sequence[Subspace], blocks: Sequence[Strips], number: int) ->
             work += [space.widening(number, widths[id(space)]), space.projecting(number)]
             own += [[made for _, made in mine], space.targets]
             blocks_of.append([block for block, _ in mine])
-        run_tasks("project", work, own=own)
+        yield Tasks("project", work, own=own)
         for space, made in zip(_spaces(load), blocks_of, strict=True):
             space.take(number, widths[id(space)], made)
         number += 1
-        yield
+        passed()
 
 
 def _riders(space: Subspace, block: Strips) -> list[_Rider]:

@@ -37,6 +37,7 @@ from dmkl.passes.execute import check_memory, keeping, machine
 from dmkl.passes.run import pass_bytes
 from dmkl.passes.sweep import Columns
 from dmkl.passes.view import covering
+from dmkl.solvers.driver import drive
 from dmkl.solvers.fisher import cg, direct
 from dmkl.solvers.fisher.newton import Solution, certificate_step
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem
@@ -51,6 +52,7 @@ from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors, anchor_byt
 from dmkl.solvers.fisher.subspace.tasks import Strips
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Outcome, Round, Status, Step
+from dmkl.solvers.requests import Solver, Tasks
 from dmkl.solvers.semidefinite import tell_indefinite
 from dmkl.solvers.workspace import Workspace
 
@@ -240,6 +242,8 @@ class SubspaceSolver:
         self._step = grid_step([point.lam for point in points])
         self._growth = Growth(self._spaces, points, width, self._step)
         self._worst: list[float] = []
+        self._started = 0.0
+        """When the present pass began."""
         self._more: dict[int, list[Strips]] = {}
         """Directions of each space that its anchors have given this round, beyond those of the residuals."""
         self._lacking = ""
@@ -254,7 +258,7 @@ class SubspaceSolver:
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> Solver[list[Outcome]]:
         """Solve; what is certified so far is on disk after every pass.
 
         Points that the basis or the passes allowed do not certify end with their true gap, as `Status.BASIS`.
@@ -264,26 +268,28 @@ class SubspaceSolver:
         IndefiniteKernelError
             If a kernel proves not to be positive semidefinite.
         """
+        restored = [space for space in self._spaces if space.width]
+        yield Tasks("project", [space.projecting() for space in restored], own=[space.targets for space in restored])
         while self._open():
             with keeping(held_bytes(self._spaces, self.points)):
                 if self._ended:
-                    self._end()
+                    yield from self._end()
                     break
-                if not self._round():
+                if not (yield from self._round()):
                     break
         for space in self._spaces:
             space.forget_round()
-            tell_indefinite(space.lowest(), space.training.facts)
+            tell_indefinite((yield from space.lowest()), space.training.facts)
         return [point.outcome() for point in self.progress]
 
-    def _round(self) -> bool:
+    def _round(self) -> Solver[bool]:
         """Solve, certify, extend; whether there is more to be done."""
         number = len(self.history)
         if not all(space.width for space in self._spaces):
-            blocks = self._first_blocks(number)
+            blocks = yield from self._first_blocks(number)
         else:
             try:
-                opened = self._solve_round()
+                opened = yield from self._solve_round()
             except IndefiniteKernelError:
                 # Perhaps by rounding alone: that of single precision is larger than a tiny λ.
                 if not self._refine_all():
@@ -295,32 +301,30 @@ class SubspaceSolver:
                 self._worst.append(max(r.left for r in opened.values()))
                 self._note_steps(opened)
                 self._refine(opened)
-                blocks = self._growth.next_blocks(number, opened, self._more)
+                blocks = yield from self._growth.next_blocks(number, opened, self._more)
         # One block there must be: without any there is nothing to report.
         if all(space.width for space in self._spaces) and self._is_spent(blocks):
-            self._end()
+            yield from self._end()
             return False
-        started = time.monotonic()
+        self._started = time.monotonic()
         wider = [space.disk_bytes(space.width + b.width) for space, b in zip(self._spaces, blocks, strict=True)]
         make_room([space.folder for space in self._spaces], 2 * sum(wider))
-        for _ in extend(self._spaces, blocks, number):
-            self._record("extend", started)
-            started = time.monotonic()
+        yield from extend(self._spaces, blocks, number, lambda: self._record("extend"))
         return True
 
     def _open(self) -> list[int]:
         return [k for k, point in enumerate(self.progress) if not point.settled]
 
-    def _solve_round(self) -> dict[int, OpenPoint]:
+    def _solve_round(self) -> Solver[dict[int, OpenPoint]]:
         """Solve the open points, settle those that are certified, and return the rest."""
         self._more.clear()
         for space in self._spaces:
             space.forget_round()
-        opened = self._solve()
-        self._settle_certified(opened)
-        self._sharpen(opened)
-        if opened and self._add_anchors(opened):
-            self._sharpen(opened)
+        opened = yield from self._solve()
+        yield from self._settle_certified(opened)
+        yield from self._sharpen(opened)
+        if opened and (yield from self._add_anchors(opened)):
+            yield from self._sharpen(opened)
         return opened
 
     def _is_spent(self, blocks: list[Strips]) -> bool:
@@ -342,29 +346,29 @@ class SubspaceSolver:
         """What an end for want of room belongs to: with other limits the work goes on."""
         return {"basis_bytes": self.options.basis_bytes, "max_passes": self.options.max_passes}
 
-    def _end(self) -> None:
+    def _end(self) -> Solver[None]:
         """Settle what can be, and leave the rest with the best that is known."""
         self._ended = True
-        opened = self._solve()
-        self._settle_certified(opened)
-        self._sharpen(opened, last=True)
+        opened = yield from self._solve()
+        yield from self._settle_certified(opened)
+        yield from self._sharpen(opened, last=True)
         # What the kernels make of S may be too small a part to be resolved as well: the gap itself is what was asked.
         certified = {k: r for k, r in opened.items() if r.gap <= self.options.tol}
-        self._take({k: (r.solution, r.gap) for k, r in certified.items()}, settled=True)
-        self._take({k: (r.solution, r.gap) for k, r in opened.items() if k not in certified}, settled=False)
+        yield from self._take({k: (r.solution, r.gap) for k, r in certified.items()}, settled=True)
+        yield from self._take({k: (r.solution, r.gap) for k, r in opened.items() if k not in certified}, settled=False)
         self._save()
 
     # --- solving and certifying ----------------------------------------------------------------------------------
 
-    def _solve(self) -> dict[int, OpenPoint]:
+    def _solve(self) -> Solver[dict[int, OpenPoint]]:
         """Every open point's best in the subspace, and its residual in the full space."""
         found: dict[int, OpenPoint] = {}
         todo, fine, tol = self._open(), set[int](), self.options.tol
         for _ in range(3):
             tols = {k: _FINE * tol if k in fine or self.progress[k].gap < _FAR else _ROUGH for k in todo}
             starts = [point.beta for point in self.progress]
-            solutions = solve_reduced_problems(self._spaces, self.points, starts, tols)
-            found |= residuals(self._spaces, self.points, solutions)
+            solutions = yield from solve_reduced_problems(self._spaces, self.points, starts, tols)
+            found |= yield from residuals(self._spaces, self.points, solutions)
             # Those that only their rough weights keep from being certified.
             todo = [
                 k
@@ -382,37 +386,39 @@ class SubspaceSolver:
             point.objective, point.upper = solution.certificate.objective, solution.certificate.upper
         return found
 
-    def _sharpen(self, opened: dict[int, OpenPoint], *, last: bool = False) -> None:
+    def _sharpen(self, opened: dict[int, OpenPoint], *, last: bool = False) -> Solver[None]:
         """Use the anchors, and settle what they certify; the `last` time all gaps count, and no directions."""
         rng = np.random.default_rng([len(self.history), 1])
         # After one block hardly anything can be certified.
         rough = not last and max(len(space.blocks) for space in self._spaces) < 2
         width, enough = (0, np.inf) if last else (self._growth.width, _FAR)
-        more = sharpen(self._spaces, self.points, opened, self._step, width, rng, rough=rough, enough=enough)
+        more = yield from sharpen(self._spaces, self.points, opened, self._step, width, rng, rough=rough, enough=enough)
         for f, found in more.items():
             self._more.setdefault(f, []).extend(found)
         for k, r in opened.items():
             self.progress[k].gap = r.gap
-        self._settle_certified(opened)
+        yield from self._settle_certified(opened)
 
-    def _settle_certified(self, opened: dict[int, OpenPoint]) -> None:
+    def _settle_certified(self, opened: dict[int, OpenPoint]) -> Solver[None]:
         """Take what is certified out of the open points, and keep it with its scores."""
         certified = [k for k, r in opened.items() if r.left <= self.options.tol]
         done = {k: opened.pop(k) for k in certified}
-        self._take({k: (r.solution, r.gap) for k, r in done.items()}, settled=True)
+        yield from self._take({k: (r.solution, r.gap) for k, r in done.items()}, settled=True)
         progress.current().note(self._note(max((r.left for r in opened.values()), default=0.0)))
 
-    def _take(self, found: dict[int, tuple[Solution, float]], *, settled: bool) -> None:
+    def _take(self, found: dict[int, tuple[Solution, float]], *, settled: bool) -> Solver[None]:
         """Take solutions in the subspace, with their gaps, as the results of points."""
         for f, space in enumerate(self._spaces):
             mine = of_space(self.points, found, f)
             pairs = [(solution.beta, solution.alpha) for solution, _ in mine.values()]
-            for (k, (solution, gap)), rows in zip(mine.items(), scores(space, pairs), strict=True):
+            of_rows = yield from scores(space, pairs)
+            for (k, (solution, gap)), rows in zip(mine.items(), of_rows, strict=True):
                 point = self.progress[k]
                 point.beta, point.gap, point.settled, point.scores = solution.beta, gap, settled, rows
                 point.objective, point.upper = solution.certificate.objective, solution.certificate.upper
             if self.options.alphas and mine:
-                for (k, (solution, gap)), alpha in zip(mine.items(), space.duals([a for _, a in pairs]), strict=True):
+                alphas = yield from space.duals([a for _, a in pairs])
+                for (k, (solution, gap)), alpha in zip(mine.items(), alphas, strict=True):
                     self.progress[k].alpha = alpha
                     self.progress[k].steps.append(self._as_step(solution, gap))
 
@@ -453,12 +459,12 @@ class SubspaceSolver:
         """Bytes that bases and sums may have: factors that are kept give way to them."""
         return shutil.disk_usage(self.workspace.path).free + kept_bytes(space.folder for space in self._spaces)
 
-    def _add_sums(self, chosen: Sequence[tuple[int, Float]], started: float) -> None:
+    def _add_sums(self, chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
         """Add anchors, (space, β), by a pass."""
         needed = sum(self._spaces[f].anchor_sizes[1] for f, _ in chosen)
         make_room([space.folder for space in self._spaces], 2 * needed)
-        add_anchors(self._spaces, chosen)
-        self._record("anchor", started)
+        yield from add_anchors(self._spaces, chosen)
+        self._record("anchor")
 
     def _anchors_on_disk(self) -> int:
         """New anchors of each space for which there is room in half of what is free on the disk."""
@@ -471,22 +477,21 @@ class SubspaceSolver:
         wanted = min(_MOST_ANCHORS, max(_FEWEST_ANCHORS, _ANCHOR_ROWS // rows))
         return min(wanted, max(1, room), self._anchors_on_disk())
 
-    def _first_blocks(self, number: int) -> list[Strips]:
+    def _first_blocks(self, number: int) -> Solver[list[Strips]]:
         anchored = self._anchors_allowed()
         if self.options.use_anchors is None:
             self._lacking = anchors_lacking(self._spaces, self.points, self._growth.width)
         if anchored and not self._spaces[0].anchors:
-            started = time.monotonic()
-            uniform = np.ones(self._spaces[0].n_kernels)
-            self._add_sums([(f, uniform) for f in range(len(self._spaces))], started)
-        return self._growth.first_blocks(number, anchored=anchored)
+            self._started, uniform = time.monotonic(), np.ones(self._spaces[0].n_kernels)
+            yield from self._add_sums([(f, uniform) for f in range(len(self._spaces))])
+        return (yield from self._growth.first_blocks(number, anchored=anchored))
 
-    def _add_anchors(self, opened: dict[int, OpenPoint]) -> bool:
+    def _add_anchors(self, opened: dict[int, OpenPoint]) -> Solver[bool]:
         """Add up the combined kernels of weightings that no anchor serves well; whether there were any."""
         # After one block the weights are too rough to be worth a pass.
         if not self._anchors_allowed() or max(len(space.blocks) for space in self._spaces) < 2:
             return False
-        started, chosen = time.monotonic(), list[tuple[int, Float]]()
+        self._started, chosen = time.monotonic(), list[tuple[int, Float]]()
         open_ones = [list(of_space(self.points, opened, f).values()) for f in range(len(self._spaces))]
         pairs = zip(self._spaces, open_ones, strict=True)
         if any([space.forget_anchors([r.solution.beta for r in mine]) for space, mine in pairs]):
@@ -497,7 +502,7 @@ class SubspaceSolver:
             new = choose_anchors([r.solution.beta for r in mine], [r.left for r in mine], known, most)
             chosen += [(f, beta) for beta in new]
         if chosen:
-            self._add_sums(chosen, started)
+            yield from self._add_sums(chosen)
         return bool(chosen)
 
     # --- progress and state --------------------------------------------------------------------------------------
@@ -524,13 +529,13 @@ class SubspaceSolver:
         rounds = max(0.0, math.log(gaps[-1] / self.options.tol) / rate)
         return rounds * sum(entry.seconds for entry in self.history) / len(gaps)
 
-    def _record(self, kind: str, started: float) -> None:
-        """A pass is over: count it, and make its results what a later run goes on with."""
+    def _record(self, kind: str) -> None:
+        """Count a pass that is over, and save the state."""
         self.n_passes += 1
         gaps = [point.gap for point in self.progress if not point.settled]
         entry = Round(
             kind,
-            time.monotonic() - started,
+            time.monotonic() - self._started,
             covering([space.training.whole.view for space in self._spaces]).bytes_per_pass,
             max(space.width for space in self._spaces),
             len(self.progress) - len(gaps),
@@ -538,6 +543,7 @@ class SubspaceSolver:
         )
         self.history.append(entry)
         self._save()
+        self._started = time.monotonic()
 
     def _save(self) -> None:
         ended = self._limits() if self._ended else None
@@ -579,7 +585,7 @@ def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> lis
         alphas=context.duals or options.leave_one_out,
     )
     engine = SubspaceSolver(learnt, points, context.workspace, how, context.tally.n_passes)
-    outcomes = engine.run()
+    (outcomes,), _ = drive([(learnt[0].training.square, engine.run())])
     context.tally.n_passes = engine.n_passes
     context.tally.rounds += engine.history
     return finish_open(jobs, outcomes, options, context)

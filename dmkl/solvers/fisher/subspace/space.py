@@ -43,7 +43,7 @@ from dmkl.solvers.fisher.subspace.tasks import (
     widen_gram,
 )
 from dmkl.solvers.outcome import Round
-from dmkl.solvers.running import run_tasks
+from dmkl.solvers.requests import Pass, Solver, Tasks
 from dmkl.solvers.workspace import Workspace
 
 __all__ = [
@@ -205,17 +205,17 @@ class Subspace:
         """Where K_jV lies."""
         return ProductFiles(tuple(block.groups for block in self.blocks))
 
-    def duals(self, coefficients: Sequence[Float]) -> list[Float]:
+    def duals(self, coefficients: Sequence[Float]) -> Solver[list[Float]]:
         """α = V a, (m, c), of each a (r, c)."""
         side_by_side = np.concatenate(coefficients, axis=1)
-        whole: Float = run_tasks("dual", [partial(basis_times, self.file("basis"))], own=[side_by_side])[0]
+        (whole,) = yield Tasks("dual", [partial(basis_times, self.file("basis"))], own=[side_by_side])
         return np.split(whole, np.cumsum([a.shape[1] for a in coefficients])[:-1], axis=1)
 
-    def lowest(self) -> Float:
+    def lowest(self) -> Solver[Float]:
         """An upper bound of the lowest eigenvalue of each kernel, (n,), by its first products: the most exact ones."""
         work = partial(lowest, self.file("inner"), self.gram, self.blocks[0].columns[1])
-        found: Float = run_tasks("lowest", [work])[0]
-        return found
+        (bounds,) = yield Tasks("lowest", [work])
+        return np.asarray(bounds)
 
     # --- anchors -------------------------------------------------------------------------------------------------
 
@@ -277,7 +277,6 @@ class Subspace:
                 for one in saved["blocks"]
             ]
             self.probed = self._found(saved["probed"])
-            run_tasks("project", [self.projecting()], own=[self.targets])
         for anchor in saved["anchors"]:
             tiles = tuple((int(i), int(j)) for i, j in anchor["tiles"])
             total = StoredSum(self._stem(anchor["number"]), tiles, for_sums(self.training.square))
@@ -316,13 +315,14 @@ def _told(groups: Groups) -> list[Any]:
     return [[Path(path).name, list(kernels)] for path, kernels in groups]
 
 
-def add_anchors(spaces: Sequence[Subspace], chosen: Sequence[tuple[int, Float]]) -> None:
+def add_anchors(spaces: Sequence[Subspace], chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
     """Add up the combined kernels of some weightings, (space, β): one pass for all."""
     places = []
     for position, (f, _) in enumerate(chosen):
         places.append(spaces[f].stem(sum(1 for g, _ in chosen[:position] if g == f)))
     lenses = [space.training.square for space in spaces]
-    sums = combine_pass(lenses, [Combination(f, beta) for f, beta in chosen], [stem for _, stem in places])
+    combinations, stems = [Combination(f, beta) for f, beta in chosen], [stem for _, stem in places]
+    sums = yield Pass("anchor", partial(combine_pass, lenses, combinations, stems))
     for (f, beta), (number, _), total in zip(chosen, places, sums, strict=True):
         spaces[f].anchors.append(Anchor(number, beta, total))
 
@@ -363,7 +363,7 @@ def basis_task_bytes(n_kernels: int, width: int) -> int:
     return 8 * width**2 * (n_kernels + 4)
 
 
-def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> list[tuple[Strips, Float]]:
+def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> Solver[list[tuple[Strips, Float]]]:
     """Of each M⁻¹X about, and bounds of xᵀM⁻¹x of each column x, infinite where they are not wanted.
 
     One factorization serves all that have space, anchor and ridge in common. Where a factor does not fit a task side by
@@ -391,9 +391,11 @@ def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> 
     work = [partial(settle, spaces[part[0][0]].anchors[part[0][1]].total, side_by_side) for part in parts]
     own = [[asked[key] for key in part] for part in parts]
     if alone:
-        solved = [run_tasks("settle", [one], own=[some])[0] for one, some in zip(work, own, strict=True)]
+        solved = []
+        for one, some in zip(work, own, strict=True):
+            solved += yield Tasks("settle", [one], own=[some])
     else:
-        solved = run_tasks("settle", work, own=own)
+        solved = yield Tasks("settle", work, own=own)
     result: list[Any] = [None] * len(wanted)
     for key, (x, bounds) in zip((key for part in parts for key in part), chain.from_iterable(solved), strict=True):
         ends = np.cumsum([0, *(wanted[k].columns.width for k in groups[key])]).tolist()
