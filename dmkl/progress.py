@@ -66,7 +66,7 @@ _PHASE_OF = {
     "choose-directions": "directions",
     "widen-basis": "directions",
     "project": "directions",
-    "settle": "anchors",
+    "precondition": "anchors",
     "scores": "scores",
     "place": "passes",
 }

@@ -247,10 +247,10 @@ def what_fits(K: KernelSet, found: Sequence[Host], state: Path | None = None) ->
     """
     from dmkl.passes.sums import direct_bytes
     from dmkl.settings import block_width
-    from dmkl.solvers.fisher.subspace.space import anchor_bytes, basis_task_bytes
+    from dmkl.solvers.fisher.subspace.space import basis_task_bytes, preconditioner_bytes
 
     where, (n, m, _) = machine(), K.shape
-    alone = (("direct α-step", direct_bytes(K.view, 1)), ("anchors", anchor_bytes(K.view, block_width())))
+    alone = (("direct α-step", direct_bytes(K.view, 1)), ("anchors", preconditioner_bytes(K.view, block_width())))
     told = [
         Fitting(what, needed <= where.total_bytes, f"{_gib(needed)} of the {_gib(where.total_bytes)} of one task")
         for what, needed in alone

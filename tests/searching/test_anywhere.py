@@ -115,7 +115,7 @@ def matrices(found):
 def test_processes(opened, reference, bookkeeping):
     agree(learnt(opened()), reference)
     told = {name for name, found in bookkeeping.items() if matrices(found)}
-    assert {"residuals", "settle", "choose-directions", "project"} <= set(bookkeeping)
+    assert {"residuals", "precondition", "choose-directions", "project"} <= set(bookkeeping)
     assert told == {"scores", "dual"}  # decision rules are learnt from α, (m, classes) of each point
 
 

@@ -135,7 +135,9 @@ def run(jobs, **options):
         workspace.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"use_anchors": False, "block": 24}], ids=["anchors", "no anchors"])
+@pytest.mark.parametrize(
+    "options", [{}, {"use_preconditioners": False, "block": 24}], ids=["anchors", "no preconditioners"]
+)
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("kind", [gaussian, linear, offset])
 def test_gaps_are_never_below_the_true_ones(kind, n_classes, options):
@@ -161,7 +163,7 @@ def test_a_kernel_part_below_zero_certifies_nothing():
 
 def test_a_coarse_product_is_made_again_in_double_precision():
     jobs, *_ = problem(linear)
-    solver, outcomes = run(jobs, use_anchors=False, block=24)
+    solver, outcomes = run(jobs, use_preconditioners=False, block=24)
     assert solver._spaces[0].double
     assert not solver._spaces[0].single_blocks
     assert max(outcome.gap for outcome in outcomes) <= 1e-4

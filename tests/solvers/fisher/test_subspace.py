@@ -27,10 +27,10 @@ from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.subspace import solver as engine
 from dmkl.solvers.fisher.subspace.directions import dominant_block, orthonormal_to
-from dmkl.solvers.fisher.subspace.preconditioners import choose_anchors, closeness, grid_step, ridge
+from dmkl.solvers.fisher.subspace.preconditioners import choose_reference_weights, closeness, grid_step, ridge
 from dmkl.solvers.fisher.subspace.problem import SubspaceOptions
 from dmkl.solvers.fisher.subspace.solver import SubspaceSolver, finish_open, points_of
-from dmkl.solvers.fisher.subspace.space import add_anchors
+from dmkl.solvers.fisher.subspace.space import add_preconditioners
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.weight_sets.balls import Ball
@@ -283,7 +283,7 @@ def test_a_subspace_has_values_of_the_full_problem(seed, p, exponent):
         assert solve(gram, other, basis.T @ h, lam)[1] <= certificate.upper + 1e-9 * size
 
 
-# --- anchors ------------------------------------------------------------------------------------------------
+# --- preconditioners ------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -295,27 +295,29 @@ def weightings(draw, n=5):
 
 
 @given(weightings(), weightings(), st.floats(-8, 1), st.floats(3, 10), st.integers(0, 2**32), st.integers(1, 9))
-def test_the_bound_of_an_anchor_holds(beta, anchor, exponent, step, seed, rank):
+def test_the_bound_of_a_preconditioner_holds(beta, preconditioner, exponent, step, seed, rank):
     """½ RᵀA⁻¹R ≤ ½ RᵀM⁻¹R with M = ½(I + K(β̄)/ρ), the ridge rounded up, whenever it is used as a bound."""
-    lam, near = 10.0**exponent, closeness(beta, anchor)
+    lam, near = 10.0**exponent, closeness(beta, preconditioner)
     rho = ridge(lam, near.scale, step)
-    support = anchor > 0
+    support = preconditioner > 0
     if near.bounds:
-        assert near.scale == (beta[support] / anchor[support]).min() > 0
+        assert near.scale == (beta[support] / preconditioner[support]).min() > 0
         kernels = psd(5, 10, seed, rank)
         residual = np.random.default_rng(seed).standard_normal((10, 2))
         exact = np.sum(residual * np.linalg.solve(system(kernels, beta, lam), residual))
-        bound = np.sum(residual * np.linalg.solve(system(kernels, anchor, rho), residual))
+        bound = np.sum(residual * np.linalg.solve(system(kernels, preconditioner, rho), residual))
         assert exact <= bound * (1 + 1e-8)
     if np.any(beta[~support] > 1e-6 * beta.sum()):
         assert near.condition >= 1e9
 
 
 @given(weightings(), weightings())
-def test_no_ratio_of_single_weights_makes_a_ridge_tiny(beta, anchor):
-    """K(β̄)/ρ of the preconditioner stays of the size of K(β)/λ, however small single weights of the anchor are."""
-    support = anchor > 0
-    assert closeness(beta, anchor).scale * anchor.sum() <= max(beta[support].sum() * (1 + 1e-9), 1e-12 * anchor.sum())
+def test_no_ratio_of_single_weights_makes_a_ridge_tiny(beta, preconditioner):
+    """K(β̄)/ρ of a preconditioner stays of the size of K(β)/λ, however small single reference weights are."""
+    support = preconditioner > 0
+    assert closeness(beta, preconditioner).scale * preconditioner.sum() <= max(
+        beta[support].sum() * (1 + 1e-9), 1e-12 * preconditioner.sum()
+    )
 
 
 @given(st.floats(-8, 2), st.floats(-6, 0), st.floats(3, 10))
@@ -340,33 +342,33 @@ def test_ridges_of_neighbors_are_shared():
 
 
 @given(st.lists(weightings(), min_size=1, max_size=8), st.integers(0, 3), st.integers(1, 8), st.integers(0, 2**16))
-def test_anchors_are_chosen_farthest_first(betas, known, most, seed):
+def test_preconditioners_are_chosen_farthest_first(betas, known, most, seed):
     rng = np.random.default_rng(seed)
-    anchors = [rng.random(5) for _ in range(known)]
+    preconditioners = [rng.random(5) for _ in range(known)]
     gaps = rng.random(len(betas))
 
     def served(chosen):
         return np.array([min((closeness(b, a).condition for a in chosen), default=1e9) for b in betas])
 
-    chosen = choose_anchors(betas, gaps, anchors, most)
+    chosen = choose_reference_weights(betas, gaps, preconditioners, most)
     assert len(chosen) <= most
     for k, beta in enumerate(chosen):
         assert any(beta is b for b in betas)
-        before = served([*anchors, *chosen[:k]])
+        before = served([*preconditioners, *chosen[:k]])
         place = next(p for p, b in enumerate(betas) if b is beta)
         assert before[place] == before.max() > 3
         assert gaps[place] == max(gaps[before == before.max()])
     if len(chosen) < most:
-        assert (served([*anchors, *chosen]) <= 3).all()
+        assert (served([*preconditioners, *chosen]) <= 3).all()
 
 
 # --- the engine ---------------------------------------------------------------------------------------------
 
 WAYS = {
-    "anchors": {"use_anchors": True, "block": 16},
-    "no anchors": {"use_anchors": False, "block": 16},
-    "tiny blocks": {"use_anchors": True, "block": 4},
-    "tiny blocks, no anchors": {"use_anchors": False, "block": 5},
+    "anchors": {"use_preconditioners": True, "block": 16},
+    "no preconditioners": {"use_preconditioners": False, "block": 16},
+    "tiny blocks": {"use_preconditioners": True, "block": 4},
+    "tiny blocks, no preconditioners": {"use_preconditioners": False, "block": 5},
     "as it likes": {},
 }
 
@@ -375,9 +377,9 @@ WAYS = {
     ("kind", "way"),
     [
         *itertools.product(LABELS, ["anchors", "as it likes"]),
-        ("multiclass", "no anchors"),
+        ("multiclass", "no preconditioners"),
         ("binary", "tiny blocks"),
-        ("tasks", "tiny blocks, no anchors"),
+        ("tasks", "tiny blocks, no preconditioners"),
     ],
 )
 def test_certificates_are_true(kind, way):
@@ -390,7 +392,7 @@ def test_certificates_are_true(kind, way):
     check_solutions(problem, solver)
 
 
-@pytest.mark.parametrize("way", ["anchors", "tiny blocks, no anchors"])
+@pytest.mark.parametrize("way", ["anchors", "tiny blocks, no preconditioners"])
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
 def test_the_exact_optimum_is_enclosed(kind, way):
     problem = Problem.of(kind, lams=[1e-4, 1e-2, 1.0], folds=FOLDS[:1])
@@ -416,7 +418,7 @@ def test_other_tolerances(tol):
 def test_other_steps(steps):
     """Combined kernels of unit norm are added entry by entry; kernels without steps need no statistics."""
     problem = Problem.of("binary", ps=[1.0, 2.0], lams=[1e-2, 1.0], steps=steps)
-    solver = problem.run(block=12, use_anchors=True)
+    solver = problem.run(block=12, use_preconditioners=True)
     assert worst(solver) <= TOL
     check_claims(problem, solver)
     check_solutions(problem, solver)
@@ -425,32 +427,33 @@ def test_other_steps(steps):
 def test_single_precision():
     """Certificates are those of the kernels as they are stored."""
     problem = Problem.of("tasks", ps=[1.0, 1.5], lams=[1e-4, 1e-1], dtype=np.float32)
-    for use_anchors in (True, False):
-        solver = problem.run(block=12, use_anchors=use_anchors, tol=1e-6)
+    for use_preconditioners in (True, False):
+        solver = problem.run(block=12, use_preconditioners=use_preconditioners, tol=1e-6)
         assert worst(solver) <= 1e-6
         single = 2 * float(np.finfo(np.float32).eps)
         check_claims(problem, solver, single)
         check_solutions(problem, solver, single)
 
 
-def test_anchors_save_passes_at_small_ridges():
-    """The residual alone is loose by about κ/λ: without anchors a basis of nearly all dimensions is needed."""
+def test_preconditioners_save_passes_at_small_ridges():
+    """The residual alone is loose by about κ/λ: without preconditioners a basis of nearly all dimensions is needed."""
     problem = Problem.of("binary", lams=[1e-6])
-    with_anchors, without = (problem.run(use_anchors=use, block=8) for use in (True, False))
-    width = [max(entry.basis for entry in solver.history) for solver in (with_anchors, without)]
+    with_preconditioners, without = (problem.run(use_preconditioners=use, block=8) for use in (True, False))
+    width = [max(entry.basis for entry in solver.history) for solver in (with_preconditioners, without)]
     assert width[0] < 0.7 * width[1]
-    assert worst(with_anchors) <= TOL
+    assert worst(with_preconditioners) <= TOL
 
 
 @pytest.mark.parametrize("room", [0, 1])
-def test_anchors_take_half_of_what_is_free_on_the_disk_at_most(monkeypatch, room):
+def test_preconditioners_take_half_of_what_is_free_on_the_disk_at_most(monkeypatch, room):
     """Without room the residuals alone extend the basis; with room for one of each fold they come one at a time."""
     problem = Problem.of("multiclass", ps=[1.0, 2.0], lams=[1e-4, 1e-2])
-    taken = sum(space.anchor_sizes[1] for space in problem.solver()._spaces)
+    taken = sum(space.preconditioner_sizes[1] for space in problem.solver()._spaces)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2 * taken * room + 1))
     added = []
     monkeypatch.setattr(
-        f"{SubspaceSolver.__module__}.add_anchors", lambda *a: added.append(len(a[1])) or add_anchors(*a)
+        f"{SubspaceSolver.__module__}.add_preconditioners",
+        lambda *a: added.append(len(a[1])) or add_preconditioners(*a),
     )
     solver = problem.run(block=12, basis_bytes=2**30)
     assert max(added, default=0) == room * len(FOLDS)
@@ -487,13 +490,13 @@ def test_every_place_gives_the_same(scheduler):
         np.testing.assert_array_equal(result.weights, other.weights)
 
 
-@pytest.mark.parametrize("use_anchors", [True, False])
-def test_a_pass_reads_each_tile_once(use_anchors):
+@pytest.mark.parametrize("use_preconditioners", [True, False])
+def test_a_pass_reads_each_tile_once(use_preconditioners):
     """`n_passes` and the history tell what is read: each kernel that has weight once a pass, for all folds."""
     K, source = over(in_memory(digits()[0], 25), Counting)
     problem = Problem.of("binary", ps=[1.5, 2.0], lams=[1e-3, 1e-1], K=K)
     source.reads.clear()
-    solver = problem.run(block=12, use_anchors=use_anchors)
+    solver = problem.run(block=12, use_preconditioners=use_preconditioners)
     tiles = len(K) * len(K.view.tile_tasks())
     assert source.reads.total() == solver.n_passes * tiles
     assert set(source.reads.values()) == {solver.n_passes}
@@ -502,7 +505,7 @@ def test_a_pass_reads_each_tile_once(use_anchors):
     assert certified == sorted(certified)
 
 
-IN_TURN = {"use_anchors": True, "block": 12, "finish": "report"}
+IN_TURN = {"use_preconditioners": True, "block": 12, "finish": "report"}
 """With little memory the columns of both folds ride passes of their own, from the first block on."""
 
 
@@ -578,7 +581,7 @@ def test_auto_finishes_directly_where_that_fits():
         with pytest.raises(
             MemoryBudgetError, match=r"finish='direct' holds a combined kernel in memory, .*finish='cg'"
         ):
-            problem.run(block=8, basis_bytes=1, finish="direct", use_anchors=False)
+            problem.run(block=8, basis_bytes=1, finish="direct", use_preconditioners=False)
 
 
 @pytest.mark.usefixtures("synchronous")
@@ -595,7 +598,7 @@ def test_a_budget_that_a_refusal_names_is_enough():
 
 
 @pytest.mark.usefixtures("nothing_held", "synchronous")
-def test_no_room_for_an_anchor_is_told(notes):
+def test_no_room_for_an_preconditioner_is_told(notes):
     """With how much would do."""
     problem = Problem.of("binary", ps=[2.0], lams=[1e-1])
     for budget, told in (("70KiB", True), ("1MiB", False)):
@@ -840,12 +843,12 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def check_anchors(problem, solver):
+def check_preconditioners(problem, solver):
     """The combined kernels on disk are those of the weights that are told of them."""
     for space, kernels in zip(solver._spaces, problem.dense, strict=True):
-        for anchor in space.anchors:
-            lower, order = anchor.total.matrix()
-            expected = np.tensordot(anchor.beta, kernels, axes=1)[np.ix_(order, order)]
+        for preconditioner in space.preconditioners:
+            lower, order = preconditioner.total.matrix()
+            expected = np.tensordot(preconditioner.beta, kernels, axes=1)[np.ix_(order, order)]
             assert error(np.tril(lower)[None], np.tril(expected)[None]) < 1e-12
 
 
@@ -866,7 +869,7 @@ def test_what_is_cut_off_goes_on(tmp_path, cut_off, before):
         disarm()
         solver = problem.solver(folder, **options)
         assert len(solver.history) == k + (not before)
-        check_anchors(problem, solver)
+        check_preconditioners(problem, solver)
         solver.results = driven(solver)
         assert worst(solver) <= 1e-6
         assert solver.n_passes <= clean.n_passes + 1
@@ -905,7 +908,7 @@ def test_leftovers_do_not_matter(tmp_path, cut_off):
 
 
 def test_sums_that_are_forgotten_stay_until_the_state_does_not_name_them(tmp_path, cut_off):
-    """Tiny blocks make many anchors and forget many: each state that was committed stays one to go on from."""
+    """Tiny blocks make many preconditioners and forget many: each state that was committed stays one to go on from."""
     problem = Problem.of("multiclass", ps=[1.0], lams=[1e-6, 1e-4])
     arm, disarm = cut_off
     clean = problem.run(block=4)
@@ -916,7 +919,7 @@ def test_sums_that_are_forgotten_stay_until_the_state_does_not_name_them(tmp_pat
             problem.run(tmp_path / f"{k}", block=4)
         disarm()
         solver = problem.solver(tmp_path / f"{k}", block=4)
-        check_anchors(problem, solver)
+        check_preconditioners(problem, solver)
         solver.results = driven(solver)
         assert worst(solver) <= TOL
         check_claims(problem, solver)
@@ -978,7 +981,7 @@ def test_files_are_whole_or_not_there(tmp_path):
 
 @pytest.mark.slow
 def test_workers_that_die_lose_nothing(tmp_path):
-    """One while anchors are added up, another while the basis is extended, in a cluster of two processes."""
+    """One while preconditioners are added up, another while the basis is extended, in a cluster of two processes."""
     markers = tmp_path / "deaths"
     markers.mkdir()
     reference = Problem.of("tasks", ps=[1.0, 2.0], lams=[1e-4, 1e-1]).run(block=16, tol=1e-6)

@@ -22,7 +22,7 @@ from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.subspace.preconditioners import Closeness, ridge, rough_ridge
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
 from dmkl.solvers.fisher.subspace.rounding import Rounding, rounding_of
-from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anchors
+from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, apply_preconditioners
 from dmkl.solvers.fisher.subspace.tasks import (
     SolveJob,
     Strips,
@@ -35,43 +35,43 @@ from dmkl.solvers.requests import Solver, Tasks
 
 __all__ = [
     "OpenPoint",
+    "bound_rounding",
     "products",
     "residual_strips",
     "residuals",
     "scores",
     "sharpen",
-    "solve_reduced_problems",
-    "what_rounding_hides",
+    "solve_restricted_problems",
 ]
 
 # --- products with the basis ---------------------------------------------------------------------------------------
 
 
 _STRIPS, _STRIP_ROWS, _STRIP_BYTES = 16, 192, 2**25
-"""Tasks that products at hand are combined in, and the memory of each. Strips of fewer rows take longer to open than to
-multiply: each reads all kernels."""
+"""Most strips of rows that products are combined in, their fewest rows, and the memory of each. Strips of fewer rows
+take longer to open than to multiply, since each reads all kernels."""
 
 
 def scores(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Float]]:
-    """Σ_j w_j K_j V Z over the held-out rows, for pairs of weights w (n,) and coefficients Z (r, c).
+    """Compute Σ_j w_j K_j V Z over the held-out rows, for pairs of weights w (n,) and coefficients Z (r, c).
 
-    No pass: the K_jV are at hand, and read once for all pairs.
+    Each K_jV is read once for all pairs.
     """
     if not pairs:
         return []
     first, last = space.training.n_train, space.training.n_rows
-    found = yield from _combined(space, "scores", pairs, _strips(first, last, pairs), None)
-    whole = np.concatenate(found) if found else np.zeros((0, sum(z.shape[1] for _, z in pairs)))
+    strips = yield from _combined(space, "scores", pairs, _strips(first, last, pairs), None)
+    whole = np.concatenate(strips) if strips else np.zeros((0, sum(z.shape[1] for _, z in pairs)))
     return np.split(whole, _ends(pairs)[:-1], axis=1)
 
 
 def products(space: Subspace, pairs: Sequence[tuple[Float, Float]]) -> Solver[list[Strips]]:
-    """Σ_j w_j K_j V Z over the training rows, (m, c) of each pair."""
+    """Compute Σ_j w_j K_j V Z over the training rows, (m, c) for each pair."""
     if not pairs:
         return []
     m = space.training.n_train
-    found = yield from _combined(space, "residuals", pairs, _strips(0, m, pairs), space.round_file())
-    whole, ends = Strips(tuple(found), m, (0, _ends(pairs)[-1])), [0, *_ends(pairs)]
+    strips = yield from _combined(space, "residuals", pairs, _strips(0, m, pairs), space.round_file())
+    whole, ends = Strips(tuple(strips), m, (0, _ends(pairs)[-1])), [0, *_ends(pairs)]
     return [whole.part(first, last) for first, last in pairwise(ends)]
 
 
@@ -90,7 +90,7 @@ def _combined(
 def residual_strips(
     space: Subspace, pairs: Sequence[tuple[Float, Float]], lams: Sequence[float], targets: Sequence[int]
 ) -> Solver[list[tuple[Strips, float]]]:
-    """R = H − ½α − (1/2λ)K(β)α and ‖R‖² for pairs of β (n,) and a (r, c), at α = V a, of these targets."""
+    """Compute R = H − ½α − (1/2λ)K(β)α and ‖R‖² at α = V a, for pairs of β (n,) and a (r, c) and their targets."""
     if not pairs:
         return []
     slots, files, kept = machine().slots_per_host, space.product_files, space.round_file()
@@ -103,17 +103,17 @@ def residual_strips(
     chosen = np.concatenate([np.arange(starts[t], starts[t + 1]) for t in targets])
     ridges = np.repeat(lams, [z.shape[1] for _, z in pairs])
     own = [h[rows] for rows in strips]
-    found = yield Tasks("residuals", work, (*_side_by_side(pairs), ridges, chosen), own)
-    whole = Strips(tuple(part for part, _ in found), len(h), (0, len(chosen)))
-    squares = np.sum([sums for _, sums in found], axis=0)
+    computed = yield Tasks("residuals", work, (*_side_by_side(pairs), ridges, chosen), own)
+    whole = Strips(tuple(strip for strip, _ in computed), len(h), (0, len(chosen)))
+    squares = np.sum([sums for _, sums in computed], axis=0)
     cuts = list(pairwise([0, *_ends(pairs)]))
     return [(whole.part(first, last), float(squares[first:last].sum())) for first, last in cuts]
 
 
-def what_rounding_hides(
+def bound_rounding(
     space: Subspace, pairs: Sequence[tuple[Float, Float]], lams: Sequence[float], sets: Sequence[Support]
 ) -> Solver[list[Rounding]]:
-    """What rounding may hide of points with these pairs of β and a."""
+    """Bound what rounding hides from the certificates of points, given by pairs of β and a."""
     if not space.single_blocks or not pairs:
         return [Rounding(0.0, 0.0) for _ in pairs]
     work = partial(rounding_of, space.file("errors"), space.single_blocks)
@@ -122,9 +122,10 @@ def what_rounding_hides(
 
 
 def _strips(first: int, last: int, pairs: Sequence[tuple[Float, Float]]) -> list[slice]:
-    """Rows cut by the data alone, as BLAS rounds strips of another height otherwise.
+    """Cut rows into strips.
 
-    A strip's result and one kernel's rows of V and of the result stay within some megabytes.
+    The cuts depend on the data alone, not on the number of workers: BLAS rounds differently for strips of another
+    height. The result of a strip and the rows of one K_jV take some megabytes.
     """
     sides = len(pairs[0][1]) + _ends(pairs)[-1]
     side = max(_STRIP_ROWS, math.ceil((last - first) / _STRIPS))
@@ -139,7 +140,7 @@ def _side_by_side(pairs: Sequence[tuple[Float, Float]]) -> tuple[Float, Float]:
 
 
 def _ends(pairs: Sequence[tuple[Float, Float]]) -> list[int]:
-    """Where the columns of each pair end."""
+    """The end of the columns of each pair."""
     return [int(end) for end in np.cumsum([z.shape[1] for _, z in pairs])]
 
 
@@ -148,23 +149,23 @@ def _ends(pairs: Sequence[tuple[Float, Float]]) -> list[int]:
 
 @dataclass
 class OpenPoint:
-    """A point after a round of solving: its best pair in the subspace, and what that pair leaves in the full space."""
+    """An open point: its best pair in the subspace, and the residual of this pair in the full space."""
 
     solution: Solution
     residual: Strips
     """R, (m, c)"""
     bound: float
-    """What a better α would gain at most, relative to |S|, were the products exact"""
+    """Upper bound of S(α, β) − min_α S relative to |S|, for exact products"""
     rounding: Rounding
-    """What rounding may hide, d relative to √|S| and what it does to F − S relative to |S|"""
+    """Error bounds of rounding: d relative to √|S|, and its effect on F − S relative to |S|"""
     direction: Strips | None = None
-    """The residual through an anchor: the first-order error of α"""
+    """The preconditioned residual: the first-order error of α"""
     condition: float = np.inf
-    """Condition number to the anchor that gave `direction`"""
+    """Condition number of the system relative to the preconditioner that gave `direction`"""
 
     @property
     def alpha_gap(self) -> float:
-        """What a better α would gain at most, relative to |S|."""
+        """Upper bound of S(α, β) − min_α S relative to |S|, with rounding."""
         return float((np.sqrt(self.bound) + self.rounding.residual) ** 2)
 
     @property
@@ -174,24 +175,25 @@ class OpenPoint:
 
     @property
     def hidden(self) -> float:
-        """What would be left, by the same measure as `left`, of an exact solution: the part that rounding hides."""
+        """The part of `left` that rounding hides, and that an exact solution would have too."""
         return (self.rounding.weights + self.rounding.residual**2) / self.solution.certificate.share
 
     @property
     def left(self) -> float:
-        """What is left relative to the part of S that the kernels make, which is never less than the gap.
+        """The gap relative to βᵀq, the part of S that the kernels make, which is never less than the gap.
 
-        Points are solved until this is below the tolerance: the gap alone would let a large λ go with any weights.
+        Points are solved until this is below the tolerance: for large λ the gap relative to |S| is small for any
+        weights.
         """
         return self.gap / self.solution.certificate.share
 
     @property
     def wanted(self) -> Strips:
-        """What the basis should gain."""
+        """The direction that the basis needs."""
         return self.residual if self.direction is None else self.direction
 
 
-def solve_reduced_problems(
+def solve_restricted_problems(
     spaces: Sequence[Subspace],
     points: Sequence[Point],
     starts: Sequence[Float | None],
@@ -202,9 +204,9 @@ def solve_reduced_problems(
     Parameters
     ----------
     starts
-        β of each point to begin with, as far as it is known.
+        β of each point to begin with, if it has one.
     tols
-        The weights gap to reach, of the points that are to be solved.
+        The weights gap to reach, for the points to solve.
     """
     work, own = [], []
     for f, space in enumerate(spaces):
@@ -213,8 +215,8 @@ def solve_reduced_problems(
             chains.setdefault((points[k].target, points[k].lam), []).append(k)
         files = (space.gram, space.file("inner"), space.file("projected"))
         ends = np.cumsum([h.shape[1] for h in space.targets]).tolist()
-        # A task is the sets of weights at one λ, each started warm from the one before: the same tasks wherever they
-        # run, so that results do not depend on the number of workers.
+        # A task solves the norms p at one λ in sequence, each from the solution of the one before. The tasks do not
+        # depend on the number of workers, so that the results do not.
         for (target, lam), members in chains.items():
             jobs = [SolveJob(k, points[k].weights, starts[k], tols[k], points[k].kernels) for k in members]
             columns = (ends[target] - space.targets[target].shape[1], ends[target])
@@ -227,19 +229,19 @@ def solve_reduced_problems(
 def residuals(
     spaces: Sequence[Subspace], points: Sequence[Point], solutions: Mapping[int, Solution]
 ) -> Solver[dict[int, OpenPoint]]:
-    """R = H − ½α − (1/2λ)K(β)α of every solution, at α = V a, and ‖R‖²/|S| as what α leaves."""
-    found: dict[int, OpenPoint] = {}
+    """Compute R = H − ½α − (1/2λ)K(β)α of every solution at α = V a; ‖R‖²/|S| bounds what a better α would gain."""
+    opened: dict[int, OpenPoint] = {}
     for f, space in enumerate(spaces):
-        mine = of_space(points, solutions, f)
-        pairs = [(s.beta, s.alpha) for s in mine.values()]
-        lams, sets = [points[k].lam for k in mine], [points[k] for k in mine]
-        hidden = yield from what_rounding_hides(space, pairs, lams, sets)
-        left = yield from residual_strips(space, pairs, lams, [points[k].target for k in mine])
-        for (k, solution), (residual, square), unknown in zip(mine.items(), left, hidden, strict=True):
+        of_f = of_space(points, solutions, f)
+        pairs = [(s.beta, s.alpha) for s in of_f.values()]
+        lams, sets = [points[k].lam for k in of_f], [points[k] for k in of_f]
+        hidden = yield from bound_rounding(space, pairs, lams, sets)
+        left = yield from residual_strips(space, pairs, lams, [points[k].target for k in of_f])
+        for (k, solution), (residual, square), unknown in zip(of_f.items(), left, hidden, strict=True):
             size = abs(solution.certificate.objective)
             relative = Rounding(unknown.residual / np.sqrt(size), unknown.weights / size)
-            found[k] = OpenPoint(solution, residual, square / size, relative)
-    return found
+            opened[k] = OpenPoint(solution, residual, square / size, relative)
+    return opened
 
 
 def sharpen(
@@ -253,50 +255,53 @@ def sharpen(
     rough: bool = False,
     enough: float = np.inf,
 ) -> Solver[dict[int, list[Strips]]]:
-    """Take each point's nearest anchor to its residual: a sharper bound of what α leaves, and a direction.
+    """Apply the nearest preconditioner to the residual of each point: a sharper bound, and a direction for the basis.
 
-    Points whose nearest anchor has served them already are left as they are. Returns for each space further directions
-    to fill up a block of `width` columns (see `_other_weights`): the factors are at hand, and cost most by far.
+    Points whose nearest preconditioner was applied already stay as they are. Returns for each space further directions
+    that fill a block of `width` columns (see `_other_weights`): they cost little once there is a factor.
 
     Parameters
     ----------
     step
         The factor by which ridges are rounded.
     rough
-        Whether few factors are to serve all, for directions alone, which are hardly worse.
+        Whether fewer factors serve all points, for directions alone, which are hardly worse.
     enough
-        What α must leave at most, relative to |S| and by the first solution, for its bound to be made.
+        A bound is computed only for points whose first estimate of it is at most this, relative to |S|.
     """
-    asked: list[OpenPoint] = []
+    sharpened: list[OpenPoint] = []
     wanted: list[Unsolved] = []
     served: dict[int, dict[tuple[int, float], list[int]]] = {}
-    found: dict[int, tuple[int, Closeness]] = {}
+    nearest: dict[int, tuple[int, Closeness]] = {}
     for f, space in enumerate(spaces):
-        mine = of_space(points, opened, f)
-        found |= zip(mine, space.nearest([r.solution.beta for r in mine.values()]), strict=False)
+        of_f = of_space(points, opened, f)
+        nearest |= zip(of_f, space.nearest([r.solution.beta for r in of_f.values()]), strict=False)
     for k, r in opened.items():
-        if k not in found or found[k][1].condition >= r.condition:
+        if k not in nearest or nearest[k][1].condition >= r.condition:
             continue
-        place, near = found[k]
+        position, near = nearest[k]
         r.condition = near.condition
-        asked.append(r)
+        sharpened.append(r)
         worth = 2.0 * enough * abs(r.solution.certificate.objective)
         rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
-        wanted.append(Unsolved(points[k].space, place, rho, r.residual, worth if near.bounds and not rough else -1.0))
-        served.setdefault(points[k].space, {}).setdefault((wanted[-1].anchor, wanted[-1].ridge), []).append(k)
+        wanted.append(
+            Unsolved(points[k].space, position, rho, r.residual, worth if near.bounds and not rough else -1.0)
+        )
+        key = (position, rho)
+        served.setdefault(points[k].space, {}).setdefault(key, []).append(k)
     if not wanted:
         return {}
     filling: list[Unsolved] = []
     for f, groups in served.items():
         filling += yield from _other_weights(spaces[f], f, groups, opened, width, rng)
-    solved = yield from solve_by_anchors(spaces, wanted + filling)
-    for r, (direction, squares) in zip(asked, solved, strict=False):
+    solved = yield from apply_preconditioners(spaces, wanted + filling)
+    for r, (direction, squares) in zip(sharpened, solved, strict=False):
         r.direction = direction
         if np.isfinite(squares).all():
             r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.certificate.objective))
     more: dict[int, list[Strips]] = {}
-    for one, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
-        more.setdefault(one.space, []).append(x)
+    for unsolved, (x, _) in zip(filling, solved[len(wanted) :], strict=True):
+        more.setdefault(unsolved.space, []).append(x)
     return more
 
 
@@ -308,20 +313,19 @@ def _other_weights(
     width: int,
     rng: np.random.Generator,
 ) -> Solver[list[Unsolved]]:
-    """Directions for other weights than the present ones: random combinations Σ_j ω_j K_jα, through the anchors.
+    """Directions that other weights will need: preconditioned random combinations Σ_j ω_j K_jα.
 
-    To first order a change of β changes α by −(1/2λ) A⁻¹ Σ_j δβ_j K_jα. None are wanted where the residuals themselves
-    fill a block.
+    To first order a change of β changes α by −(1/2λ) A⁻¹ Σ_j δβ_j K_jα. There are none if the residuals fill a block.
 
     Parameters
     ----------
     groups
-        The points of the space that each anchor and ridge serves.
+        The points of the space that each preconditioner and ridge serves.
     """
     columns = [opened[k].residual.width for members in groups.values() for k in members]
     if sum(columns) >= 2 * width:
         return []
-    # One point of each group: α changes little among those that a factor serves.
+    # One point of each group suffices: α differs little between points that share a factor.
     chosen = {key: members[len(members) // 2] for key, members in groups.items()}
     each = math.ceil(1.5 * width / sum(opened[k].residual.width for k in chosen.values()))
     owners = [key for key in chosen for _ in range(max(1, min(space.n_kernels, each)))]

@@ -16,7 +16,7 @@ from dmkl.passes.blas import pinned_blas
 from dmkl.solvers.fisher.subspace.certify import OpenPoint, products
 from dmkl.solvers.fisher.subspace.preconditioners import rough_ridge
 from dmkl.solvers.fisher.subspace.problem import Point, of_space
-from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, solve_by_anchors
+from dmkl.solvers.fisher.subspace.space import Subspace, Unsolved, apply_preconditioners
 from dmkl.solvers.fisher.subspace.tasks import Strips, keep, numbered
 from dmkl.solvers.requests import Solver, Tasks
 
@@ -26,8 +26,8 @@ __all__ = ["Growth", "choose_directions", "dominant_block", "orthonormal_to"]
 
 
 _SKETCH = 4
-"""Blocks with more than this many times the wanted columns are sketched first: an SVD of all would cost more than a
-pass, and the range of a random combination of twice as many columns as are wanted is as good."""
+"""X with more than this many times the wanted columns is replaced by random combinations of its columns, twice as many
+as are wanted: an SVD of X would cost more than a pass, and the range of the combinations is as good."""
 
 
 def orthonormal_to(basis: Array, block: Array) -> Array:
@@ -57,9 +57,8 @@ def orthonormal_to(basis: Array, block: Array) -> Array:
         return np.asarray(rest)
     for _ in range(2):
         rest = rest - basis @ (basis.T @ rest)
-        # With pivots, so that a column which depends on others comes last and takes nothing of them along.
-        # With one thread, as it is a chain of small products: threads that share their cores with other programs would
-        # wait for one another at each.
+        # Pivoting moves columns that depend on others to the end, where they are dropped.
+        # One thread: QR is a chain of small products, at each of which threads would wait for one another.
         with pinned_blas(1):
             rest, upper, _ = scipy.linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
         pivots = np.abs(np.diag(upper))
@@ -85,7 +84,7 @@ def dominant_block(basis: Array, wanted: Array, width: int, cutoff: float, rng: 
     """
     if wanted.shape[1] > _SKETCH * width:
         wanted = wanted @ rng.standard_normal((wanted.shape[1], 2 * width))
-    # What rounding leaves of an X inside the span of the basis is no direction.
+    # An X inside the span of the basis leaves only rounding, which is no direction.
     floor = 1e-24 * float(np.sum(wanted * wanted))
     for _ in range(2):
         wanted = wanted - basis @ (basis.T @ wanted)
@@ -108,29 +107,31 @@ def choose_directions(
     width: int,
     seed: Sequence[int],
     path: str | None,
-    found: Sequence[Strips],
+    matrices: Sequence[Strips],
 ) -> tuple[Float | str, int]:
-    """The dominant directions of matrices that count alike, orthonormal and orthogonal to a basis; and how many.
+    """Compute the dominant directions of several matrices, each scaled to unit norm; return them and their number.
+
+    The directions are orthonormal, and orthogonal to a basis.
 
     Parameters
     ----------
     basis
-        The file of V, empty where there is none.
+        The file of V; empty if there is no basis yet.
     before
-        Columns that were chosen already, which come first in what is returned.
+        Columns that are chosen already, which come first in the result.
     width
-        Most columns, with those of before.
+        Most columns, including `before`.
     seed
-        Of what is drawn at random.
+        Seed of the sketch.
     path
-        The file that keeps them, where there is one.
-    found
-        The matrices, each (m, c).
+        The file for the directions; None if they are returned.
+    matrices
+        X, each (m, c).
     """
     chosen = [] if before is None else [before.array()]
-    v = load_array(basis) if basis else np.zeros((found[0].rows, 0))
+    v = load_array(basis) if basis else np.zeros((matrices[0].rows, 0))
     v = np.concatenate([v, *chosen], axis=1) if chosen else v
-    sizes = [(x, float(np.linalg.norm(x))) for x in (one.array() for one in found)]
+    sizes = [(x, float(np.linalg.norm(x))) for x in (matrix.array() for matrix in matrices)]
     scaled = [x / size for x, size in sizes if size]
     with pinned_blas(1):
         if scaled:
@@ -161,7 +162,7 @@ class Growth:
     width
         Most columns of a block.
     step
-        The factor by which ridges are rounded (see `anchors`).
+        The factor by which ridges are rounded (see `preconditioners`).
     """
 
     spaces: Sequence[Subspace]
@@ -169,97 +170,96 @@ class Growth:
     width: int
     step: float
 
-    def first_blocks(self, number: int, *, anchored: bool) -> Solver[list[Strips]]:
-        """The solutions for uniform weights at some ridges; without anchors the targets themselves.
+    def first_blocks(self, number: int, *, preconditioned: bool) -> Solver[list[Strips]]:
+        """The solutions for uniform weights at some ridges; without preconditioners the targets themselves.
 
         Parameters
         ----------
         number
-            Of the round, which fixes what is drawn at random.
-        anchored
-            Whether the first anchor of every space is the uniform weighting.
+            The number of the round, which seeds random numbers.
+        preconditioned
+            Whether every space has a preconditioner, the first of which has uniform reference weights.
         """
         wanted: dict[tuple[int, int, float], Unsolved] = {}
         for point in self.points:
-            # Through weights that are alike: K(β) is about `scale` times the sum of all kernels.
+            # At the equal weights of the set, K(β) is `scale` times the sum of all kernels.
             space = self.spaces[point.space]
             n_kernels = space.n_kernels if point.kernels is None else len(point.kernels)
             scale = float(point.weights.start(n_kernels).mean())
-            rho = rough_ridge(point.lam, scale, self.step) if anchored else 0.0
+            rho = rough_ridge(point.lam, scale, self.step) if preconditioned else 0.0
             h = Strips.of(space.targets[point.target])
             wanted.setdefault((point.space, point.target, rho), Unsolved(point.space, 0, rho, h))
         items = list(wanted.values())
         directions = [item.columns for item in items]
-        if anchored:
-            solved = yield from solve_by_anchors(self.spaces, items)
+        if preconditioned:
+            solved = yield from apply_preconditioners(self.spaces, items)
             directions = [x for x, _ in solved]
-        # Of several passes that the first blocks took, one may have been the last before a kill.
+        # If the first blocks take several passes, an earlier run may have been killed between them.
         new = [f for f, space in enumerate(self.spaces) if not space.width]
         by_space = {f: [x for item, x in zip(items, directions, strict=True) if item.space == f] for f in new}
-        return (yield from self._chosen(number, by_space, {}))
+        return (yield from self._choose(number, by_space, {}))
 
     def next_blocks(
         self, number: int, opened: Mapping[int, OpenPoint], more: Mapping[int, Sequence[Strips]]
     ) -> Solver[list[Strips]]:
-        """What the open points lack, filled up with what they will ask for next.
+        """The dominant errors of the open points, and further directions if these do not fill a block.
 
         Parameters
         ----------
         number
-            Of the round.
+            The number of the round.
         opened
             The open points.
         more
-            For each space further directions that its anchors have given.
+            Further directions of each space from its preconditioners.
         """
         lacking = {f: [r.wanted for r in of_space(self.points, opened, f).values()] for f in range(len(self.spaces))}
-        blocks = yield from self._chosen(number, lacking, {})
+        blocks = yield from self._choose(number, lacking, {})
         short = [f for f, block in enumerate(blocks) if lacking[f] and block.width < self._room(self.spaces[f])]
         further: dict[int, Sequence[Strips]] = {}
         for f in short:
-            if self.spaces[f].anchors:
+            if self.spaces[f].preconditioners:
                 further[f] = more.get(f, ())
             else:
                 further[f] = yield from self._newest(number, f, blocks[f].width)
         before = {f: blocks[f] for f in short if blocks[f].width}
-        return (yield from self._chosen(number, further, before, blocks))
+        return (yield from self._choose(number, further, before, blocks))
 
     def _room(self, space: Subspace) -> int:
-        """Columns of the next block: never more than there are dimensions left."""
+        """Columns of the next block, at most as many as there are dimensions left."""
         return max(0, min(self.width, space.training.n_train - space.width))
 
-    def _chosen(
+    def _choose(
         self,
         number: int,
-        found: Mapping[int, Sequence[Strips]],
+        candidates: Mapping[int, Sequence[Strips]],
         before: Mapping[int, Strips],
-        otherwise: Sequence[Strips] | None = None,
+        blocks: Sequence[Strips] | None = None,
     ) -> Solver[list[Strips]]:
-        """For each space a block of the dominant directions of what was found, after columns of before, if any.
+        """Choose for each space a block of the dominant directions of its candidates, after the columns `before`.
 
-        Where nothing was found, or there is no room, it is the one that it is `otherwise`, or has no columns.
+        A space without candidates or without room keeps its block of `blocks`, or gets one of no columns.
         """
-        blocks = [space.columns(0, 0) for space in self.spaces] if otherwise is None else list(otherwise)
-        places = [f for f, mine in found.items() if mine and self._room(self.spaces[f])]
-        work = [self._choosing(number, f, before.get(f)) for f in places]
-        own = [found[f] for f in places]
-        chosen = yield Tasks("choose-directions", work, own=own)
-        for f, (block, width) in zip(places, chosen, strict=True):
-            blocks[f] = Strips((block,), self.spaces[f].training.n_train, (0, width))
-        return blocks
+        chosen = [space.columns(0, 0) for space in self.spaces] if blocks is None else list(blocks)
+        spaces = [f for f, matrices in candidates.items() if matrices and self._room(self.spaces[f])]
+        work = [self._choosing(number, f, before.get(f)) for f in spaces]
+        new = yield Tasks("choose-directions", work, own=[candidates[f] for f in spaces])
+        for f, (block, width) in zip(spaces, new, strict=True):
+            chosen[f] = Strips((block,), self.spaces[f].training.n_train, (0, width))
+        return chosen
 
     def _choosing(self, number: int, f: int, before: Strips | None) -> partial[tuple[Float | str, int]]:
         space = self.spaces[f]
         basis, path = space.file("basis") if space.width else "", numbered(space.round_file(), 0)
         return partial(choose_directions, basis, before, self._room(space), [number, f], path)
 
-    def _newest(self, number: int, f: int, known: int) -> Solver[list[Strips]]:
-        """What single kernels make of the newest basis vectors: without anchors, which know more, a Krylov block.
+    def _newest(self, number: int, f: int, n_chosen: int) -> Solver[list[Strips]]:
+        """Random combinations of the products with the newest basis vectors: the next block of a Krylov space.
 
-        So many as fill a block of which some are `known`.
+        As many as fill a block of which `n_chosen` columns are chosen already. Preconditioners give better directions.
         """
         space = self.spaces[f]
-        rng, width = np.random.default_rng([number, f, 1]), self._room(space) - known
+        rng, width = np.random.default_rng([number, f, 1]), self._room(space) - n_chosen
         newest = np.eye(space.width)[:, -min(self.width, space.width) :]
         picked = [newest[:, [u % newest.shape[1]]] for u in range(max(math.ceil(1.5 * width), newest.shape[1]))]
         return (yield from products(space, [(rng.standard_normal(space.n_kernels), column) for column in picked]))

@@ -1,8 +1,8 @@
-"""The pass that multiplies basis vectors of all subspaces with all kernels.
+"""The pass that multiplies new basis vectors of all subspaces with all kernels.
 
-New vectors ride it, and those whose products turned out to be too coarse for what is to be proven. The first block of a
-subspace is multiplied in double precision, together with the probes that measure the rounding of those that follow in
-the kernels' own (see `rounding`): it holds most of what the solutions are.
+It repeats blocks whose products were too coarse for the certificate. The first block of a subspace is multiplied in
+double precision, together with the probes that measure the rounding of later blocks, which are multiplied in the
+precision of the kernels (see `rounding`): the first block makes up most of the solutions.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ _DOUBLE = np.dtype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
-class _Rider:
-    """A block of a basis that rides a pass."""
+class _Factor:
+    """A block of a basis that a pass multiplies."""
 
     space: Subspace
     block: Strips
     """U, (m, b)"""
     columns: tuple[int, int]
-    """Which columns of the basis it is."""
+    """Its columns in the basis."""
     dtype: np.dtype[Any]
-    """Of the products."""
+    """The precision of the products."""
     probes: bool = False
-    """Whether the probes Z, (m, s), come along."""
+    """Whether the probes Z, (m, s), are multiplied too."""
 
     @property
     def new(self) -> bool:
-        """Whether the basis is without the block."""
+        """Whether the block is not in the basis yet."""
         return self.columns[0] == self.space.width
 
     @property
-    def riding(self) -> list[Strips]:
-        """All columns that go through the pass, side by side."""
+    def multiplied(self) -> list[Strips]:
+        """The block, and the probes if they are multiplied too."""
         rows = self.block.rows
         return [self.block, *([Strips((self.space.probes,), rows, (0, PROBES))] if self.probes else [])]
 
@@ -66,26 +66,26 @@ def extend(
     Parameters
     ----------
     blocks
-        For each space (m, b), orthonormal and orthogonal to its basis; none where b is zero.
+        For each space (m, b), orthonormal and orthogonal to its basis; b may be zero.
     number
-        Of the round, for names.
+        The number of the round, for names of files and tasks.
     passed
         Called after each pass.
     """
-    riders = [rider for space, block in zip(spaces, blocks, strict=True) for rider in _riders(space, block)]
-    for load in _loads(riders):
-        new = {id(rider.space): rider.block for rider in load if rider.new}
+    factors = [factor for space, block in zip(spaces, blocks, strict=True) for factor in _factors(space, block)]
+    for load in _loads(factors):
+        new = {id(factor.space): factor.block for factor in load if factor.new}
         widths = {id(space): space.width + (new[id(space)].width if id(space) in new else 0) for space in _spaces(load)}
         writing = [task for space in _spaces(load) for task in space.widen_basis(new.get(id(space)), number)]
         yield Tasks("widen-basis", writing)
-        found = yield Pass("extend", partial(_pass, load, number))
+        products = yield Pass("extend", partial(_pass, load, number))
         work, own, blocks_of = list[Any](), list[Any](), list[list[Block]]()
         for space in _spaces(load):
-            mine = [made for rider, made in zip(load, found, strict=True) if rider.space is space]
-            mine.sort(key=lambda made: not made[0].single)
+            of_space = [pair for factor, pair in zip(load, products, strict=True) if factor.space is space]
+            of_space.sort(key=lambda pair: not pair[0].single)
             work += [space.widening(number, widths[id(space)]), space.projecting(number)]
-            own += [[made for _, made in mine], space.targets]
-            blocks_of.append([block for block, _ in mine])
+            own += [[made for _, made in of_space], space.targets]
+            blocks_of.append([block for block, _ in of_space])
         yield Tasks("project", work, own=own)
         for space, made in zip(_spaces(load), blocks_of, strict=True):
             space.take(number, widths[id(space)], made)
@@ -93,89 +93,91 @@ def extend(
         passed()
 
 
-def _riders(space: Subspace, block: Strips) -> list[_Rider]:
-    own = space.training.whole.view.source.dtype
-    riders = [
-        _Rider(space, space.columns(*space.blocks[k].columns), space.blocks[k].columns, _DOUBLE)
+def _factors(space: Subspace, block: Strips) -> list[_Factor]:
+    stored = space.training.whole.view.source.dtype
+    factors = [
+        _Factor(space, space.columns(*space.blocks[k].columns), space.blocks[k].columns, _DOUBLE)
         for k in space.hidden_by_rounding
     ]
     if block.width:
         columns = (space.width, space.width + block.width)
         if space.double or not space.blocks:
-            riders.insert(0, _Rider(space, block, columns, _DOUBLE, probes=not space.double))
+            factors.insert(0, _Factor(space, block, columns, _DOUBLE, probes=not space.double))
         else:
-            riders.insert(0, _Rider(space, block, columns, own))
-    return riders
+            factors.insert(0, _Factor(space, block, columns, stored))
+    return factors
 
 
-def _spaces(load: Sequence[_Rider]) -> list[Subspace]:
-    return list({id(rider.space): rider.space for rider in load}.values())
+def _spaces(load: Sequence[_Factor]) -> list[Subspace]:
+    return list({id(factor.space): factor.space for factor in load}.values())
 
 
-def _loads(riders: Sequence[_Rider]) -> list[list[_Rider]]:
-    """Blocks side by side as far as a task has memory for their columns."""
-    loads: list[list[_Rider]] = []
-    where = machine()
-    for rider in riders:
-        together = [*loads[-1], rider] if loads else [rider]
-        if loads and sum(pass_bytes(*_columns(together), where).values()) <= where.task_bytes:
+def _loads(factors: Sequence[_Factor]) -> list[list[_Factor]]:
+    """Group blocks into passes: as many in one as a task has memory for."""
+    loads: list[list[_Factor]] = []
+    host = machine()
+    for factor in factors:
+        together = [*loads[-1], factor] if loads else [factor]
+        if loads and sum(pass_bytes(*_columns(together), host).values()) <= host.task_bytes:
             loads[-1] = together
         else:
-            loads.append([rider])
+            loads.append([factor])
     return loads
 
 
-def _columns(load: Sequence[_Rider]) -> tuple[list[Lens], list[Columns]]:
-    """What a pass takes, but for the vectors, which a task of its own reads."""
+def _columns(load: Sequence[_Factor]) -> tuple[list[Lens], list[Columns]]:
+    """Views and shapes of the right-hand sides of a pass; a task of its own reads the vectors."""
     columns = []
-    for place, rider in enumerate(load):
-        shape = rider.block.rows, sum(part.width for part in rider.riding)
-        columns.append(Columns(np.broadcast_to(0.0, shape), "each", None, rider.dtype, place))
-    return [rider.space.training.whole for rider in load], columns
+    for number, factor in enumerate(load):
+        shape = factor.block.rows, sum(part.width for part in factor.multiplied)
+        columns.append(Columns(np.broadcast_to(0.0, shape), "each", None, factor.dtype, number))
+    return [factor.space.training.whole for factor in load], columns
 
 
-def _vectors(riding: Sequence[Sequence[Strips]]) -> list[Array]:
-    """The vectors of a pass."""
-    return [np.concatenate([part.array() for part in parts], axis=1) for parts in riding]
+def _vectors(blocks: Sequence[Sequence[Strips]]) -> list[Array]:
+    """Read the right-hand sides of a pass."""
+    return [np.concatenate([part.array() for part in parts], axis=1) for parts in blocks]
 
 
-def _pass(load: Sequence[_Rider], number: int) -> list[tuple[Block, Made]]:
-    """Of each rider VᵀK_jU, and where K_jU lies: the products are written where they are made, and stay there."""
+def _pass(load: Sequence[_Factor], number: int) -> list[tuple[Block, Made]]:
+    """Compute VᵀK_jU of each block; tasks write the products K_jU to files, where they stay."""
     slots_per_host, name = machine().slots_per_host, f"extend-pass-{number}"
-    kept = [rider.space.round_file() for rider in load]
+    kept = [factor.space.round_file() for factor in load]
 
     def then(group: int, kernels: tuple[int, ...]) -> Last:
         keepings = [
-            _keeping(rider, number, group, kernels, None if stem is None else f"{stem}-{group}")
-            for rider, stem in zip(load, kept, strict=True)
+            _keeping(factor, number, group, kernels, None if stem is None else f"{stem}-{group}")
+            for factor, stem in zip(load, kept, strict=True)
         ]
         return partial(keep_products, keepings=keepings, kernels=kernels, tasks_per_machine=slots_per_host)
 
-    graph = pass_graph(*_columns(load), name, then=then, vectors=partial(_vectors, [rider.riding for rider in load]))
-    found: list[Any] = execute([kept for _, kept in graph.groups], graph.units, name)
+    graph = pass_graph(
+        *_columns(load), name, then=then, vectors=partial(_vectors, [factor.multiplied for factor in load])
+    )
+    by_group: list[Any] = execute([results for _, results in graph.groups], graph.units, name)
     made = []
-    for place, rider in enumerate(load):
-        mine = [kept[place] for kept in found]
+    for number_in_load, factor in enumerate(load):
+        results = [of_group[number_in_load] for of_group in by_group]
         files = [(group, kernels) for group, (kernels, _) in enumerate(graph.groups)]
-        groups = tuple((group_file(rider.space.folder, number, rider.columns[0], g), kernels) for g, kernels in files)
-        if rider.probes:
-            rider.space.probed = tuple((_ahead(rider.space.folder, number, g), kernels) for g, kernels in files)
-        hidden = None if mine[0][1] is None else tuple(one for _, one in mine)
-        block = Block(rider.columns, groups, rider.dtype != _DOUBLE)
-        made.append((block, Made(rider.columns, tuple(cross for cross, _ in mine), hidden)))
+        groups = tuple((group_file(factor.space.folder, number, factor.columns[0], g), kernels) for g, kernels in files)
+        if factor.probes:
+            factor.space.probed = tuple((_ahead(factor.space.folder, number, g), kernels) for g, kernels in files)
+        hidden = None if results[0][1] is None else tuple(errors for _, errors in results)
+        block = Block(factor.columns, groups, factor.dtype != _DOUBLE)
+        made.append((block, Made(factor.columns, tuple(cross for cross, _ in results), hidden)))
     return made
 
 
-def _keeping(rider: _Rider, number: int, group: int, kernels: tuple[int, ...], results: str | None) -> Keeping:
-    space = rider.space
-    single = rider.dtype != _DOUBLE
+def _keeping(factor: _Factor, number: int, group: int, kernels: tuple[int, ...], results: str | None) -> Keeping:
+    space = factor.space
+    single = factor.dtype != _DOUBLE
     double = tuple((b.columns, ProductFiles((b.groups,)).of(kernels)) for b in space.blocks if single and not b.single)
     return Keeping(
-        group_file(space.folder, number, rider.columns[0], group),
+        group_file(space.folder, number, factor.columns[0], group),
         space.file("basis", number),
-        rider.columns,
+        factor.columns,
         space.probes,
-        _ahead(space.folder, number, group) if rider.probes else "",
+        _ahead(space.folder, number, group) if factor.probes else "",
         ProductFiles((space.probed,)).of(kernels) if single else None,
         double,
         results,

@@ -32,8 +32,8 @@ from dmkl.numerics.cholesky import Cholesky, RoughFactor
 
 __all__ = [
     "Closeness",
-    "choose_anchors",
     "choose_kept",
+    "choose_reference_weights",
     "closeness",
     "conditions",
     "factor_bytes",
@@ -53,29 +53,29 @@ __all__ = [
 
 _FAR = 1e9
 _USEFUL = 30.0
-"""A γ this many times below the mean ratio makes a bound of no use, and a poor preconditioner."""
+"""If γ is this many times below the mean ratio, the bound is useless and the preconditioner is poor."""
 
 
 class Closeness:
-    """How an anchor lies to a weighting.
+    """How weights β compare with the reference weights β̄ of a preconditioner.
 
     Parameters
     ----------
     lowest, mean, highest
-        Of the ratios β_j/β̄_j over the anchor's support.
+        Of the ratios β_j/β̄_j over the support of β̄.
     total
         The ratio of the sums, Σβ_j/Σβ̄_j, over the support.
     """
 
     def __init__(self, lowest: float, mean: float, highest: float, total: float) -> None:
         self.bounds = lowest * _USEFUL >= mean > 0
-        """Whether M bounds A from below to any use."""
+        """Whether M ⪯ A gives a useful bound."""
         self.condition = float(_condition(np.array(lowest), np.array(highest)))
-        """Bound of the condition number of K(β̄)⁻¹K(β)."""
-        # Not the mean ratio: a kernel that the anchor all but lacks would make it astronomical, and the ridge λ/scale
-        # smaller than what the kernels' own rounding leaves positive definite.
+        """Upper bound of the condition number of K(β̄)⁻¹K(β)."""
+        # Not the mean ratio: a kernel with a tiny weight in β̄ would make it huge, and the ridge λ/scale so small that
+        # the rounding of the stored kernels leaves M indefinite.
         self.scale = lowest if self.bounds else max(total, 1e-12)
-        """K(β) is like this many times K(β̄); at least as large, where M bounds."""
+        """K(β) ≈ scale · K(β̄), and K(β) ⪰ scale · K(β̄) if `bounds`."""
 
 
 def _condition(lowest: Float, highest: Float) -> Float:
@@ -84,26 +84,26 @@ def _condition(lowest: Float, highest: Float) -> Float:
     return np.where(usable, np.minimum(highest / np.maximum(lowest, highest / _FAR), _FAR), _FAR)
 
 
-def conditions(betas: Float, anchor: Float) -> Float:
-    """`Closeness.condition` of many weightings (k, n) to one anchor (n,), which costs hardly more than that of one."""
-    support = anchor > 0
-    ratios = betas[:, support] / anchor[support]
+def conditions(betas: Float, preconditioner: Float) -> Float:
+    """`Closeness.condition` of many weights (k, n) relative to reference weights (n,), in one vectorized step."""
+    support = preconditioner > 0
+    ratios = betas[:, support] / preconditioner[support]
     outside = betas[:, ~support].sum(axis=1) > 1e-9 * betas.sum(axis=1)
     return _condition(ratios.min(axis=1), np.where(outside, np.inf, ratios.max(axis=1)))
 
 
-def closeness(beta: Float, anchor: Float) -> Closeness:
-    """Compare a weighting with an anchor's, both (n,)."""
-    support = anchor > 0
-    ratios = beta[support] / anchor[support]
-    # Weight on kernels that the anchor lacks: nothing bounds the condition number.
+def closeness(beta: Float, preconditioner: Float) -> Closeness:
+    """Compare weights with reference weights, both (n,)."""
+    support = preconditioner > 0
+    ratios = beta[support] / preconditioner[support]
+    # With weight outside the support of β̄ nothing bounds the condition number.
     outside = float(beta[~support].sum()) > 1e-9 * float(beta.sum())
-    total = float(beta[support].sum() / anchor[support].sum())
+    total = float(beta[support].sum() / preconditioner[support].sum())
     return Closeness(float(ratios.min()), float(ratios.mean()), np.inf if outside else float(ratios.max()), total)
 
 
 def grid_step(lams: Sequence[float]) -> float:
-    """The factor by which ridges are rounded: that of neighboring λ, so that the ridges of one λ serve the next."""
+    """The factor by which ridges are rounded: the ratio of neighboring λ, so that neighbors share ridges."""
     values = np.unique(lams)
     if len(values) < 2:
         return 10.0
@@ -119,32 +119,37 @@ def ridge(lam: float, scale: float, step: float) -> float:
 def rough_ridge(lam: float, scale: float, step: float) -> float:
     """The smallest power of step² that is at least λ/scale, to twelve digits: few factors for many λ.
 
-    For the first directions, which prove nothing: solutions at λ from a grid twice as coarse span those between them.
+    It is for the first directions, which prove nothing: solutions on a grid of λ twice as coarse span those between.
     """
     power = math.ceil(0.5 * math.log(lam / scale) / math.log(step) - 1e-9)
     return float(f"{step ** (2 * power):.12g}")
 
 
-def choose_anchors(
-    betas: Sequence[Float], gaps: Sequence[float], anchors: Sequence[Float], most: int, far: float = 3.0
+def choose_reference_weights(
+    betas: Sequence[Float], gaps: Sequence[float], preconditioners: Sequence[Float], most: int, far: float = 3.0
 ) -> list[Float]:
-    """New anchors among the weightings of points, each the one worst served by those before (farthest first).
+    """Choose new reference weights among the weights of points, farthest first.
+
+    Each is the one with the highest condition number relative to all reference weights so far.
 
     Parameters
     ----------
     betas, gaps
-        Of the open points.
-    anchors
-        Those at hand.
+        Weights and gaps of the open points.
+    preconditioners
+        The present reference weights.
     most
-        How many may be added.
+        Most weights that are chosen.
     far
-        Points whose condition number is below this are served well enough.
+        Points whose condition number is below this need no new preconditioner.
     """
     if not betas:
         return []
     points = np.array(betas)
-    lowest = np.min([np.full(len(points), _FAR), *(conditions(points, anchor) for anchor in anchors)], axis=0)
+    lowest = np.min(
+        [np.full(len(points), _FAR), *(conditions(points, preconditioner) for preconditioner in preconditioners)],
+        axis=0,
+    )
     chosen: list[Float] = []
     while len(chosen) < most:
         worst = max(range(len(betas)), key=lambda k: (lowest[k], gaps[k]))
@@ -162,9 +167,9 @@ _PANEL = 1024
 _MARK = "-factor-"
 
 
-def factor_stem(folder: Path, anchor: int, ridge: float) -> str:
-    """The beginning of the names of the files of a factor; they begin as those of its anchor's sum do."""
-    return str(folder / f"anchor-{anchor}{_MARK}{ridge!r}")
+def factor_stem(folder: Path, preconditioner: int, ridge: float) -> str:
+    """The prefix of the files of a factor, which begins as that of the combined kernel."""
+    return str(folder / f"anchor-{preconditioner}{_MARK}{ridge!r}")
 
 
 def factor_bytes(m: int) -> int:
@@ -173,12 +178,12 @@ def factor_bytes(m: int) -> int:
 
 
 def is_kept(stem: str) -> bool:
-    """Whether a factor is there, and whole."""
+    """Whether a factor is on disk and complete."""
     return Path(f"{stem}-order.npy").exists()
 
 
 def save_factor(stem: str, factor: RoughFactor) -> None:
-    """Keep a factor."""
+    """Write a factor to disk."""
     lower = factor.factor.lower
     for start in range(0, len(lower), _PANEL):
         save_array(f"{stem}-{start}.npy", lower.T[start : start + _PANEL, start:])
@@ -186,7 +191,7 @@ def save_factor(stem: str, factor: RoughFactor) -> None:
 
 
 def read_factor(stem: str, scratch: Array) -> RoughFactor:
-    """A factor that is kept, in the memory of `scratch`, (m, m) in single precision and column-major."""
+    """Read a factor into the memory of `scratch`, (m, m) in single precision and column-major."""
     panel = np.empty(0, np.float32)
     for start in range(0, len(scratch), _PANEL):
         panel = read_array(f"{stem}-{start}.npy", panel)
@@ -202,47 +207,47 @@ def read_factor(stem: str, scratch: Array) -> RoughFactor:
 @dataclass(frozen=True)
 class _Kept:
     used: float
-    """When it was read last, or made."""
+    """The time of its last use"""
     stem: str
     files: list[Path]
     size: int
 
-    def forget(self) -> None:
-        # What marks it as whole goes first.
+    def delete(self) -> None:
+        # The file that marks the factor as complete is deleted first.
         for path in [Path(f"{self.stem}-order.npy"), *self.files]:
             path.unlink(missing_ok=True)
 
 
 def kept_bytes(folders: Iterable[Path]) -> int:
-    """What the factors in some folders take of the disk."""
-    return sum(one.size for one in _all_kept(folders))
+    """Bytes on disk of the factors in some folders."""
+    return sum(factor.size for factor in _all_kept(folders))
 
 
 def make_room(folders: Iterable[Path], needed: int) -> None:
-    """Forget factors until so many bytes are free on the disk, or none is left; those that were used last stay."""
+    """Delete the least recently used factors until so many bytes are free on the disk, or none is left."""
     folders = list(folders)
     short = needed - shutil.disk_usage(folders[0]).free
-    for one in _all_kept(folders):
+    for factor in _all_kept(folders):
         if short <= 0:
             break
-        one.forget()
-        short -= one.size
+        factor.delete()
+        short -= factor.size
 
 
 def choose_kept(folders: Iterable[Path], wanted: dict[str, int]) -> set[str]:
-    """Which new factors are to be kept, of some stems and sizes in bytes: all that find room.
+    """Choose which of some new factors, given by prefix and size in bytes, to write to disk.
 
-    All that are kept take no more of the disk than they leave free; those that were used before the wanted ones, of
-    which some may be there already, give way to them.
+    All factors together take no more of the disk than they leave free; the least recently used ones are deleted for
+    the wanted ones.
     """
     folders = list(folders)
-    others = [one for one in _all_kept(folders) if one.stem not in wanted]
+    others = [factor for factor in _all_kept(folders) if factor.stem not in wanted]
     new = {stem: size for stem, size in wanted.items() if not is_kept(stem)}
     free, held, chosen = shutil.disk_usage(folders[0]).free, kept_bytes(folders), set[str]()
     for stem, size in new.items():
         while held + size > free - size and others:
             oldest = others.pop(0)
-            oldest.forget()
+            oldest.delete()
             held, free = held - oldest.size, free + oldest.size
         if held + size > free - size:
             break
@@ -252,13 +257,13 @@ def choose_kept(folders: Iterable[Path], wanted: dict[str, int]) -> set[str]:
 
 
 def _all_kept(folders: Iterable[Path]) -> list[_Kept]:
-    """The factors in some folders, those first that have not been used for longest."""
+    """The factors in some folders, the least recently used first."""
     files: dict[str, list[Path]] = {}
     for folder in folders:
         for path in folder.glob(f"anchor-*{_MARK}*.npy"):
             files.setdefault(str(folder / path.stem.rpartition("-")[0]), []).append(path)
-    found = []
-    for stem, mine in files.items():
-        there = [path.stat() for path in mine]
-        found.append(_Kept(max(stat.st_mtime for stat in there), stem, mine, sum(stat.st_size for stat in there)))
-    return sorted(found, key=lambda one: one.used)
+    factors = []
+    for stem, paths in files.items():
+        stats = [path.stat() for path in paths]
+        factors.append(_Kept(max(stat.st_mtime for stat in stats), stem, paths, sum(stat.st_size for stat in stats)))
+    return sorted(factors, key=lambda factor: factor.used)

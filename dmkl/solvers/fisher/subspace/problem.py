@@ -1,4 +1,4 @@
-"""What the subspace solver is given, and how far each point has come."""
+"""Problems of the subspace solver (points), and their present solutions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class TargetSet:
-    """The kernels of one training set, and the targets that are learnt from them in one subspace.
+    """One training set and its targets, which share a subspace.
 
     Parameters
     ----------
@@ -36,18 +36,18 @@ class TargetSet:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One problem to solve: a training set, one of its targets, a ridge, and the weights and kernels that may be.
+    """One problem: a training set, one of its targets, a ridge, a set of weights, and kernels.
 
     Parameters
     ----------
     space
-        Number of the training set, and of the subspace that its points share.
+        Number of the training set, and of its subspace.
     target
         Number of the target.
     weights, lam
-        The weights that may be, of `kernels`, and the ridge.
+        The set of weights of `kernels`, and the ridge.
     kernels
-        Positions of the kernels that may have weight; all where None.
+        Positions of the kernels that may have weight; all if None.
     """
 
     space: int
@@ -57,28 +57,28 @@ class Point:
     kernels: Index | None = None
 
     def support(self, q: Float) -> float:
-        """The maximum of βᵀq over the weights that may be, of all kernels' q."""
+        """The maximum of βᵀq over the set of weights, from q of all kernels."""
         return self.weights.support(q if self.kernels is None else q[self.kernels])
 
 
 @dataclass
 class Progress:
-    """How far a point has come.
+    """The present solution of a point.
 
     Parameters
     ----------
     beta
-        Its weights, (n,).
+        Kernel weights, (n,).
     gap, objective, upper
         The proven relative gap, S(α, β) and F(α).
     settled
-        Whether it is certified.
+        Whether the point is certified.
     scores
-        Σ_j β_j K_j α on the held-out rows, (rows, c), once it is settled.
+        Σ_j β_j K_j α on the held-out rows, (rows, c), of a settled point.
     alpha
-        (m, c), once it is settled, where it was asked for.
+        (m, c), of a settled point, if it is wanted.
     steps
-        Each round of solving, where `alpha` was asked for.
+        The history, if `alpha` is wanted.
     """
 
     beta: Float | None = None
@@ -91,7 +91,7 @@ class Progress:
     steps: list[Step] = field(default_factory=list)
 
     def outcome(self) -> Outcome:
-        """As what a solver returns."""
+        """Convert to the result of a solver."""
         assert self.beta is not None
         status = Status.CERTIFIED if self.settled else Status.BASIS
         return Outcome(
@@ -108,32 +108,32 @@ class Progress:
 
 @dataclass(frozen=True)
 class SubspaceOptions:
-    """How the solver goes about it.
+    """Tolerance and limits of the subspace solver.
 
     Parameters
     ----------
     tol
         The relative gap to prove.
     block
-        New basis vectors of each training set and pass; by the number of training sets where None.
+        New basis vectors of each training set and pass; chosen by the number of training sets if None.
     basis_bytes
-        Most bytes that all bases and products may take on disk; half of what is free where None.
+        Most bytes of all bases and products on disk; half of the free space if None.
     max_passes
-        Passes after which the rest is left open.
-    use_anchors
-        Whether combined kernels may be held; by memory where None.
+        Most passes; points that are open then stay open.
+    use_preconditioners
+        Whether to use preconditioners; decided by memory if None.
     alphas
-        Whether α of every point is kept.
+        Whether α of every point is wanted.
     """
 
     tol: float = 1e-4
     block: int | None = None
     basis_bytes: int | None = None
     max_passes: float = 200
-    use_anchors: bool | None = None
+    use_preconditioners: bool | None = None
     alphas: bool = False
 
 
-def of_space(points: Sequence[Point], found: Mapping[int, Item], space: int) -> dict[int, Item]:
-    """What was found for the points of one space, by the point's number."""
-    return {k: value for k, value in found.items() if points[k].space == space}
+def of_space(points: Sequence[Point], values: Mapping[int, Item], space: int) -> dict[int, Item]:
+    """The values that belong to points of one space, by the number of the point."""
+    return {k: value for k, value in values.items() if points[k].space == space}

@@ -1,25 +1,25 @@
-"""What the rounding of single-precision products may hide from a certificate, measured by random probes.
+"""Bounds of the rounding of single-precision products, measured by random probes, for certificates.
 
-Products of single-precision kernels come out as W = K_jV + E. Of E nothing is known but this: for vectors z whose
-products K_jz are known in double precision,
+Products of single-precision kernels are W = K_jV + E with an unknown error E. For vectors z whose products K_jz are
+known in double precision,
 
     zᵀE = zᵀW − (K_jz)ᵀV
 
-is known too, to double precision. With s independent standard normal z, which nothing else depends on, ‖ZᵀEa‖² is
-‖Ea‖² times a chi-square variable of s degrees of freedom, for any coefficients a. So
+is known to double precision. With s independent standard normal z, on which nothing else depends, ‖ZᵀEa‖² is ‖Ea‖²
+times a chi-square variable of s degrees of freedom, for any coefficients a. So
 
     ‖Ea‖² ≤ ‖ZᵀEa‖² / χ²_s(δ)
 
-but for a probability of δ, χ²_s(δ) being the quantile. (Of several columns the sum of squares mixes such variables,
-and is less likely to come out small than one alone.) A worst case over all roundings would be larger by orders of
-magnitude, and this one is true of any error of the products, wherever it comes from.
+except with probability δ, where χ²_s(δ) is the quantile. (For several columns the sum of squares is a mixture of such
+variables, which is less likely to be small than a single one.) A worst case over all roundings would be larger by
+orders of magnitude; this bound holds for any error of the products, whatever its source.
 
-With ε ≥ ‖Σ_j β_j E_j a‖ the residual is wrong by at most ε/2λ =: d, and as A ⪰ ½I,
+With ε ≥ ‖Σ_j β_j E_j a‖ the error of the residual is at most ε/2λ =: d, and since A ⪰ ½I,
 
     ½ tr(RᵀA⁻¹R) ≤ (√B + d)²
 
-where B bounds the same of the residual that was computed. The quadratic forms q_j = αᵀK_jα/4λ come from G_j = VᵀW:
-blocks k of the basis, of which the later are multiplied with the earlier, make them wrong by at most
+where B bounds the left side for the computed residual. The quadratic forms q_j = αᵀK_jα/4λ come from G_j = VᵀW. Its
+blocks k are the products of later basis vectors with earlier ones, so that the error of q_j is at most
 
     δ_j = Σ_k ‖2α_1 + … + 2α_(k−1) + α_k‖ ‖E_jk a_k‖ / 4λ,          α_k = V_k a_k,
 
@@ -43,21 +43,21 @@ from dmkl.passes.blas import pinned_blas
 __all__ = ["PROBES", "Rounding", "rounding", "rounding_of"]
 
 PROBES = 24
-"""s: twice as many would bring the bound from 3.4 to 2.3 times the error itself, and cost as many columns of a pass."""
+"""s. With twice as many the bound would be 2.3 instead of 3.4 times the error, at the cost of as many more columns."""
 _UNLIKELY = 1e-9
-"""δ, of each figure: a search makes some thousands."""
+"""δ for each bound, of which a search computes some thousands."""
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding may hide of one point.
+    """Error bounds for one point.
 
     Parameters
     ----------
     residual
-        d: the residual is at most so far from the one that was computed.
+        d, an upper bound of the norm of the error of the residual.
     weights
-        The same of F − S.
+        An upper bound of the error of F − S.
     """
 
     residual: float
@@ -69,7 +69,7 @@ def rounding_of(
     blocks: Sequence[tuple[int, int]],
     points: tuple[Sequence[tuple[Float, Float]], Sequence[float], Sequence[Support]],
 ) -> list[Rounding]:
-    """The same as `rounding` of a file of ZᵀE_j, and of points as pairs, λ and weights that may be."""
+    """Apply `rounding` to a file of ZᵀE_j."""
     with pinned_blas(1):
         return rounding(load_array(errors), blocks, *points)
 
@@ -81,18 +81,18 @@ def rounding(
     lams: Sequence[float],
     sets: Sequence[Support],
 ) -> list[Rounding]:
-    """Bound what rounding hides of some points of one subspace.
+    """Bound the errors of rounding for some points of one subspace.
 
     Parameters
     ----------
     errors
         ZᵀE_j, (n, s, r).
     blocks
-        Where each block of the basis in single precision begins and ends.
+        First and last column of each block of the basis in single precision.
     pairs
         β (n,) and a (r, c) of each point.
     lams, sets
-        λ and the weights that may be of each.
+        λ and the set of weights of each point.
     """
     if not blocks or not pairs:
         return [Rounding(0.0, 0.0) for _ in pairs]
@@ -104,18 +104,19 @@ def rounding(
     forms = np.zeros((len(pairs), n))
     before = np.zeros_like(coefficients)
     for first, last in blocks:
-        mine = coefficients[first:last]
-        hidden = (errors[:, :, first:last].reshape(n * s, -1) @ mine).reshape(n, s, -1)
+        block = coefficients[first:last]
+        hidden = (errors[:, :, first:last].reshape(n * s, -1) @ block).reshape(n, s, -1)
         total += hidden
-        before[first:last] = mine
-        for place, (start, stop) in enumerate(itertools.pairwise(starts)):
+        # ‖2α_1 + … + α_k‖: the vectors of V are orthonormal, so the norm of α is that of its coefficients.
+        before[first:last] = block
+        for number, (start, stop) in enumerate(itertools.pairwise(starts)):
             size = float(np.linalg.norm(before[:, start:stop]))
-            forms[place] += size * np.sqrt(stretch * np.sum(hidden[:, :, start:stop] ** 2, axis=(1, 2)))
+            forms[number] += size * np.sqrt(stretch * np.sum(hidden[:, :, start:stop] ** 2, axis=(1, 2)))
         before[first:last] *= 2.0
-    found = []
-    for place, ((beta, _), lam, weights) in enumerate(zip(pairs, lams, sets, strict=True)):
-        mine = np.tensordot(beta, total[:, :, starts[place] : starts[place + 1]], axes=1)
-        delta = forms[place] / (4.0 * lam)
-        residual = float(np.sqrt(stretch * np.sum(mine * mine))) / (2.0 * lam)
-        found.append(Rounding(residual, weights.support(delta) + float(beta @ delta)))
-    return found
+    bounds = []
+    for number, ((beta, _), lam, weights) in enumerate(zip(pairs, lams, sets, strict=True)):
+        probed = np.tensordot(beta, total[:, :, starts[number] : starts[number + 1]], axes=1)
+        delta = forms[number] / (4.0 * lam)
+        residual = float(np.sqrt(stretch * np.sum(probed * probed))) / (2.0 * lam)
+        bounds.append(Rounding(residual, weights.support(delta) + float(beta @ delta)))
+    return bounds

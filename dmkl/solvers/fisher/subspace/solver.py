@@ -42,13 +42,20 @@ from dmkl.solvers.fisher import cg, direct
 from dmkl.solvers.fisher.newton import Solution, certificate_step
 from dmkl.solvers.fisher.problem import Finish, FisherOptions, FisherProblem
 from dmkl.solvers.fisher.solver import FisherSolver
-from dmkl.solvers.fisher.subspace.certify import OpenPoint, residuals, scores, sharpen, solve_reduced_problems
+from dmkl.solvers.fisher.subspace.certify import OpenPoint, residuals, scores, sharpen, solve_restricted_problems
 from dmkl.solvers.fisher.subspace.directions import Growth
 from dmkl.solvers.fisher.subspace.extend import extend
-from dmkl.solvers.fisher.subspace.preconditioners import choose_anchors, grid_step, kept_bytes, make_room
+from dmkl.solvers.fisher.subspace.preconditioners import choose_reference_weights, grid_step, kept_bytes, make_room
 from dmkl.solvers.fisher.subspace.problem import Point, Progress, SubspaceOptions, TargetSet, of_space
 from dmkl.solvers.fisher.subspace.rounding import PROBES
-from dmkl.solvers.fisher.subspace.space import Subspace, add_anchors, anchor_bytes, basis_task_bytes, restore, save
+from dmkl.solvers.fisher.subspace.space import (
+    Subspace,
+    add_preconditioners,
+    basis_task_bytes,
+    preconditioner_bytes,
+    restore,
+    save,
+)
 from dmkl.solvers.fisher.subspace.tasks import Strips
 from dmkl.solvers.jobs import Context, Job, Training
 from dmkl.solvers.outcome import Outcome, Round, Status, Step
@@ -59,13 +66,13 @@ from dmkl.solvers.workspace import Workspace
 __all__ = [
     "SOLVER",
     "SubspaceSolver",
-    "anchors_lacking",
     "block_width",
     "check_room",
     "factor_task_bytes",
     "finish_open",
     "fits",
     "held_bytes",
+    "missing_preconditioners_note",
     "points_of",
 ]
 
@@ -73,15 +80,15 @@ __all__ = [
 
 
 _COPIES = 4
-"""What a round holds of every point at once, each as large as its α: residuals, products, α, directions."""
+"""Arrays as large as α that a round holds of every point at once: residuals, products, α, directions."""
 _MOST_BLOCKS = 8
-"""Blocks of columns that one factor is asked for at most: many points have several ridges, with a factor for each."""
+"""Most blocks of columns that one factor solves for: many points have several ridges, with a factor for each."""
 
 
 def held_bytes(spaces: Sequence[Subspace], points: Sequence[Point], widths: Sequence[int] | None = None) -> int:
-    """Memory that rounds take beside passes and factors, with bases as they are, or of these widths.
+    """Memory in bytes that rounds take in addition to passes and factors, with the present bases or these widths.
 
-    Of the process that runs the solver where its tasks are threads; of tasks that run one after another in others.
+    If tasks are threads it is memory of the process that runs the solver; otherwise of tasks that run one by one.
     """
     sizes = [space.width for space in spaces] if widths is None else widths
     return _points_bytes(spaces[point.space].targets[point.target].size for point in points) + _bases_bytes(
@@ -90,12 +97,12 @@ def held_bytes(spaces: Sequence[Subspace], points: Sequence[Point], widths: Sequ
 
 
 def check_room(jobs: Sequence[Job], block: int) -> None:
-    """Refuse a budget that has no room for a first block of each basis, and for the tasks that run beside it.
+    """Check that memory suffices for a first block of each basis and for the tasks of a pass.
 
     Raises
     ------
     MemoryBudgetError
-        Saying how much would do.
+        If it does not, with the memory that would suffice.
     """
     trainings = list({id(job.training): job.training for job in jobs}.values())
     slots = machine().slots_per_host
@@ -117,15 +124,15 @@ def check_room(jobs: Sequence[Job], block: int) -> None:
 def fits(spaces: Sequence[Subspace], points: Sequence[Point], widths: Sequence[int], block: int) -> bool:
     """Whether there is room for bases of these widths, and for the tasks that work on them."""
     with keeping(held_bytes(spaces, points, widths) - held_bytes(spaces, points)):
-        where = machine()
+        host = machine()
         solving = basis_task_bytes(spaces[0].n_kernels, max(widths))
-        factor = factor_task_bytes(spaces, points, block) if any(space.anchors for space in spaces) else 0
+        factor = factor_task_bytes(spaces, points, block) if any(space.preconditioners for space in spaces) else 0
         extending = _pass_task_bytes(spaces[0].training, block)
-        return max(solving, extending) <= where.task_bytes and factor <= where.total_bytes
+        return max(solving, extending) <= host.task_bytes and factor <= host.total_bytes
 
 
-def anchors_lacking(spaces: Sequence[Subspace], points: Sequence[Point], block: int) -> str:
-    """What is said where memory has no room for an anchor, with how much would do; nothing where it has."""
+def missing_preconditioners_note(spaces: Sequence[Subspace], points: Sequence[Point], block: int) -> str:
+    """The note if memory has no room for a preconditioner, with the memory that would suffice; otherwise empty."""
     needed = factor_task_bytes(spaces, points, block)
     if needed <= machine().total_bytes:
         return ""
@@ -134,12 +141,12 @@ def anchors_lacking(spaces: Sequence[Subspace], points: Sequence[Point], block: 
 
 
 def factor_task_bytes(spaces: Sequence[Subspace], points: Sequence[Point], block: int) -> int:
-    """Memory of a task that solves by an anchor for all points of a space, and for directions that fill a block."""
+    """Memory of a task that applies a preconditioner to all points of a space, and to directions that fill a block."""
     columns = [2 * block for _ in spaces]
     for point in points:
         columns[point.space] += spaces[point.space].targets[point.target].shape[1]
     views = [space.training.square.view for space in spaces]
-    return max(anchor_bytes(view, min(n, _MOST_BLOCKS * block)) for view, n in zip(views, columns, strict=True))
+    return max(preconditioner_bytes(view, min(n, _MOST_BLOCKS * block)) for view, n in zip(views, columns, strict=True))
 
 
 def _points_bytes(sizes: Iterable[int]) -> int:
@@ -149,14 +156,14 @@ def _points_bytes(sizes: Iterable[int]) -> int:
 def _bases_bytes(trainings: Sequence[Training], widths: Sequence[int]) -> int:
     bases = [training.n_train * width for training, width in zip(trainings, widths, strict=True)]
     grams = [training.n_kernels * width**2 for training, width in zip(trainings, widths, strict=True)]
-    # V and G_j of one space are widened at a time: the old one and the new one.
+    # V and G_j are widened one space at a time, which holds the old arrays and the new ones.
     return 8 * (sum(bases) + max(bases) + 2 * max(grams))
 
 
 def _pass_task_bytes(training: Training, block: int) -> int:
-    """The least memory in which a task extends one basis; others ride along where there is more.
+    """The least memory in which a task extends one basis; with more, one pass extends several.
 
-    Results of several kernels take up to a quarter of a task's memory, where that holds more than those of one.
+    Results of several kernels take up to a quarter of a task's memory, if that holds more than those of one kernel.
     """
     columns = [Columns(np.broadcast_to(0.0, (training.n_train, block + PROBES)), "each", None, np.dtype(np.float64))]
     parts = pass_bytes([training.whole], columns, replace(machine(), task_bytes=0))
@@ -168,21 +175,21 @@ def _pass_task_bytes(training: Training, block: int) -> int:
 
 
 _ROUGH = 1e-2
-"""Weights gap to which points are solved that are far from certified: their residual is as good a direction."""
+"""Weights gap to which points far from certified are solved: a closer solution gives no better direction."""
 _FINE = 0.01
-"""Share of the tolerance to which the weights of other points are solved: one more Newton step than would do, so that
-weights and scores depend on the problem and not on the way there."""
+"""Share of the tolerance to which the weights of other points are solved: one Newton step more than is needed, so that
+weights and scores depend on the problem and not on the path of the iteration."""
 _WIDEST, _NARROWEST, _COLUMNS = 128, 96, 640
-"""Columns of a block: what all blocks have together, and between which bounds. The number of rounds depends on the
-width of each block: with 76 the grid over five training sets took a third more time than with 128. What does not fit in
-memory side by side rides passes one after another."""
-_MOST_ANCHORS, _FEWEST_ANCHORS, _ANCHOR_ROWS = 8, 2, 6000
-"""New anchors of a space in one round: so many rows of combined kernels, within bounds. Each asks for a factor at every
-ridge, m³/3 operations, where a pass takes about m² for each kernel and column: with many anchors a large m spends most
-of its time on factors, with few a small m makes more rounds. Of 50 kernels of 3,000 samples 2 instead of 8 took a
-quarter less time in as many passes; of 1,797 samples a fifth more, in two passes more."""
+"""Columns of a block: most, fewest, and the total over all blocks. The number of rounds depends on the width of each
+block: with 76 the grid over five training sets took a third more time than with 128. Blocks that do not fit in memory
+together are multiplied in one pass after another."""
+_MOST_PRECONDITIONERS, _FEWEST_PRECONDITIONERS, _PRECONDITIONER_ROWS = 8, 2, 6000
+"""New preconditioners of a space in one round: most, fewest, and the total rows of their combined kernels. Each needs a
+factor at every ridge, m³/3 operations, whereas a pass takes about m² for each kernel and column: many preconditioners
+cost most for large m, few make more rounds for small m. For 50 kernels of 3,000 samples, 2 instead of 8 took a quarter
+less time in as many passes; for 1,797 samples, a fifth more time and two passes more."""
 _HIDDEN = 0.5
-"""Share of the tolerance that rounding may hide: with more, products are made again in double precision."""
+"""Share of the tolerance that rounding may hide; beyond it, products are repeated in double precision."""
 _FAR = 30.0
 """A point whose gap was above this is far from certified."""
 
@@ -202,20 +209,20 @@ class SubspaceSolver:
     points
         What to solve.
     workspace
-        Where the state is kept; a state found there is gone on with.
+        The folder of the checkpoint. A checkpoint that it contains is continued.
     options
-        How.
+        Tolerance and limits.
     n_passes
-        Passes that were needed before (statistics).
+        Passes made before, for the statistics.
 
     Attributes
     ----------
     points : sequence of Point
-        What is solved.
+        The problems.
     progress : list of Progress
-        How far each point has come.
+        The present solution of each point.
     history : list of Round
-        One for each pass, or for several that one step took.
+        One entry for each pass, or for the passes of one step.
     n_passes : float
         Passes so far.
 
@@ -237,7 +244,7 @@ class SubspaceSolver:
         self.progress = [Progress() for _ in points]
         self.history: list[Round] = []
         self.n_passes = n_passes
-        self._spaces = [Subspace(one, workspace.fold(f)) for f, one in enumerate(learnt)]
+        self._spaces = [Subspace(targets, workspace.fold(f)) for f, targets in enumerate(learnt)]
         width = options.block or block_width(len(learnt))
         self._step = grid_step([point.lam for point in points])
         self._growth = Growth(self._spaces, points, width, self._step)
@@ -245,9 +252,9 @@ class SubspaceSolver:
         self._started = 0.0
         """When the present pass began."""
         self._more: dict[int, list[Strips]] = {}
-        """Directions of each space that its anchors have given this round, beyond those of the residuals."""
+        """Directions of each space from its preconditioners in this round, in addition to those of the residuals."""
         self._lacking = ""
-        """What is said of anchors that there is no room for."""
+        """The note on preconditioners for which there is no room."""
         workspace.check_shared()
         self._ended = False
         if (saved := restore(workspace, self._spaces, self.progress)) is not None:
@@ -259,9 +266,9 @@ class SubspaceSolver:
     # --- the loop ------------------------------------------------------------------------------------------------
 
     def run(self) -> Solver[list[Outcome]]:
-        """Solve; what is certified so far is on disk after every pass.
+        """Solve all points; those that are certified are on disk after every pass.
 
-        Points that the basis or the passes allowed do not certify end with their true gap, as `Status.BASIS`.
+        Points that the allowed basis or passes do not certify are returned with their true gap, as `Status.BASIS`.
 
         Raises
         ------
@@ -283,7 +290,7 @@ class SubspaceSolver:
         return [point.outcome() for point in self.progress]
 
     def _round(self) -> Solver[bool]:
-        """Solve, certify, extend; whether there is more to be done."""
+        """Solve, certify and extend; return whether points are left."""
         number = len(self.history)
         if not all(space.width for space in self._spaces):
             blocks = yield from self._first_blocks(number)
@@ -291,7 +298,7 @@ class SubspaceSolver:
             try:
                 opened = yield from self._solve_round()
             except IndefiniteKernelError:
-                # Perhaps by rounding alone: that of single precision is larger than a tiny λ.
+                # The rounding of single precision, which exceeds a tiny λ, may be the only reason.
                 if not self._refine_all():
                     raise
                 blocks = [space.columns(0, 0) for space in self._spaces]
@@ -302,7 +309,7 @@ class SubspaceSolver:
                 self._note_steps(opened)
                 self._refine(opened)
                 blocks = yield from self._growth.next_blocks(number, opened, self._more)
-        # One block there must be: without any there is nothing to report.
+        # Without a first block there would be no solution to return.
         if all(space.width for space in self._spaces) and self._is_spent(blocks):
             yield from self._end()
             return False
@@ -323,16 +330,16 @@ class SubspaceSolver:
         opened = yield from self._solve()
         yield from self._settle_certified(opened)
         yield from self._sharpen(opened)
-        if opened and (yield from self._add_anchors(opened)):
+        if opened and (yield from self._add_preconditioners(opened)):
             yield from self._sharpen(opened)
         return opened
 
     def _is_spent(self, blocks: list[Strips]) -> bool:
-        """Whether no further pass is allowed, or would help."""
+        """Whether no further pass is allowed or useful."""
         again = any(space.hidden_by_rounding for space in self._spaces)
         if not (again or any(block.width for block in blocks)) or self.n_passes >= self.options.max_passes:
             return True
-        # Three rounds that brought nothing: the arithmetic resolves no more.
+        # Three rounds without progress: the arithmetic resolves no more.
         if not again and len(self._worst) > 4 and min(self._worst[-3:]) > 0.9 * min(self._worst[:-3]):
             return True
         widths = [space.width + block.width for space, block in zip(self._spaces, blocks, strict=True)]
@@ -343,16 +350,16 @@ class SubspaceSolver:
         return on_disk > allowed or not fits(self._spaces, self.points, widths, self._growth.width)
 
     def _limits(self) -> dict[str, Any]:
-        """What an end for want of room belongs to: with other limits the work goes on."""
+        """The limits of an iteration that ended for lack of room: with other limits it continues."""
         return {"basis_bytes": self.options.basis_bytes, "max_passes": self.options.max_passes}
 
     def _end(self) -> Solver[None]:
-        """Settle what can be, and leave the rest with the best that is known."""
+        """Settle the points that can be certified, and store the best pairs of the others."""
         self._ended = True
         opened = yield from self._solve()
         yield from self._settle_certified(opened)
         yield from self._sharpen(opened, last=True)
-        # What the kernels make of S may be too small a part to be resolved as well: the gap itself is what was asked.
+        # βᵀq may be too small a part of |S| to be resolved to the tolerance; the gap relative to |S| is what counts.
         certified = {k: r for k, r in opened.items() if r.gap <= self.options.tol}
         yield from self._take({k: (r.solution, r.gap) for k, r in certified.items()}, settled=True)
         yield from self._take({k: (r.solution, r.gap) for k, r in opened.items() if k not in certified}, settled=False)
@@ -361,69 +368,72 @@ class SubspaceSolver:
     # --- solving and certifying ----------------------------------------------------------------------------------
 
     def _solve(self) -> Solver[dict[int, OpenPoint]]:
-        """Every open point's best in the subspace, and its residual in the full space."""
-        found: dict[int, OpenPoint] = {}
+        """Solve every open point in the subspace, and compute its residual in the full space."""
+        points: dict[int, OpenPoint] = {}
         todo, fine, tol = self._open(), set[int](), self.options.tol
         for _ in range(3):
             tols = {k: _FINE * tol if k in fine or self.progress[k].gap < _FAR else _ROUGH for k in todo}
             starts = [point.beta for point in self.progress]
-            solutions = yield from solve_reduced_problems(self._spaces, self.points, starts, tols)
-            found |= yield from residuals(self._spaces, self.points, solutions)
-            # Those that only their rough weights keep from being certified.
+            solutions = yield from solve_restricted_problems(self._spaces, self.points, starts, tols)
+            points |= yield from residuals(self._spaces, self.points, solutions)
+            # Solve again the points that only their rough weights keep from being certified.
             todo = [
                 k
                 for k in todo
                 if k not in fine
-                and found[k].left > tol
-                and found[k].alpha_gap <= tol * found[k].solution.certificate.share
+                and points[k].left > tol
+                and points[k].alpha_gap <= tol * points[k].solution.certificate.share
             ]
             fine |= set(todo)
             if not todo:
                 break
-        for k, r in found.items():
+        for k, r in points.items():
             point, solution = self.progress[k], r.solution
             point.beta, point.gap = solution.beta, r.gap
             point.objective, point.upper = solution.certificate.objective, solution.certificate.upper
-        return found
+        return points
 
     def _sharpen(self, opened: dict[int, OpenPoint], *, last: bool = False) -> Solver[None]:
-        """Use the anchors, and settle what they certify; the `last` time all gaps count, and no directions."""
+        """Apply the preconditioners, and settle the points that they certify.
+
+        In the `last` call a bound is computed for every gap, and no directions are.
+        """
         rng = np.random.default_rng([len(self.history), 1])
-        # After one block hardly anything can be certified.
+        # With one block hardly any point can be certified.
         rough = not last and max(len(space.blocks) for space in self._spaces) < 2
         width, enough = (0, np.inf) if last else (self._growth.width, _FAR)
         more = yield from sharpen(self._spaces, self.points, opened, self._step, width, rng, rough=rough, enough=enough)
-        for f, found in more.items():
-            self._more.setdefault(f, []).extend(found)
+        for f, directions in more.items():
+            self._more.setdefault(f, []).extend(directions)
         for k, r in opened.items():
             self.progress[k].gap = r.gap
         yield from self._settle_certified(opened)
 
     def _settle_certified(self, opened: dict[int, OpenPoint]) -> Solver[None]:
-        """Take what is certified out of the open points, and keep it with its scores."""
+        """Move certified points from the open ones to the settled ones, with their scores."""
         certified = [k for k, r in opened.items() if r.left <= self.options.tol]
         done = {k: opened.pop(k) for k in certified}
         yield from self._take({k: (r.solution, r.gap) for k, r in done.items()}, settled=True)
         progress.current().note(self._note(max((r.left for r in opened.values()), default=0.0)))
 
-    def _take(self, found: dict[int, tuple[Solution, float]], *, settled: bool) -> Solver[None]:
-        """Take solutions in the subspace, with their gaps, as the results of points."""
+    def _take(self, solutions: dict[int, tuple[Solution, float]], *, settled: bool) -> Solver[None]:
+        """Store solutions in the subspace, with their gaps, as the results of points."""
         for f, space in enumerate(self._spaces):
-            mine = of_space(self.points, found, f)
-            pairs = [(solution.beta, solution.alpha) for solution, _ in mine.values()]
+            of_f = of_space(self.points, solutions, f)
+            pairs = [(solution.beta, solution.alpha) for solution, _ in of_f.values()]
             of_rows = yield from scores(space, pairs)
-            for (k, (solution, gap)), rows in zip(mine.items(), of_rows, strict=True):
+            for (k, (solution, gap)), rows in zip(of_f.items(), of_rows, strict=True):
                 point = self.progress[k]
                 point.beta, point.gap, point.settled, point.scores = solution.beta, gap, settled, rows
                 point.objective, point.upper = solution.certificate.objective, solution.certificate.upper
-            if self.options.alphas and mine:
+            if self.options.alphas and of_f:
                 alphas = yield from space.duals([a for _, a in pairs])
-                for (k, (solution, gap)), alpha in zip(mine.items(), alphas, strict=True):
+                for (k, (solution, gap)), alpha in zip(of_f.items(), alphas, strict=True):
                     self.progress[k].alpha = alpha
                     self.progress[k].steps.append(self._as_step(solution, gap))
 
     def _note_steps(self, opened: dict[int, OpenPoint]) -> None:
-        """Keep the history of open points, where it was asked for."""
+        """Record a step of the history of open points, if it is wanted."""
         if self.options.alphas:
             for k, r in opened.items():
                 self.progress[k].steps.append(self._as_step(r.solution, r.gap))
@@ -434,73 +444,73 @@ class SubspaceSolver:
         return certificate_step(certificate, solution.beta, products=self.n_passes)
 
     def _refine(self, opened: dict[int, OpenPoint]) -> None:
-        """Go on in double precision where rounding hides too much of what is to be proven."""
+        """Change to double precision in subspaces in which rounding hides too much of a gap."""
         for k, r in opened.items():
             if r.left < 1.0 and r.hidden > _HIDDEN * self.options.tol:
                 self._spaces[self.points[k].space].double = True
 
     def _refine_all(self) -> bool:
-        """Go on in double precision with every subspace; whether any was in single precision."""
+        """Change every subspace to double precision; return whether any was in single precision."""
         coarse = [space for space in self._spaces if space.single_blocks]
         for space in coarse:
             space.double = True
         return bool(coarse)
 
-    # --- anchors -------------------------------------------------------------------------------------------------
+    # --- preconditioners -----------------------------------------------------------------------------------------
 
-    def _anchors_allowed(self) -> bool:
-        if self.options.use_anchors is not None:
-            return self.options.use_anchors
-        there = all(space.anchors for space in self._spaces)
+    def _may_precondition(self) -> bool:
+        if self.options.use_preconditioners is not None:
+            return self.options.use_preconditioners
+        there = all(space.preconditioners for space in self._spaces)
         needed = factor_task_bytes(self._spaces, self.points, self._growth.width)
-        return needed <= machine().total_bytes and (there or self._anchors_on_disk() > 0)
+        return needed <= machine().total_bytes and (there or self._preconditioners_with_room() > 0)
 
     def _free_on_disk(self) -> int:
-        """Bytes that bases and sums may have: factors that are kept give way to them."""
+        """Bytes for bases and sums: factors on disk are deleted when they need the room."""
         return shutil.disk_usage(self.workspace.path).free + kept_bytes(space.folder for space in self._spaces)
 
     def _add_sums(self, chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
-        """Add anchors, (space, β), by a pass."""
-        needed = sum(self._spaces[f].anchor_sizes[1] for f, _ in chosen)
+        """Add preconditioners, (space, β), in one pass."""
+        needed = sum(self._spaces[f].preconditioner_sizes[1] for f, _ in chosen)
         make_room([space.folder for space in self._spaces], 2 * needed)
-        yield from add_anchors(self._spaces, chosen)
+        yield from add_preconditioners(self._spaces, chosen)
         self._record("anchor")
 
-    def _anchors_on_disk(self) -> int:
-        """New anchors of each space for which there is room in half of what is free on the disk."""
-        return self._free_on_disk() // 2 // sum(space.anchor_sizes[1] for space in self._spaces)
+    def _preconditioners_with_room(self) -> int:
+        """New preconditioners of each space for which there is room in half of what is free on the disk."""
+        return self._free_on_disk() // 2 // sum(space.preconditioner_sizes[1] for space in self._spaces)
 
-    def _most_anchors(self) -> int:
-        """New anchors of a space in one pass: at most what a task can add up tile by tile, and the disk can hold."""
-        room = machine().task_bytes // 2 // sum(space.anchor_sizes[0] for space in self._spaces)
+    def _most_new_preconditioners(self) -> int:
+        """New preconditioners of a space in one pass: as many as a task can add up and the disk can hold, at most."""
+        room = machine().task_bytes // 2 // sum(space.preconditioner_sizes[0] for space in self._spaces)
         rows = max(space.training.n_train for space in self._spaces)
-        wanted = min(_MOST_ANCHORS, max(_FEWEST_ANCHORS, _ANCHOR_ROWS // rows))
-        return min(wanted, max(1, room), self._anchors_on_disk())
+        wanted = min(_MOST_PRECONDITIONERS, max(_FEWEST_PRECONDITIONERS, _PRECONDITIONER_ROWS // rows))
+        return min(wanted, max(1, room), self._preconditioners_with_room())
 
     def _first_blocks(self, number: int) -> Solver[list[Strips]]:
-        anchored = self._anchors_allowed()
-        if self.options.use_anchors is None:
-            self._lacking = anchors_lacking(self._spaces, self.points, self._growth.width)
-        if anchored and not self._spaces[0].anchors:
+        preconditioned = self._may_precondition()
+        if self.options.use_preconditioners is None:
+            self._lacking = missing_preconditioners_note(self._spaces, self.points, self._growth.width)
+        if preconditioned and not self._spaces[0].preconditioners:
             self._started, uniform = time.monotonic(), np.ones(self._spaces[0].n_kernels)
             yield from self._add_sums([(f, uniform) for f in range(len(self._spaces))])
-        return (yield from self._growth.first_blocks(number, anchored=anchored))
+        return (yield from self._growth.first_blocks(number, preconditioned=preconditioned))
 
-    def _add_anchors(self, opened: dict[int, OpenPoint]) -> Solver[bool]:
-        """Add up the combined kernels of weightings that no anchor serves well; whether there were any."""
-        # After one block the weights are too rough to be worth a pass.
-        if not self._anchors_allowed() or max(len(space.blocks) for space in self._spaces) < 2:
+    def _add_preconditioners(self, opened: dict[int, OpenPoint]) -> Solver[bool]:
+        """Add preconditioners for weights that are far from all reference weights; return whether there were any."""
+        # With one block the weights are too rough to be worth a pass.
+        if not self._may_precondition() or max(len(space.blocks) for space in self._spaces) < 2:
             return False
         self._started, chosen = time.monotonic(), list[tuple[int, Float]]()
-        open_ones = [list(of_space(self.points, opened, f).values()) for f in range(len(self._spaces))]
-        pairs = zip(self._spaces, open_ones, strict=True)
-        if any([space.forget_anchors([r.solution.beta for r in mine]) for space, mine in pairs]):
+        by_space = [list(of_space(self.points, opened, f).values()) for f in range(len(self._spaces))]
+        pairs = zip(self._spaces, by_space, strict=True)
+        if any([space.drop_unused_preconditioners([r.solution.beta for r in points]) for space, points in pairs]):
             self._save()  # makes room on the disk
-        most = self._most_anchors()
-        for f, (space, mine) in enumerate(zip(self._spaces, open_ones, strict=True)):
-            known = [anchor.beta for anchor in space.anchors]
-            new = choose_anchors([r.solution.beta for r in mine], [r.left for r in mine], known, most)
-            chosen += [(f, beta) for beta in new]
+        most = self._most_new_preconditioners()
+        for f, (space, points) in enumerate(zip(self._spaces, by_space, strict=True)):
+            betas, left = [r.solution.beta for r in points], [r.left for r in points]
+            references = [preconditioner.beta for preconditioner in space.preconditioners]
+            chosen += [(f, beta) for beta in choose_reference_weights(betas, left, references, most)]
         if chosen:
             yield from self._add_sums(chosen)
         return bool(chosen)
@@ -521,7 +531,7 @@ class SubspaceSolver:
         return f"{text}; {self._lacking}" if self._lacking else text
 
     def _seconds_left(self, worst: float) -> float | None:
-        """By the rate at which the worst gap has shrunk so far."""
+        """Extrapolate the rate at which the worst gap has shrunk so far."""
         gaps = [gap for gap in [*self._worst, worst] if 0 < gap < np.inf]
         if worst <= 0 or len(gaps) < 3 or gaps[-1] >= gaps[0]:
             return None
@@ -557,18 +567,18 @@ _FINISHERS = {module.SOLVER.name: module.SOLVER for module in (direct, cg)}
 
 
 def points_of(jobs: Sequence[Job]) -> tuple[list[TargetSet], list[Point]]:
-    """The jobs as points: those of one training set share a subspace, those of one target its projection."""
+    """Convert problems to points: those of one training set share a subspace, those of one target its projection."""
     trainings = {id(job.training): job.training for job in jobs}
     targets: dict[int, dict[int, Float]] = {}
     for job in jobs:
         targets.setdefault(id(job.training), {})[id(job.problem.h)] = job.problem.h
-    place = {key: number for number, key in enumerate(trainings)}
+    number_of = {key: number for number, key in enumerate(trainings)}
     learnt = [TargetSet(training, tuple(targets[key].values())) for key, training in trainings.items()]
     points = []
     for job in jobs:
         key, problem = id(job.training), cast(FisherProblem, job.problem)
         target = list(targets[key]).index(id(problem.h))
-        points.append(Point(place[key], target, problem.weights, problem.lam, job.kernels))
+        points.append(Point(number_of[key], target, problem.weights, problem.lam, job.kernels))
     return learnt, points
 
 
@@ -578,28 +588,28 @@ def _check(jobs: Sequence[Job]) -> None:
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
     learnt, points = points_of(jobs)
-    how = SubspaceOptions(
+    limits = SubspaceOptions(
         tol=options.tol,
         basis_bytes=options.basis_bytes,
         max_passes=options.max_iter,
         alphas=context.duals or options.leave_one_out,
     )
-    engine = SubspaceSolver(learnt, points, context.workspace, how, context.tally.n_passes)
-    (outcomes,), _ = drive([(learnt[0].training.square, engine.run())])
-    context.tally.n_passes = engine.n_passes
-    context.tally.rounds += engine.history
+    solver = SubspaceSolver(learnt, points, context.workspace, limits, context.tally.n_passes)
+    (outcomes,), _ = drive([(learnt[0].training.square, solver.run())])
+    context.tally.n_passes = solver.n_passes
+    context.tally.rounds += solver.history
     return finish_open(jobs, outcomes, options, context)
 
 
 def finish_open(
     jobs: Sequence[Job], outcomes: Sequence[Outcome], options: FisherOptions, context: Context
 ) -> list[Outcome]:
-    """Go on with the open points by another solver, each from the weights that the subspace has found.
+    """Solve the open points by another solver, each from its weights in the subspace.
 
     Raises
     ------
     MemoryBudgetError
-        If "direct" was asked for and does not fit.
+        If finish="direct" does not fit in memory.
     """
     outcomes = list(outcomes)
     left = [k for k, outcome in enumerate(outcomes) if outcome.status.word == "open"]
@@ -608,10 +618,10 @@ def finish_open(
         return outcomes
     rest = [replace(jobs[k], problem=replace(jobs[k].problem, start=_start(jobs[k], outcomes[k]))) for k in left]
     apart = replace(context, workspace=context.workspace.part("finish"), duals=True)
-    for k, found in zip(left, _FINISHERS[finish].solve(rest, options, apart), strict=True):
-        certified = found.status is Status.CERTIFIED
-        steps = [*outcomes[k].steps, *found.steps]
-        outcomes[k] = replace(found, status=Status.FINISHED if certified else found.status, steps=steps)
+    for k, outcome in zip(left, _FINISHERS[finish].solve(rest, options, apart), strict=True):
+        certified = outcome.status is Status.CERTIFIED
+        steps = [*outcomes[k].steps, *outcome.steps]
+        outcomes[k] = replace(outcome, status=Status.FINISHED if certified else outcome.status, steps=steps)
     return outcomes
 
 
@@ -620,7 +630,7 @@ def _start(job: Job, outcome: Outcome) -> Float:
 
 
 def _finisher(how: Finish, jobs: Sequence[Job]) -> str:
-    """The solver that goes on with open points."""
+    """The solver for points that the subspace leaves open."""
     if how == "auto":
         return direct.SOLVER.name if direct.fits(jobs) else cg.SOLVER.name
     if how == direct.SOLVER.name and not direct.fits(jobs):

@@ -30,15 +30,15 @@ from dmkl.solvers.fisher.subspace.preconditioners import (
 )
 from dmkl.solvers.fisher.subspace.problem import Progress, TargetSet
 from dmkl.solvers.fisher.subspace.tasks import (
-    Asked,
+    FactorRequest,
     ProductFiles,
     Strips,
+    apply_factors,
     basis_times,
     lowest,
     numbered,
     probe_file,
     project,
-    settle,
     widen_basis,
     widen_gram,
 )
@@ -47,16 +47,16 @@ from dmkl.solvers.requests import Pass, Solver, Tasks
 from dmkl.solvers.workspace import Workspace
 
 __all__ = [
-    "Anchor",
     "Block",
+    "Preconditioner",
     "Subspace",
     "Unsolved",
-    "add_anchors",
-    "anchor_bytes",
+    "add_preconditioners",
+    "apply_preconditioners",
     "basis_task_bytes",
+    "preconditioner_bytes",
     "restore",
     "save",
-    "solve_by_anchors",
 ]
 
 # --- subspaces -----------------------------------------------------------------------------------------------------
@@ -70,19 +70,19 @@ _OF_A_ROUND = ("basis", "inner", "projected", "gram", "errors")
 
 @dataclass(frozen=True)
 class Block:
-    """Columns of a basis whose products were made in one pass."""
+    """Columns of a basis whose products were computed in one pass."""
 
     columns: tuple[int, int]
-    """The first, and the one after the last."""
+    """The first column, and the one after the last."""
     groups: Groups
-    """Where the products lie."""
+    """The files of the products, with the kernels in each."""
     single: bool
-    """Whether they were made in single precision."""
+    """Whether the products are in single precision."""
 
 
 @dataclass(frozen=True)
-class Anchor:
-    """A weighting whose combined kernel is on disk."""
+class Preconditioner:
+    """Reference weights β̄, (n,), whose combined kernel K(β̄) is on disk."""
 
     number: int
     beta: Float
@@ -90,7 +90,7 @@ class Anchor:
 
 
 class Subspace:
-    """The subspace of one training set: its basis V, the K_jV, G_j = VᵀK_jV, all on disk, and the anchors.
+    """The subspace of one training set: its basis V, the K_jV, G_j = VᵀK_jV, all on disk, and the preconditioners.
 
     Parameters
     ----------
@@ -105,14 +105,14 @@ class Subspace:
         self.width = 0
         """Basis vectors, r."""
         self.gram = ""
-        """The file of G, (n, r, r); what belongs to it lies beside it (see `file`)."""
+        """The file of G, (n, r, r); V, N and VᵀH of the same round are in the same folder (see `file`)."""
         self.n_round_files = 0
         self.blocks: list[Block] = []
         self.probed: Groups = ()
-        """Where the products of the probes lie, by which rounding is measured."""
+        """The files of the products of the probes, which measure rounding."""
         self.double = self.training.whole.view.source.dtype == np.float64
         """Whether new products are in double precision."""
-        self.anchors: list[Anchor] = []
+        self.preconditioners: list[Preconditioner] = []
 
     @property
     def n_kernels(self) -> int:
@@ -126,11 +126,11 @@ class Subspace:
 
     @property
     def hidden_by_rounding(self) -> list[int]:
-        """The blocks in single precision that are to be multiplied again: those of a space that needs double."""
+        """The blocks in single precision whose products have to be repeated in double precision."""
         return [k for k, block in enumerate(self.blocks) if block.single and self.double]
 
     def disk_bytes(self, width: int) -> int:
-        """What a basis of so many vectors and its products take."""
+        """Bytes on disk of a basis of this width and its products."""
         rows = self.n_kernels * self.training.n_rows
         kept = sum((last - first) * (4 if b.single else 8) for b in self.blocks for first, last in [b.columns])
         more = (width - self.width) * (8 if self.double or not self.blocks else 4)
@@ -141,7 +141,7 @@ class Subspace:
     def file(self, what: str, number: int | None = None) -> str:
         """The file of V ("basis"), N = VᵀV ("inner"), VᵀH ("projected"), G ("gram") or ZᵀE ("errors").
 
-        That of a round, or the present one.
+        It is the file of the round with this number, or of the present one.
         """
         end = Path(self.gram).name.removeprefix("gram") if number is None else f"-{number}.npy"
         return str(self.folder / f"{what}{end}")
@@ -152,21 +152,21 @@ class Subspace:
         return str(self.folder / "probes.npy")
 
     def round_file(self) -> str | None:
-        """The beginning of the names of files of this round; None where tasks and their results are in this process."""
+        """The prefix of a new file of this round; None if tasks run in this process, which needs no files."""
         if active_client() is None:
             return None
         self.n_round_files += 1
         return str(self.folder / f"round-{self.n_round_files}")
 
     def forget_round(self) -> None:
-        """Delete what tasks have kept for one another since the last call."""
+        """Delete the files of this round."""
         for path in self.folder.glob("round-*.npy"):
             path.unlink()
 
     # --- growing -------------------------------------------------------------------------------------------------
 
     def widen_basis(self, block: Strips | None, number: int) -> list[partial[None]]:
-        """The tasks that write V with a new block, and the probes with the first one."""
+        """The tasks that write V with a new block, and the probes together with the first block."""
         before = self.file("basis") if self.width else ""
         if block is None:
             block = Strips((before,), self.training.n_train, (0, 0))
@@ -176,120 +176,120 @@ class Subspace:
         return work
 
     def widening(self, number: int, width: int) -> partial[None]:
-        """The task that writes G and ZᵀE for the V of a round, of so many columns; it takes what was made of each."""
+        """The task that writes G and ZᵀE for the V of a round; its argument is the list of new products."""
         gram, errors = ((self.file(what) if self.width else "", self.file(what, number)) for what in ("gram", "errors"))
         return partial(widen_gram, gram, errors, (self.n_kernels, width))
 
     def projecting(self, number: int | None = None) -> partial[None]:
-        """The task that writes N and VᵀH for the V of a round, or the present one; it takes the targets."""
+        """The task that writes N and VᵀH for the V of a round, or the present one; its argument is the targets."""
         return partial(project, self.file("basis", number), self.file("inner", number), self.file("projected", number))
 
     def take(self, number: int, width: int, blocks: Sequence[Block]) -> None:
-        """Go over to the files of a round, with blocks that are new or made again."""
+        """Change to the files of a round, with blocks that are new or repeated."""
         self.gram, self.width = self.file("gram", number), width
         for block in blocks:
-            places = [k for k, there in enumerate(self.blocks) if there.columns == block.columns]
-            if places:
-                self.blocks[places[0]] = block
+            repeated = [k for k, before in enumerate(self.blocks) if before.columns == block.columns]
+            if repeated:
+                self.blocks[repeated[0]] = block
             else:
                 self.blocks.append(block)
 
     def columns(self, first: int, last: int) -> Strips:
-        """Some columns of V; none before there are any."""
+        """Some columns of V; empty before the first block."""
         return Strips((self.file("basis"),) if self.width else (), self.training.n_train, (first, last))
 
-    # --- what needs no pass --------------------------------------------------------------------------------------
+    # --- results without a pass ----------------------------------------------------------------------------------
 
     @property
     def product_files(self) -> ProductFiles:
-        """Where K_jV lies."""
+        """The files of K_jV."""
         return ProductFiles(tuple(block.groups for block in self.blocks))
 
     def duals(self, coefficients: Sequence[Float]) -> Solver[list[Float]]:
-        """α = V a, (m, c), of each a (r, c)."""
+        """Compute α = V a, (m, c), for each a (r, c)."""
         side_by_side = np.concatenate(coefficients, axis=1)
         (whole,) = yield Tasks("dual", [partial(basis_times, self.file("basis"))], own=[side_by_side])
         return np.split(whole, np.cumsum([a.shape[1] for a in coefficients])[:-1], axis=1)
 
     def lowest(self) -> Solver[Float]:
-        """An upper bound of the lowest eigenvalue of each kernel, (n,), by its first products: the most exact ones."""
+        """Bound the lowest eigenvalue of each kernel from above, (n,), by its first products, the most exact ones."""
         work = partial(lowest, self.file("inner"), self.gram, self.blocks[0].columns[1])
         (bounds,) = yield Tasks("lowest", [work])
         return np.asarray(bounds)
 
-    # --- anchors -------------------------------------------------------------------------------------------------
+    # --- preconditioners -----------------------------------------------------------------------------------------
 
     @cached_property
-    def anchor_sizes(self) -> tuple[int, int]:
-        """Bytes of the largest tile of an anchor's sum, and of all its tiles on disk."""
+    def preconditioner_sizes(self) -> tuple[int, int]:
+        """Bytes of the largest tile of a preconditioner's sum, and of all its tiles on disk."""
         lens = self.training.square
         order, tiling = sum_order(for_sums(lens)), lens.view.source.tiling
         runs = [order.run(i) for i in range(tiling.shape[0])]
         sides = np.array([run.stop - run.start for run in runs])
-        # Of a symmetric sum the tiles on and above the diagonal.
+        # Only the tiles on and above the diagonal of a symmetric sum are on disk.
         return int(8 * sides.max() ** 2), int(4 * (sides.sum() ** 2 + np.sum(sides**2)))
 
     def nearest(self, betas: Sequence[Float]) -> list[tuple[int, Closeness]]:
-        """For each weighting the place of the anchor that serves it best, and how it lies; none without anchors."""
-        if not self.anchors or not betas:
+        """The preconditioner with the lowest condition number for each β, as (position, closeness)."""
+        if not self.preconditioners or not betas:
             return []
-        best = np.argmin([conditions(np.array(betas), anchor.beta) for anchor in self.anchors], axis=0).tolist()
-        return [(a, closeness(beta, self.anchors[a].beta)) for a, beta in zip(best, betas, strict=True)]
+        all_conditions = [conditions(np.array(betas), reference.beta) for reference in self.preconditioners]
+        best = np.argmin(all_conditions, axis=0).tolist()
+        return [(a, closeness(beta, self.preconditioners[a].beta)) for a, beta in zip(best, betas, strict=True)]
 
-    def forget_anchors(self, betas: Sequence[Float]) -> bool:
-        """Leave out sums that serve none of some weightings, but for the first, which serves any somehow.
+    def drop_unused_preconditioners(self, betas: Sequence[Float]) -> bool:
+        """Drop preconditioners that are the nearest of none of the weights, except the first, at uniform weights.
 
-        Returns whether there were any. Their files stay until the next state is on disk, which has to be before new
-        ones are added.
+        Returns whether there were any. Their files stay until the next state is on disk, which has to be written before
+        new ones are added.
         """
-        used = {0} | {place for place, _ in self.nearest(betas)}
-        before = len(self.anchors)
-        self.anchors = [anchor for place, anchor in enumerate(self.anchors) if place in used]
-        return len(self.anchors) < before
+        used = {0} | {position for position, _ in self.nearest(betas)}
+        n_before = len(self.preconditioners)
+        self.preconditioners = [self.preconditioners[position] for position in sorted(used & set(range(n_before)))]
+        return len(self.preconditioners) < n_before
 
     # --- state ---------------------------------------------------------------------------------------------------
 
     def described(self) -> dict[str, Any]:
-        """What `restore` needs, as JSON."""
+        """The state for `restore`, as JSON."""
         return {
             "width": self.width,
             "double": self.double,
             "gram": Path(self.gram).name,
             "blocks": [
-                {"columns": list(block.columns), "single": block.single, "groups": _told(block.groups)}
+                {"columns": list(block.columns), "single": block.single, "groups": _names_in_groups(block.groups)}
                 for block in self.blocks
             ],
-            "probed": _told(self.probed),
+            "probed": _names_in_groups(self.probed),
             "anchors": [
                 {"number": a.number, "beta": a.beta.tolist(), "tiles": [list(tile) for tile in a.total.tiles]}
-                for a in self.anchors
+                for a in self.preconditioners
             ],
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Go back to a state that was described."""
+        """Restore a described state."""
         if saved["width"]:
             self.gram = str(self.folder / saved["gram"])
             self.width = int(saved["width"])
             self.double = bool(saved["double"])
-            self.blocks = [
-                Block((int(one["columns"][0]), int(one["columns"][1])), self._found(one["groups"]), bool(one["single"]))
-                for one in saved["blocks"]
-            ]
-            self.probed = self._found(saved["probed"])
-        for anchor in saved["anchors"]:
-            tiles = tuple((int(i), int(j)) for i, j in anchor["tiles"])
-            total = StoredSum(self._stem(anchor["number"]), tiles, for_sums(self.training.square))
-            self.anchors.append(Anchor(anchor["number"], np.array(anchor["beta"]), total))
+            for block in saved["blocks"]:
+                first, last = map(int, block["columns"])
+                self.blocks.append(Block((first, last), self._groups(block["groups"]), bool(block["single"])))
+            self.probed = self._groups(saved["probed"])
+        for reference in saved["anchors"]:
+            tiles = tuple((int(i), int(j)) for i, j in reference["tiles"])
+            total = StoredSum(self._stem(reference["number"]), tiles, for_sums(self.training.square))
+            self.preconditioners.append(Preconditioner(reference["number"], np.array(reference["beta"]), total))
 
-    def _found(self, groups: Any) -> Groups:
+    def _groups(self, groups: Any) -> Groups:
         return tuple((str(self.folder / name), tuple(kernels)) for name, kernels in groups)
 
     def remove_stale(self) -> None:
-        """Delete bases, Gram matrices, products and anchors that the state on disk does not name any more."""
-        known = {anchor.number for anchor in self.anchors}
+        """Delete bases, Gram matrices, products and preconditioners that the state on disk does not name any more."""
+        numbers = {preconditioner.number for preconditioner in self.preconditioners}
         for path in self.folder.glob("anchor-*.npy"):
-            if int(path.name.split("-")[1]) not in known:
+            if int(path.name.split("-")[1]) not in numbers:
                 path.unlink()
         kept = {Path(self.file(what)).name for what in _OF_A_ROUND}
         kept |= {Path(path).name for block in self.blocks for path, _ in block.groups}
@@ -302,29 +302,29 @@ class Subspace:
         return str(self.folder / f"anchor-{number}")
 
     def factor_stem(self, place: int, ridge: float) -> str:
-        """The beginning of the names of the files of an anchor's factor at a ridge."""
-        return factor_stem(self.folder, self.anchors[place].number, ridge)
+        """The prefix of the files of a preconditioner's factor at a ridge."""
+        return factor_stem(self.folder, self.preconditioners[place].number, ridge)
 
     def stem(self, ahead: int) -> tuple[int, str]:
-        """The number of a new anchor, `ahead` others being new too, and where its files go."""
-        number = max((anchor.number for anchor in self.anchors), default=-1) + 1 + ahead
+        """The number of a new preconditioner after `ahead` other new ones, and the prefix of its files."""
+        number = max((preconditioner.number for preconditioner in self.preconditioners), default=-1) + 1 + ahead
         return number, self._stem(number)
 
 
-def _told(groups: Groups) -> list[Any]:
+def _names_in_groups(groups: Groups) -> list[Any]:
     return [[Path(path).name, list(kernels)] for path, kernels in groups]
 
 
-def add_anchors(spaces: Sequence[Subspace], chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
-    """Add up the combined kernels of some weightings, (space, β): one pass for all."""
-    places = []
+def add_preconditioners(spaces: Sequence[Subspace], chosen: Sequence[tuple[int, Float]]) -> Solver[None]:
+    """Add up the combined kernels at reference weights, (space, β), in one pass."""
+    named = []
     for position, (f, _) in enumerate(chosen):
-        places.append(spaces[f].stem(sum(1 for g, _ in chosen[:position] if g == f)))
+        named.append(spaces[f].stem(sum(1 for g, _ in chosen[:position] if g == f)))
     lenses = [space.training.square for space in spaces]
-    combinations, stems = [Combination(f, beta) for f, beta in chosen], [stem for _, stem in places]
+    combinations, stems = [Combination(f, beta) for f, beta in chosen], [stem for _, stem in named]
     sums = yield Pass("anchor", partial(combine_pass, lenses, combinations, stems))
-    for (f, beta), (number, _), total in zip(chosen, places, sums, strict=True):
-        spaces[f].anchors.append(Anchor(number, beta, total))
+    for (f, beta), (number, _), total in zip(chosen, named, sums, strict=True):
+        spaces[f].preconditioners.append(Preconditioner(number, beta, total))
 
 
 @dataclass(frozen=True)
@@ -333,69 +333,74 @@ class Unsolved:
 
     Parameters
     ----------
-    space, anchor
-        Which subspace, and which of its anchors.
+    space, preconditioner
+        The subspace, and its preconditioner.
     ridge
         ρ
     columns
         X, (m, k).
     worth
-        The largest xᵀM⁻¹x of a column of which a bound is wanted too; below zero where none is.
+        The largest xᵀM⁻¹x of a column for which a bound is wanted too; negative if none is wanted.
     """
 
     space: int
-    anchor: int
+    preconditioner: int
     ridge: float
     columns: Strips
     worth: float = -1.0
 
 
-def anchor_bytes(view: View, n_columns: int) -> int:
-    """Memory that solving by an anchor takes, of training samples that are a view: the factor, and double vectors."""
+def preconditioner_bytes(view: View, n_columns: int) -> int:
+    """Memory of a task that applies a preconditioner: the factor in single precision, and vectors in double."""
     m = view.shape[1]
-    # Where the steps take some of the rows after centering, what they had before is made whole, and copied.
+    # If the steps take some of the rows after centering, the matrix before that is assembled whole, and copied.
     matrices = 1 if not view.takes_samples else 3
     return 4 * len(view.rows) ** 2 * matrices + 8 * m * n_columns * 6
 
 
 def basis_task_bytes(n_kernels: int, width: int) -> int:
-    """Memory of a task that maps a space's G, and holds a few matrices of its side."""
+    """Memory of a task that maps G of a subspace, and holds a few matrices (r, r)."""
     return 8 * width**2 * (n_kernels + 4)
 
 
-def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> Solver[list[tuple[Strips, Float]]]:
-    """Of each M⁻¹X about, and bounds of xᵀM⁻¹x of each column x, infinite where they are not wanted.
+def apply_preconditioners(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> Solver[list[tuple[Strips, Float]]]:
+    """Compute M⁻¹X of each, and bounds of xᵀM⁻¹x of each column x, infinite if they are not wanted.
 
-    One factorization serves all that have space, anchor and ridge in common. Where a factor does not fit a task side by
-    side with others, they are made one after another, each with all memory and all cores.
+    One factorization serves all items of one space, preconditioner and ridge. If factors do not fit in memory side by
+    side, they are computed one after another, each with all memory and all cores.
     """
     if not wanted:
         return []
-    where = machine()
+    host = machine()
     groups: dict[tuple[int, int, float], list[int]] = {}
     for position, item in enumerate(wanted):
-        groups.setdefault((item.space, item.anchor, item.ridge), []).append(position)
+        groups.setdefault((item.space, item.preconditioner, item.ridge), []).append(position)
     kept = _kept(spaces, list(groups))
-    asked = {key: _asked(spaces[key[0]], key[2], [wanted[k] for k in some], kept[key]) for key, some in groups.items()}
-    needed = max(anchor_bytes(spaces[key[0]].training.square.view, one.width) for key, one in asked.items())
-    alone = needed > where.task_bytes
-    # The ridges of one anchor share a task, which puts its sum together once, but leave work for every worker.
-    most = max(1, len(groups) // (3 * where.slots)) if 2 * needed <= where.task_bytes else 1
+    requests = {
+        key: _request(spaces[key[0]], key[2], [wanted[k] for k in positions], kept[key])
+        for key, positions in groups.items()
+    }
+    needed = max(preconditioner_bytes(spaces[f].training.square.view, r.width) for (f, _, _), r in requests.items())
+    alone = needed > host.task_bytes
+    # Ridges of one preconditioner share a task, which assembles its sum once; yet every worker should have a task.
+    most = max(1, len(groups) // (3 * host.slots)) if 2 * needed <= host.task_bytes else 1
     parts: list[list[tuple[int, int, float]]] = []
     for key in groups:
         if parts and parts[-1][0][:2] == key[:2] and len(parts[-1]) < most:
             parts[-1].append(key)
         else:
             parts.append([key])
-    side_by_side = 1 if alone else where.slots_per_host
-    work = [partial(settle, spaces[part[0][0]].anchors[part[0][1]].total, side_by_side) for part in parts]
-    own = [[asked[key] for key in part] for part in parts]
+    side_by_side = 1 if alone else host.slots_per_host
+    work = [
+        partial(apply_factors, spaces[part[0][0]].preconditioners[part[0][1]].total, side_by_side) for part in parts
+    ]
+    own = [[requests[key] for key in part] for part in parts]
     if alone:
         solved = []
-        for one, some in zip(work, own, strict=True):
-            solved += yield Tasks("settle", [one], own=[some])
+        for task, argument in zip(work, own, strict=True):
+            solved += yield Tasks("precondition", [task], own=[argument])
     else:
-        solved = yield Tasks("settle", work, own=own)
+        solved = yield Tasks("precondition", work, own=own)
     result: list[Any] = [None] * len(wanted)
     for key, (x, bounds) in zip((key for part in parts for key in part), chain.from_iterable(solved), strict=True):
         ends = np.cumsum([0, *(wanted[k].columns.width for k in groups[key])]).tolist()
@@ -408,17 +413,17 @@ def solve_by_anchors(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]) -> 
 def _kept(
     spaces: Sequence[Subspace], keys: Sequence[tuple[int, int, float]]
 ) -> dict[tuple[int, int, float], str | None]:
-    """Where the factors of some spaces, anchors and ridges are kept, or are to be; None for those without room."""
+    """The prefixes of the files of factors by space, preconditioner and ridge; None for factors without room."""
     stems = {key: spaces[key[0]].factor_stem(*key[1:]) for key in keys}
     sizes = {stems[key]: factor_bytes(spaces[key[0]].training.n_train) for key in keys}
     new = choose_kept([space.folder for space in spaces], sizes)
     return {key: stem if stem in new or is_kept(stem) else None for key, stem in stems.items()}
 
 
-def _asked(space: Subspace, ridge: float, wanted: Sequence[Unsolved], kept: str | None) -> Asked:
-    """What is asked of one factor."""
+def _request(space: Subspace, ridge: float, wanted: Sequence[Unsolved], kept: str | None) -> FactorRequest:
+    """The request to one factor."""
     worth = np.concatenate([np.full(item.columns.width, item.worth) for item in wanted])
-    return Asked(ridge, tuple(item.columns for item in wanted), numbered(space.round_file(), 0), worth, kept)
+    return FactorRequest(ridge, tuple(item.columns for item in wanted), numbered(space.round_file(), 0), worth, kept)
 
 
 # --- the checkpoint ------------------------------------------------------------------------------------------------
@@ -433,14 +438,14 @@ def save(
     worst: Sequence[float],
     ended: dict[str, Any] | None,
 ) -> None:
-    """Make the present state what a later run goes on with; what the state before it needed alone is removed.
+    """Save the present state, from which a later run continues, and delete files that only the last state needed.
 
     Parameters
     ----------
     worst
         The largest gap after each round.
     ended
-        The limits for which the work has ended; None where it goes on.
+        The limits for which the iteration has ended; None if it has not.
     """
     unknown = np.full(spaces[0].n_kernels, np.nan)
     file = workspace.path / f"points-{_number(workspace) + 1}.npz"
@@ -476,13 +481,13 @@ def save(
 def restore(
     workspace: Workspace, spaces: Sequence[Subspace], points: Sequence[Progress]
 ) -> tuple[list[Round], float, list[float], dict[str, Any] | None] | None:
-    """Go back to the state that was saved last, of these points or of the first of them: those behind are new.
+    """Restore the state that was saved last, of these points or of the first of them: the others are new.
 
     Returns
     -------
     tuple or None
-        History, passes, the largest gap after each round, and the limits for which the work has ended; None where
-        nothing was saved. Of new points no round is known, and the work goes on.
+        History, passes, the largest gap after each round, and the limits for which the iteration has ended; None if
+        nothing was saved. With new points the gaps are empty, and the iteration continues.
     """
     saved: dict[str, Any] | None = workspace.state.get("solver")
     longer = False
@@ -512,13 +517,13 @@ def restore(
 
 
 def _number(workspace: Workspace) -> int:
-    """The number in the name of the file of points that the state on disk names; −1 where it names none."""
+    """The number of the file of points that the state on disk names; −1 if it names none."""
     saved = workspace.state.get("solver")
     return -1 if saved is None else int(Path(saved["points"]).stem.split("-")[1])
 
 
 _BY_POINT = ("scores", "alpha")
-"""Arrays that a settled point keeps in files of their own; α where it was asked for."""
+"""Arrays that a settled point has in files of its own; α only if it is wanted."""
 
 
 def _file(workspace: Workspace, name: str, k: int) -> Path:

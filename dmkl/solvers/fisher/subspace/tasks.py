@@ -31,12 +31,13 @@ from dmkl.solvers.semidefinite import KernelFacts, lowest_on_span
 from dmkl.solvers.weight_sets.base import WeightSet
 
 __all__ = [
-    "Asked",
+    "FactorRequest",
     "Keeping",
     "Made",
     "ProductFiles",
     "SolveJob",
     "Strips",
+    "apply_factors",
     "basis_times",
     "combined_products",
     "keep",
@@ -46,7 +47,6 @@ __all__ = [
     "probe_file",
     "project",
     "residual_strip",
-    "settle",
     "solve_points",
     "widen_basis",
     "widen_gram",
@@ -56,7 +56,7 @@ __all__ = [
 
 
 def keep(array: Float, path: str | None) -> Float | str:
-    """Write an array to a file that all workers see, and return its path; the array itself where there is no path."""
+    """Write an array to a file that all workers see, and return its path; return the array if there is no path."""
     if path is None:
         return array
     save_array(path, array)
@@ -64,20 +64,20 @@ def keep(array: Float, path: str | None) -> Float | str:
 
 
 def numbered(kept: str | None, number: int) -> str | None:
-    """The file of one of several parts of what is kept, where it is kept."""
+    """The file of one of several parts; None if they are not written to files."""
     return None if kept is None else f"{kept}-{number}.npy"
 
 
 @dataclass(frozen=True, eq=False)
 class Strips:
-    """Some columns of a matrix, in strips of rows: arrays of this process, or files where tasks run in others.
+    """Columns of a matrix in strips of rows: arrays of this process, or files if tasks run in other processes.
 
     Parameters
     ----------
     parts
-        The strips from the first row to the last, each (rows, k) or a file that holds it.
+        The strips from the first row to the last, each an array (rows, k) or its file.
     rows
-        How many all strips have.
+        Rows of all strips together.
     columns
         The first column, and the one after the last.
     """
@@ -103,21 +103,21 @@ class Strips:
 
     @property
     def held_bytes(self) -> int:
-        """What the strips take of the memory of this process."""
+        """Memory of this process that the strips take."""
         return sum(part.nbytes for part in self.parts if not isinstance(part, str))
 
     def __sizeof__(self) -> int:
         return self.held_bytes
 
     def part(self, first: int, last: int) -> Strips:
-        """Some of the columns, counted from the first of these."""
+        """A range of these columns."""
         return replace(self, columns=(self.columns[0] + first, self.columns[0] + last))
 
     def array(self) -> Float:
-        """The columns themselves, (rows, columns): not to be written to."""
+        """The columns as an array (rows, columns), which must not be written to."""
         chosen = slice(*self.columns)
-        found = [(load_array(part) if isinstance(part, str) else part)[:, chosen] for part in self.parts]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        strips = [_loaded(part)[:, chosen] for part in self.parts]
+        return strips[0] if len(strips) == 1 else np.concatenate(strips)
 
 
 # --- widening the basis --------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def widen_basis(before: str, path: str, block: Strips) -> None:
 
 
 def basis_times(basis: str, coefficients: Float) -> Float:
-    """α = V a, (m, c)."""
+    """Compute α = V a, (m, c)."""
     with pinned_blas(1):
         return np.asarray(load_array(basis) @ coefficients)
 
@@ -150,16 +150,16 @@ def project(basis: str, inner: str, projected: str, targets: Sequence[Float]) ->
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """Products of one pass with some columns of a basis, as they are projected onto it.
+    """Products of a pass with a block U of a basis, projected onto the basis.
 
     Parameters
     ----------
     columns
-        The first, and the one after the last.
+        The first column of the block, and the one after the last.
     cross
         VᵀK_jU, (n, r, b), in groups of kernels: arrays, or files.
     hidden
-        ZᵀE_j, (n, s, b), in the same groups; None where rounding was not measured.
+        ZᵀE_j, (n, s, b), in the same groups; None if rounding is not measured.
     """
 
     columns: tuple[int, int]
@@ -168,12 +168,12 @@ class Made:
 
 
 def widen_gram(gram: tuple[str, str], errors: tuple[str, str], shape: tuple[int, int], made: Sequence[Made]) -> None:
-    """Write G_j and ZᵀE_j with new products, of new basis vectors or in place of those of a block that was there.
+    """Write G_j and ZᵀE_j with the products of new basis vectors, or with repeated products of a block.
 
     Parameters
     ----------
     gram, errors
-        The files of before, empty where there are none, and the new ones.
+        The present files, empty before the first block, and the new ones.
     shape
         Kernels n and basis vectors r.
     made
@@ -182,33 +182,34 @@ def widen_gram(gram: tuple[str, str], errors: tuple[str, str], shape: tuple[int,
     n, r = shape
     g, e = np.empty((n, r, r)), np.zeros((n, PROBES, r))
     if gram[0]:
-        known = load_array(gram[0])
-        g[:, : known.shape[1], : known.shape[2]] = known
-        known = load_array(errors[0])
-        e[:, :, : known.shape[2]] = known
-    for one in made:
-        first, last = one.columns
+        before = load_array(gram[0])
+        g[:, : before.shape[1], : before.shape[2]] = before
+        before = load_array(errors[0])
+        e[:, :, : before.shape[2]] = before
+    for block in made:
+        first, last = block.columns
         start = 0
-        for part in one.cross:
-            cross = _there(part)
+        for part in block.cross:
+            cross = _loaded(part)
             check_finite(cross)
             kernels = slice(start, start + len(cross))
             g[kernels, :, first:last] = cross
             g[kernels, first:last, :] = cross.transpose(0, 2, 1)
+            # UᵀK_jU is symmetric but for rounding: the mean with its transpose keeps G_j exactly symmetric.
             g[kernels, first:last, first:last] += cross[:, first:last]
             g[kernels, first:last, first:last] *= 0.5
             start += len(cross)
-        e[:, :, first:last] = 0.0 if one.hidden is None else np.concatenate([_there(part) for part in one.hidden])
+        e[:, :, first:last] = 0.0 if block.hidden is None else np.concatenate([_loaded(part) for part in block.hidden])
     save_array(gram[1], g)
     save_array(errors[1], e)
 
 
-def _there(part: Array | str) -> Array:
+def _loaded(part: Array | str) -> Array:
     return load_array(part) if isinstance(part, str) else part
 
 
 def lowest(inner: str, gram: str, width: int) -> Float:
-    """An upper bound of the lowest eigenvalue of each kernel, (n,), by the first columns of its basis."""
+    """Bound the lowest eigenvalue of each kernel from above, (n,), on the span of the first columns of the basis."""
     n, g = load_array(inner)[:width, :width], load_array(gram)[:, :width, :width]
     return lowest_on_span(np.array(n), np.array(g))
 
@@ -218,44 +219,45 @@ def lowest(inner: str, gram: str, width: int) -> Float:
 
 @dataclass(frozen=True)
 class ProductFiles:
-    """Where K_jV of one fold lies: for each round its groups of kernels, each a file and the kernels in it."""
+    """The files of K_jV of one training set: for each round its groups of kernels, each a file and its kernels."""
 
     rounds: tuple[tuple[tuple[str, tuple[int, ...]], ...], ...]
 
     def of(self, kernels: Sequence[int]) -> ProductFiles:
-        """Those of some kernels alone."""
+        """The files that contain some kernels."""
         wanted = set(kernels)
-        return ProductFiles(tuple(tuple((path, ks) for path, ks in some if wanted & set(ks)) for some in self.rounds))
+        rounds = (tuple((path, ks) for path, ks in groups if wanted & set(ks)) for groups in self.rounds)
+        return ProductFiles(tuple(rounds))
 
     def strip(self, kernel: int, rows: slice) -> Array:
-        """Some rows of K_jV, (rows, r)."""
+        """Read some rows of K_jV, (rows, r)."""
         blocks = []
         for groups in self.rounds:
-            path, place = next((path, ks.index(kernel)) for path, ks in groups if kernel in ks)
-            blocks.append(load_rows(path, place, rows))
+            path, position = next((path, ks.index(kernel)) for path, ks in groups if kernel in ks)
+            blocks.append(load_rows(path, position, rows))
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """What becomes of the products W_j = K_jU of a block U of the basis.
+    """Files for the products W_j = K_jU of a block U of the basis, and for what is computed from them.
 
     Parameters
     ----------
     path
-        The file that keeps them.
+        The file for W_j.
     basis
-        The file of V, (m, r), U being some of its columns.
+        The file of V, (m, r), which contains U.
     columns
-        Which.
+        The columns of V that are U.
     probes
-        The file of the probes Z, (m, s); empty where rounding is not measured.
+        The file of the probes Z, (m, s); empty if rounding is not measured.
     ahead
-        The file for K_jZ, which come with these products, after those of U; empty where they do not.
-    known
-        K_jZ, where they came before.
+        The file for K_jZ if the columns of Z follow those of U in this pass; empty otherwise.
+    probed
+        The files of K_jZ from an earlier pass.
     double
-        Other blocks of the basis in double precision: their columns, and where their products lie.
+        Other blocks of the basis in double precision: their columns, and the files of their products.
     """
 
     path: str
@@ -263,10 +265,10 @@ class Keeping:
     columns: tuple[int, int]
     probes: str = ""
     ahead: str = ""
-    known: ProductFiles | None = None
+    probed: ProductFiles | None = None
     double: tuple[tuple[tuple[int, int], ProductFiles], ...] = ()
     results: str | None = None
-    """The beginning of the names of files for what comes back, where it is not to come back itself."""
+    """The prefix of files for the results, if results are returned as files"""
 
 
 def keep_products(
@@ -277,18 +279,20 @@ def keep_products(
     kernels: tuple[int, ...],
     tasks_per_machine: int,
 ) -> list[tuple[Float | str, Float | str | None]]:
-    """Keep the products of some kernels with several blocks; what `_kept` returns of each."""
+    """Write the products of some kernels with several blocks; return the results of `_keep_block` for each."""
     return [
-        _kept(w, buffers, keeping, kernels, tasks_per_machine) for w, keeping in zip(products, keepings, strict=True)
+        _keep_block(w, buffers, keeping, kernels, tasks_per_machine)
+        for w, keeping in zip(products, keepings, strict=True)
     ]
 
 
-def _kept(
+def _keep_block(
     products: Array, buffers: Buffers, keeping: Keeping, kernels: tuple[int, ...], tasks_per_machine: int
 ) -> tuple[Float | str, Float | str | None]:
-    """Write the products of some kernels to disk; VᵀW_j, (kernels, r, b), comes back, and ZᵀE_j, (kernels, s, b).
+    """Write the products of some kernels to disk; return VᵀW_j, (kernels, r, b), and ZᵀE_j, (kernels, s, b).
 
-    With W_j in single precision VᵀW_j is that of the products in double precision wherever V has some: (K_jV)ᵀU.
+    For W_j in single precision the rows of VᵀW_j that belong to a block with products in double precision are (K_jV)ᵀU,
+    which has the smaller error.
     """
     v = load_array(keeping.basis)  # read where it is used, and not copied for each kernel
     m, (first, last) = len(v), keeping.columns
@@ -297,30 +301,30 @@ def _kept(
     products = products[:, :, : last - first]
     save_array(keeping.path, products)
     u = v[:, first:last]
-    probes = None if keeping.known is None else load_array(keeping.probes)
+    probes = None if keeping.probed is None else load_array(keeping.probes)
     cross, errors = np.empty((len(kernels), v.shape[1], last - first)), []
     single = _between([columns for columns, _ in keeping.double], v.shape[1])
     double = buffers.take("double", cross.dtype, m, last - first)
     with pinned_blas(blas_threads(tasks_per_machine)):
-        for place, (w, kernel) in enumerate(zip(products, kernels, strict=True)):
+        for position, (w, kernel) in enumerate(zip(products, kernels, strict=True)):
             np.copyto(double, w[:m])
             for start, stop in single:
-                np.matmul(v[:, start:stop].T, double, out=cross[place, start:stop])
+                np.matmul(v[:, start:stop].T, double, out=cross[position, start:stop])
             for (start, stop), files in keeping.double:
-                np.matmul(files.strip(kernel, slice(0, m)).T, u, out=cross[place, start:stop])
-            if probes is not None and keeping.known is not None:
-                errors.append(probes.T @ double - keeping.known.strip(kernel, slice(0, m)).T @ u)
+                np.matmul(files.strip(kernel, slice(0, m)).T, u, out=cross[position, start:stop])
+            if probes is not None and keeping.probed is not None:
+                errors.append(probes.T @ double - keeping.probed.strip(kernel, slice(0, m)).T @ u)
     cross_file, errors_file = (keeping.results and f"{keeping.results}-{what}.npy" for what in ("cross", "errors"))
     return keep(cross, cross_file), keep(np.stack(errors), errors_file) if errors else None
 
 
 def _between(parts: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]:
-    """What some parts of 0 … end, each a first place and the one after the last, leave over."""
+    """The ranges of 0 … end that lie between the given ranges, each (first, one after the last)."""
     edges = [0, *itertools.chain(*sorted(parts)), end]
     return [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
 
 
-# --- reduced problems --------------------------------------------------------------------------------------------
+# --- restricted problems -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -330,15 +334,15 @@ class SolveJob:
     Parameters
     ----------
     point
-        Its number.
+        The number of the point.
     weights
-        The weights that may be.
+        The set of weights.
     beta
-        Where to start, (n,); the neighbor solved before it where None.
+        β to begin with, (n,); the solution of the point before it if None.
     tol
         The weights gap to reach.
     kernels
-        Positions of the kernels that may have weight; all where None.
+        Positions of the kernels that may have weight; all if None.
     """
 
     point: int
@@ -351,16 +355,16 @@ class SolveJob:
 def solve_points(
     files: tuple[str, str, str], columns: tuple[int, int], lam: float, facts: KernelFacts, jobs: list[SolveJob]
 ) -> list[tuple[int, Solution]]:
-    """Solve points of one fold, target and λ one after another, each from where it was or from the one before it.
+    """Solve points of one fold, target and λ in sequence, each from its present β or from the point before it.
 
     Parameters
     ----------
     files
-        Those of G, N = VᵀV, and VᵀH of all targets side by side.
+        The files of G, N = VᵀV, and VᵀH of all targets side by side.
     columns
         The first column of this target, and the one after its last.
     facts
-        What is known of the kernels.
+        Names and traces of the kernels.
     jobs
         The points.
     """
@@ -368,7 +372,7 @@ def solve_points(
     h = np.ascontiguousarray(targets[:, slice(*columns)])
     solutions: list[tuple[int, Solution]] = []
     near = uniform_weights(len(g), 2.0)
-    # One thread each: the problems are too small for more, which would wait for one another.
+    # One thread for each task: the problems are too small for more, which would wait for one another.
     with pinned_blas(1):
         for job in jobs:
             start = near if job.beta is None else job.beta
@@ -388,12 +392,12 @@ def solve_points(
 def combined_products(
     files: ProductFiles, rows: slice, path: str | None, weights: Float, coefficients: Float, *, tasks_per_machine: int
 ) -> Float | str:
-    """Σ_j w_jk K_jV z_k for every column k over some rows: each K_jV is read once for all columns.
+    """Compute Σ_j w_jk K_jV z_k for every column k over some rows; each K_jV is read once for all columns.
 
     Parameters
     ----------
     path
-        The file that keeps them, where there is one.
+        The file for the result; None if it is returned.
     weights
         (n, k)
     coefficients
@@ -415,18 +419,18 @@ def residual_strip(
     *,
     tasks_per_machine: int,
 ) -> tuple[Float | str, Float]:
-    """R = H − ½Va − (1/2λ) Σ_j β_j K_jV a over some rows, and the sum of the squares in each column, (k,).
+    """Compute R = H − ½Va − (1/2λ) Σ_j β_j K_jV a over some rows, and the sum of squares of each column, (k,).
 
     Parameters
     ----------
     path
-        The file that keeps R, where there is one.
+        The file for R; None if it is returned.
     basis
         The file of V.
     weights, coefficients, lams
         β (n, k), a (r, k) and λ (k,) of each column.
     chosen
-        Which column of the targets each is of, (k,).
+        The column of the targets that each column belongs to, (k,).
     targets
         H over these rows, (rows, all columns of all targets).
     """
@@ -450,12 +454,12 @@ def _combined(files: ProductFiles, rows: slice, weights: Float, coefficients: Fl
     return total
 
 
-# --- anchors -----------------------------------------------------------------------------------------------------
+# --- preconditioners -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of one factor: M⁻¹X about, with M = ½(I + K(β̄)/ρ), and bounds of xᵀM⁻¹x of some columns.
+class FactorRequest:
+    """A request to one factor: M⁻¹X in single precision, M = ½(I + K(β̄)/ρ), and bounds of xᵀM⁻¹x for some columns.
 
     Parameters
     ----------
@@ -464,12 +468,12 @@ class Asked:
     columns
         X, (m, k), side by side.
     path
-        The file that keeps M⁻¹X, where there is one.
+        The file for M⁻¹X; None if it is returned.
     worth
-        (k,), what xᵀM⁻¹x must be at most, by the first solution, for its bound to be worth the products in double
-        precision that it takes.
+        (k,). A bound of xᵀM⁻¹x is computed, with products in double precision, only for columns whose first estimate is
+        at most this.
     kept
-        The beginning of the names of the files in which the factor is, or may be kept; None where it may not.
+        The prefix of the files of the factor on disk; None if it is not kept.
     """
 
     ridge: float
@@ -484,52 +488,55 @@ class Asked:
         return len(self.worth)
 
     def __sizeof__(self) -> int:
-        # By its size it is decided how it travels to a worker.
+        # Dask decides by this size how the request is sent to a worker.
         return sum(part.held_bytes for part in self.columns)
 
 
-def settle(anchor: StoredSum, tasks_per_machine: int, asked: list[Asked]) -> list[tuple[Float | str, Float]]:
-    """M⁻¹X about, (m, k), and the bounds, (k,), for each ridge; infinite where they are not worth it.
+def apply_factors(
+    preconditioner: StoredSum, tasks_per_machine: int, requests: list[FactorRequest]
+) -> list[tuple[Float | str, Float]]:
+    """Compute M⁻¹X, (m, k), and the bounds, (k,), for each ridge; a bound that is not computed is infinite.
 
-    The factors are in single precision, 4·m² bytes, and twice that where one task has several ridges: the sum is put
-    together once then.
+    The factors are in single precision, 4·m² bytes, and twice that if one task has several ridges, which copy one sum.
     """
-    found = []
-    exact: SumColumns | None = None  # reads the sum, so only once, and only where a bound is made
+    results = []
+    # Products with the exact sum read it from disk: once, and only if a bound is computed.
+    exact: SumColumns | None = None
     with pinned_blas(blas_threads(tasks_per_machine)):
-        matrices = _Matrices(anchor, len(asked))
-        for one in asked:
-            solve = _factor(matrices, one).solve
-            columns = np.concatenate([part.array() for part in one.columns], axis=1)
-            solved, bounds = solve(columns), np.full(one.width, np.inf)
-            promising = np.sum(solved * columns, axis=0) <= one.worth
+        matrices = _Matrices(preconditioner, len(requests))
+        for request in requests:
+            solve = _factor(matrices, request).solve
+            columns = np.concatenate([part.array() for part in request.columns], axis=1)
+            solved, bounds = solve(columns), np.full(request.width, np.inf)
+            promising = np.sum(solved * columns, axis=0) <= request.worth
             if promising.any():
-                exact, b = exact or SumColumns(anchor), columns[:, promising]
-                refined = refined_and_bounded(solved[:, promising], solve, exact.product, one.ridge, b)
+                # The factor is in single precision: only refinement with the exact sum gives a bound that holds.
+                exact, b = exact or SumColumns(preconditioner), columns[:, promising]
+                refined = refined_and_bounded(solved[:, promising], solve, exact.product, request.ridge, b)
                 solved[:, promising], bounds[promising] = refined
-            found.append((keep(solved, one.path), bounds))
-    return found
+            results.append((keep(solved, request.path), bounds))
+    return results
 
 
-def _factor(matrices: _Matrices, one: Asked) -> RoughFactor:
-    """The factor of one that is asked for: read where it is kept, and else made, and kept where it may be."""
-    if one.kept is not None and is_kept(one.kept):
-        with suppress(DamagedFileError):  # it can be made again
-            return read_factor(one.kept, matrices.scratch(one.columns[0].rows))
-    factor = RoughFactor.of(matrices.sum, one.ridge)
-    if one.kept is not None:
-        save_factor(one.kept, factor)
+def _factor(matrices: _Matrices, request: FactorRequest) -> RoughFactor:
+    """Read the factor from disk, or compute it and write it to disk if there is room."""
+    if request.kept is not None and is_kept(request.kept):
+        with suppress(DamagedFileError):  # a damaged file is computed again
+            return read_factor(request.kept, matrices.scratch(request.columns[0].rows))
+    factor = RoughFactor.of(matrices.sum, request.ridge)
+    if request.kept is not None:
+        save_factor(request.kept, factor)
     return factor
 
 
 class _Matrices:
-    """The matrices of a task that has several factors of one anchor, one after another in the same memory.
+    """The matrices of a task that computes several factors of one sum, one after another in the same memory.
 
-    The sum is put together once, and copied for each; the pages of new memory take their time.
+    The sum is assembled once and copied for each factor, since the pages of newly allocated memory take time.
     """
 
-    def __init__(self, anchor: StoredSum, n_factors: int) -> None:
-        self._anchor, self._once = anchor, n_factors == 1
+    def __init__(self, preconditioner: StoredSum, n_factors: int) -> None:
+        self._preconditioner, self._once = preconditioner, n_factors == 1
         self._whole: tuple[Array, Index | None] | None = None
         self._scratch: Array | None = None
 
@@ -540,11 +547,11 @@ class _Matrices:
         return self._scratch
 
     def sum(self) -> tuple[Array, Index | None]:
-        """The anchor's sum, to be overwritten, and the order of its rows."""
+        """The combined kernel, which may be overwritten, and the order of its rows."""
         if self._once:
-            return self._anchor.matrix(np.float32)
+            return self._preconditioner.matrix(np.float32)
         if self._whole is None:
-            self._whole = self._anchor.matrix(np.float32)
+            self._whole = self._preconditioner.matrix(np.float32)
         whole, order = self._whole
         scratch = self.scratch(len(whole))
         np.copyto(scratch, whole)
@@ -552,5 +559,5 @@ class _Matrices:
 
 
 def group_file(folder: Path, number: int, block: int, group: int) -> str:
-    """The file of the products that one pass has made of a block of the basis, for one group of kernels."""
+    """The file of the products of one pass with a block of the basis, for one group of kernels."""
     return str(folder / f"products-{number}-{block}-{group}.npy")
