@@ -1,4 +1,4 @@
-"""What a solver of MK-FDA is to the rest of the library: a name, a line of help, what it refuses, what it runs."""
+"""The interface of a solver of MK-FDA: a name, a line of help, checks, and a function that solves problems."""
 
 from __future__ import annotations
 
@@ -6,45 +6,52 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from dmkl.arrays import Float
+from dmkl.numerics.fisher import certify
+from dmkl.passes.execute import machine
+from dmkl.solvers.fisher.newton import Solution
 from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.jobs import Context, Job
-from dmkl.solvers.outcome import Outcome
+from dmkl.solvers.outcome import Outcome, Status
+from dmkl.solvers.requests import EachProduct, Solver
 
 __all__ = ["AUTO", "FisherSolver", "SolverName"]
 
 SolverName = Literal["auto", "direct", "cg", "anchored", "subspace", "interleaved", "dual", "stacked"]
-"""What the parameter ``solver`` takes: `AUTO`, and the names of `dmkl.solvers.fisher.registry.SOLVERS`."""
+"""Values of the parameter ``solver``: `AUTO`, and the names in `dmkl.solvers.fisher.registry.SOLVERS`."""
 AUTO = "auto"
-"""The name that leaves the choice to `dmkl.solvers.fisher.registry.choose`."""
+"""The value for which `dmkl.solvers.fisher.registry.choose` chooses the solver."""
 
 Solve = Callable[[Sequence[Job], FisherOptions, Context], list[Outcome]]
 
 
 def _anything(*_: object) -> None:
-    """Everything is accepted."""
+    """Accept everything."""
 
 
 @dataclass(frozen=True)
 class FisherSolver:
-    """A solver of MK-FDA. It becomes available by its entry in `dmkl.solvers.fisher.registry.SOLVERS`.
+    """A solver of MK-FDA, available once it is in `dmkl.solvers.fisher.registry.SOLVERS`.
 
     Parameters
     ----------
     name
         The value of the parameter ``solver``.
     title
-        What it does, in a line: for the documentation of learners and the help of commands.
+        A line of help, for the documentation of learners and commands.
     solve
-        Solves jobs whose problems are `FisherProblem`, with options, in a context; the outcomes in order.
+        Solves jobs whose problems are `FisherProblem`, with options, in a context; returns the outcomes in order.
     check
-        Refuses jobs that it cannot solve, before it is run: by MemoryBudgetError, mostly.
+        Raises an error, such as MemoryBudgetError, for jobs that it cannot solve, before anything is computed.
     check_parameters
-        Refuses options and norms p, before there are data: by InputError.
+        Raises InputError for options and norms p that it does not support, before there are data.
     leaves_out
-        Whether leave-one-out scores of its solutions are worth a pass and a factor (`dmkl.solvers.fisher.left_out`).
-        The solvers for combined kernels that do not fit in memory do without.
+        Whether leave-one-out scores of its solutions are worth a pass and a factor (`dmkl.solvers.fisher.left_out`);
+        not for solvers whose combined kernels do not fit in memory.
     files
-        Whether it keeps files that all workers must see.
+        Whether it writes files that all workers must see.
     """
 
     name: str
@@ -54,3 +61,31 @@ class FisherSolver:
     check_parameters: Callable[[FisherOptions, Sequence[float]], None] = _anything
     leaves_out: bool = False
     files: bool = False
+
+    @classmethod
+    def from_arrays(cls, name: str, title: str, function: Callable[..., tuple[Float, Float]]) -> FisherSolver:
+        """Make a solver from a function of arrays.
+
+        Parameters
+        ----------
+        name, title
+            As above.
+        function
+            Takes kernels (n, m, m), targets H (m, c), λ and the set of weights (`dmkl.solvers.weight_sets`), and
+            returns α (m, c) and β (n,) of the set. The gap of this pair is computed here.
+        """
+
+        def solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+            def solver_of(job: Job) -> Solver[Outcome]:
+                problem = job.problem
+                kernels = yield EachProduct(np.eye(len(problem.h)))
+                alpha, beta = function(kernels, problem.h, problem.lam, problem.weights)
+                certificate, _ = certify(alpha, kernels @ alpha, beta, problem.h, problem.lam, problem.weights)
+                status = Status.CERTIFIED if certificate.gap <= options.tol else Status.STALLED
+                return Solution(alpha, beta, certificate, status).outcome()
+
+            # As many problems share a pass as half of the memory has room for their kernels.
+            largest = max(8 * job.n_kernels * job.training.n_train**2 for job in jobs)
+            return context.drive(jobs, solver_of, at_once=max(1, machine().total_bytes // 2 // largest))
+
+        return cls(name, title, solve)
