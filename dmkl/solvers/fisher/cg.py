@@ -49,14 +49,14 @@ __all__ = ["SOLVER", "CGStep", "InverseModel", "block_cg", "side_by_side"]
 
 @dataclass
 class InverseModel:
-    """Blocks S of the space that an iteration has gone through, and T = A S: a model of A⁻¹.
+    """A model of A⁻¹ from blocks S of the Krylov space of an iteration, and T = A S.
 
-    On the span of S, A⁻¹ is modelled by its Galerkin approximation S (SᵀAS)⁻¹Sᵀ; on what is orthogonal to it by I/θ,
-    where θ is the median Rayleigh quotient of the last block. (The bound A ⪰ ½I would give 2I there, which is far too
-    careful: curvatures came out 7 to 22 times too large for λ = 1e-4.)
+    On the span of S the model is the Galerkin approximation S (SᵀAS)⁻¹Sᵀ of A⁻¹; on the orthogonal complement it is I/θ,
+    where θ is the median Rayleigh quotient of the last block. (The bound A ⪰ ½I would give 2I there, which makes
+    curvatures 7 to 22 times too large for λ = 1e-4.)
 
-    Of more columns than `capacity` the first are kept: those of a block Krylov space of lower order, in which the
-    Galerkin approximation is as good as that many steps of the iteration.
+    If there are more columns than `capacity`, the first are kept: they span a block Krylov space of lower order, in
+    which the Galerkin approximation is as good as that many steps of the iteration.
     """
 
     s: list[Float] = field(default_factory=list)
@@ -64,7 +64,7 @@ class InverseModel:
     capacity: float = np.inf
 
     def add(self, s: Float, t: Float) -> None:
-        """Take in a block S and A S, as many columns as there is room for."""
+        """Add a block S and A S, as many columns as there is room for."""
         room = self.capacity - sum(block.shape[1] for block in self.s)
         if s.shape[1] > room:
             kept = slice(max(0, int(room)))
@@ -74,9 +74,9 @@ class InverseModel:
             self.t.append(t)
 
     def outside(self, w: Float, width: int) -> Float:
-        """The dominant directions, at most `width`, of the part of W, (m, k), outside the span; orthonormal."""
+        """The dominant directions, at most `width` and orthonormal, of the part of W, (m, k), outside the span."""
         basis, _, _ = self._galerkin(len(w))
-        # What rounding leaves of a W inside the span is no direction, and would cost a product.
+        # A W inside the span leaves only rounding, which is no direction and would cost a product.
         floor = 1e-20 * float(np.max(np.sum(w * w, axis=0), initial=0.0))
         return _dominant(w - basis @ (basis.T @ w), width, floor)
 
@@ -150,10 +150,10 @@ def block_cg(
     max_iter
         Most products.
     directions
-        Where to keep S and A S, if anywhere.
+        Collects S and A S, if given.
     n_wanted
-        The first columns of B, which decide when to stop; the others come along for what they add to the
-        common space. All where missing.
+        The number of leading columns of B that the stopping rule considers; the others only enlarge the common
+        space. All if None.
 
     Raises
     ------
@@ -171,7 +171,7 @@ def block_cg(
         gram = 0.5 * (gram + gram.T)
         _check_definite(gram, s.T @ s)
         if directions is not None:
-            # Of the space that the S span, the Q are the well-conditioned generators: A Q = T − T_before ζᵀ.
+            # The Q generate the same space as the S and are better conditioned: A Q = T − T_before ζᵀ.
             directions.add(q, t - carried)
         xi = np.linalg.solve(gram, np.eye(len(gram)))
         x += s @ (xi @ phi)
@@ -184,11 +184,11 @@ def block_cg(
 
 def _check_definite(gram: Float, inner: Float) -> None:
     lowest = float(scipy.linalg.eigh(gram, inner, eigvals_only=True, subset_by_index=[0, 0])[0])
-    # ½ up to the rounding of single-precision products, which grows with the largest eigenvalue.
+    # The limit is ½ minus the rounding of single-precision products, which grows with the largest eigenvalue.
     if lowest < 0.5 - 1e-4 * max(1.0, float(np.abs(gram).max())):
         msg = (
             f"I + K(β)/λ is not positive definite: a direction has the Rayleigh quotient {2 * lowest:.3g}, and no "
-            "positive semidefinite kernels give less than 1. Run `dmkl check`; mend such kernels with repair='clip', "
+            "positive semidefinite kernels give less than 1. Run `dmkl check`; repair such kernels with repair='clip', "
             "'flip' or 'shift', leave them out with select(), or take a larger λ"
         )
         raise IndefiniteKernelError(msg)
@@ -199,26 +199,26 @@ def _check_definite(gram: Float, inner: Float) -> None:
 
 _COMPANIONS = 54
 _BLOCKS = 4
-"""Blocks that the model of A⁻¹ of each problem should have room for, where several run side by side."""
+"""Blocks that the model of A⁻¹ of each problem has room for if several problems run side by side."""
 _WORKING, _OF_PRODUCTS, _OF_MODEL = 14, 6, 9
-"""Blocks of the width of an iteration, of the products with each kernel, and of the directions that are kept (S and A S
-twice, their QR factorization and the images of its basis), which a step holds at its height."""
+"""Arrays at the peak of a step: blocks of the width of an iteration, products with each kernel, and copies of the
+directions (S and A S twice, their QR factorization and the images of its basis)."""
 
 
 @dataclass(frozen=True)
 class _Room:
-    """How many columns a step may hold: of the directions that are kept, and of those that ride along."""
+    """The most columns of a step: directions of the model, and companions of the right-hand sides."""
 
     directions: int
     companions: int
     n_bytes: int
-    """What the step takes with them at its height, the products of the wrapper method included."""
+    """Memory at the peak of a step, including the products of the wrapper method."""
 
     @classmethod
     def within(cls, n_bytes: int, m: int, c: int, n: int) -> _Room:
-        """The room in so many bytes, for targets (m, c) and n kernels: at most a quarter for the iteration's blocks.
+        """Divide memory for targets (m, c) and n kernels: at most a quarter is for the blocks of the iteration.
 
-        `bytes_of` without companions is the least.
+        The least that is needed is `bytes_of` without companions.
         """
         columns = n_bytes // (8 * m) - _OF_PRODUCTS * n * c
         companions = min(_COMPANIONS, max(0, columns // 4 // _WORKING - c))
@@ -229,7 +229,7 @@ class _Room:
 
     @staticmethod
     def bytes_of(m: int, c: int, n: int, companions: int = 0, blocks: int = 1) -> int:
-        """Bytes for so many companions, and for so many blocks of the iteration among the directions."""
+        """Bytes for a number of companions, and for directions of a number of blocks."""
         return 8 * m * ((_WORKING + _OF_MODEL * blocks) * (c + companions) + _OF_PRODUCTS * n * c)
 
 
@@ -237,9 +237,9 @@ _AMPLE = _Room(2**62, _COMPANIONS, 0)
 
 
 class CGStep(AlphaStep):
-    """The α-step by blocked conjugate gradients: a pass for each product, and no matrix in memory.
+    """The α-step by blocked conjugate gradients: one pass for each product, and no matrix in memory.
 
-    `room` bounds the directions that are kept for the master's model of A⁻¹.
+    `room` bounds the directions of the model of A⁻¹ that the master uses.
     """
 
     def __init__(
@@ -261,14 +261,14 @@ class CGStep(AlphaStep):
     def begin(self, beta: Float) -> Generator[Request, Any, Float]:
         """See `AlphaStep.begin`."""
         self._beta = beta
-        # Always from zero: the directions of a warm start would span too little to model A⁻¹ for the master. Room is
-        # left for those that the master will find missing.
+        # Always from zero: the directions of a warm start would span too small a space to model A⁻¹ for the master.
+        # Some room is left for directions that the master finds missing.
         self._directions = InverseModel(capacity=self._room.directions - self._room.companions)
-        # |S| = ½ tr(Hᵀα) at the solution, and is not known yet: this residual is small for λ that are not tiny, and
-        # the certificate asks for more where it must.
+        # |S| = ½ tr(Hᵀα) at the solution is not known yet. This residual suffices if λ is not tiny; otherwise the
+        # certificate demands a refinement.
         h = self.problem.h
-        # Directions in which the model of A⁻¹ failed the master last time ride along: below some 64 columns a pass
-        # costs little more for them, and the common space grows by what the master needs.
+        # Companions: the directions that the model of A⁻¹ lacked in the last step. Up to some 64 columns they hardly
+        # make a pass longer, and they add to the common space what the master needs.
         size = np.sqrt(self._scale / h.shape[1])
         together = np.concatenate([h, size * self._companions], axis=1)
         x = yield from self._iterate(beta, together, 0.01 * self._tol * self._scale)
@@ -310,13 +310,13 @@ class CGStep(AlphaStep):
 
 
 def _solve(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
-    # Half of the memory budget is for the problems that run, no more at once than ride one pass; passes have the rest.
+    # Half of the memory budget is for the problems that run, at most as many as share one pass; passes use the rest.
     widest = max((job.problem.h for job in jobs), key=lambda h: h.size)
     (m, c), n, budget = widest.shape, max(job.n_kernels for job in jobs), machine().total_bytes // 2
     least_bytes = _Room.bytes_of(m, c, n)
     way_out = "Set dmkl.memory higher, or take solver='subspace', which keeps its vectors on disk"
     check_memory("solver='cg'", {"the least number of vectors": least_bytes}, budget, way_out, "at once")
-    # Fewer side by side rather than models of too few directions: those would cost each problem more steps.
+    # Fewer problems side by side are better than models of too few directions, which cost more steps.
     ample_bytes = _Room.bytes_of(m, c, n, _COMPANIONS, _BLOCKS)
     at_once = max(1, min(len(jobs), settings.block_width() // c, budget // ample_bytes))
     room = _Room.within(budget // at_once, m, c, n)

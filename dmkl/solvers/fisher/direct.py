@@ -39,7 +39,7 @@ class DirectStep(AlphaStep):
         return alpha
 
     def _factorize(self, beta: Float) -> Generator[Request, Any, None]:
-        self._factor = None  # the old factor's memory is free before the new one is asked for
+        self._factor = None  # frees the memory of the old factor before the new one is requested
         self._factor = yield CombinedFactor(beta, self.problem.lam)
         self._beta = beta
         self.products += 1
@@ -56,7 +56,7 @@ class DirectStep(AlphaStep):
         return np.tensordot(products, solved.reshape(m, n, c), axes=((1, 2), (0, 2)))
 
     def inverse(self, beta: Float) -> Generator[Request, Any, Float | None]:
-        """See `AlphaStep.inverse`: without a pass, unless the best weights were not the last."""
+        """See `AlphaStep.inverse`: it takes no pass if the best weights are the last ones."""
         if not self._inverse:
             return None
         if beta is not self._beta:

@@ -1,15 +1,14 @@
-"""What the regressions that leave one row out need of a solution: the diagonal of A⁻¹, A = ½(I + K(β)/λ).
+"""The diagonal of A⁻¹, A = ½(I + K(β)/λ), from which leave-one-out scores follow.
 
-The leave-one-out residual of row i is α_i/(A⁻¹)_ii, up to directions that are not penalized
-(`dmkl.numerics.discriminant.leave_one_out`). The direct solver has a factor of A. For the solvers that have none, one
-pass adds up the combined kernels.
+The leave-one-out residual of row i is α_i/(A⁻¹)_ii, apart from directions that are not penalized
+(`dmkl.numerics.discriminant.leave_one_out`). The direct solver has a factor of A. For the other solvers one pass adds
+up the combined kernels.
 
-- For a few problems of moderate size A is factored for each: exact.
+- For a few problems of moderate size A is factored for each, and the diagonal is exact.
 - A grid of (p, λ) on thousands of samples would need m³ operations for each of its points. The leverages
-  h_i = 1 − ½(A⁻¹)_ii depend on how isolated sample i is, much more than on the weights β. So they are taken from the
-  plain sum K̄ of the kernels that may have weight, at the ridge λ/Σ_jβ_j, where K̄ is on the scale of K(β): the kernels
-  have been normalized to equal size. The ridges of a grid are interpolated between powers of ten, linearly in the logit
-  of h against log λ.
+  h_i = 1 − ½(A⁻¹)_ii depend much more on how isolated sample i is than on the weights β. So they are computed for the
+  plain sum K̄ of the kernels, at the ridge λ/Σ_jβ_j, at which K̄ has the scale of K(β), since the kernels are normalized
+  to equal size. The ridges of a grid are interpolated between powers of ten, linearly in the logit of h over log λ.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from dmkl.solvers.requests import InverseDiagonals, Solver
 __all__ = ["with_inverse_diagonals"]
 
 _FEW, _OPERATIONS = 256, 2**34
-"""Problems of a training set that are factored each by itself: so many at most, and Σ m³ at most."""
+"""Limits within which A is factored for each problem of a training set: the number of problems, and Σ m³."""
 _POWERS = np.array([-8.0, -5.5, -3.0, -1.0, 0.0, 1.0, 2.0])
-"""Logarithms of the ridges between which others are interpolated, in units of the trace of the mean kernel. Single
-precision resolves no smaller ridge. From the trace on they cost no factor."""
+"""Logarithms of the ridges of the interpolation, in units of the trace of the mean kernel. Single precision resolves no
+smaller ridge. Ridges of the trace and above need no factor."""
 _NEARLY_ZERO = 1e-7
-"""Bound of h and of 1 − h, so that rounding in single precision leaves their logit finite."""
+"""Lower bound of h and 1 − h, so that their logit stays finite in spite of rounding in single precision."""
 
 
 class _Sum(NamedTuple):
-    """A sum of kernels, and the problems whose diagonals follow from it."""
+    """A sum of kernels, and the problems whose diagonals are computed from it."""
 
     lens: Lens
     request: InverseDiagonals
@@ -53,9 +52,9 @@ class _Sum(NamedTuple):
 
 
 def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], context: Context) -> list[Outcome]:
-    """The outcomes with `Outcome.inverse`; as they are where combined kernels do not fit the memory budget.
+    """Add `Outcome.inverse` to outcomes; they stay as they are if combined kernels do not fit the memory budget.
 
-    The diagonals are kept in the workspace: to go on costs no pass.
+    The diagonals are stored in the checkpoint, so that a continued run needs no pass for them.
     """
     missing = [k for k, outcome in enumerate(outcomes) if outcome.inverse is None]
     if not missing or not direct.fits(jobs):
@@ -82,13 +81,13 @@ def with_inverse_diagonals(jobs: Sequence[Job], outcomes: Sequence[Outcome], con
 
 
 def _projected(lens: Lens) -> Float | float:
-    """The diagonal of 2P, which the answers lack."""
+    """The diagonal of 2P, which is not part of the answers."""
     null_vectors = lens.fitted.null_vectors(lens.view.shape[1])
     return 0.0 if null_vectors is None else 2.0 * null_leverages(null_vectors)
 
 
 def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[int]) -> list[_Sum]:
-    """K(β) of each problem of training sets that have few; the mean kernel of the others."""
+    """K(β) of each problem for training sets with few problems; the mean kernel for the others."""
     groups: dict[tuple[int, bytes], list[int]] = {}
     for k in missing:
         job = jobs[k]
@@ -112,9 +111,9 @@ def _sums(jobs: Sequence[Job], outcomes: Sequence[Outcome], missing: Sequence[in
 
 
 def _key(training: str, request: InverseDiagonals) -> str:
-    """What a sum on a training set is called in the workspace."""
-    asked = training.encode() + request.weights.tobytes() + np.array(request.lams).tobytes()
-    return hashlib.sha256(asked).hexdigest()[:32]
+    """The name of a sum on a training set in the checkpoint."""
+    content = training.encode() + request.weights.tobytes() + np.array(request.lams).tobytes()
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _ask(request: InverseDiagonals) -> Solver[Array]:
@@ -123,7 +122,7 @@ def _ask(request: InverseDiagonals) -> Solver[Array]:
 
 
 def _nodes(job: Job, ridges: Sequence[float]) -> Float:
-    """Logarithms of the ridges, or of a few powers of ten about them where these are fewer."""
+    """Logarithms of the ridges, or of a few powers of ten around them if these are fewer."""
     places, diagonal = np.unique(np.log10(ridges)), job.training.square.diagonal()
     powers = _POWERS + (0.0 if diagonal is None else np.log10(diagonal.sum(axis=1).mean()))
     first = max(0, int(np.searchsorted(powers, places[0], side="right")) - 1)
