@@ -51,7 +51,7 @@ __all__ = ["SOLVER", "CGStep", "InverseModel", "block_cg", "side_by_side"]
 class InverseModel:
     """A model of A⁻¹ from blocks S of the Krylov space of an iteration, and T = A S.
 
-    On the span of S the model is the Galerkin approximation S (SᵀAS)⁻¹Sᵀ of A⁻¹; on the orthogonal complement it is I/θ,
+    On the span of S the model is the Galerkin approximation S (SᵀAS)⁻¹Sᵀ of A⁻¹; on its complement it is I/θ,
     where θ is the median Rayleigh quotient of the last block. (The bound A ⪰ ½I would give 2I there, which makes
     curvatures 7 to 22 times too large for λ = 1e-4.)
 

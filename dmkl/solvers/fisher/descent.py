@@ -1,8 +1,37 @@
-"""Descent on the dual of MK-FDA: directions from wherever they come, and exact minimization over those at hand.
+"""Descent on the dual of MK-FDA over a span of directions in memory: solvers "dual", "interleaved" and "anchored".
 
-A step asks for the products of a few new directions (`DirectionSource`), takes them into the span of those it has
-(`span`), solves the problem there for α and β, and certifies the pair by the full problem. The objective F
-falls in every step.
+With the weights eliminated, MK-FDA minimizes over α
+
+    F(α) = ¼‖α‖² − tr(Hᵀα) + ‖q(α)‖_p*,   q_j = (1/4λ) Σ_k α_kᵀK_jα_k
+
+(JMLR Section 2.3.2 and Appendix B). F is smooth for p > 1; its gradient is ½α − H + (1/2λ)K(β)α = −R(α, β), where β is
+the maximizer of βᵀq over the ball, β_j ∝ q_j^(1/(p−1)).
+
+A step computes the products of a few new directions with all kernels, adds them to the span of those it has, minimizes
+F over the whole span, α and β together (`mkfda.solve_restricted`), and certifies the pair by the full problem. The
+products K_jα = (K_jD)a of α = Da cost nothing once the K_jD are known, so such a step is exact for any number of
+directions: on a quadratic F two blocks of directions give block conjugate gradients, and more directions make up for
+changes of β and limited memory. F decreases in every step. The solvers differ in the rule for new directions:
+
+dual
+    The residual R, the negative gradient of F: one pass for each step. The paper proposes a quasi-Newton method of
+    limited memory. The same memory is used here for an exact minimization over the span of all gradients, which takes
+    two thirds of the passes of L-BFGS with exact line searches, and half of them for p near 1: F then nearly has kinks,
+    which a quadratic model of F does not represent and the small problem on the span does.
+interleaved
+    The step A_BB⁻¹R_B on a working set B (JMLR Section 2.3.1), all samples of one or a few tile columns, with
+    A_BB = ½I + K(β)_BB/2λ. It reads the tiles on B, and the tile columns of B for its effect on all residuals; no
+    combined kernel exists except on one working set. The set with the largest ‖R_B‖ is chosen. Such steps alone (block
+    Gauss-Seidel, and SMO if a set is one sample) converge slowly for small λ, since all sets share the leading
+    eigenvectors of the kernels and correct them repeatedly. As directions of a span they do not, and a factor of A_BB
+    at other weights does as well: one is kept for each set.
+anchored
+    The preconditioned residual M⁻¹R with M = ½(I + K(β̄)/λ) at uniform weights β̄, which is factored once for all targets
+    on the same kernels. M⁻¹H is the solution of a target at these weights, and M⁻¹R is the first-order error of α at
+    others. A pass multiplies one direction of every target, and a few passes suffice, whatever the number of targets. A
+    basis that hundreds of unlike targets share would be as large as the kernels, and a factor for each target and β, as
+    in "direct", takes m³/3 operations. The fewer kernels a solution has, the less it resembles uniform weights: p = 1
+    takes more passes. The preconditioner affects the number of passes, not what is proven.
 
 Tikhonov form (JMLR Eqs. 25, 26)
 --------------------------------
@@ -12,48 +41,178 @@ into Eq. 19, the saddle problem of Eq. 25 becomes, divided by −1/(2λ),
     max over β ≥ 0 of min over α of  S(α, β) − λμ‖β‖_p².
 
 For fixed α the weights are β = ρ b with b the maximizer of bᵀq over the unit ball, b_j ∝ q_j^(1/(p−1)), and
-ρ = ‖q‖_p*/(2λμ), which leaves the dual of Eq. 26,
+ρ = ‖q‖_p*/(2λμ), which gives the dual of Eq. 26,
 
     F_μ(α) = ¼‖α‖² − tr(Hᵀα) + ‖q(α)‖_p*²/(4λμ).
 
 (The paper's αᵀK_jα is q_j/λ in this scaling.) Its solution also solves the problem with the constraint ‖β‖_p ≤ ρ,
-which is the one with ‖b‖_p ≤ 1 and λ/ρ, since K(ρb)/λ = K(b)/(λ/ρ). Back: the problem with ‖β‖_p ≤ 1 and λ has the
-solution of the penalty μ = ‖q‖_p*/(2λ), q being that of its α. For a pair with ρ = ‖q(α)‖_p*/(2λμ) exactly, which is
-what is returned, the two forms have the same gap F − S + ‖R‖²:
+which is the one with ‖b‖_p ≤ 1 and λ/ρ, since K(ρb)/λ = K(b)/(λ/ρ). Conversely, the problem with ‖β‖_p ≤ 1 and λ has
+the solution of the penalty μ = ‖q‖_p*/(2λ), where q belongs to its α. For a pair with ρ = ‖q(α)‖_p*/(2λμ) exactly,
+which is what is returned, the two forms have the same gap F − S + ‖R‖²:
 
     F_μ(α) − [S(α, β) − λμρ²] = (‖q‖_p* − 2λμρ)²/(4λμ) + ρ‖q‖_p* − βᵀq,
 
-of which the square is zero and the rest is F − S of the constraint ‖β‖_p ≤ ρ.
+where the square is zero and the rest is F − S of the constraint ‖β‖_p ≤ ρ.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.linalg
 
 from dmkl import progress
-from dmkl.arrays import Float
+from dmkl.arrays import Array, Float
+from dmkl.errors import InputError, MemoryBudgetError
+from dmkl.numerics.cholesky import Factor
 from dmkl.numerics.fisher import certify
 from dmkl.passes.blas import pinned_blas
 from dmkl.passes.execute import check_memory, machine
-from dmkl.solvers.fisher.mkfda import solve_restricted
+from dmkl.passes.sums import FactorHandle, direct_bytes
+from dmkl.solvers.driver import drive
+from dmkl.solvers.fisher.cg import InverseModel, side_by_side
+from dmkl.solvers.fisher.mkfda import MemoryOracle, solve_restricted
 from dmkl.solvers.fisher.newton import Solution, certificate_step
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
-from dmkl.solvers.fisher.span import Span
+from dmkl.solvers.fisher.solver import FisherSolver
+from dmkl.solvers.fisher.working_sets import WorkingSet, working_sets
 from dmkl.solvers.jobs import Context, Job
 from dmkl.solvers.outcome import Outcome, Status, Step
-from dmkl.solvers.requests import Request
+from dmkl.solvers.requests import CombinedEntries, CombinedFactor, EachProduct, FactorSolve, Request, Solver
 from dmkl.solvers.semidefinite import UNKNOWN, KernelFacts, check_forms
+from dmkl.solvers.weight_sets.base import WeightSet
 
-__all__ = ["DirectionSource", "Place", "descend", "descend_jobs", "least_columns"]
+__all__ = [
+    "ANCHORED",
+    "COMPANIONS",
+    "DUAL",
+    "INTERLEAVED",
+    "DirectionSource",
+    "GradientSource",
+    "Iterate",
+    "PreconditionedSource",
+    "Span",
+    "WorkingSetSource",
+    "anchored_fits",
+    "descend",
+    "descend_jobs",
+    "least_columns",
+]
+
+# --- directions in memory ------------------------------------------------------------------------------------------
+
+
+_DEPENDENT = 1e-7
+"""Share of a direction that must be new: with less, normalizing it multiplies the rounding of products by over 1e7."""
+
+
+class Span:
+    """Orthonormal directions D, (m, r), with the products K_jD in float64.
+
+    D and the products are changed by the same linear maps, so that K_jD stays the product. The certificate is computed
+    from α and K_jα as they are returned, and does not rely on D being orthonormal.
+
+    Parameters
+    ----------
+    h
+        H, (m, c).
+    n_kernels
+        n
+    capacity
+        Most directions, r; each takes 8 (n + 1) m bytes. If more are added, all but the current α and the latest
+        directions are dropped.
+    """
+
+    def __init__(self, h: Float, n_kernels: int, capacity: int) -> None:
+        m = len(h)
+        self._h, self._capacity = h, capacity
+        # Directions are rows, so that the pages of memory are used one after another as directions are added.
+        self._d, self._w = np.empty((capacity, m)), np.empty((n_kernels, capacity, m))
+        self._gram = np.empty((n_kernels, 0, 0))
+
+    @property
+    def size(self) -> int:
+        """Directions, r."""
+        return int(self._gram.shape[1])
+
+    def extend(self, directions: Float, products: Array, coefficients: Float) -> bool:
+        """Add directions (m, b) with their products (n, m, b); return whether any of them is new.
+
+        Parameters
+        ----------
+        coefficients
+            a of the current α, (r, c), which stays in the span whatever is dropped.
+        """
+        if self.size + directions.shape[1] > self._capacity:
+            self._condense(coefficients, directions.shape[1])
+        r = self.size
+        d, w = directions.T, products.transpose(0, 2, 1)
+        size = np.linalg.norm(d, axis=1)
+        d, w = d[size > 0] / size[size > 0, None], w[:, size > 0] / size[size > 0, None]
+        for _ in range(2):  # the second projection removes the rounding of the first
+            inside = d @ self._d[:r].T
+            change = _new_part(d - inside @ self._d[:r])
+            d = change @ (d - inside @ self._d[:r])
+            w = change @ (w - inside @ self._w[:, :r])
+        if not (b := len(d)):
+            return False
+        self._d[r : r + b], self._w[:, r : r + b] = d, w
+        gram = np.empty((len(w), r + b, r + b))
+        gram[:, :r, :r] = self._gram
+        for j, of_kernel in enumerate(w):
+            gram[j, r:] = of_kernel @ self._d[: r + b].T
+        gram[:, :r, r:] = gram[:, r:, :r].transpose(0, 2, 1)
+        gram[:, r:, r:] = 0.5 * (gram[:, r:, r:] + gram[:, r:, r:].transpose(0, 2, 1))
+        self._gram = gram
+        return True
+
+    def oracle(self, lam: float, weights: WeightSet, facts: KernelFacts) -> MemoryOracle:
+        """The oracle of the problem restricted to the span."""
+        d = self._d[: self.size]
+        return MemoryOracle(self._gram, d @ self._h, lam, weights, d @ d.T, facts)
+
+    def combine(self, coefficients: Float) -> tuple[Float, Float]:
+        """α = D a, (m, c), and K_jα, (n, m, c)."""
+        r = self.size
+        alpha = self._d[:r].T @ coefficients
+        products = np.empty((len(self._w), *alpha.shape))
+        for j, of_kernel in enumerate(self._w):
+            np.matmul(of_kernel[:r].T, coefficients, out=products[j])
+        return alpha, products
+
+    def _condense(self, coefficients: Float, n_more: int) -> None:
+        """Keep α and half of the latest directions, and leave room for `n_more`."""
+        r, c = coefficients.shape
+        latest = max(0, (self._capacity - n_more - c) // 2)
+        chosen = np.concatenate([coefficients, np.eye(r)[:, r - latest :]], axis=1)
+        basis, upper, _ = scipy.linalg.qr(chosen / np.linalg.norm(chosen, axis=0), mode="economic", pivoting=True)
+        kept = basis[:, np.abs(np.diag(upper)) > _DEPENDENT].T
+        k = len(kept)
+        self._d[:k] = kept @ self._d[:r]
+        for of_kernel in self._w:
+            of_kernel[:k] = kept @ of_kernel[:r]
+        self._gram = kept @ self._gram @ kept.T
+
+
+def _new_part(d: Float) -> Float:
+    """The map that makes rows orthonormal, without rows that depend on others or are almost zero."""
+    upper, pivots = scipy.linalg.qr(d.T, mode="r", pivoting=True)
+    kept = int(np.count_nonzero(np.abs(np.diag(upper)) > _DEPENDENT))
+    chosen = np.zeros((kept, len(d)))
+    chosen[np.arange(kept), pivots[:kept]] = 1.0
+    return np.asarray(scipy.linalg.solve_triangular(upper[:kept, :kept], chosen, trans="T"))
+
+
+# --- descent -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a descent is: β, R (m, c), and K_jα (n, m, c), which is None at α = 0."""
+class Iterate:
+    """The present point of a descent: β, R (m, c), and K_jα (n, m, c), which is None at α = 0."""
 
     beta: Float
     residual: Float
@@ -61,17 +220,17 @@ class Place:
 
 
 class DirectionSource(Protocol):
-    """Where new directions come from."""
+    """A rule that chooses new directions."""
 
     width: int
-    """The most directions of one step."""
+    """Most directions of one step."""
 
-    def __call__(self, at: Place) -> Generator[Request, Any, tuple[Float, Float, float]]:
-        """Directions (m, b), K_j times them (n, m, b), and the passes' worth of tiles that were read for them."""
+    def __call__(self, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
+        """Compute directions (m, b) and their products (n, m, b); also return the passes that this takes."""
 
 
 def least_columns(n_classes: int, width: int) -> int:
-    """The fewest directions that a span must hold: the current α, one step before, and a new one."""
+    """The fewest directions of a span: the current α, the step before, and a new one."""
     return n_classes + 2 * width
 
 
@@ -89,29 +248,29 @@ def descend(
     Parameters
     ----------
     problem
-        Targets, ridge and the weights that may be.
+        Targets, ridge and set of weights.
     n_kernels
         n
     source
-        Where new directions come from.
+        The rule for new directions.
     options
-        `tol`, `mu`, and `max_iter`: no step begins when as many passes' worth of tiles have been read.
+        `tol`, `mu`, and `max_iter`: no step begins after this number of passes.
     capacity
-        The most directions that are kept, at least `least_columns`.
+        Most directions that are kept, at least `least_columns`.
     facts
-        What is known of the kernels.
+        Names and traces of the kernels.
 
     Raises
     ------
     IndefiniteKernelError
-        If a quadratic form αᵀK_jα comes out negative, or I + K(β)/λ is not positive definite.
+        If a quadratic form αᵀK_jα is negative, or I + K(β)/λ is not positive definite.
     """
     watch, tol = progress.current(), options.tol
     beta = problem.weights.start(n_kernels) if problem.start is None else problem.start
     rho = 1.0
     span = Span(problem.h, n_kernels, capacity)
     coefficients = np.zeros((0, problem.h.shape[1]))
-    at = Place(beta, problem.h, None)
+    at = Iterate(beta, problem.h, None)
     best: Solution | None = None
     steps: list[Step] = []
     read, status = 0.0, Status.ITERATIONS
@@ -119,17 +278,17 @@ def descend(
         directions, products, more = yield from source(at)
         read += more
         if not span.extend(directions, products, coefficients):
-            # Of the residual, rounding is all that is left.
+            # Only rounding is left of the residual.
             status = Status.ITERATIONS if read >= options.max_iter else Status.STALLED
             break
         with pinned_blas(1):  # the problem on the span is too small for threads, which would wait for one another
-            found, rho = _saddle(span, problem, beta, rho, options.mu, 0.1 * tol, facts)
-        coefficients, beta = found.alpha, found.beta
+            solution, rho = _solve_on_span(span, problem, beta, rho, options.mu, 0.1 * tol, facts)
+        coefficients, beta = solution.alpha, solution.beta
         alpha, products = span.combine(coefficients)
-        # The bound ρ and λ are the bound one and λ/ρ.
+        # The problem with ‖β‖_p ≤ ρ and λ is the one with ‖β‖_p ≤ 1 and λ/ρ.
         certificate, residual = certify(alpha, products, beta, problem.h, problem.lam / rho, problem.weights)
         check_forms(certificate.gradient, facts, float(np.sum(alpha * alpha)) / (4.0 * problem.lam / rho))
-        at = Place(rho * beta, residual, products)
+        at = Iterate(rho * beta, residual, products)
         steps.append(certificate_step(certificate, at.beta, products=len(steps) + 1, passes=read))
         if best is None or certificate.gap < best.certificate.gap:
             best = Solution(alpha, at.beta, certificate, status)
@@ -144,52 +303,53 @@ def descend(
 _ROUNDS = 40
 
 
-def _saddle(
+def _solve_on_span(
     span: Span, problem: FisherProblem, beta: Float, rho: float, mu: float | None, tol: float, facts: KernelFacts
 ) -> tuple[Solution, float]:
-    """The solution on the span, for weights of norm one, and the bound ρ that it belongs to.
+    """Solve the problem on the span; return weights of norm one, and the bound ρ.
 
-    ρ is the fixed point of ρ ↦ ‖q‖_p*/(2λμ), where q belongs to the bound ρ. There ‖q‖ falls with ρ, and slower than
-    ρ⁻² (for one kernel, αᵀKα = Σ_i κ_i h_i²/(½ + ρκ_i/2λ)²), so that half a step in log ρ at least halves the error.
+    In Tikhonov form ρ is the fixed point of ρ ↦ ‖q‖_p*/(2λμ), where q belongs to the bound ρ. ‖q‖ decreases with ρ, and
+    slower than ρ⁻² (for one kernel, αᵀKα = Σ_i κ_i h_i²/(½ + ρκ_i/2λ)²), so that half a step in log ρ at least halves
+    the error.
     """
     if mu is None:
         return solve_restricted(span.oracle(problem.lam, problem.weights, facts), beta, tol), 1.0
     for _ in range(_ROUNDS):
-        found = solve_restricted(span.oracle(problem.lam / rho, problem.weights, facts), beta, tol)
-        beta = found.beta
-        c = found.certificate
+        solution = solve_restricted(span.oracle(problem.lam / rho, problem.weights, facts), beta, tol)
+        beta, c = solution.beta, solution.certificate
         scaled = c.upper - c.objective + c.kernel_part  # ρ‖q‖_p*
         ratio = scaled / (2.0 * problem.lam * mu * rho**2)
         if abs(np.log(ratio)) <= 0.1 * tol:
             break
         rho *= float(np.sqrt(ratio))
-    return found, rho * ratio
+    return solution, rho * ratio
 
 
-# --- as a solver of jobs -----------------------------------------------------------------------------------------
+# --- many problems side by side ------------------------------------------------------------------------------------
+
 
 _COLUMNS = 400
-"""More directions than this make the small problem slower, and the convergence hardly faster."""
+"""Most directions: more make the problem on the span slower, and the convergence hardly faster."""
 
 SourceOf = Callable[[Job, int, int], DirectionSource]
-"""Makes the source of directions of a job, from how many jobs run at once and the memory budget in bytes."""
+"""Makes the direction rule of a problem, from the number of problems that run at once and the memory in bytes."""
 
 
 def descend_jobs(
     jobs: Sequence[Job], options: FisherOptions, context: Context, name: str, extra_width: int, source_of: SourceOf
 ) -> list[Outcome]:
-    """Solve jobs by descent, as many side by side as half of the memory budget has room for.
+    """Solve problems by descent, as many side by side as half of the memory budget has room for.
 
-    That half holds the directions and their products; what the sources hold is theirs.
+    That half holds the directions and their products; the other half is for the direction rules.
 
     Parameters
     ----------
     name
-        The solver, for messages.
+        Name of the solver, for messages.
     extra_width
-        The most directions of a step beyond those of the classes.
+        Most directions of a step in addition to one for each column of H.
     source_of
-        Where new directions come from.
+        Makes the direction rule of a problem.
 
     Raises
     ------
@@ -214,3 +374,203 @@ def descend_jobs(
         return descend(job.problem, job.n_kernels, source, options, capacity=capacity, facts=job.facts)
 
     return context.drive(jobs, solver_of, at_once=at_once)
+
+
+# --- residuals: dual -----------------------------------------------------------------------------------------------
+
+
+class GradientSource:
+    """The gradient of F: one pass.
+
+    Parameters
+    ----------
+    n_classes
+        c, the columns of H.
+    """
+
+    def __init__(self, n_classes: int) -> None:
+        self.width = n_classes
+
+    def __call__(self, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
+        """See `dmkl.solvers.fisher.descent.DirectionSource`."""
+        products = yield EachProduct(at.residual)
+        return at.residual, products, 1.0
+
+
+def _check_parameters(options: FisherOptions, exponents: Sequence[float]) -> None:
+    if 1.0 in exponents:
+        msg = (
+            "solver='dual' follows the gradient of the dual, which does not exist at p = 1; take "
+            "solver='interleaved', 'subspace', 'cg' or 'direct', or a p above 1, such as 1 + 2**-6"
+        )
+        raise InputError(msg)
+
+
+def _solve_dual(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    return descend_jobs(jobs, options, context, "dual", 0, lambda job, *_: GradientSource(job.problem.h.shape[1]))
+
+
+DUAL = FisherSolver(
+    "dual",
+    "the weights eliminated, one gradient a pass, out of core; p above 1",
+    _solve_dual,
+    check_parameters=_check_parameters,
+)
+
+
+# --- working sets: interleaved -------------------------------------------------------------------------------------
+
+
+COMPANIONS = 2
+"""Directions in addition to the step: its changes with the weights, which save a sixth of the passes."""
+
+
+class WorkingSetSource:
+    """The step on the most violating working set.
+
+    It reads the tile columns of the set, and the tiles on the set when it is first chosen.
+
+    Parameters
+    ----------
+    sets
+        Disjoint working sets that together contain all samples.
+    lam
+        λ
+    n_classes
+        c, the columns of H.
+    n_factors
+        Most factors that are kept, at least one; the oldest is dropped for another.
+    """
+
+    def __init__(self, sets: Sequence[WorkingSet], lam: float, n_classes: int, n_factors: int) -> None:
+        self.width = n_classes + COMPANIONS
+        self._sets, self._lam, self._most = sets, lam, n_factors
+        self._factors: dict[int, Factor] = {}
+
+    def __call__(self, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
+        """See `dmkl.solvers.fisher.descent.DirectionSource`."""
+        violation = [float(np.sum(at.residual[working_set.index] ** 2)) for working_set in self._sets]
+        number = int(np.argmax(violation))
+        chosen = self._sets[number]
+        read = chosen.column_passes
+        if number not in self._factors:
+            if len(self._factors) == self._most:
+                del self._factors[next(iter(self._factors))]
+            self._factors[number] = Factor((yield CombinedEntries(at.beta, chosen.index)), self._lam)
+            read += chosen.block_passes * float(np.mean(at.beta != 0))
+        right = at.residual[chosen.index]
+        if at.products is not None:
+            # The step is A_BB⁻¹R_B, and the derivative of R in β_j is −K_jα/2λ.
+            change = side_by_side(at.products[:, chosen.index])
+            right = np.concatenate([right, InverseModel().outside(change, COMPANIONS)], axis=1)
+        step = self._factors[number].solve(right)
+        products = yield EachProduct(step, chosen.index)
+        directions = np.zeros((len(at.residual), step.shape[1]))
+        directions[chosen.index] = step
+        return directions, products, read
+
+
+def _source(job: Job, at_once: int, budget: int) -> WorkingSetSource:
+    sets = working_sets(job.training.square, largest=int(np.sqrt(budget / 256)))
+    # A quarter of the memory is for factors.
+    factor_bytes = 8 * max(len(working_set.index) for working_set in sets) ** 2
+    n_factors = max(1, budget // 4 // at_once // factor_bytes)
+    return WorkingSetSource(sets, job.problem.lam, job.problem.h.shape[1], n_factors)
+
+
+def _solve_interleaved(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    return descend_jobs(jobs, options, context, "interleaved", COMPANIONS, _source)
+
+
+INTERLEAVED = FisherSolver(
+    "interleaved",
+    "subsets of α and the weights updated in turn, a few tile columns at a time, out of core",
+    _solve_interleaved,
+)
+
+
+# --- preconditioned residuals: anchored ----------------------------------------------------------------------------
+
+
+FactorKey = tuple[int, bytes, float]
+"""A training set, kernels, and the ridge of their sum."""
+
+
+class PreconditionedSource:
+    """The preconditioned residual M⁻¹R: one pass.
+
+    Parameters
+    ----------
+    factor
+        A factor of M.
+    n_classes
+        c, the columns of H.
+    """
+
+    def __init__(self, factor: FactorHandle, n_classes: int) -> None:
+        self._factor, self.width = factor, n_classes
+
+    def __call__(self, at: Iterate) -> Generator[Request, Any, tuple[Float, Float, float]]:
+        """See `dmkl.solvers.fisher.descent.DirectionSource`."""
+        directions = yield FactorSolve(self._factor, at.residual)
+        products = yield EachProduct(directions)
+        return directions, products, 1.0
+
+
+def _factor_key(job: Job) -> FactorKey:
+    """The factor for a problem: K(β̄) is the sum of its kernels times the mean weight, n^(−1/p), which scales the ridge.
+
+    Ridges are rounded to powers of √10, so that the points of a grid share a few factors; M is as good.
+    """
+    scale = float(job.problem.weights.start(job.n_kernels).mean())
+    ridge = 10.0 ** (round(2.0 * math.log10(job.problem.lam / scale)) / 2.0)
+    return id(job.training), b"" if job.kernels is None else job.kernels.tobytes(), ridge
+
+
+def anchored_fits(jobs: Sequence[Job]) -> bool:
+    """Whether all factors fit half of the memory budget; the other half is for the directions."""
+    return _needed_bytes(jobs) <= machine().total_bytes // 2
+
+
+def _needed_bytes(jobs: Sequence[Job]) -> int:
+    largest = max(direct_bytes(view, 1) for view in {id(j.training): j.training.square.view for j in jobs}.values())
+    m = max(job.training.n_train for job in jobs)
+    return largest + 8 * m * m * (len({_factor_key(job) for job in jobs}) - 1)
+
+
+def _check_anchored(jobs: Sequence[Job]) -> None:
+    if not anchored_fits(jobs):
+        msg = (
+            f"solver='anchored' holds combined kernels in memory, {_needed_bytes(jobs) / 2**30:.3g} GiB, and "
+            f"{machine().total_bytes / 2**31:.3g} GiB are allowed; use solver='subspace', or set dmkl.memory higher"
+        )
+        raise MemoryBudgetError(msg)
+
+
+def _solve_anchored(jobs: Sequence[Job], options: FisherOptions, context: Context) -> list[Outcome]:
+    examples = {_factor_key(job): job for job in jobs}
+    lenses = [job.training.square for job in examples.values()]
+    factoring = [_factor_of(job, ridge) for (_, _, ridge), job in examples.items()]
+    factors, _ = drive(list(zip(lenses, factoring, strict=True)), tally=context.tally)
+    factor_of = dict(zip(examples, factors, strict=True))
+
+    def source_of(job: Job, *_: int) -> PreconditionedSource:
+        return PreconditionedSource(factor_of[_factor_key(job)], job.problem.h.shape[1])
+
+    return descend_jobs(jobs, options, context, "anchored", 0, source_of)
+
+
+def _factor_of(job: Job, ridge: float) -> Solver[FactorHandle]:
+    weights = np.zeros(job.training.n_kernels)
+    weights[slice(None) if job.kernels is None else job.kernels] = 1.0
+    factor: FactorHandle = yield CombinedFactor(weights, ridge)
+    return factor
+
+
+ANCHORED = FisherSolver(
+    "anchored",
+    "one factor for many targets, and a few directions of each; in memory",
+    _solve_anchored,
+    check=_check_anchored,
+    leaves_out=True,
+)

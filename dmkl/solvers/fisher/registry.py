@@ -1,6 +1,6 @@
 """The solvers of MK-FDA by name, the choice between them, and the method that learners give their problems to.
 
-A new solver is a file with a `FisherSolver`, its module in `SOLVERS`, from which the check of the parameter ``solver``
+A new solver is a file with a `FisherSolver`, its entry in `SOLVERS`, from which the check of the parameter ``solver``
 and the documentation of learners come, and its name in `SolverName`, from which the command line has its choices.
 """
 
@@ -16,7 +16,8 @@ from dmkl.arrays import plain_repr
 from dmkl.errors import InputError
 from dmkl.passes.execute import machine
 from dmkl.passes.view import Lens
-from dmkl.solvers.fisher import anchored, cg, direct, dual, interleaved, stacked
+from dmkl.solvers.fisher import cg, direct, stacked
+from dmkl.solvers.fisher.descent import ANCHORED, DUAL, INTERLEAVED, anchored_fits
 from dmkl.solvers.fisher.left_out import with_inverse_diagonals
 from dmkl.solvers.fisher.problem import FisherOptions
 from dmkl.solvers.fisher.solver import AUTO, FisherSolver
@@ -27,7 +28,8 @@ from dmkl.solvers.outcome import Outcome
 __all__ = ["SOLVERS", "FisherMethod", "check_solver", "choose", "least_lam"]
 
 SOLVERS: dict[str, FisherSolver] = {
-    module.SOLVER.name: module.SOLVER for module in (direct, cg, anchored, subspace, interleaved, dual, stacked)
+    solver.name: solver
+    for solver in (direct.SOLVER, cg.SOLVER, ANCHORED, subspace.SOLVER, INTERLEAVED, DUAL, stacked.SOLVER)
 }
 
 
@@ -50,7 +52,7 @@ def check_solver(name: str, options: FisherOptions, exponents: Sequence[float], 
         raise InputError(msg)
     if name != AUTO:
         SOLVERS[name].check_parameters(options, exponents)
-    if beyond and name == dual.SOLVER.name:
+    if beyond and name == DUAL.name:
         msg = (
             f"solver='dual' follows the gradient of the dual, which {beyond} leave without one; take "
             "solver='interleaved', 'subspace', 'anchored', 'cg' or 'direct'"
@@ -59,7 +61,7 @@ def check_solver(name: str, options: FisherOptions, exponents: Sequence[float], 
     if beyond and options.master == "taylor":
         msg = f"master='taylor' is a form of the norm ‖β‖_p alone, and there are {beyond}; take 'newton' or 'exact'"
         raise InputError(msg)
-    if options.mu is not None and name != dual.SOLVER.name:
+    if options.mu is not None and name != DUAL.name:
         msg = (
             f"mu, a penalty on the weights instead of their norm, needs solver='dual', got {name!r}; take "
             "solver='dual', or mu=None"
@@ -127,8 +129,8 @@ def choose(jobs: Sequence[Job]) -> str:
     several = max(points.values(), default=0) > _PAIR
     if several and (_are_many(jobs, several=False) or _fill(jobs)) and stacked.fits(jobs):
         return stacked.SOLVER.name
-    if _are_many(jobs, several=several) and anchored.fits(jobs):
-        return anchored.SOLVER.name
+    if _are_many(jobs, several=several) and anchored_fits(jobs):
+        return ANCHORED.name
     if several:
         return subspace.SOLVER.name
     if direct.fits(jobs):
@@ -144,7 +146,7 @@ def choose(jobs: Sequence[Job]) -> str:
     trace = float(np.median(diagonal.sum(axis=1)))
     if problem.lam < _AMPLE * trace * float(problem.weights.start(n).sum()):
         return subspace.SOLVER.name
-    return dual.SOLVER.name if problem.weights.smooth else interleaved.SOLVER.name
+    return DUAL.name if problem.weights.smooth else INTERLEAVED.name
 
 
 def _are_many(jobs: Sequence[Job], *, several: bool) -> bool:

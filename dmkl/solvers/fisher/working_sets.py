@@ -8,17 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
-from dmkl.arrays import Float
+from dmkl.arrays import Float, Index
 from dmkl.passes.elements import entries, raw_block
 from dmkl.passes.execute import check_memory, machine
 from dmkl.passes.view import Lens, View
 from dmkl.solvers.running import run_tasks
 
 __all__ = ["WorkingSet", "add_blocks", "columns_lens", "finish_columns", "fraction_of_tiles", "working_sets"]
-
-Index = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -28,9 +25,9 @@ class WorkingSet:
     Parameters
     ----------
     index
-        Their positions in the view.
+        Positions of the samples in the view.
     column_passes, block_passes
-        Fractions of a pass that reading their columns takes, and reading the block of rows and columns on them.
+        Fractions of a pass for reading the columns of the samples, and the block of rows and columns on them.
     """
 
     index: Index
@@ -39,7 +36,7 @@ class WorkingSet:
 
 
 _MOST = 16
-"""More sets than this converge no better in steps, and worse in what is read."""
+"""Most sets: with more the number of steps is the same, and more is read."""
 
 
 def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
@@ -48,18 +45,18 @@ def working_sets(lens: Lens, largest: int) -> list[WorkingSet]:
     Parameters
     ----------
     largest
-        Samples that a set may have, unless a single tile column has more.
+        Most samples of a set, unless a single tile column has more.
     """
     view = lens.view
     tile = view.final_positions()[1] // view.source.tiling.tile
     used = np.unique(tile)
     n_sets = min(len(used), max(_MOST, math.ceil(len(tile) / largest)))
-    found = []
+    sets = []
     for tiles in np.array_split(used, n_sets):
         index = np.flatnonzero(np.isin(tile, tiles))
         columns, block = lens.columns(index).view, _block(lens, index)
-        found.append(WorkingSet(index, fraction_of_tiles(columns, view), fraction_of_tiles(block, view)))
-    return found
+        sets.append(WorkingSet(index, fraction_of_tiles(columns, view), fraction_of_tiles(block, view)))
+    return sets
 
 
 def fraction_of_tiles(part: View, whole: View) -> float:
@@ -68,36 +65,37 @@ def fraction_of_tiles(part: View, whole: View) -> float:
 
 
 def columns_lens(lens: Lens, index: Index) -> Lens:
-    """What a pass goes through for products with some columns of a square view; see `finish_columns`.
+    """The fitted view of a pass for products with some columns of a square view; see `finish_columns`.
 
-    Finished after the pass, they are the same to the last bit however it was cut into tasks, and no means travel.
+    The products are finished after the pass: they are then the same to the last bit however the pass is cut into tasks,
+    and no row means are sent to tasks.
     """
     part = lens.columns(index)
     return Lens(replace(part.view, steps=()), part.fitted.right_alone())
 
 
 def finish_columns(lens: Lens, index: Index, block: Float, raw: Float) -> Float:
-    """K_j[:, B]V of the view, (n, m, k), from V (b, k) and the products through `columns_lens`, which are used up."""
+    """Compute K_j[:, B]V of the view, (n, m, k), from V (b, k) and the raw products, which are overwritten."""
     chain, (n, m, _) = lens.columns(index).fitted, lens.view.shape
-    found = raw if m == raw.shape[1] else np.empty((n, m, raw.shape[2]))
+    products = raw if m == raw.shape[1] else np.empty((n, m, raw.shape[2]))
     for j in range(n):
         _, carried = chain.right(j, block)
-        found[j] = chain.left(j, raw[j], carried)
-    return found
+        products[j] = chain.left(j, raw[j], carried)
+    return products
 
 
 _PARTS = 16
-"""Tasks of one block at most, wherever it runs: sums are then added up in the same order."""
+"""Most tasks of one block, whatever the number of workers, so that sums are added up in the same order."""
 
 
 def add_blocks(wanted: Sequence[tuple[Lens, Float, Index]]) -> tuple[list[Float], float]:
-    """K(β)_BB of several views, weights and sets, (b, b) each; and the passes' worth of tiles that were read."""
-    where = machine()
+    """Compute K(β)_BB for several views, weights and sets, (b, b) each; also return the passes that this takes."""
+    host = machine()
     largest = max(len(index) for _, _, index in wanted)
     check_memory(
         "the block of a working set",
         {"entries": 4 * 8 * largest**2},
-        where.task_bytes,
+        host.task_bytes,
         "Set dmkl.memory higher, give the workers more memory, store the set with smaller tiles, or take "
         "solver='dual' or 'cg'",
     )
@@ -125,8 +123,8 @@ def _add(number: int, weights: Float, kernels: Index, index: Index, lenses: Sequ
         for j in kernels:
             total += weights[j] * entries(view, fitted, int(j), index, index)
         return total
-    # Centering and scaling make s_a s_b (f K_ab + r_a + r_b + c) of each raw entry, s being one unless samples have
-    # weights: what they add is known from its first column, and only the raw blocks have to be gone through.
+    # Centering and scaling turn a raw entry into s_a s_b (f K_ab + r_a + r_b + c), where s is 1 unless samples have
+    # weights. The added terms follow from their first column, so that only raw blocks have to be read.
     stored = view.rows[fitted.positions(index, index)[0][0]]
     edge, trail = np.zeros((len(index), 1)), fitted.positions(index, index[:1])
     for j in map(int, kernels):

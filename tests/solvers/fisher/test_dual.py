@@ -17,11 +17,9 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, InputError, MemoryBudgetError
 from dmkl.numerics.fisher import certify, steepest
-from dmkl.solvers.fisher.descent import Place, descend, least_columns
-from dmkl.solvers.fisher.dual import GradientSource
+from dmkl.solvers.fisher.descent import GradientSource, Iterate, Span, descend, least_columns
 from dmkl.solvers.fisher.mkfda import solve_restricted
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
-from dmkl.solvers.fisher.span import Span
 from dmkl.solvers.outcome import Status
 from dmkl.solvers.requests import EachProduct
 from dmkl.solvers.semidefinite import UNKNOWN
@@ -115,7 +113,7 @@ def test_the_direction_is_minus_the_gradient_of_the_dual(p):
     beta = steepest(slopes(kernels, alpha, lam), p)
     certificate, residual = certify(alpha, products, beta, h, lam, Ball(p))
     assert certificate.upper == pytest.approx(dual(alpha.ravel()))
-    asked = next(GradientSource(h.shape[1])(Place(beta, residual, products)))
+    asked = next(GradientSource(h.shape[1])(Iterate(beta, residual, products)))
     assert isinstance(asked, EachProduct)
     direction = rng.standard_normal((h.size, 5))
     found = [(dual(alpha.ravel() + 1e-5 * d) - dual(alpha.ravel() - 1e-5 * d)) / 2e-5 for d in direction.T]

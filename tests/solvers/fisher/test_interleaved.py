@@ -14,8 +14,7 @@ import dmkl
 from dmkl.errors import ConvergenceWarning, IndefiniteKernelError, MemoryBudgetError
 from dmkl.numerics.fisher import uniform_weights
 from dmkl.solvers.driver import drive
-from dmkl.solvers.fisher.descent import descend, least_columns
-from dmkl.solvers.fisher.interleaved import WorkingSetSource
+from dmkl.solvers.fisher.descent import WorkingSetSource, descend, least_columns
 from dmkl.solvers.fisher.problem import FisherOptions, FisherProblem
 from dmkl.solvers.fisher.working_sets import working_sets
 from dmkl.solvers.outcome import Status
