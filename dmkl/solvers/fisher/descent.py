@@ -147,6 +147,7 @@ class Span:
         coefficients
             a of the current α, (r, c), which stays in the span whatever is dropped.
         """
+        # Directions are dropped before new ones are added, so that memory never exceeds the capacity.
         if self.size + directions.shape[1] > self._capacity:
             self._condense(coefficients, directions.shape[1])
         r = self.size
@@ -161,6 +162,7 @@ class Span:
         if not (b := len(d)):
             return False
         self._d[r : r + b], self._w[:, r : r + b] = d, w
+        # Only the rows of the new directions are computed: DᵀK_jD of the others is known.
         gram = np.empty((len(w), r + b, r + b))
         gram[:, :r, :r] = self._gram
         for j, of_kernel in enumerate(w):
@@ -187,6 +189,7 @@ class Span:
     def _condense(self, coefficients: Float, n_more: int) -> None:
         """Keep α and half of the latest directions, and leave room for `n_more`."""
         r, c = coefficients.shape
+        # Half of the room: the other half is filled by new directions before the next call.
         latest = max(0, (self._capacity - n_more - c) // 2)
         chosen = np.concatenate([coefficients, np.eye(r)[:, r - latest :]], axis=1)
         basis, upper, _ = scipy.linalg.qr(chosen / np.linalg.norm(chosen, axis=0), mode="economic", pivoting=True)
@@ -200,6 +203,8 @@ class Span:
 
 def _new_part(d: Float) -> Float:
     """The map that makes rows orthonormal, without rows that depend on others or are almost zero."""
+    # Pivoted QR of dᵀ = QR: the rows of R⁻ᵀPᵀd are orthonormal. Only R and the pivots are needed, not Q, since the same
+    # map is applied to the products.
     upper, pivots = scipy.linalg.qr(d.T, mode="r", pivoting=True)
     kept = int(np.count_nonzero(np.abs(np.diag(upper)) > _DEPENDENT))
     chosen = np.zeros((kept, len(d)))

@@ -71,8 +71,9 @@ class AlphaStep(ABC):
             better = yield from self.refine(beta, alpha, residual, target)
             better_products = yield EachProduct(better)
             refined, better_residual = certified(better, better_products)
+            # Refinement that no longer halves ‖R‖² has reached the accuracy of the arithmetic.
             if not refined.residual_sq < 0.5 * certificate.residual_sq:
-                break  # as accurate as the arithmetic allows
+                break
             alpha, products, certificate, residual = better, better_products, refined, better_residual
         self.alpha, self.each_product = alpha, products
         return Evaluation(alpha, certificate)
@@ -110,6 +111,7 @@ def wrapper(n_kernels: int, step: AlphaStep, options: FisherOptions) -> Generato
     start = problem.weights.start(n_kernels) if problem.start is None else problem.start
     how: dict[str, Any] = {"max_steps": options.max_iter, "master": options.master, "name": problem.name}
     solution = yield from maximize(step, problem.weights, start, options.tol, **how)
+    # Rayleigh quotients on the span of α bound the lowest eigenvalue of each kernel from above, without a pass.
     inner, forms = step.alpha.T @ step.alpha, step.alpha.T @ step.each_product
     tell_indefinite(lowest_on_span(inner, forms), step.facts)
     inverse = yield from step.inverse(solution.beta)

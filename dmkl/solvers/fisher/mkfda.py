@@ -146,6 +146,7 @@ class MemoryOracle:
         """Solve Aα = H by a Cholesky factor of A = ½(N + K(β)/λ)."""
         yield from ()
         n, m, _ = self.kernels.shape
+        # One matrix-vector product over all kernels: each kernel is read once, and no temporary is made for each.
         system = (beta @ self.kernels.reshape(n, m * m)).reshape(m, m)
         system *= 0.5 / self.lam
         if self.inner is None:
@@ -157,10 +158,12 @@ class MemoryOracle:
         except np.linalg.LinAlgError as error:
             raise not_positive_definite(self.lam) from error
         alpha = self._factor.solve(self.h)
-        self._products = np.matmul(alpha.T, self.kernels)  # (K_jα)ᵀ, (n, c, m)
+        # (K_jα)ᵀ, (n, c, m): kernels are symmetric, and αᵀ from the left reads their rows as they lie in memory.
+        self._products = np.matmul(alpha.T, self.kernels)
         q = np.einsum("mc,ncm->n", alpha, self._products) / (4.0 * self.lam)
         size = float(np.sum(alpha * alpha)) / (4.0 * self.lam)
         check_forms(q, self.facts, size, m * self._unit * size)
+        # S and F use ¼aᵀNa in a subspace, since ‖α‖² = aᵀNa for α = Va.
         residual_sq = 0.0
         if self.inner is None:
             image = alpha
@@ -174,6 +177,8 @@ class MemoryOracle:
     def curvature(self, evaluation: Evaluation, beta: Float) -> Generator[Any, Any, Float]:
         """C = (1/4λ²) Σ_k (K_iα_k)ᵀA⁻¹(K_jα_k) from L⁻¹K_jα, A = LLᵀ."""
         yield from ()
+        # With A = LLᵀ, C_ij is the inner product of L⁻¹K_iα and L⁻¹K_jα: half the solves of A⁻¹K_jα, and C comes out
+        # symmetric and positive semidefinite whatever rounding does, which the conic solver needs.
         n, c, m = self._products.shape
         rows = self._factor.half_solve(self._products.reshape(n * c, m).T).T.reshape(n, c * m)
         return np.asarray(rows @ rows.T / (4.0 * self.lam**2))

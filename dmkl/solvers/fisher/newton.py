@@ -139,12 +139,14 @@ def maximize(
     while len(steps) < max_steps:
         evaluation = yield from oracle.evaluate(beta, tol, careful=careful)
         certificate = evaluation.certificate
+        # With of_kernels both gaps are relative to βᵀq = share · |S|.
         scale = certificate.share if of_kernels else 1.0
         gap, weights_gap = certificate.gap / scale, certificate.weights_gap / scale
         steps.append(certificate_step(certificate, beta, **oracle.counts()))
         if best is not None and certificate.gap > 0.5 * best.certificate.gap:
             # The gap has stopped shrinking: perhaps the error of α shows in it to first order.
             careful = careful or certificate.alpha_gap > (0.1 * certificate.weights_gap) ** 2
+        # The returned pair is the one with the smallest proven gap, which need not be the last one.
         if best is None or certificate.gap < best.certificate.gap:
             best = Solution(evaluation.alpha, beta, certificate, status)
         if name is not None:
@@ -161,6 +163,7 @@ def maximize(
             # ‖R‖² bounds the error that an inexact α leaves in S, the second term its rounding.
             slack = certificate.residual_sq + 1e-14 * abs(objective)
             if search is None or search.accepts(objective, slack):
+                # A new model is made only at accepted weights: C costs as much as an α-step.
                 curvature = yield from oracle.curvature(evaluation, beta)
                 direction = yield _master(newton_direction, q, curvature, beta, weights)
                 search = LineSearch(beta, direction, q, objective, slack=slack)
@@ -171,6 +174,7 @@ def maximize(
                 break
             beta = search.point
         else:
+            # S(α, ·) is linear in β and at least J: a plane above J that touches it at β.
             planes.append(CuttingPlane(objective - float(beta @ q), q))
             if master == "exact":
                 beta = yield _master(exact_master, planes, weights)

@@ -99,6 +99,7 @@ def residual_strips(
         partial(residual_strip, files, rows, numbered(kept, k), space.file("basis"), tasks_per_machine=slots)
         for k, rows in enumerate(strips)
     ]
+    # All targets lie side by side; `chosen` maps the columns of the solutions to them.
     h, starts = np.concatenate(space.targets, axis=1), np.cumsum([0, *(h.shape[1] for h in space.targets)])
     chosen = np.concatenate([np.arange(starts[t], starts[t + 1]) for t in targets])
     ridges = np.repeat(lams, [z.shape[1] for _, z in pairs])
@@ -282,6 +283,7 @@ def sharpen(
         position, near = nearest[k]
         r.condition = near.condition
         sharpened.append(r)
+        # The bound of S − min_α S is ½ Σ xᵀM⁻¹x over the columns x of R.
         worth = 2.0 * enough * abs(r.solution.certificate.objective)
         rho = (rough_ridge if rough else ridge)(points[k].lam, near.scale, step)
         wanted.append(
@@ -297,6 +299,7 @@ def sharpen(
     solved = yield from apply_preconditioners(spaces, wanted + filling)
     for r, (direction, squares) in zip(sharpened, solved, strict=False):
         r.direction = direction
+        # Bounds of single columns add up; one that was not computed leaves ‖R‖² as the bound.
         if np.isfinite(squares).all():
             r.bound = min(r.bound, 0.5 * float(squares.sum()) / abs(r.solution.certificate.objective))
     more: dict[int, list[Strips]] = {}

@@ -86,6 +86,7 @@ def dominant_block(basis: Array, wanted: Array, width: int, cutoff: float, rng: 
         wanted = wanted @ rng.standard_normal((wanted.shape[1], 2 * width))
     # An X inside the span of the basis leaves only rounding, which is no direction.
     floor = 1e-24 * float(np.sum(wanted * wanted))
+    # The second projection removes the rounding of the first, relative to what is left.
     for _ in range(2):
         wanted = wanted - basis @ (basis.T @ wanted)
     # The Gram matrix of the smaller side squares the singular values, which a cutoff far above the square root of the
@@ -131,6 +132,7 @@ def choose_directions(
     chosen = [] if before is None else [before.array()]
     v = load_array(basis) if basis else np.zeros((matrices[0].rows, 0))
     v = np.concatenate([v, *chosen], axis=1) if chosen else v
+    # Unit norm for each matrix: all open points count the same, whatever the size of their errors.
     sizes = [(x, float(np.linalg.norm(x))) for x in (matrix.array() for matrix in matrices)]
     scaled = [x / size for x, size in sizes if size]
     with pinned_blas(1):

@@ -151,6 +151,8 @@ def _pass(load: Sequence[_Factor], number: int) -> list[tuple[Block, Made]]:
         ]
         return partial(keep_products, keepings=keepings, kernels=kernels, tasks_per_machine=slots_per_host)
 
+    # The products, n × rows × b, are by far the largest result. They stay where tasks compute them; only VᵀK_jU,
+    # n × r × b, comes back.
     graph = pass_graph(
         *_columns(load), name, then=then, vectors=partial(_vectors, [factor.multiplied for factor in load])
     )

@@ -275,9 +275,11 @@ class SubspaceSolver:
         IndefiniteKernelError
             If a kernel proves not to be positive semidefinite.
         """
+        # N and VᵀH are not part of the checkpoint, since they follow from V and the targets.
         restored = [space for space in self._spaces if space.width]
         yield Tasks("project", [space.projecting() for space in restored], own=[space.targets for space in restored])
         while self._open():
+            # Passes and tasks are planned with the memory that the arrays of this round leave.
             with keeping(held_bytes(self._spaces, self.points)):
                 if self._ended:
                     yield from self._end()
@@ -398,6 +400,7 @@ class SubspaceSolver:
 
         In the `last` call a bound is computed for every gap, and no directions are.
         """
+        # Seeded by the number of passes, so that a continued run draws the same numbers.
         rng = np.random.default_rng([len(self.history), 1])
         # With one block hardly any point can be certified.
         rough = not last and max(len(space.blocks) for space in self._spaces) < 2
@@ -504,6 +507,7 @@ class SubspaceSolver:
         self._started, chosen = time.monotonic(), list[tuple[int, Float]]()
         by_space = [list(of_space(self.points, opened, f).values()) for f in range(len(self._spaces))]
         pairs = zip(self._spaces, by_space, strict=True)
+        # A list, not a generator: every space drops its unused preconditioners.
         if any([space.drop_unused_preconditioners([r.solution.beta for r in points]) for space, points in pairs]):
             self._save()  # makes room on the disk
         most = self._most_new_preconditioners()
@@ -543,6 +547,7 @@ class SubspaceSolver:
         """Count a pass that is over, and save the state."""
         self.n_passes += 1
         gaps = [point.gap for point in self.progress if not point.settled]
+        # The history records what the pass cost and how far the points are.
         entry = Round(
             kind,
             time.monotonic() - self._started,

@@ -372,6 +372,7 @@ def apply_preconditioners(spaces: Sequence[Subspace], wanted: Sequence[Unsolved]
     if not wanted:
         return []
     host = machine()
+    # Items of equal space, preconditioner and ridge share a factor.
     groups: dict[tuple[int, int, float], list[int]] = {}
     for position, item in enumerate(wanted):
         groups.setdefault((item.space, item.preconditioner, item.ridge), []).append(position)
@@ -447,6 +448,8 @@ def save(
     ended
         The limits for which the iteration has ended; None if it has not.
     """
+    # The order of writing makes a kill harmless: first new files, then the state that names them, which replaces the old
+    # one at once, then the deletion of files that no state names.
     unknown = np.full(spaces[0].n_kernels, np.nan)
     file = workspace.path / f"points-{_number(workspace) + 1}.npz"
     figures = {
