@@ -448,8 +448,8 @@ def save(
     ended
         The limits for which the iteration has ended; None if it has not.
     """
-    # The order of writing makes a kill harmless: first new files, then the state that names them, which replaces the old
-    # one at once, then the deletion of files that no state names.
+    # The order of writing makes a kill harmless: first new files, then the state that names them, which replaces the
+    # old one at once, then the deletion of files that no state names.
     unknown = np.full(spaces[0].n_kernels, np.nan)
     file = workspace.path / f"points-{_number(workspace) + 1}.npz"
     figures = {
