@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,10 @@ import xarray as xr
 from zarr.storage import MemoryStore
 
 from dmkl.arrays import Array
-from dmkl.errors import InputError
+from dmkl.errors import InputError, SampleOrderWarning, warn
 from dmkl.inputs.kernels import JoinedSource, as_source
-from dmkl.inputs.label_tables import label_table
-from dmkl.inputs.labels import Labels, by_split
-from dmkl.inputs.names import Join, in_order, named_by_position, sample_names, warn_of_positions
-from dmkl.inputs.side_data import SideData, names_beside
+from dmkl.inputs.label_tables import given_data
+from dmkl.inputs.names import Join, sample_names
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.spectrum import Repair
 from dmkl.passes.blas import one_blas_thread
@@ -154,43 +151,22 @@ def create(
     SampleOrderWarning
         If something without names is matched by position with samples that have names.
     """
-    given = {"labels=": labels, "splits=": splits}
-    origin = as_source(kernels, names)
-    carried = {name for axes in origin.axes for name in axes.rows or ()}
-    tables = {what: label_table(values, carried) for what, values in given.items() if values is not None}
-    named = names_beside([SideData(what[:-1], what, partial(tables.__getitem__, what)) for what in tables], join)
     source = JoinedSource(
-        origin,
+        as_source(kernels, names),
         join,
         samples=sample_names("samples", samples),
         train_samples=sample_names("train_samples", train_samples),
-        beside=named,
+        given=given_data(labels=labels, splits=splits),
         symmetric=symmetric,
     )
-    # What has no names stands in the order asked for, or in that of the first kernel that has names.
-    order = first = source.samples
-    if samples is None and source.row_names:
-        first = source.row_names[0].names
-    elif order is None and named:
-        # Labels name the kernels' samples, where nothing else does; numbers of rows in another order name them too.
-        order, numbers = named[0].names, tuple(map(str, range(len(named[0].names))))
-        order = numbers if set(order) == set(numbers) else order
-    unnamed = [what for what, table in tables.items() if table.row_names is None]
-    for what, table in tables.items():
-        tables[what] = in_order(what, named_by_position(table, first), order)
-    if samples is None:
-        warn_of_positions([*source.without, *unnamed], source.row_names, order)
-    known = Labels(samples=order, train_samples=source.train_samples)
-    if "labels=" in tables:
-        known.labels = tables["labels="].values
-        known.tasks = tables["labels="].columns if tasks is None else tasks
-    if "splits=" in tables:
-        known.splits = tables["splits="].values
-        source.train = None if order is None else by_split(tables["splits="].values, len(order))[0] == 0
+    for note in source.order_notes:
+        warn(note, SampleOrderWarning)
+    if tasks is not None:
+        source.labels.tasks = tasks
     written = ingest(
         MemoryStore() if path is None else path,
         source,
-        known,
+        source.labels,
         tile=tile,
         dtype=dtype,
         symmetric=symmetric,

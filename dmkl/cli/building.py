@@ -204,13 +204,11 @@ def _note_what_is_left_out(specs: list[dict[str, Any]], found: Features) -> None
 def _open(features: list[Path], samples: Path | None, join: Join, transpose: bool, **files: Path | None) -> Features:
     """The features, and what the other files say of the samples; what these do not say, the features may."""
     from dmkl.inputs import as_features, read_file, read_names
-    from dmkl.inputs.side_data import SideData
+    from dmkl.inputs.labels import SideData
 
     names = None if samples is None else read_names(samples)
     given = [
-        SideData(role, str(path), partial(read_file, path), partial(read_file, path, None))
-        for role, path in files.items()
-        if path is not None
+        SideData(role, str(path), partial(read_file, path, None)) for role, path in files.items() if path is not None
     ]
     return as_features(features, samples=names, join=join, beside=given, transpose=transpose)
 

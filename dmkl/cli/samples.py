@@ -214,7 +214,7 @@ def read_groups(file: Path, samples: Array, chosen: Index) -> xr.DataArray:
 
     from dmkl.inputs import read_file
     from dmkl.inputs.label_tables import matched
-    from dmkl.inputs.names import in_order
+    from dmkl.inputs.labels import in_order
 
     n = len(samples)
     named = samples.astype(str).tolist() != [str(i) for i in range(n)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -22,10 +21,9 @@ from dmkl.features.specs import Planned, plan, read_specs
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
 from dmkl.inputs.features import FeatureMatrix, against, as_features
-from dmkl.inputs.label_tables import label_table
+from dmkl.inputs.label_tables import given_data
 from dmkl.inputs.labels import labels_in
 from dmkl.inputs.names import Join
-from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.determined import label_columns
 from dmkl.numerics.functions import NONNEGATIVE, STATISTIC
@@ -44,7 +42,6 @@ __all__ = [
     "check_present",
     "check_values",
     "computed_set",
-    "given_labels",
     "how_missing",
     "provenances",
 ]
@@ -130,7 +127,7 @@ def build(
         If the disk ran full; the same call goes on from there.
     """
     missing = how_missing(missing, join)
-    given = given_labels(labels=labels, splits=splits, tasks=tasks)
+    given = given_data(labels=labels, splits=splits, tasks=tasks)
     found = as_features(features, samples=samples, present=present, join=join, beside=given, transpose=transpose)
     planned, _ = plan(read_specs(specs), found.blocks)
     n_samples = next(iter(found.blocks.values())).shape[0]
@@ -228,13 +225,6 @@ def how_missing(missing: Missing | None, join: Join) -> Missing:
         msg = f"missing must be 'refuse' or 'zero', got {missing!r}"
         raise InputError(msg)
     return missing or ("zero" if join == "outer" else "refuse")
-
-
-def given_labels(**given: Any) -> list[SideData]:
-    """Labels, splits and names of tasks that were given, by their role, to stand for what is found in files."""
-    known = {role: values for role, values in given.items() if values is not None}
-    read = {role: partial(label_table, values) for role, values in known.items()}
-    return [SideData(role, f"{role}=", read[role], read[role]) for role in known]
 
 
 def computed_set(source: FeatureTiles, nodes: Mapping[str, Array | None]) -> KernelSet:

@@ -18,7 +18,6 @@ from dmkl.features.build import (
     check_present,
     check_values,
     computed_set,
-    given_labels,
     how_missing,
     provenances,
 )
@@ -27,9 +26,9 @@ from dmkl.features.recipes import Recipe
 from dmkl.features.tiles import Axis, FeatureTiles
 from dmkl.features.writing import write_kernels
 from dmkl.inputs.features import FeatureMatrix, against, as_features
-from dmkl.inputs.labels import Labels
+from dmkl.inputs.label_tables import given_data
+from dmkl.inputs.labels import Labels, SideData
 from dmkl.inputs.names import Join
-from dmkl.inputs.side_data import SideData
 from dmkl.kernelset import KernelSet
 from dmkl.numerics.functions import STATISTIC
 from dmkl.passes.blas import one_blas_thread
@@ -182,7 +181,7 @@ def build_cross(
     if absent:
         msg = f"kernel {absent[0]!r} was not computed from features; leave it out with select(), or import its kernel"
         raise InputError(msg)
-    given = given_labels(labels=labels, tasks=tasks)
+    given = given_data(labels=labels, tasks=tasks)
     source, known = cross_tiles(training.select(K.names), features, samples, present, join, missing, given)
     known = Labels(known.samples, K.train_samples, known.labels, known.tasks)
     n_rows, n_cols = len(source.samples), len(source.train_samples)

@@ -25,7 +25,7 @@ from dmkl.features.functions import FUNCTIONS
 from dmkl.features.spec_files import did_you_mean, plain, read_specs, shown, some
 from dmkl.features.spec_schema import MODELS, NO_GRID, OnColumns, Random, Spec, listed
 from dmkl.inputs.features import FeatureMatrix
-from dmkl.inputs.formats.limits import check_memory
+from dmkl.settings import check_memory
 
 __all__ = ["FUNCTIONS", "Planned", "plan", "read_specs"]
 

@@ -16,23 +16,6 @@ from dmkl.errors import InputError
 from dmkl.inputs.names import as_text, index_names
 from dmkl.unknown import UNKNOWN_TEXTS
 
-__all__ = [
-    "ROLES",
-    "Columns",
-    "FrameColumns",
-    "RowNames",
-    "are_numbers",
-    "find_names",
-    "float_dtype",
-    "is_number",
-    "is_numeral",
-    "is_title",
-    "matched_share",
-    "numeric_dtype",
-    "plain_title",
-    "values_of_cells",
-]
-
 ROLES = {
     name: role
     for role, names in {
@@ -54,36 +37,36 @@ _UNIQUE_NAMES = set(
     "patient patientid pid ptid recordid record individual indiv taxa taxon strain accession line barcode cell cellid "
     "animal animalid genotype specimen specimenid donor donorid case caseid mrn key index unnamed0".split()
 )
-"""Titles of columns that name the samples where no name is there twice; else they are groups of samples."""
+"""Titles of columns that name the samples if no name repeats; else they are groups of samples."""
 _FAMILIES = {"fid", "family", "familyid", "famid"}
 _WORDS = {*ROLES, "class", "classes", "group", "groups"} - {"name", "names", "kernel", "kernels"}
-"""Titles that no value of a cell is likely to be."""
+"""Titles that are unlikely as values of a cell."""
 _FEW_COLUMNS = 64
-"""Columns of numbers up to which each is looked at for names of samples."""
+"""Up to this number of columns of numbers, each is searched for names of samples."""
 _PHENOTYPES = (".phen", ".pheno", ".fam")
 
 
 class Columns(Protocol):
     """A table: a text file, a Parquet file or a data frame."""
 
-    where: str  # how messages name it
-    titles: tuple[str, ...] | None  # of all columns; None where it has none
-    index: tuple[str, ...] | None  # names of the rows that lie in no column
+    where: str  # its name in messages
+    titles: tuple[str, ...] | None  # of all columns
+    index: tuple[str, ...] | None  # names of the rows outside the columns
     n_rows: int
     n_columns: int
     notes: list[str]
 
     def numeric(self) -> list[bool]:
-        """Which columns hold numbers."""
+        """Return for each column whether it holds numbers."""
 
     def texts(self, columns: Sequence[int]) -> list[list[str]]:
-        """The cells of some columns as they are written; "" where nothing is."""
+        """Return the cells of some columns as they are written; "" for empty ones."""
 
     def numbers(self, columns: Sequence[int]) -> Any:
-        """Some columns of numbers as a matrix that is read in parts."""
+        """Return some columns of numbers as a matrix that is read in parts."""
 
     def values(self, columns: Sequence[int]) -> Array:
-        """Some columns as one array (rows, columns) of numbers or words."""
+        """Return some columns as one array (rows, columns) of numbers or words."""
 
 
 class FrameColumns:
@@ -131,7 +114,7 @@ class FrameNumbers:
 
 
 def float_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type that real numbers are stored in: float32 where that loses nothing and they are narrow, else float64."""
+    """Return the stored type of real numbers: float32 if it loses nothing and they are narrow, else float64."""
     narrow = dtype.itemsize <= (4 if dtype.kind == "f" else 2)
     return np.dtype(np.float32 if narrow else np.float64)
 
@@ -146,69 +129,69 @@ def numeric_dtype(dtype: Any) -> bool:
 
 @dataclass(frozen=True)
 class RowNames:
-    """The names of the rows of a table, and the columns that they stand in."""
+    """The names of the rows of a table, and their columns."""
 
     names: tuple[str, ...] | None = None
-    families: tuple[str, ...] | None = None  # of individuals, where the table has both (FID and IID)
-    columns: frozenset[int] = frozenset()  # all that hold names, families or mere numbers of the rows
+    families: tuple[str, ...] | None = None  # of individuals, if the table has both FID and IID
+    columns: frozenset[int] = frozenset()  # those of names, families or numbers of the rows
 
 
 def find_names(table: Columns, known: Collection[str] | None = None, numeric: Sequence[bool] | None = None) -> RowNames:
     """Find the column that names the samples.
 
-    It is the column whose values are the names that are `known`, wherever it stands and whatever its title; else the
-    column that is titled as names, wherever it stands; else the first column of words without repetition. A column that
-    only counts the rows names nothing where another column holds names. Choices that could have been otherwise go into
-    the notes of the table. `numeric` says which columns hold numbers, where that is known.
+    It is the column whose values are the names in `known`, at any position and with any title; else the column with a
+    title for names; else the first column of words without repetition. A column that only counts the rows is none if
+    another column holds names. Choices that could have been otherwise go into the notes of the table. `numeric` states
+    for each column whether it holds numbers; by default it is read.
     """
     titles = None if table.titles is None else [plain_title(title) for title in table.titles]
     if table.n_columns == 1 and table.index is None and titles != ["iid"]:
         return RowNames()
     numeric = table.numeric() if numeric is None else numeric
-    at_hand = _Cells(table)
-    family, individual = _pair(table, titles, at_hand, known, numeric)
+    cells = _Cells(table)
+    family, individual = _pair(table, titles, cells, known, numeric)
     titled = [at for at in range(table.n_columns) if titles and titles[at] in _NAMES]
-    titled += [at for at in range(table.n_columns) if titles and titles[at] in _UNIQUE_NAMES and at_hand.unique(at)]
+    titled += [at for at in range(table.n_columns) if titles and titles[at] in _UNIQUE_NAMES and cells.unique(at)]
     if individual is not None:
         titled = [individual, *(at for at in titled if at != individual)]
     words = [at for at in range(table.n_columns) if not numeric[at]]
     chosen: int | None = None
     if known:
         numbers = [at for at in range(table.n_columns) if numeric[at]]
-        looked = [*titled, *words, *(numbers if len(numbers) <= _FEW_COLUMNS else numbers[:2])]
-        at_hand.read(looked)
-        shares = {at: matched_share(at_hand[at], known) for at in looked}
+        searched = [*titled, *words, *(numbers if len(numbers) <= _FEW_COLUMNS else numbers[:2])]
+        cells.read(searched)
+        shares = {at: matched_share(cells[at], known) for at in searched}
         if family is not None and individual is not None:
-            pairs = [f"{f}_{own}" for f, own in zip(at_hand[family], at_hand[individual], strict=True)]
+            pairs = _pairs(cells[family], cells[individual])
             shares[individual] = max(shares.get(individual, 0.0), matched_share(pairs, known))
-        own = 0.0 if table.index is None else matched_share(table.index, known)
+        index_share = 0.0 if table.index is None else matched_share(table.index, known)
         best = max(shares, key=lambda at: shares[at], default=None)
-        if best is not None and shares[best] > own and (shares[best] > 0.5 or best in titled):
+        if best is not None and shares[best] > index_share and (shares[best] > 0.5 or best in titled):
             chosen = best
             if titles is not None and best not in titled and titles[best]:
                 _note(table, best, "names of the samples, since its values are those of the others")
-        elif own > 0.5:
+        elif index_share > 0.5:
             return RowNames(table.index)
     if chosen is None and titled:
         chosen = titled[0]
     if chosen is None and table.index is not None:
         return RowNames(table.index)
-    counting = frozenset([0]) if titles and titles[0] == "" and _counts(at_hand[0]) else frozenset[int]()
+    counting = frozenset([0]) if titles and titles[0] == "" and _counts(cells[0]) else frozenset[int]()
     if chosen is None and titles and titles[0] == "" and not counting:
         chosen = 0
     if chosen is None and table.n_rows > 1:
-        chosen = next((at for at in words if at_hand.unique(at)), None)
+        chosen = next((at for at in words if cells.unique(at)), None)
         if chosen is not None and chosen > 0 and not counting:
             _note(table, chosen, "names of the samples")
-    if chosen is None and words and not counting and numeric[0] and at_hand.unique(0) and table.n_rows > 1:
-        if all(cell.isdecimal() for cell in at_hand[0]):
+    if chosen is None and words and not counting and numeric[0] and cells.unique(0) and table.n_rows > 1:
+        if all(cell.isdecimal() for cell in cells[0]):
             chosen = 0
             _note(table, chosen, "names of the samples, since all are different whole numbers")
     if chosen is None:
         return RowNames(columns=counting)
     if chosen == individual and family is not None:
-        return RowNames(tuple(at_hand[chosen]), tuple(at_hand[family]), frozenset({family, chosen}))
-    return RowNames(tuple(at_hand[chosen]), None, counting | {chosen})
+        return RowNames(tuple(cells[chosen]), tuple(cells[family]), frozenset({family, chosen}))
+    return RowNames(tuple(cells[chosen]), None, counting | {chosen})
 
 
 class _Cells:
@@ -238,7 +221,7 @@ def _pair(
     known: Collection[str] | None,
     numeric: Sequence[bool],
 ) -> tuple[int | None, int | None]:
-    """The columns of family and individual; lines of geneticists begin with both, also without titles."""
+    """Return the columns of family and individual, with which lines of geneticists begin, also without titles."""
     if titles is not None:
         family = next((at for at, title in enumerate(titles) if title in _FAMILIES), None)
         individual = next((at for at, title in enumerate(titles) if title == "iid"), None)
@@ -247,8 +230,8 @@ def _pair(
         return None, None
     families, individuals = cells[0], cells[1]
     if table.n_columns == 2 and known:
-        # A list of individuals to keep: the second column names them, or both do.
-        both = max(matched_share(individuals, known), matched_share(_joined(families, individuals), known))
+        # A list of individuals to keep, named by the second column or by both.
+        both = max(matched_share(individuals, known), matched_share(_pairs(families, individuals), known))
         return (0, 1) if both > 0.5 and matched_share(families, known) <= both else (None, None)
     if len(set(zip(families, individuals, strict=True))) < table.n_rows or table.n_rows < 2:
         return None, None
@@ -260,12 +243,12 @@ def _pair(
         return None, None
     if set(families).intersection(individuals):
         return None, None  # pairs of samples
-    looks_so = not are_numbers(individuals) and all(numeric[2:]) and matched_share(families, known) == 0
-    return (0, 1) if looks_so and len(set(individuals)) >= len(set(families)) else (None, None)
+    looks_like_pairs = not are_numbers(individuals) and all(numeric[2:]) and matched_share(families, known) == 0
+    return (0, 1) if looks_like_pairs and len(set(individuals)) >= len(set(families)) else (None, None)
 
 
-def _joined(families: Sequence[str], individuals: Sequence[str]) -> list[str]:
-    return [f"{family}_{own}" for family, own in zip(families, individuals, strict=True)]
+def _pairs(families: Sequence[str], individuals: Sequence[str]) -> list[str]:
+    return [f"{family}_{name}" for family, name in zip(families, individuals, strict=True)]
 
 
 def _note(table: Columns, at: int, what: str) -> None:
@@ -279,7 +262,7 @@ def _counts(values: Sequence[str]) -> bool:
 
 
 def matched_share(values: Sequence[str], known: Collection[str] | None) -> float:
-    """The share of names that are known, of as many as could be; 0 where values repeat."""
+    """Return the share of known names among as many as possible; 0 if values repeat."""
     if not known or not values:
         return 0.0
     distinct = set(values)
@@ -287,12 +270,12 @@ def matched_share(values: Sequence[str], known: Collection[str] | None) -> float
 
 
 def plain_title(title: str) -> str:
-    """A title without case, blanks and punctuation."""
+    """Return a title without case, blanks and punctuation."""
     return re.sub(r"[\W_]+", "", title.casefold())
 
 
 def is_title(cell: str) -> bool:
-    """Whether a cell is hardly anything but the title of a column."""
+    """Whether a cell is most likely the title of a column."""
     plain = plain_title(cell)
     return plain in _NAMES or plain in _FAMILIES or plain in _WORDS or (plain in _UNIQUE_NAMES and plain != "index")
 
@@ -301,7 +284,7 @@ def is_title(cell: str) -> bool:
 
 
 def is_numeral(cell: str) -> bool:
-    """Whether a text is a number as Python writes it, without separators of thousands."""
+    """Whether a text is a number as Python writes it, without thousands separators."""
     try:
         float(cell)
     except ValueError:
@@ -310,19 +293,19 @@ def is_numeral(cell: str) -> bool:
 
 
 def is_number(cell: str, comma: bool = False) -> bool:
-    """Whether a cell is a number, with a decimal comma where `comma`, or unknown."""
+    """Whether a cell is a number, with `comma` one with a decimal comma, or unknown."""
     return cell in UNKNOWN_TEXTS or is_numeral(cell.replace(",", ".") if comma else cell)
 
 
 def are_numbers(cells: Iterable[str], comma: bool = False) -> bool:
-    """Whether cells are numbers, as far as they are known."""
+    """Whether all known cells are numbers."""
     return all(is_number(cell, comma) for cell in cells)
 
 
 def values_of_cells(columns: Sequence[Sequence[str]], comma: bool = False) -> Array:
-    """The values of columns of cells, (rows, columns): numbers where all are numbers, and words otherwise.
+    """Return the values of columns of cells, (rows, columns): numbers if all are numbers, else words.
 
-    Codes such as 01 are words, since 1 may be another.
+    Codes such as 01 are words, since 1 may be another code.
     """
     if comma:
         numbers = [are_numbers(column, comma) for column in columns]

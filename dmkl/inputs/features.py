@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import dask.array as da
 import numpy as np
@@ -16,88 +16,64 @@ import pandas as pd
 import xarray as xr
 
 from dmkl.arrays import Array, Mask
-from dmkl.errors import InputError
-from dmkl.inputs.annotated_objects import columns_of, is_annotated, parts_of
+from dmkl.errors import InputError, SampleOrderWarning, warn
 from dmkl.inputs.columns import ROLES, Columns, FrameColumns, find_names, float_dtype, is_numeral, is_title, plain_title
 from dmkl.inputs.find import PathLike, find_files, names_of_arrays, short_names, sort_arrays
-from dmkl.inputs.formats.annotated import role_of_column
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, role_of, shape_text, stem, vector, where
-from dmkl.inputs.formats.limits import check_memory
+from dmkl.inputs.formats.annotated import columns_of, entries_of, is_annotated_object, role_of_column
+from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stem, vector
 from dmkl.inputs.formats.registry import Format, arrays_in, check_file
-from dmkl.inputs.formats.text import Text
-from dmkl.inputs.formats.views import matrices_of_cells
+from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names
-from dmkl.inputs.labels import Labels
+from dmkl.inputs.labels import Labels, LabelTable, SideData, gather, place_given
 from dmkl.inputs.matrices import CondensedMatrix, SparseMatrix, Transposed, is_sparse, n_condensed, plain
 from dmkl.inputs.names import (
     Join,
-    LabelTable,
     Named,
+    all_names,
     axis_names,
     check_join,
     joined,
-    left_out,
     listed_names,
-    names_of_pairs,
     need_families,
+    note_of_left_out,
+    note_of_positions,
     only_counts,
     places,
     sample_names,
-    warn_of_positions,
+    with_counted_names,
 )
-from dmkl.inputs.side_data import OF_SAMPLES, KernelShape, SideData, gather, names_beside
-
-__all__ = ["FeatureMatrix", "Features", "against", "as_features", "check_rows"]
+from dmkl.settings import check_memory
 
 _LABEL_ROLES = ("labels", "splits", "tasks")
-"""Roles of side data that are kept beside features, apart from the names of samples."""
-
-
-class FeatureMatrix(Protocol):
-    """A feature matrix whose rows are the samples, in their order."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(samples, columns)."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """Names of the columns."""
-
-    @property
-    def holds(self) -> str:
-        """Kernel or distances, where its place says so and columns are the samples; "" for all other."""
-
-    def read(self, rows: slice) -> Array:
-        """Some rows; rows of NaN for samples that lack this source."""
+"""Roles of side data of features, apart from the names of samples."""
 
 
 @dataclass(frozen=True)
-class _SourceMatrix:
-    """A `FeatureMatrix` with its rows in the order of the file or object that holds them."""
+class FeatureMatrix:
+    """A feature matrix whose rows are the samples, in their order."""
 
     name: str
     shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    columns: tuple[str, ...] | None
-    samples: tuple[str, ...] | None  # names of its rows, unique (with their families)
-    open: Callable[[], Any]  # gives the matrix, of which rows are read; masked entries are missing
-    holds: str = ""  # see `FeatureMatrix`
+    """(samples, columns)."""
+    dtype: np.dtype[Any]  # float32 or float64
+    columns: tuple[str, ...] | None  # names of the columns
+    samples: tuple[str, ...] | None  # names of the rows, unique (with their families)
+    open: Callable[[], Any]  # returns the matrix, of which rows are read; masked entries are missing
+    holds: str = ""
+    """Kernel or distances, if its place determines it and columns are the samples; "" for all others."""
     families: tuple[str, ...] | None = None
     counted: bool = False  # whether it is a data frame whose index only counts
     is_table: bool = False  # whether it is a file that could name its rows
-    order: npt.NDArray[np.intp] | None = None  # the row of each sample, -1 where it has none
+    order: npt.NDArray[np.intp] | None = None  # the row of each sample, -1 for missing ones; None for all rows in order
+
+    @property
+    def named(self) -> Named:
+        """The names of the rows, for joins and messages."""
+        numbers = tuple(map(str, range(self.shape[0]))) if self.counted else None
+        return Named(f"features {self.name!r}", self.samples, self.families, numbers)
 
     def read(self, rows: slice) -> Array:
-        """See `FeatureMatrix`."""
+        """Read some rows; rows of NaN for samples that lack this source."""
         if self.order is None:
             return self._read(rows)
         wanted = self.order[rows]
@@ -121,7 +97,7 @@ class _SourceMatrix:
         with np.errstate(over="ignore"):
             if isinstance(values, np.ma.MaskedArray):
                 values = np.ma.filled(values.astype(self.dtype), np.nan)
-            # Row after row, however they were given: sums round otherwise in another layout.
+            # Rounding of sums depends on the memory layout: always row after row.
             return np.asarray(values, dtype=self.dtype, order="C")
 
 
@@ -130,16 +106,16 @@ class Features:
     """Feature matrices over the same samples."""
 
     blocks: dict[str, FeatureMatrix]  # by name; all have the same number of rows, row i being sample i
-    samples: list[str] | None  # names of the samples; None where nothing has names
-    labels: Labels  # names, labels, tasks and splits of the samples, as far as they were found beside the features
+    samples: list[str] | None  # names of the samples, if anything has names
+    labels: Labels  # names, labels, tasks and splits of the samples beside the features
     notes: list[str]  # parts that were left out, and choices that could have been otherwise
 
 
 @dataclass
 class _Unaligned:
-    """Feature matrices whose rows are not aligned yet, and what was found beside them."""
+    """Feature matrices whose rows are not aligned yet, and the side data beside them."""
 
-    matrices: list[_SourceMatrix] = field(default_factory=list)  # each in the order of its source
+    matrices: list[FeatureMatrix] = field(default_factory=list)  # each in the order of its source
     beside: list[SideData] = field(default_factory=list)  # labels, splits and names of tasks
     samples: tuple[str, ...] | None = None  # names of the rows of all matrices that carry none
     notes: list[str] = field(default_factory=list)  # see `Features`
@@ -154,9 +130,9 @@ def as_features(
     beside: Sequence[SideData] = (),
     transpose: bool = False,
 ) -> Features:
-    """Take features from files or memory and align their rows to one order of samples; no value is read yet.
+    """Find features in files or memory and align their rows to one order of samples; no value is read yet.
 
-    Understood are
+    Accepted are
 
     - a mapping from names to matrices (samples, columns): NumPy arrays (of a masked one a row that is masked
       throughout is missing), Dask, Zarr and xarray arrays, h5py data sets, pandas data frames;
@@ -172,22 +148,23 @@ def as_features(
 
     A data frame has the names of its samples in its index, unless that only counts; an xarray array in the
     coordinate of its first dimension. Rows with names are put in the order of `samples`, or else of the first matrix
-    that has names; `join` says which samples are taken. Rows without names are those of the samples, one after another.
+    with names; `join` determines which samples are taken. Rows without names are those of the samples, one after
+    another.
 
-    In memory is what `FeatureMatrix.read` is asked for; and of .npz, MATLAB files before version 7.3 and Parquet
+    Memory holds the rows that `FeatureMatrix.read` returns; and of .npz, MATLAB files before version 7.3 and Parquet
     the one matrix that was read last.
 
     Parameters
     ----------
     features
-        As above, or `Features` that were taken before: they stay in their order, and `samples` names them.
+        As above, or `Features` of an earlier call: they stay in their order, and `samples` names them.
     samples
-        Names of the samples that are wanted, in this order.
+        Names of the wanted samples, in this order.
     present
         For some matrices, by name, which samples have them: (samples,) of booleans, in the order of the result. The
         rows of all other samples are NaN.
     join
-        "exact": all matrices, labels and splits that have names have the same samples (or all of `samples`), in any
+        "exact": all matrices, labels and splits with names have the same samples (or all of `samples`), in any
         order. "inner": the samples that all have. "outer": the samples that any matrix has; one that a matrix lacks is
         a row of NaN.
     beside
@@ -209,7 +186,7 @@ def as_features(
     Warns
     -----
     SampleOrderWarning
-        If something without names is matched by position with samples that have names.
+        If data without names is matched by position with samples that have names.
     """
     check_join(join)
     if isinstance(features, Features) and present is None:
@@ -221,56 +198,58 @@ def as_features(
         return features if samples is None else replace(features, samples=list(map(str, samples)))
     wanted = sample_names("samples", None if samples is None else np.asarray(samples).tolist())
     unaligned = _from_files(features, wanted) if _are_paths(features) else _from_memory(features)
-    if not unaligned.matrices:
+    matrices, notes = unaligned.matrices, unaligned.notes
+    if not matrices:
         msg = "kernels are computed from at least one matrix of features (samples, columns), got none"
         raise InputError(msg)
     if transpose:
-        unaligned.matrices = list(map(_transposed, unaligned.matrices))
-    notes = unaligned.notes
-    sources, first = _named(unaligned)
-    carried = {name for m in sources if m.samples is not None for name in (*m.samples, *_pairs(m))}
-    beside = [item.knowing(carried or (None if wanted is None else set(wanted))) for item in beside]
-    # Data without names is in the order of its source; data that was given, in that of the samples asked for.
-    found = [item.held(first, by_position=True) for item in unaligned.beside if item.role not in _replaced(beside)]
-    n_given = sources[0].shape[0] if wanted is None else len(wanted)
-    beside = [item.without_header(n_given, notes) for item in beside]
-    unnamed = [item.where for item in beside if item.role in OF_SAMPLES and item.read().row_names is None]
-    order_given = first if wanted is None else wanted
-    found += [item.held(order_given, notes, by_position=not carried) for item in beside]
-    named = [Named(f"features {m.name!r}", m.samples, m.families) for m in sources if m.samples is not None]
-    labeled = names_beside(found, join) if named else []
+        matrices = list(map(_transposed, matrices))
+    tables = with_counted_names([matrix.named for matrix in matrices])
+    if unaligned.samples is not None:
+        tables = [
+            table._replace(names=sample_names(table.where, unaligned.samples, matrix.shape[0]))
+            if table.names is None
+            else table
+            for matrix, table in zip(matrices, tables, strict=True)
+        ]
+    known = all_names(tables)
+    first = unaligned.samples or next((table.names for table in tables if table.names is not None), None)
+    # Data beside the features is in their order, given data in that of `samples`; it replaces what is beside.
+    replaced = {item.role for item in beside}
+    replaced |= {"tasks"} if "labels" in replaced else set()  # other labels have other tasks
+    side = [item for item in unaligned.beside if item.role not in replaced]
+    for item in side:
+        item.name_rows(first, by_position=True)
+    n_given = matrices[0].shape[0] if wanted is None else len(wanted)
+    unnamed = place_given(beside, known or set(wanted or ()), wanted or first, n_given, notes, by_position=not known)
+    side += beside
+    named = [table for table in tables if table.names is not None]
+    labeled = [names_of for item in side if named and (names_of := item.named(join)) is not None]
     if need_families([*named, *labeled]):
-        sources = [replace(m, samples=_pairs(m)) if m.samples is not None else m for m in sources]
-        named, labeled = (
-            [Named(n.where, names_of_pairs(n.names, n.families)) for n in own] for own in (named, labeled)
-        )
-    _check_transposed(sources, labeled, wanted)
-    order = joined(named, join, unaligned.samples if wanted is None else wanted, labeled)
+        tables, named, labeled = ([table.joined_pairs() for table in each] for each in (tables, named, labeled))
+    matrices = [replace(matrix, samples=table.names) for matrix, table in zip(matrices, tables, strict=True)]
+    _check_transposed(matrices, labeled, wanted)
+    order = joined(tables, join, unaligned.samples if wanted is None else wanted, labeled)
     if join == "inner" and wanted is None:
-        notes += left_out([*named, *labeled], order)
-    unnamed += [f"features {matrix.name!r}" for matrix in sources if matrix.samples is None]
-    for matrix in sources:
-        if named and wanted is None and matrix.is_table and matrix.samples is None and matrix.shape[1] > 1:
+        notes += note_of_left_out([*tables, *labeled], order)
+    for matrix in matrices:
+        if matrix.samples is None and named and wanted is None and matrix.is_table and matrix.shape[1] > 1:
             msg = (
                 f"features {matrix.name!r} have {matrix.shape[1]} columns and none that names the samples, and "
                 f"{named[0].where} has names; expected a column of names, titled 'sample': rows are matched by name"
             )
             raise InputError(msg)
-    n_rows = _common_length(sources, order)
+    n_rows = _common_length(matrices, order)
     check_memory(f"the order of {n_rows:,} samples", 8 * n_rows, "allow more, or look whether the features are damaged")
-    masks = _masks(present or {}, [matrix.name for matrix in sources], n_rows)
-    blocks: dict[str, FeatureMatrix] = {m.name: _aligned(m, order, masks.get(m.name), notes) for m in sources}
-    labels, _ = gather(found, KernelShape(len(blocks), n_rows, n_rows, order), notes)
-    if wanted is None:
-        warn_of_positions(unnamed, named, order)
-    names = None if labels.samples is None else [str(name) for name in labels.samples]
-    return Features(blocks, names, labels, list(dict.fromkeys(notes)))
-
-
-def _replaced(beside: Sequence[SideData]) -> set[str]:
-    """The roles that are not looked for beside the features; other labels have other tasks."""
-    roles = {item.role for item in beside}
-    return roles | {"tasks"} if "labels" in roles else roles
+    masks = _masks(present or {}, [matrix.name for matrix in matrices], n_rows)
+    blocks = {matrix.name: _aligned(matrix, order, masks.get(matrix.name), notes) for matrix in matrices}
+    labels, _ = gather(side, len(blocks), n_rows, order, notes)
+    unnamed += [table.where for table in tables if table.names is None]
+    for note in note_of_positions(unnamed, tables, order) if wanted is None else ():
+        warn(note, SampleOrderWarning)
+    return Features(
+        blocks, None if labels.samples is None else list(map(str, labels.samples)), labels, list(dict.fromkeys(notes))
+    )
 
 
 def _are_paths(features: Any) -> bool:
@@ -279,49 +258,29 @@ def _are_paths(features: Any) -> bool:
     return isinstance(features, list | tuple) and all(isinstance(path, str | os.PathLike) for path in features)
 
 
-def _pairs(matrix: _SourceMatrix) -> tuple[str, ...]:
-    return names_of_pairs(matrix.samples or (), matrix.families)
-
-
-def _named(unaligned: _Unaligned) -> tuple[list[_SourceMatrix], tuple[str, ...] | None]:
-    """The matrices with names of samples found beside them, and the order of what has no names."""
-    matrices, beside = unaligned.matrices, unaligned.samples
-    # An index that only counts names the rows where other names are the same numbers in another order.
-    shuffled = [set(m.samples) for m in matrices if m.samples is not None]
-    matrices = [
-        replace(m, samples=numbers)
-        if m.counted and set(numbers := tuple(map(str, range(m.shape[0])))) in shuffled
-        else m
-        for m in matrices
-    ]
-    if beside is None:
-        return matrices, next((matrix.samples for matrix in matrices if matrix.samples is not None), None)
-    for matrix in matrices:
-        if matrix.samples is None:
-            sample_names(f"features {matrix.name!r}", beside, matrix.shape[0])
-    return [replace(matrix, samples=beside) if matrix.samples is None else matrix for matrix in matrices], beside
-
-
-def _transposed(matrix: _SourceMatrix) -> _SourceMatrix:
-    """A matrix (features, samples) as (samples, features); it is read as a whole."""
+def _transposed(matrix: FeatureMatrix) -> FeatureMatrix:
+    """Return a matrix (features, samples) as (samples, features); it is read as a whole."""
     samples = sample_names(f"features {matrix.name!r}", matrix.columns)
-
-    def turned() -> Any:
-        return Transposed(matrix.read(slice(0, matrix.shape[0])))
-
     return replace(
-        matrix, shape=matrix.shape[::-1], samples=samples, columns=matrix.samples, families=None, open=turned
+        matrix,
+        shape=matrix.shape[::-1],
+        samples=samples,
+        columns=matrix.samples,
+        families=None,
+        counted=False,
+        open=lambda: Transposed(matrix.read(slice(0, matrix.shape[0]))),
     )
 
 
 def _check_transposed(
-    matrices: Sequence[_SourceMatrix], labeled: Sequence[Named], wanted: Sequence[str] | None
+    matrices: Sequence[FeatureMatrix], labeled: Sequence[Named], wanted: Sequence[str] | None
 ) -> None:
     """Refuse matrices whose columns, not rows, have the names of the samples."""
     for matrix in matrices:
-        others = [set(m.samples) for m in matrices if m is not matrix and m.samples is not None]
-        for names in [*others, *(set(each.names) for each in labeled), set(wanted or ())]:
-            rows, columns = (len(names.intersection(own or ())) for own in (matrix.samples, matrix.columns))
+        others = [other.samples for other in matrices if other is not matrix]
+        for others_names in [*others, *(table.names for table in labeled), wanted]:
+            names = set(others_names or ())
+            rows, columns = (len(names.intersection(axis or ())) for axis in (matrix.samples, matrix.columns))
             if matrix.holds == "" and columns > max(rows, len(names) / 2):
                 msg = (
                     f"features {matrix.name!r}: the columns bear the names of the samples, {columns} of {len(names)}, "
@@ -330,8 +289,8 @@ def _check_transposed(
                 raise InputError(msg)
 
 
-def _common_length(matrices: Sequence[_SourceMatrix], samples: tuple[str, ...] | None) -> int:
-    """The number of samples, which is that of the rows of each matrix without names."""
+def _common_length(matrices: Sequence[FeatureMatrix], samples: tuple[str, ...] | None) -> int:
+    """Return the number of samples, which is the number of rows of each matrix without names."""
     nameless = [matrix for matrix in matrices if matrix.samples is None]
     n_rows = nameless[0].shape[0] if samples is None else len(samples)
     for matrix in nameless:
@@ -359,7 +318,7 @@ def _masks(present: Mapping[str, Any], names: Sequence[str], n_rows: int) -> dic
 
 
 def _aligned(
-    matrix: _SourceMatrix, samples: tuple[str, ...] | None, mask: Mask | None, notes: list[str]
+    matrix: FeatureMatrix, samples: tuple[str, ...] | None, mask: Mask | None, notes: list[str]
 ) -> FeatureMatrix:
     if matrix.samples is None or samples is None or matrix.samples == samples:
         order = np.arange(matrix.shape[0])
@@ -395,31 +354,26 @@ def _matrix(
     samples: Iterable[Any] | None = None,
     columns: Iterable[Any] | None = None,
     open: Callable[[], Any] | None = None,
-    holds: str = "",
-    families: tuple[str, ...] | None = None,
-) -> _SourceMatrix:
-    """Take an array with a shape and a type, read in parts, as a feature matrix.
+    **more: Any,
+) -> FeatureMatrix:
+    """Return an array with a shape and a type, which is read in parts, as a feature matrix.
 
-    `values` tell shape and type; `open` gives the array to read from, where that is another. A vector of as many
-    numbers as samples have pairs is one of distances (see `CondensedMatrix`).
+    `open` returns the array to read from, if that is not `values`; `more` are fields of `FeatureMatrix`. A vector with
+    a number for each pair of samples holds distances (see `CondensedMatrix`).
     """
     if is_sparse(values):
         values = SparseMatrix(values)
-    get = open or partial(_itself, values)
+    given = values
+    get = (lambda: given) if open is None else open
     n = n_condensed(*values.shape) if np.shape(values.shape) == (1,) and np.dtype(values.dtype).kind == "f" else None
     if n is not None:
-        get = partial(_condensed, get, n)
-        values, holds = CondensedMatrix(values, n), "distances"
+        more["holds"] = "distances"
+        get, values = partial(_condensed, get, n), CondensedMatrix(values, n)
     shape, dtype = _shape(name, values.shape), _stored_dtype(name, values.dtype)
     names = None if samples is None else tuple(map(str, samples))
-    if names is not None and families is None:
+    if more.get("families") is None:
         sample_names(f"features {name!r}", names, shape[0])
-    titles = None if columns is None else tuple(map(str, columns))
-    return _SourceMatrix(name, shape, dtype, titles, names, get, holds, families)
-
-
-def _itself(values: Any) -> Any:
-    return values
+    return FeatureMatrix(name, shape, dtype, None if columns is None else tuple(map(str, columns)), names, get, **more)
 
 
 def _condensed(get: Callable[[], Any], n: int) -> CondensedMatrix:
@@ -446,7 +400,7 @@ def _shape(name: str, lengths: Sequence[Any]) -> tuple[int, int]:
 
 
 def _stored_dtype(name: str, dtype: Any) -> np.dtype[Any]:
-    """Stored type of entries: float32 where that loses nothing and they are narrow, else float64."""
+    """Return the stored type of entries: float32 if they are narrow and it loses nothing, else float64."""
     given = np.dtype(dtype)
     if given.kind not in "fiub":
         msg = f"features {name!r} hold {'Python objects' if given.kind == 'O' else given}, expected real numbers"
@@ -459,25 +413,19 @@ def _stored_dtype(name: str, dtype: Any) -> np.dtype[Any]:
 
 
 def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatrix:
-    """A matrix of distances with its columns in the order of samples, by name; as it is where they have other names."""
+    """Return a matrix of distances with its columns in the order of samples, by name; unchanged with other names."""
     columns, names = matrix.columns, tuple(map(str, samples or ()))
     if columns is None or not names or columns == names:
         return matrix
     at = places(columns, names)
     if (at < 0).any() or len(set(columns)) < len(columns):
         return matrix
-    return _SourceMatrix(
-        matrix.name,
-        (matrix.shape[0], len(names)),
-        matrix.dtype,
-        names,
-        None,
-        lambda: _WithColumns(matrix, at),
-        matrix.holds,
-    )
+    shape = (matrix.shape[0], len(names))
+    opened = partial(_SomeColumns, matrix, at)
+    return FeatureMatrix(matrix.name, shape, matrix.dtype, names, None, opened, matrix.holds)
 
 
-class _WithColumns:
+class _SomeColumns:
     """Some columns of a feature matrix, in another order."""
 
     def __init__(self, matrix: FeatureMatrix, at: npt.NDArray[np.intp]) -> None:
@@ -518,26 +466,26 @@ def check_rows(
 # --- tables --------------------------------------------------------------------------------------------------------
 
 
-def _matrix_of_columns(
-    name: str, table: Columns, known: Collection[str] | None, beside: list[SideData]
-) -> _SourceMatrix:
-    """The columns of numbers of a table as a feature matrix; `beside` gets labels and splits among its columns."""
+def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, known: set[str] | None) -> FeatureMatrix:
+    """Return the columns of numbers of a table; labels and splits among its columns go to `unaligned`."""
     if not table.n_rows:
         msg = f"{table.where} has columns but no rows, expected at least one sample"
         raise InputError(msg)
     titles, numeric = table.titles, table.numeric()
     names = find_names(table, known, numeric)
-    samples = names.names
-    if samples is not None and names.families is None:
-        sample_names(table.where, samples)
-    roles = [None if titles is None else ROLES.get(plain_title(title)) for title in titles or [""] * table.n_columns]
-    rest = [at for at in range(table.n_columns) if at not in names.columns]
-    for at in rest:
-        if roles[at] in ("labels", "splits") and titles is not None:
-            place = f"column {titles[at]!r} of {table.where}"
-            table.notes.append(f"{place} was taken for {roles[at]}, not for a feature")
-            beside.append(SideData(str(roles[at]), place, partial(_label_column, table, at, place, names.names)))
-    features = [at for at in rest if roles[at] not in ("labels", "splits")]
+    if names.families is None:
+        sample_names(table.where, names.names)
+    features = []
+    for at in range(table.n_columns):
+        role = None if titles is None else ROLES.get(plain_title(titles[at]))
+        if at in names.columns:
+            continue
+        if titles is None or role not in ("labels", "splits"):
+            features.append(at)
+            continue
+        place = f"column {titles[at]!r} of {table.where}"
+        table.notes.append(f"{place} was taken for {role}, not for a feature")
+        unaligned.beside.append(SideData(role, place, partial(_label_column, table, at, place, names.names)))
     words = [at for at in features if not numeric[at]]
     shown = [str(at + 1) if titles is None else titles[at] for at in range(table.n_columns)]
     if words and len(words) < len(features):
@@ -553,22 +501,22 @@ def _matrix_of_columns(
             "tabs, semicolons, commas or blanks separate"
         )
         raise InputError(msg)
-    if samples is None:
+    if names.names is None:
         _check_first_column(table, features, shown)
     if titles is None:
         table.notes.append(f"{table.where}: its columns have no names, since its first line holds numbers")
+    unaligned.notes += table.notes
     columns = None if titles is None else [titles[at] for at in features]
-    matrix = table.numbers(features)
-    made = _matrix(name, matrix, samples=samples, columns=columns, families=names.families)
-    return replace(made, is_table=True)
+    values = table.numbers(features)
+    return _matrix(name, values, samples=names.names, columns=columns, families=names.families, is_table=True)
 
 
-def _label_column(table: Columns, at: int, place: str, names: tuple[str, ...] | None) -> LabelTable:
+def _label_column(table: Columns, at: int, place: str, names: tuple[str, ...] | None, _: Any) -> LabelTable:
     return LabelTable(vector(table.values([at])[:, 0], place), names)
 
 
 def _check_first_row(table: Text) -> None:
-    """Refuse a first line of words and whole numbers: nobody would miss a sample that is taken for titles."""
+    """Refuse a first line of words and whole numbers: a sample that is taken for titles would not be missed."""
     first = table.head_row()
     numeric = [is_numeral(cell) for cell in first]
     if any(numeric) and not all(numeric) and all(c.isdecimal() for c, n in zip(first, numeric, strict=True) if n):
@@ -611,48 +559,51 @@ def _refuse_columns(source: str, columns: Sequence[str], way_out: str = "") -> N
 
 # --- files ---------------------------------------------------------------------------------------------------------
 
-_REFUSED = {
-    "sparse": "is sparse, but kernels are computed from dense rows; save it dense",
-    "complex": "is complex, expected real numbers; save real and imaginary parts as columns of their own",
-    "Python objects": "holds Python objects, never unpickled: they can run any code; save numbers",
-    ELSEWHERE[0]: ELSEWHERE[1],
-}
-
 
 class _LastOpened:
-    """Holds the matrix that was opened last, and lets go of it when another is opened."""
+    """Holds the matrix that was opened last."""
 
     def __init__(self) -> None:
-        self._held: tuple[object, Any] | None = None
+        self._last: tuple[object, Any] | None = None
 
     def get(self, key: object, open: Callable[[], Any]) -> Any:
-        """The matrix that `open` gives, or gave for this key if that was the last one."""
-        held = self._held
-        if held is None or held[0] != key:
-            self._held = held = None  # let go of the last one before the next is read
-            self._held = held = (key, open())
-        return held[1]
+        """Return the matrix of a key, by `open` if it is not the last one."""
+        last = self._last
+        if last is None or last[0] != key:
+            self._last = last = None  # free the last matrix before the next one is read
+            self._last = last = (key, open())
+        return last[1]
 
 
 def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | None) -> _Unaligned:
     """Find feature matrices in files, and labels, splits and names beside them; only headers are read."""
     unaligned, last = _Unaligned(), _LastOpened()
-    files, beside = find_files(paths, Format.holds_features, {"samples", *_LABEL_ROLES}, unaligned.notes)
-    # Blocks get their names last: they depend on what else there is.
-    parts: list[tuple[_SourceMatrix, FileArray]] = []
-    known: Collection[str] | None = None if wanted is None else frozenset(wanted)
+    files, side_files = find_files(paths, Format.holds_features, {"samples", *_LABEL_ROLES}, unaligned.notes)
+    # Matrices get their final names last, since these depend on the other names.
+    parts: list[tuple[FeatureMatrix, FileArray]] = []
+    known = None if wanted is None else set(wanted)
     for path in files:
-        read = check_file(path, Format.holds_features)
-        table = None if read.columns is None else read.columns(path, known, None)
+        open_columns = check_file(path, Format.holds_features).columns
+        table = None if open_columns is None else open_columns(path, known, None)
         if table is not None and not (isinstance(table, Text) and table.is_triangle):
-            matrix = _matrix_of_columns(stem(path), table, known, unaligned.beside)
-            unaligned.notes += table.notes
-            own = [(matrix, FileArray(path, "", matrix.shape, matrix.dtype, matrix.open, matrix.open))]
+            matrix = _matrix_of_columns(stem(path), table, unaligned, known)
+            parts.append((matrix, FileArray(path, "", matrix.shape, matrix.dtype, matrix.open)))
         else:
-            own = _array_file(path, last, unaligned)
-        parts += own
-        named = [matrix.samples for matrix, _ in own if matrix.samples is not None]
-        known = known or (frozenset(named[0]) if named else None)
+            parts += [
+                (
+                    _matrix(
+                        variable.name or stem(path),
+                        variable,
+                        samples=variable.rows,
+                        columns=variable.columns,
+                        holds=variable.holds if variable.holds != "features" else "",
+                        open=partial(last.get, (path, variable.name), variable.open),
+                    ),
+                    variable,
+                )
+                for variable in _feature_arrays(path, unaligned)
+            ]
+        known = known or next((set(matrix.samples) for matrix, _ in parts if matrix.samples is not None), None)
     if not parts:
         msg = (
             f"there are no features in {', '.join(map(str, files)) or 'no files'}: expected matrices (samples, "
@@ -661,58 +612,80 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
         raise InputError(msg)
     names = names_of_arrays([(variable, None) for _, variable in parts], files) or []
     unaligned.matrices = [replace(matrix, name=name) for (matrix, _), name in zip(parts, names, strict=True)]
-    for role, path in beside:
+    for role, path in side_files:
         if role == "samples":
             unaligned.samples = sample_names(str(path), read_names(path, known))
         else:
-            unaligned.beside.append(SideData(role, str(path), partial(read_file, path, samples=known)))
+            item = SideData(role, str(path), partial(read_file, path, None))
+            item.known = known
+            unaligned.beside.append(item)
     return unaligned
 
 
-def _array_file(path: Path, last: _LastOpened, unaligned: _Unaligned) -> list[tuple[_SourceMatrix, FileArray]]:
-    held = arrays_in(path)
-    roles = [None if not variable.name else role_of(variable) for variable in held]
-    labels = [variable for variable, role in zip(held, roles, strict=True) if role == "labels"]
-    n_labels = [length for variable in labels for length in (*variable.views, variable)[0].shape[:2]]
-    n_labels = [length for length in n_labels if length > 1]
-    chosen = [v for v, role in zip(held, roles, strict=True) if role is None and not v.views and _is_features(v)]
-    cells = [variable for variable, role in zip(held, roles, strict=True) if role is None and variable.views]
-    views = [view for variable in cells for view in matrices_of_cells(variable, n_labels, unaligned.notes)]
-    others = [variable for variable in held if variable not in cells]
-    arrays = sort_arrays(path, others, [*chosen, *views], unaligned.notes)
-    unaligned.beside += [item for item in arrays.beside if item.role in _LABEL_ROLES]
-    matrices = []
-    for variable in arrays.data:
-        matrix = _matrix(
-            variable.name or stem(path),
-            variable,
-            samples=variable.rows,
-            columns=variable.columns,
-            holds=variable.holds if variable.holds != "features" else "",
-            open=partial(last.get, (path, variable.name), variable.open),
-        )
-        matrices.append((matrix, variable))
-    return matrices
+def _feature_arrays(path: Path, unaligned: _Unaligned) -> list[FileArray]:
+    """Return the feature matrices among the arrays of a file; labels and such go to `unaligned`."""
+    arrays = arrays_in(path)
+    labels = [variable for variable in arrays if variable.name and variable.role == "labels"]
+    n_labels = [length for variable in labels for length in (*variable.views, variable)[0].shape[:2] if length > 1]
+    others = [variable for variable in arrays if not variable.name or variable.role is None]
+    cells = [variable for variable in others if variable.views]
+    chosen = [variable for variable in others if not variable.views and _is_features(variable)]
+    views = [view for variable in cells for view in _matrices_of_cells(variable, n_labels, unaligned.notes)]
+    rest = [variable for variable in arrays if variable not in cells]
+    data, side = sort_arrays(path, rest, [*chosen, *views], unaligned.notes)
+    unaligned.beside += [item for item in side if item.role in _LABEL_ROLES]
+    return data
 
 
 def _is_features(variable: FileArray) -> bool:
-    """Whether an array is a feature matrix; the one array of a file without names is meant for one."""
-    unknown = variable.problem == ELSEWHERE[0]  # no shape tells whether it is a matrix
+    """Whether an array is a feature matrix, as is the one array of a file without names."""
+    unknown = variable.problem == ELSEWHERE  # its shape is not known
     if not unknown and variable.name and (len(variable.shape) != 2 or variable.is_text):
         return False
-    if variable.problem in _REFUSED:
-        msg = f"{where(variable)} {_REFUSED[variable.problem]}"
-        raise InputError(msg)
-    # MATLAB shows vectors, and what is empty, with two dimensions.
+    variable.refuse()
+    # MATLAB shows vectors and empty arrays with two dimensions.
     return not variable.problem and not (variable.matlab and min(variable.shape) <= 1)
 
 
-# --- objects in memory ---------------------------------------------------------------------------------------------
+def _matrices_of_cells(variable: FileArray, n_labels: Sequence[int], notes: list[str]) -> list[FileArray]:
+    """Return the matrices of a cell array, each (samples, columns); notes get the axis of the samples.
+
+    The samples are the axis along which all are as long as the labels (`n_labels`, one of these lengths); without
+    labels, the axis along which all are equally long, rows before columns.
+
+    InputError is raised if neither axis is.
+    """
+    lengths = [{view.shape[axis] for view in variable.views} for axis in (0, 1)]
+    fitting = [axis for axis in (0, 1) if len(lengths[axis]) == 1 and (not n_labels or lengths[axis] <= set(n_labels))]
+    if not fitting:
+        n = n_labels[0] if n_labels else 0
+        wanted = f"{n} rows, or {n} columns, as there are labels" if n else "equally many rows or columns"
+        msg = (
+            f"{variable.where} is a cell array of {listed(variable.views)}; expected views of {wanted}. Save the "
+            "views that belong together as variables of their own, (samples, columns)"
+        )
+        raise InputError(msg)
+    axis, why = fitting[0], "as many as labels" if n_labels else "equally many in all"
+    notes.append(
+        f"{variable.where}: {len(variable.views)} feature matrices, of which the {('rows', 'columns')[axis]} were "
+        f"taken for samples ({lengths[axis].pop()}, {why})"
+        + (", though the columns are as many" if len(fitting) > 1 else "")
+    )
+    if axis == 0:
+        return list(variable.views)
+    return [replace(view, shape=view.shape[::-1], open=partial(_turned, view)) for view in variable.views]
+
+
+def _turned(view: FileArray) -> Transposed:
+    return Transposed(view.open())
+
+
+# --- objects in memory ------------------------------------------------------------------------------------------------
 
 
 def _from_memory(features: Any) -> _Unaligned:
-    """Take an array, a data frame, an xarray Dataset, AnnData, MuData, or a mapping from names to such as features."""
-    if is_annotated(features):
+    """Return the features of an array, a data frame, a Dataset, AnnData, MuData, or a mapping from names to arrays."""
+    if is_annotated_object(features):
         return _annotated(features)
     if isinstance(features, xr.Dataset):
         return _dataset(features)
@@ -727,7 +700,7 @@ def _from_memory(features: Any) -> _Unaligned:
     raise InputError(msg)
 
 
-def _object_matrix(name: str, values: Any) -> _SourceMatrix:
+def _object_matrix(name: str, values: Any) -> FeatureMatrix:
     if isinstance(values, pd.DataFrame):
         table = FrameColumns(f"features {name!r}", values)
         titled = table.index is None and any(map(is_title, table.titles or ()))
@@ -739,8 +712,9 @@ def _object_matrix(name: str, values: Any) -> _SourceMatrix:
         if words:
             _refuse_columns(table.where, words, "; names of samples go into the index (set_index)")
         samples = table.index if names is None else names.names
-        matrix = _matrix(name, table.numbers(rest), samples=samples, columns=[titles[at] for at in rest])
-        return replace(matrix, counted=only_counts(values.index) and samples is None)
+        counted = only_counts(values.index) and samples is None
+        columns = [titles[at] for at in rest]
+        return _matrix(name, table.numbers(rest), samples=samples, columns=columns, counted=counted)
     if isinstance(values, xr.DataArray):
         return _matrix(name, plain(values), samples=axis_names(values, 0), columns=axis_names(values, 1))
     if isinstance(values, str | os.PathLike):
@@ -759,29 +733,31 @@ def _object_matrix(name: str, values: Any) -> _SourceMatrix:
 
 def _annotated(data: Any) -> _Unaligned:
     unaligned = _Unaligned()
-    for part in parts_of(data):
-        samples = sample_names("obs", part.samples)
-        for name, values in part.features():
-            columns = part.variables if np.shape(values)[1:] == (len(part.variables or ()),) else None
-            matrix = _object_matrix(name, values)
-            unaligned.matrices.append(replace(matrix, samples=samples, columns=columns or matrix.columns))
-        for name, values, holds in part.squares():
-            unaligned.matrices.append(_matrix(name, values, samples=samples, columns=samples, holds=holds))
-    names = short_names(matrix.name for matrix in unaligned.matrices)
-    unaligned.matrices = [replace(own, name=name) for own, name in zip(unaligned.matrices, names, strict=True)]
-    for name, values, own in columns_of(data):
+    entries = list(entries_of(data))
+    for entry, name in zip(entries, short_names(entry.name for entry in entries), strict=True):
+        matrix = _object_matrix(name, entry.values)
+        unaligned.matrices.append(
+            replace(
+                matrix,
+                samples=sample_names("obs", entry.samples),
+                counted=False,
+                columns=entry.columns or matrix.columns,
+                holds="" if entry.holds == "features" else entry.holds,
+            )
+        )
+    for name, table in columns_of(data):
         role = role_of_column(name)
         if role is not None:
             place = f"column {name!r} of obs"
             unaligned.notes.append(f"{place} was taken for {role}")
-            unaligned.beside.append(SideData(role, place, partial(_table, values, place, own, None)))
+            unaligned.beside.append(SideData(role, place, partial(_table, table.values, place, table.row_names, None)))
     return unaligned
 
 
 def _dataset(dataset: xr.Dataset) -> _Unaligned:
     unaligned = _Unaligned()
     first: tuple[str, Hashable] | None = None
-    left_out_ = []
+    left_out = []
     names: tuple[str, xr.DataArray] | None = None
     beside: list[tuple[str, str, xr.DataArray]] = []
     for key, array in dataset.variables.items():
@@ -803,22 +779,24 @@ def _dataset(dataset: xr.Dataset) -> _Unaligned:
             first = first or (name, array.dims[0])
             unaligned.matrices.append(_object_matrix(name, values))
         elif key not in dataset.dims:
-            left_out_.append(f"{name} ({shape_text(array.shape) or 'one'} {array.dtype})")
-    if left_out_:
-        unaligned.notes.append(f"the dataset: left out {', '.join(left_out_)}")
+            left_out.append(f"{name} ({shape_text(array.shape) or 'one'} {array.dtype})")
+    if left_out:
+        unaligned.notes.append(f"the dataset: left out {', '.join(left_out)}")
     dimension = None if first is None else first[1]
     if names is not None and names[1].dims == (dimension,):
         unaligned.samples = sample_names("the samples of the dataset", names[1].to_numpy())
-    # Those of all matrices, which share the dimension.
+    # The names of all matrices, which share the dimension.
     samples = next((matrix.samples for matrix in unaligned.matrices), None) or unaligned.samples
     for role, name, values in beside:
         if role != "tasks" and dimension in values.dims:
             values = values.transpose(dimension, ...)
         place = f"variable {name!r} of the dataset"
-        own = samples if dimension in values.dims else None
-        unaligned.beside.append(SideData(role, place, partial(_table, values, place, own, axis_names(values, 1))))
+        rows = samples if dimension in values.dims else None
+        unaligned.beside.append(SideData(role, place, partial(_table, values, place, rows, axis_names(values, 1))))
     return unaligned
 
 
-def _table(values: Any, place: str, names: tuple[str, ...] | None, columns: tuple[str, ...] | None) -> LabelTable:
+def _table(
+    values: Any, place: str, names: tuple[str, ...] | None, columns: tuple[str, ...] | None, _: Any
+) -> LabelTable:
     return LabelTable(vector(values, place), names, columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,12 @@ import xarray as xr
 from dmkl.arrays import Array
 from dmkl.errors import InputError, SampleOrderWarning, warn
 from dmkl.inputs.columns import ROLES, Columns, FrameColumns, find_names, matched_share, plain_title
-from dmkl.inputs.formats.file_arrays import FileArray, listed, role_of, vector, where
+from dmkl.inputs.formats.file_arrays import FileArray, listed, vector
 from dmkl.inputs.formats.registry import Format, arrays_in, check_file
-from dmkl.inputs.formats.text import FAM_TITLES, Text
-from dmkl.inputs.names import (
-    LabelTable,
-    axis_names,
-    in_order,
-    index_names,
-    listed_names,
-    names_as_known,
-    refuse_without_names,
-    sample_names,
-)
+from dmkl.inputs.formats.tables import FAM_TITLES, Text
+from dmkl.inputs.labels import LabelTable, SideData, in_order, refuse_without_names
+from dmkl.inputs.names import axis_names, index_names, listed_names, names_as_known, sample_names
 from dmkl.unknown import is_known
-
-__all__ = ["label_table", "matched", "read_array", "read_covariates", "read_file", "read_names", "read_vector"]
 
 _CASES = {0.0, 1.0, 2.0}
 """PLINK's codes of phenotypes: missing, control, case."""
@@ -40,11 +31,11 @@ _CASES = {0.0, 1.0, 2.0}
 
 
 def label_table(values: Any, known: Collection[str] | None = None) -> LabelTable:
-    """Take labels or splits, with the names of samples and tasks that they carry.
+    """Return labels or splits with the names of samples and tasks that they carry.
 
     A series has the names of samples in its index, unless that only counts; a data frame in its index or in a column
     (see `dmkl.inputs.columns.find_names`, `known` being the names of the set); an xarray array in the coordinate of its
-    dimension of samples: the one called so, or the first.
+    dimension of samples: the one with such a name, or the first.
     """
     if isinstance(values, LabelTable):
         return values
@@ -65,17 +56,24 @@ def label_table(values: Any, known: Collection[str] | None = None) -> LabelTable
 
 
 def _index(values: pd.Series[Any] | pd.DataFrame, known: Collection[str] | None) -> tuple[str, ...] | None:
-    """The names in an index; one that only counts names the rows of a set whose names are these numbers."""
+    """Return the names in an index; one that only counts names the rows of a set whose names are these numbers."""
     numbers = tuple(map(str, range(len(values))))
     return index_names(values.index) or (numbers if known and set(known) == set(numbers) else None)
 
 
-def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Array | None = None) -> LabelTable:
-    """Labels or groups in the order of samples, by name where they carry names.
+def given_data(**values: Any) -> list[SideData]:
+    """Return labels, splits and names of tasks that were given, by their role, in place of those found in files."""
+    return [
+        SideData(role, f"{role}=", partial(label_table, given)) for role, given in values.items() if given is not None
+    ]
 
-    `named` says whether the samples have names; otherwise their names are their numbers. Where one side alone has
+
+def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Array | None = None) -> LabelTable:
+    """Return labels or groups in the order of samples, by name if they carry names.
+
+    `named` states whether the samples have names; otherwise their names are their numbers. If only one side has
     names, row i is taken for sample i with a `SampleOrderWarning`, unless the values equal the `stored` labels of the
-    set. InputError is raised where a sample has no label.
+    set. InputError is raised if a sample has no label.
     """
     wanted = tuple(map(str, samples))
     table = label_table(values, set(wanted) if named else None)
@@ -100,8 +98,6 @@ def matched(where: str, values: Any, samples: Array, *, named: bool, stored: Arr
 
 
 def _same(values: Array, stored: Array) -> bool:
-    if np.shape(values) != np.shape(stored):
-        return False
     if values.dtype.kind in "fiub" and stored.dtype.kind in "fiub":
         return np.array_equal(values, stored, equal_nan=True)
     return bool(np.array_equal(values.astype(str), stored.astype(str)))
@@ -111,16 +107,16 @@ def _same(values: Array, stored: Array) -> bool:
 
 
 def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None = None) -> LabelTable:
-    """The values of a file of one array or table, with the names of its rows and columns where it has them.
+    """Read the values of a file of one array or table, with the names of its rows and columns.
 
     Parameters
     ----------
     path
         The file; FILE:NAME is one column or array of it.
     name
-        The column of a table or the array of a container, where a file holds several.
+        The column of a table or the array of a container, if a file holds several.
     samples
-        The names of the samples, where they are known: the column that holds them is found by these.
+        The names of the samples, if they are known, which tell the column that holds them.
 
     Raises
     ------
@@ -128,50 +124,51 @@ def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None
         If the file is missing, damaged or of an unknown kind, its lines differ in length, or it is not clear which of
         its columns or arrays is meant.
     """
-    path, name = _with_entry(path.expanduser(), name)
-    read = check_file(path, Format.holds_labels)
+    path, name = _split_name(path.expanduser(), name)
+    file_format = check_file(path, Format.holds_labels)
     known = None if samples is None else frozenset(map(str, samples))
-    if read.columns is not None:
-        return _labels_of(read.columns(path, known, name), name, known)
-    if read.labels is not None:
-        return read.labels(path, name)
+    if file_format.columns is not None:
+        return _labels_of(file_format.columns(path, known, name), name, known)
+    if file_format.labels is not None:
+        return file_format.labels(path, name)
     arrays = arrays_in(path)
-    held = [variable for variable in arrays if name in (None, variable.name)]
-    if not held and name is not None:
+    chosen = [variable for variable in arrays if name in (None, variable.name)]
+    if not chosen and name is not None:
         msg = f"{path} has no variable {name!r}; it has {listed(arrays) or 'none'}"
         raise InputError(msg)
-    if len(held) != 1:
-        msg = f"{path} holds {len(held)} arrays, expected one: {listed(held)}; say which, as {path}:NAME"
+    if len(chosen) != 1:
+        msg = f"{path} holds {len(chosen)} arrays, expected one: {listed(chosen)}; say which, as {path}:NAME"
         raise InputError(msg)
-    beside = [variable for variable in arrays if role_of(variable) == "samples" and not variable.problem]
-    if not beside or beside[0] is held[0]:
-        return read_array(held[0])
-    own = tuple(map(str, np.ravel(read_array(beside[0]).values)))
-    return read_array(held[0], own if len(own) in held[0].shape else None)
+    array = chosen[0]
+    of_names = [variable for variable in arrays if variable.role == "samples" and not variable.problem]
+    if not of_names or of_names[0] is array:
+        return read_array(array)
+    names = tuple(map(str, np.ravel(read_array(of_names[0]).values)))
+    return read_array(array, names if len(names) in array.shape else None)
 
 
 def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> LabelTable:
-    """The values of an array of a file; `samples` are the names of its rows, where it has none of its own.
+    """Read the values of an array of a file; `samples` name its rows if the array does not.
 
     A cell array of equal vectors, such as the labels of each view, is read as one of them.
     """
-    parts = [part.read()[...] for part in variable.views] or [variable.read()]
-    values = [vector(part, where(variable)) for part in parts]
+    parts = [part.open()[...] for part in variable.views] or [variable.read()]
+    values = [vector(part, variable.where) for part in parts]
     if any(not np.array_equal(other, values[0]) for other in values[1:]):
-        msg = f"{where(variable)} is a cell array of parts that differ, expected equal vectors; save the one that holds"
+        msg = f"{variable.where} is a cell array of parts that differ, expected equal vectors; save the one that holds"
         raise InputError(msg)
     return LabelTable(values[0], samples if variable.rows is None else variable.rows, families=variable.families)
 
 
 def read_vector(path: str | os.PathLike[str], variable: str | None = None) -> Array:
-    """Labels, names or splits from a file: text (a value a line, a line of values, a table), .npy, container.
+    """Read labels, names or splits from a file: text (a value a line, a line of values, a table), .npy, container.
 
     Parameters
     ----------
     path
         The file.
     variable
-        Which array of a container (.npz, .mat, .h5, Zarr) or column of a table; needed where it holds several.
+        Which array of a container (.npz, .mat, .h5, Zarr) or column of a table; needed if it holds several.
 
     Returns
     -------
@@ -188,9 +185,9 @@ def read_vector(path: str | os.PathLike[str], variable: str | None = None) -> Ar
 
 
 def read_names(path: Path, samples: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Names of samples from a file: a name a line, FID and IID (a list of individuals to keep), or a table with names.
+    """Read names of samples from a file: a name a line, FID and IID (a list of individuals to keep), or a table.
 
-    `samples` are the names of the set, where they are known. Raises InputError as `read_file` does.
+    `samples` are the names of the set, if they are known. Raises InputError as `read_file` does.
     """
     known = None if samples is None else frozenset(map(str, samples))
     table = read_file(path, samples=known)
@@ -203,7 +200,7 @@ def read_names(path: Path, samples: Iterable[str] | None = None) -> tuple[str, .
 
 
 def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.DataFrame:
-    """The covariates in a file of any kind that labels are read from.
+    """Read the covariates in a file of any kind that labels are read from.
 
     Parameters
     ----------
@@ -216,8 +213,8 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
     Returns
     -------
     pandas.DataFrame
-        (samples, covariates), its index being the samples' names. Columns hold numbers where all that is known in them
-        are numbers, and words otherwise; what is unknown is missing.
+        (samples, covariates), its index being the samples' names. Columns hold numbers if all known values are
+        numbers, else words; unknown values are missing.
 
     Raises
     ------
@@ -243,18 +240,18 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
 
 
 def _numbers_or_words(cells: Array) -> Any:
-    """Numbers where all that is known are some, and words otherwise, with what is unknown missing."""
-    known = is_known(cells)
+    """Return numbers if all known cells are numbers, else words; unknown ones are missing."""
+    are_known = is_known(cells)
     try:
-        return np.where(known, cells, "nan").astype(np.float64)
+        return np.where(are_known, cells, "nan").astype(np.float64)
     except ValueError:
         words = cells.astype(object)
-        words[~known] = None
+        words[~are_known] = None
         return words
 
 
-def _with_entry(path: Path, name: str | None) -> tuple[Path, str | None]:
-    """A file and what is meant of it; FILE:NAME is parted where there is no file of that whole name."""
+def _split_name(path: Path, name: str | None) -> tuple[Path, str | None]:
+    """Split FILE:NAME into both if there is no file of the whole name."""
     text = str(path)
     at = text.find(":")
     while name is None and at > 0 and not path.exists():
@@ -264,8 +261,11 @@ def _with_entry(path: Path, name: str | None) -> tuple[Path, str | None]:
     return path, name
 
 
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
 def _labels_of(table: Columns, column: str | None, known: Collection[str] | None) -> LabelTable:
-    """The labels in a table: all columns that do not name its rows, or the one that is asked for."""
+    """Return the labels in a table: all columns that do not name its rows, or the requested one."""
     if isinstance(table, Text) and (table.count is not None or table.is_triangle):
         msg = (
             f"{table.where} holds a matrix of the samples, a kernel or distances, as PHYLIP and TASSEL write them; "
@@ -274,11 +274,7 @@ def _labels_of(table: Columns, column: str | None, known: Collection[str] | None
         raise InputError(msg)
     names = find_names(table, known)
     titles = table.titles
-    if (
-        known
-        and titles is not None
-        and matched_share(titles, known) > max(0.5, matched_share(names.names or (), known))
-    ):
+    if titles is not None and matched_share(titles, known) > max(0.5, matched_share(names.names or (), known)):
         msg = (
             f"{table.where}: the columns bear the names of the samples, expected a row for each sample; transpose the "
             "table"
@@ -288,12 +284,12 @@ def _labels_of(table: Columns, column: str | None, known: Collection[str] | None
     if column is not None:
         if known and names.names is None and len(rest) > 1:
             refuse_without_names(table.where, len(rest), sorted(known))
-        rest = [_column(table, column)]
+        rest = [_position_of(table, column)]
     elif titles == FAM_TITLES:
         rest = [FAM_TITLES.index("PHENO")]
     if not rest:
-        own = np.array(names.names or (), dtype=str)
-        return LabelTable(own, names.names, None, names.families, tuple(table.notes), is_table=True)
+        texts = np.array(names.names or (), dtype=str)
+        return LabelTable(texts, names.names, None, names.families, tuple(table.notes), is_table=True)
     values = table.values(rest)
     if names.families is not None or "iid" in map(plain_title, titles or ()):
         values = _without_missing_codes(table, values, rest)
@@ -312,7 +308,7 @@ def _labels_of(table: Columns, column: str | None, known: Collection[str] | None
 
 
 def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]) -> Array:
-    """Values of geneticists' tables with NaN or NA for -9, and for 0 beside controls (1) and cases (2)."""
+    """Return values of geneticists' tables with NaN or NA for -9, and for 0 beside controls (1) and cases (2)."""
     missing = np.isin(values.astype(str), ("-9", "-9.0"))
     if missing.any():
         table.notes.append(f"{table.where}: -9 was taken for missing, as PLINK and GCTA have it")
@@ -328,14 +324,14 @@ def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]
 
 
 def _may_be_decimals(table: Columns, columns: Sequence[int]) -> bool:
-    """Whether two columns of whole numbers may be numbers with decimal commas: neither are tasks of 0 and 1."""
+    """Whether two columns of whole numbers may be numbers with decimal commas, unless they are tasks of 0 and 1."""
     cells = [cell for column in table.texts(columns) for cell in column]
     of_commas = isinstance(table, Text) and table.delimiter == ","
     return of_commas and all(re.fullmatch(r"-?\d+", cell) for cell in cells) and not set(cells) <= {"0", "1", "-1"}
 
 
-def _column(table: Columns, column: str) -> int:
-    """The position of a column of this title."""
+def _position_of(table: Columns, column: str) -> int:
+    """Return the position of the column with this title."""
     titles = table.titles or ()
     if column in titles:
         return titles.index(column)

@@ -1,34 +1,66 @@
-"""Labels, splits and names of samples: what goes into a kernel set beside the kernels."""
+"""Labels, splits and names of samples beside kernels or features, in the order of the samples."""
 
 from __future__ import annotations
 
 import numbers
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.names import LabelTable, as_text, refuse_control, unique_names
+from dmkl.inputs.names import (
+    Join,
+    Named,
+    as_text,
+    hint_at_order,
+    listed_names,
+    names_as_known,
+    note_of_order,
+    places,
+    refuse_control,
+    sample_names,
+    similar_names,
+    unique_names,
+)
 from dmkl.unknown import is_known
 
-__all__ = ["Labels", "by_split", "labeled_names", "labels_in", "single_samples"]
+OF_SAMPLES = ("labels", "splits")
+"""Roles of data with one value for each sample."""
+_PARTS = {
+    **dict.fromkeys(("train", "training", "0"), 0),
+    **dict.fromkeys(("validation", "valid", "val", "1"), 1),
+    **dict.fromkeys(("test", "testing", "2"), 2),
+    **dict.fromkeys(("none", "", "-1"), -1),
+}
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """Labels, names or splits as they were given, with the names of rows and columns."""
+
+    values: Array  # (rows,) or (rows, columns)
+    row_names: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    families: tuple[str, ...] | None = None  # of the rows
+    notes: tuple[str, ...] = ()  # choices that could have been otherwise
+    is_table: bool = False  # whether it could hold names: text and data frames, no arrays
 
 
 @dataclass
 class Labels:
     """Labels, splits and names of the samples of a set; every field may be missing."""
 
-    samples: Sequence[Any] | Array | None = None  # names, unique; numbers from 0 where missing
-    train_samples: Sequence[Any] | Array | None = None  # names, unique; numbers from 0 where missing
+    samples: Sequence[Any] | Array | None = None  # names, unique; numbers from 0 by default
+    train_samples: Sequence[Any] | Array | None = None  # names, unique; numbers from 0 by default
     labels: Sequence[Any] | Array | None = None  # (sample,) classes or numbers, or (sample, task) of 0 and 1 or numbers
     tasks: Sequence[Any] | Array | None = None  # names of the tasks or targets of labels with several columns
     splits: Sequence[Any] | Array | None = None  # (split, sample): 0 train, 1 validation, 2 test, -1 in no part
     diagonal: Array | None = None
-    """(kernel, sample), k(x, x) of the samples of rectangular kernels; symmetric ones have their own."""
+    """(kernel, sample), k(x, x) of the samples of rectangular kernels; symmetric ones contain it."""
 
     def checked(self, rows: int, cols: int, *, rectangular: bool) -> dict[str, Array | None]:
         """Check the labels against the shape of the kernels; returns the arrays to write."""
@@ -48,8 +80,13 @@ class Labels:
         }
 
 
+def labels_in(nodes: Mapping[str, Array | None]) -> Array | None:
+    """Return the labels among the arrays of a set: classes, or numbers."""
+    return nodes["target"] if nodes["label"] is None else nodes["label"]
+
+
 def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) -> str | None:
-    """What is told of classes that one sample alone has; None where there are none, or labels are no classes."""
+    """Return the note on classes with a single sample; None if there are none, or labels are no classes."""
     if labels.ndim != 1 or labels.dtype.kind == "f":
         return None
     values = [as_text(value) for value in labels.tolist()]
@@ -59,29 +96,19 @@ def single_samples(labels: Array, samples: Sequence[Any] | Array | None = None) 
         return None
     first = values.index(single[0])
     sample = f"sample {str(samples[first])!r}" if samples is not None else f"number {first}"
-    told = f"the class {single[0]!r} has one sample ({sample})"
+    text = f"the class {single[0]!r} has one sample ({sample})"
     if len(single) > 1:
-        listed = ", ".join(map(repr, single[:3])) + (" …" if len(single) > 3 else "")
-        told = f"{len(single)} of the {len(times)} classes have one sample each ({listed})"
-    return f"{told}, too few to learn from and to test on"
+        text = f"{len(single)} of the {len(times)} classes have one sample each ({listed_names(single)})"
+    return f"{text}, too few to learn from and to test on"
 
 
-def labeled_names(table: LabelTable) -> tuple[str, ...] | None:
-    """The names of the samples whose label is known; all of them where labels have several columns."""
-    if table.row_names is None or np.shape(table.values) != (len(table.row_names),):
-        return table.row_names
-    return tuple(name for name, known in zip(table.row_names, is_known(table.values), strict=True) if known)
-
-
-def labels_in(nodes: Mapping[str, Array | None]) -> Array | None:
-    """The labels among the arrays of a set: classes, or numbers."""
-    return nodes["target"] if nodes["label"] is None else nodes["label"]
-
-
-def by_split(splits: Array, rows: int) -> Array:
-    """Splits with a row for each, (split, sample), of such, of one split or of a table with a column for each."""
+def by_split(splits: Array, rows: int | None) -> Array:
+    """Return splits as (split, sample), from these, a single split or a table with a column for each split."""
     splits = np.atleast_2d(splits)
     return splits.T if splits.shape[1] != rows == splits.shape[0] else splits
+
+
+# --- checks of values -------------------------------------------------------------------------------------------------
 
 
 def _checked_labels(labels: Array, samples: Array) -> Array:
@@ -101,8 +128,7 @@ def _checked_labels(labels: Array, samples: Array) -> Array:
             raise InputError(msg)
         if not np.array_equal(labels, np.round(labels)):
             return labels.astype(np.float64)
-        labels = labels.astype(np.int64)
-    if labels.dtype.kind in "iub":
+    if labels.dtype.kind in "fiub":
         return labels.astype(np.int64)
     names = np.array([as_text(value) for value in labels.tolist()], dtype=object)
     for name in dict.fromkeys(names.tolist()):
@@ -114,18 +140,18 @@ def _refuse_missing(labels: Array, samples: Array) -> None:
     missing = np.flatnonzero(~is_known(labels))
     if not len(missing):
         return
-    written, few = str(labels[missing[0]]), ", ".join(repr(str(name)) for name in samples[missing[:3]])
     msg = (
-        f"the labels of {len(missing)} of the {len(samples)} samples are missing ({few}{' …' * (len(missing) > 3)}; "
-        f"written as {written!r}), and every sample needs a class or a number. Leave these samples out (where kernels "
-        "and labels carry names of samples, join='inner', --join inner does), or call them another name if they are a "
-        "class; unknown labels are for the tasks or targets of labels with several columns"
+        f"the labels of {len(missing)} of the {len(samples)} samples are missing "
+        f"({listed_names(map(str, samples[missing]))}; written as {str(labels[missing[0]])!r}), and every sample needs "
+        "a class or a number. Leave these samples out (where kernels and labels carry names of samples, join='inner', "
+        "--join inner does), or call them another name if they are a class; unknown labels are for the tasks or "
+        "targets of labels with several columns"
     )
     raise InputError(msg)
 
 
 def _checked_columns(labels: Array) -> Array:
-    """Labels of several tasks or targets: int8 where all are 0 or 1, float64 otherwise, NaN where unknown."""
+    """Return labels of several tasks or targets: int8 if all are 0 or 1, else float64 with NaN for unknown labels."""
     cells = labels.astype(object)
     cells[~is_known(labels)] = np.nan
     try:
@@ -155,3 +181,253 @@ def _checked_splits(splits: Array, rows: int) -> Array:
         )
         raise InputError(msg)
     return splits.astype(np.int8)
+
+
+# --- the order of the samples -----------------------------------------------------------------------------------------
+
+
+def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> LabelTable:
+    """Return a table with a row for each of the samples, by name; unchanged if the table or the samples have no names.
+
+    InputError is raised if a sample is missing, or if a table of several columns has no names. Other rows are left out.
+    """
+    names = table.row_names
+    if names is None and samples is not None and table.is_table and table.values.ndim == 2:
+        refuse_without_names(where, table.values.shape[1], samples)
+    if names is None or samples is None or names == tuple(samples):
+        return table
+    names = names_as_known(names, table.families, samples)
+    sample_names(where, names)
+    values = table.values
+    if values.ndim == 2 and len(values) != len(names):
+        values = values.T  # a row for each split
+    if len(values) != len(names):
+        return table  # the check of shapes refuses it
+    at = places(names, samples)
+    missing = [name for name, position in zip(samples, at, strict=True) if position < 0]
+    if missing:
+        msg = (
+            f"{where} lacks {len(missing)} of the {len(samples)} samples ({listed_names(missing)}); its names begin "
+            f"with {listed_names(names)}. Give each sample a value, or leave those samples out"
+            f"{similar_names(missing, names)}{hint_at_order('the set', samples)}"
+        )
+        raise InputError(msg)
+    return LabelTable(values[at], tuple(samples), table.columns, notes=table.notes)
+
+
+def refuse_without_names(where: str, n_columns: int, samples: Iterable[str]) -> NoReturn:
+    """Refuse a table of several columns without names of samples, if the samples have names."""
+    msg = (
+        f"{where} is a table of {n_columns} columns, none of which names the samples, and the samples have names "
+        f"({listed_names(samples)}); expected a column of these names, since rows are matched by name. Title it "
+        "'sample', and give one column of values or its name (FILE:NAME)"
+    )
+    raise InputError(msg)
+
+
+class SideData:
+    """Labels, splits or names beside kernels or features, recognized by the name of their file or array, or given.
+
+    Attributes
+    ----------
+    role
+        A value of `dmkl.inputs.columns.ROLES`.
+    where
+        How messages name it.
+    known
+        The names of the samples, if they are known, which tell the column of names.
+    """
+
+    def __init__(self, role: str, where: str, read: Callable[[Collection[str] | None], LabelTable]) -> None:
+        self.role, self.where, self._read = role, where, read
+        self.known: Collection[str] | None = None
+        self._table: LabelTable | None = None
+
+    @property
+    def table(self) -> LabelTable:
+        """The values, which are read at first use."""
+        if self._table is None:
+            self._table = self._read(self.known)
+        return self._table
+
+    def name_rows(self, names: Sequence[str] | None, *, by_position: bool = False) -> None:
+        """Give rows without names these names, one after another, if there are as many.
+
+        A table of several columns must have names, unless nothing else has any (`by_position`).
+        """
+        table = self._table = replace(self.table, is_table=self.table.is_table and not by_position)
+        several = table.is_table and table.values.ndim == 2
+        if table.row_names is None and names is not None and not several and len(names) in table.values.shape:
+            if self.role in (*OF_SAMPLES, "diagonal"):
+                self._table = replace(table, row_names=tuple(names))
+
+    def drop_header(self, n_rows: int, notes: list[str]) -> None:
+        """Drop a first row of words if there is one row more than samples: that row is a header."""
+        values = self.table.values
+        if len(values) != n_rows + 1 or values.dtype.kind != "U" or np.isin(values[0], values[1:]).any():
+            return
+        title = " ".join(map(str, np.ravel(values[0])))
+        notes.append(
+            f"{self.where}: its first line ({title!r:.80}) was taken for a header, since {n_rows} values follow it"
+        )
+        names = self.table.row_names
+        self._table = replace(self.table, values=values[1:], row_names=None if names is None else names[1:])
+
+    def named(self, join: Join) -> Named | None:
+        """Return the names of its samples; with join="inner" only of samples with known labels."""
+        table = self.table
+        names, families = table.row_names, table.families
+        if names is None or self.role not in OF_SAMPLES:
+            return None
+        if self.role == "labels" and join == "inner" and np.shape(table.values) == (len(names),):
+            kept = np.flatnonzero(is_known(table.values))
+            names = tuple(names[k] for k in kept)
+            families = None if families is None else tuple(families[k] for k in kept)
+        return Named(self.where, names, families)
+
+
+def place_given(
+    given: Iterable[SideData],
+    known: Collection[str],
+    order: Sequence[str] | None,
+    n_rows: int | None,
+    notes: list[str],
+    *,
+    by_position: bool,
+) -> list[str]:
+    """Read data that was given, and name its rows; returns the titles of data of samples without names.
+
+    `known` are the names of the samples, `order` those of rows without names, and with `by_position` nothing else has
+    names.
+    """
+    without = []
+    for item in given:
+        item.known = known or None
+        if item.role in OF_SAMPLES:
+            if n_rows is not None:
+                item.drop_header(n_rows, notes)
+            without += [item.where] if item.table.row_names is None else []
+        notes += item.table.notes
+        item.name_rows(order, by_position=by_position)
+    return without
+
+
+def gather(
+    beside: Sequence[SideData],
+    n_kernels: int | None,
+    n_rows: int | None,
+    samples: Sequence[str] | None,
+    notes: list[str],
+) -> tuple[Labels, list[str] | None]:
+    """Combine side data into labels, in the order of the samples.
+
+    If nothing else names the samples, they get the names of labels or splits, one after another.
+
+    Parameters
+    ----------
+    n_kernels, n_rows
+        The numbers of kernels and of samples, to check shapes; None if they are unknown.
+
+    Returns
+    -------
+    tuple
+        The labels, and the kernels' names if there are any.
+    """
+    tables: dict[str, tuple[str, LabelTable]] = {}
+    for role in dict.fromkeys(item.role for item in beside):
+        of_role = [(item.where, item.table) for item in beside if item.role == role]
+        if role in OF_SAMPLES:  # tables that are equal by name must agree
+            of_role = [(where, _in_order(where, table, samples, notes)) for where, table in of_role]
+        agreed = _agreed(role, of_role, notes)
+        if agreed is not None:
+            tables[role] = agreed
+    if samples is None:
+        named = [(where, table.row_names) for role, (where, table) in tables.items() if role in OF_SAMPLES]
+        fitting = [(where, names) for where, names in named if names and n_rows in (None, len(names))]
+        if fitting:
+            where, samples = fitting[0]
+            numbers = [str(i) for i in range(len(samples))]
+            if any(set(names) == set(numbers) for _, names in fitting):
+                samples = numbers  # the numbers of the rows, in another order
+            else:
+                notes.append(note_of_order(where, samples))
+    result = Labels(samples=samples)
+    ordered = {
+        role: (where, _in_order(where, table, samples, notes) if role in (*OF_SAMPLES, "diagonal") else table)
+        for role, (where, table) in tables.items()
+    }
+    if "labels" in ordered:
+        where, table = ordered["labels"]
+        result.labels, result.tasks = _labels(where, table, n_rows)
+        if "tasks" in ordered:
+            result.tasks = ordered["tasks"][1].values
+        single = single_samples(np.asarray(result.labels), samples)
+        if single is not None:
+            notes.append(f"{where}: {single}")
+    if "splits" in ordered:
+        where, table = ordered["splits"]
+        result.splits = _splits(where, table, n_rows)
+    if "diagonal" in ordered:
+        values = np.atleast_2d(ordered["diagonal"][1].values)
+        result.diagonal = values.T if values.shape == (n_rows, n_kernels) else values
+    if "names" not in ordered:
+        return result, None
+    where, table = ordered["names"]
+    names = [str(name) for name in table.values.ravel()]
+    if len(names) != n_kernels:
+        msg = f"{where} has {len(names)} names, expected one for each of the {n_kernels} kernels"
+        raise InputError(msg)
+    return result, names
+
+
+def _agreed(role: str, tables: Sequence[tuple[str, LabelTable]], notes: list[str]) -> tuple[str, LabelTable] | None:
+    """Return the first of several tables of one role if they agree, else None."""
+    first, *others = tables
+    for where, table in others:
+        if not np.array_equal(table.values, first[1].values) or table.row_names != first[1].row_names:
+            notes.append(f"{role}: {first[0]} and {where} differ, so neither was taken; say which holds")
+            return None
+    return first
+
+
+def _in_order(where: str, table: LabelTable, samples: Sequence[str] | None, notes: list[str]) -> LabelTable:
+    names = None if samples is None else tuple(map(str, samples))
+    ordered = in_order(where, table, names)
+    if ordered is not table and names:
+        wanted = set(names)
+        if [name for name in table.row_names or () if name in wanted] != list(names):
+            notes.append(f"{where} was put into the order of the samples, by name")
+    return ordered
+
+
+def _labels(where: str, table: LabelTable, n_rows: int | None) -> tuple[Array, Sequence[str] | None]:
+    values = table.values
+    if n_rows is not None:
+        if values.ndim == 2 and values.shape[0] != n_rows and values.shape[1] == n_rows:
+            values = values.T
+        if values.shape[:1] != (n_rows,):
+            msg = (
+                f"{where} has shape {values.shape}, expected ({n_rows},), a class or a number for each sample, or "
+                f"({n_rows}, tasks)"
+            )
+            raise InputError(msg)
+    tasks = table.columns if values.ndim == 2 and len(table.columns or ()) == values.shape[1] else None
+    return values, tasks
+
+
+def _splits(where: str, table: LabelTable, n_rows: int | None) -> Array:
+    values = by_split(table.values, n_rows)
+    if n_rows is not None and (values.ndim != 2 or values.shape[1] != n_rows):
+        msg = f"{where} has shape {values.shape}, expected a part for each of the {n_rows} samples"
+        raise InputError(msg)
+    if values.dtype.kind not in "UO":
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            n_missing = int(np.isnan(values).any(axis=0).sum())
+            msg = f"{where}: the part of {n_missing} samples is missing, expected 0, 1, 2 or -1"
+            raise InputError(msg)
+        return values
+    unknown = sorted({str(value) for value in values.ravel() if str(value).casefold() not in _PARTS})
+    if unknown:
+        msg = f"{where} holds {unknown[0]!r}, expected train, validation, test or none (or 0, 1, 2, -1)"
+        raise InputError(msg)
+    return np.array([[_PARTS[str(value).casefold()] for value in row] for row in values], dtype=np.int8)

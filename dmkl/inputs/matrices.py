@@ -1,4 +1,4 @@
-"""Matrices that are read in parts: of sparse, condensed and labelled arrays, in other orders of rows and columns."""
+"""Matrices that are read in parts: sparse, condensed and labelled arrays, with rows and columns in any order."""
 
 from __future__ import annotations
 
@@ -15,23 +15,8 @@ import xarray as xr
 from dmkl.arrays import Array, Float, Index, Mask
 from dmkl.errors import InputError
 
-__all__ = [
-    "CondensedMatrix",
-    "Layer",
-    "Lazy",
-    "Matrix",
-    "Reordered",
-    "SparseMatrix",
-    "StripBuffer",
-    "Transposed",
-    "fingerprint",
-    "is_sparse",
-    "n_condensed",
-    "plain",
-]
-
 _STRIP_ENTRIES = 2**20
-"""Entries of a kernel that are in memory at a time while means are taken."""
+"""Entries of a kernel that are in memory at a time while means are computed."""
 
 
 class Matrix(Protocol):
@@ -46,11 +31,11 @@ class Matrix(Protocol):
         """Type of the entries."""
 
     def __getitem__(self, key: Any) -> Any:
-        """A part, as anything that `numpy.asarray` takes."""
+        """Read a part, as anything that `numpy.asarray` accepts."""
 
 
 def plain(values: Any) -> Any:
-    """A matrix without the names of its rows and columns."""
+    """Return a matrix without the names of its rows and columns."""
     if isinstance(values, pd.DataFrame):
         return values.to_numpy()
     if isinstance(values, xr.DataArray):
@@ -60,7 +45,7 @@ def plain(values: Any) -> Any:
 
 
 def fingerprint(matrix: Matrix) -> str:
-    """A digest of a matrix: BLAKE2b over its type, shape and rows."""
+    """Return a digest of a matrix: BLAKE2b over its type, shape and rows."""
     digest = hashlib.blake2b(f"{np.dtype(matrix.dtype).str} {tuple(matrix.shape)}".encode(), digest_size=16)
     rows, cols = matrix.shape
     step = max(1, 2**20 // max(1, cols))  # a few megabytes at a time: the matrix may be a memory map
@@ -70,7 +55,7 @@ def fingerprint(matrix: Matrix) -> str:
 
 
 class Lazy:
-    """An array of which a function computes the part that is asked for, by its key."""
+    """An array whose parts a function computes by their key."""
 
     def __init__(self, shape: Iterable[int], dtype: Any, read: Callable[[Any], Any], chunks: Any = None) -> None:
         self.shape: tuple[int, ...] = tuple(shape)
@@ -87,7 +72,7 @@ def is_sparse(values: Any) -> bool:
 
 
 class SparseMatrix(Lazy):
-    """A sparse matrix of SciPy that is read as a dense one, of which only the rows that are asked for are made."""
+    """A sparse matrix of SciPy that is read as a dense one, some rows at a time."""
 
     def __init__(self, matrix: Any) -> None:
         rows = matrix.tocsr()
@@ -95,13 +80,13 @@ class SparseMatrix(Lazy):
 
 
 def n_condensed(length: int) -> int | None:
-    """How many samples, 3 at least, have so many pairs; None where no number has."""
+    """Return the number of samples, at least 3, with this number of pairs; None if there is none."""
     n = (1 + math.isqrt(1 + 8 * length)) // 2
     return n if n >= 3 and n * (n - 1) // 2 == length else None
 
 
 class CondensedMatrix(Lazy):
-    """Distances of n(n − 1)/2 pairs in a vector, as SciPy's pdist gives them, read as the (n, n) matrix of them.
+    """Distances of n(n − 1)/2 pairs in a vector, as from SciPy's pdist, read as an (n, n) matrix.
 
     The distance of samples i < k is entry ni − i(i + 1)/2 + k − i − 1 of the vector.
     """
@@ -141,7 +126,7 @@ class Layer(Lazy):
 
 
 class StripBuffer:
-    """Serve blocks of a matrix that is best read a strip of rows at a time (a Dask array, a text file).
+    """Read blocks of a matrix that is best read a strip of rows at a time (a Dask array, a text file).
 
     With `whole` the strip is the matrix.
     """
@@ -157,17 +142,17 @@ class StripBuffer:
         rows, cols = key
         strip = (0, self.shape[0]) if self._whole else (rows.start, rows.stop)
         if self._rows != strip:
-            self._rows, self._strip = None, np.empty((0, 0))  # let go of the last strip before the next is read
+            self._rows, self._strip = None, np.empty((0, 0))  # free the last strip before the next one is read
             self._rows, self._strip = strip, self._read(*strip)
         return self._strip[rows, cols] if self._whole else self._strip[:, cols]
 
     def _read(self, start: int, stop: int) -> Array:
-        """Whole rows."""
+        """Read whole rows."""
         return np.asarray(self._matrix[start:stop, 0 : self.shape[1]])
 
 
 def _read_rows(matrix: Matrix, wanted: Index) -> Array:
-    """Whole rows of a matrix in any order, (wanted, cols); neighbors are read together, and so is what shares a chunk.
+    """Read whole rows of a matrix in any order, (wanted, cols); neighbors and rows of one chunk are read together.
 
     HDF5 reads rows in increasing order only.
     """
@@ -186,14 +171,14 @@ def _read_rows(matrix: Matrix, wanted: Index) -> Array:
 
 
 class Reordered(StripBuffer):
-    """A kernel with its rows and columns in another order, and means for those that it lacks.
+    """A kernel with its rows and columns in another order, and means for missing samples.
 
     A sample a that lacks the kernel gets the mean, in the kernel's feature space, of the training samples P that have
     it: k(a, x) = Σ_{y ∈ P} k(x, y)/|P|, and k(a, b) = Σ_{x, y ∈ P} k(x, y)/|P|² with another that lacks it. The kernel
     stays positive semidefinite, and centered over the training samples its row of a is zero.
 
-    `rows` and `cols` are the row and column of `matrix` that stand at each place, -1 for a sample that it lacks;
-    `train` tells which places are training samples, `title` is its name in messages.
+    `rows` and `cols` are the row and column of `matrix` for each sample, -1 for a sample that it lacks; `train` is the
+    mask of training samples, `title` its name in messages.
     """
 
     def __init__(self, matrix: Matrix, rows: Index, cols: Index, train: Mask, title: str) -> None:
@@ -211,17 +196,17 @@ class Reordered(StripBuffer):
             return _read_rows(self._matrix, wanted)[:, self._cols]
         strip = np.empty((len(wanted), self.shape[1]), dtype=self.dtype)
         here, present = wanted >= 0, self._cols >= 0
-        means, mean = self._known_means()
+        means, mean = self._training_means()
         strip[np.ix_(here, present)] = _read_rows(self._matrix, wanted[here])[:, self._cols[present]]
         strip[np.ix_(here, ~present)] = means[start:stop][here, None]
         strip[np.ix_(~here, present)] = means[present]
         strip[np.ix_(~here, ~present)] = mean
         return strip
 
-    def _known_means(self) -> tuple[Float, float]:
-        """Mean of each row, and of all entries, over the training samples that have the kernel; (rows,) and a number.
+    def _training_means(self) -> tuple[Float, float]:
+        """Return the mean of each row, and of all entries, over training samples that have the kernel.
 
-        They are summed in the order of the places, so that no bit depends on the order in which the matrix was given.
+        Sums follow the order of the set, so that no bit depends on the order in which the matrix was given.
         """
         if self._means is None:
             counted = np.flatnonzero(self._train & (self._cols >= 0))

@@ -1,77 +1,41 @@
-"""Names of samples: reading them from objects, joining those of several sources, and finding their positions."""
+"""Names of samples: reading them from objects, joining those of several tables, and finding their positions."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, NoReturn, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from dmkl.arrays import Array, Index
-from dmkl.errors import InputError, SampleOrderWarning, warn
-
-__all__ = [
-    "Join",
-    "LabelTable",
-    "Named",
-    "as_text",
-    "axis_names",
-    "check_join",
-    "in_order",
-    "index_names",
-    "joined",
-    "left_out",
-    "listed_names",
-    "named_by_position",
-    "names_as_known",
-    "names_of_pairs",
-    "need_families",
-    "note_of_positions",
-    "only_counts",
-    "places",
-    "refuse_control",
-    "refuse_without_names",
-    "same_order",
-    "sample_names",
-    "taken_by_position",
-    "unique_names",
-    "warn_of_positions",
-]
+from dmkl.errors import InputError
 
 Join = Literal["exact", "inner", "outer"]
-"""Whether sources must name the same samples, or those that all have are taken, or those that any has."""
+"""Whether tables must name the same samples, or the samples of all tables or of any table are taken."""
 
 
 class Named(NamedTuple):
-    """Names of samples, and whose they are, as messages say it."""
+    """Names of the rows of a table, and how messages name the table."""
 
     where: str
-    names: tuple[str, ...]
-    families: tuple[str, ...] | None = None  # of individuals (FID), where the source has them
+    names: tuple[str, ...] | None
+    families: tuple[str, ...] | None = None  # of individuals (FID), where the table has them
+    numbers: tuple[str, ...] | None = None  # of the rows of a data frame whose index only counts
 
-
-@dataclass(frozen=True)
-class LabelTable:
-    """Labels, names or splits as they were given, with the names beside and above them."""
-
-    values: Array  # (rows,) or (rows, columns)
-    row_names: tuple[str, ...] | None = None  # the names of the rows, where they have any
-    columns: tuple[str, ...] | None = None  # the names of the columns, where they have any
-    families: tuple[str, ...] | None = None  # of the rows, where they have any
-    notes: tuple[str, ...] = ()  # choices that could have been otherwise
-    is_table: bool = False  # whether names could have stood in it: text and data frames, no arrays
+    def joined_pairs(self) -> Named:
+        """The same with the names FID_IID."""
+        return self if self.names is None else Named(self.where, names_of_pairs(self.names, self.families))
 
 
 # --- names as text -------------------------------------------------------------------------------------------------
 
 
 def as_text(value: Any) -> str:
-    """A name as a string."""
+    """Return a name as a string."""
     # NumPy and HDF5 hold strings as bytes, whose str() is "b'...'".
     return value.decode() if isinstance(value, bytes) else str(value)
 
@@ -82,19 +46,19 @@ def only_counts(index: pd.Index[Any]) -> bool:
 
 
 def index_names(index: pd.Index[Any]) -> tuple[str, ...] | None:
-    """The names in an index of pandas; None where it only counts."""
+    """Return the names in an index of pandas; None if it only counts."""
     return None if only_counts(index) else tuple(map(as_text, index))
 
 
 def axis_names(array: xr.DataArray, axis: int) -> tuple[str, ...] | None:
-    """The coordinate of an axis of an xarray array; None where it has none."""
+    """Return the coordinate of an axis of an xarray array; None if it has none."""
     if axis >= array.ndim or array.dims[axis] not in array.coords:
         return None
     return tuple(map(as_text, array.coords[array.dims[axis]].to_numpy().tolist()))
 
 
 def sample_names(where: str, names: Iterable[Any] | None, length: int | None = None) -> tuple[str, ...] | None:
-    """Names of samples as strings, checked to be unique and as many as the rows."""
+    """Return names of samples as strings, after a check that they are unique and as many as the rows."""
     if names is None:
         return None
     checked = tuple(map(as_text, names))
@@ -112,7 +76,7 @@ def sample_names(where: str, names: Iterable[Any] | None, length: int | None = N
 
 
 def unique_names(values: Sequence[Any] | Array | None, length: int, what: str) -> Array:
-    """Names as an array of strings, numbers from 0 where there are none; `what` they are of, as messages say it."""
+    """Return names as an array of strings, numbers from 0 by default; messages call the named things `what`."""
     if values is None:
         return np.array([str(i) for i in range(length)], dtype=object)
     given = np.asarray(values)
@@ -123,260 +87,214 @@ def unique_names(values: Sequence[Any] | Array | None, length: int, what: str) -
     if len(names) != length:
         msg = f"{what} names: found {len(names)}, expected one for each of the {length} {what}s"
         raise InputError(msg)
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
+    for name, count in Counter(names).items():
+        if count > 1:
             msg = f"{what} names must be unique, but {name!r} occurs more than once"
             raise InputError(msg)
         refuse_control(name, f"{what} name")
-        seen.add(name)
     return np.array(names, dtype=object)
 
 
 def refuse_control(name: str, what: str) -> None:
-    """Refuse control characters, which a terminal obeys, and which end names or lines in files of text."""
+    """Refuse control characters, which a terminal obeys, and which end names or lines in text files."""
     control = [] if name.isprintable() else [c for c in name if unicodedata.category(c) in ("Cc", "Zl", "Zp")]
     if control:
         msg = f"{what} {name!r} holds a control character ({control[0]!r}); give it another name"
         raise InputError(msg)
 
 
-# --- families and individuals --------------------------------------------------------------------------------------
+def listed_names(names: Iterable[str], most: int = 3) -> str:
+    """Return the first names as messages list them."""
+    shown = list(names)
+    return ", ".join(map(repr, shown[:most])) + (" …" if len(shown) > most else "")
 
 
-def need_families(sources: Iterable[Named]) -> bool:
-    """Whether individuals are told apart by their families alone: as in GCTA and PLINK, the pair is the name.
-
-    A family of 0, or called as the individual, is none.
-    """
-    families: dict[str, str] = {}
-    for source in sources:
-        if source.families is None:
-            continue
-        if len(set(source.names)) < len(source.names):
-            return True
-        for family, own in zip(source.families, source.names, strict=True):
-            if family not in ("0", own) and families.setdefault(own, family) != family:
-                return True
-    return False
+# --- families and individuals -----------------------------------------------------------------------------------------
 
 
 def names_of_pairs(names: tuple[str, ...], families: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Names FID_IID of individuals; those without a family keep their own."""
+    """Return the names FID_IID of individuals; those without a family keep their own name.
+
+    A family of 0, or with the name of the individual, is none.
+    """
     if families is None:
         return names
     pairs = zip(families, names, strict=True)
-    return tuple(own if family in ("0", own) else f"{family}_{own}" for family, own in pairs)
+    return tuple(name if family in ("0", name) else f"{family}_{name}" for family, name in pairs)
 
 
 def names_as_known(
     names: tuple[str, ...], families: tuple[str, ...] | None, known: Iterable[str] | None
 ) -> tuple[str, ...]:
-    """Names of individuals, or FID_IID where more of these are known; where none are known, if the names repeat."""
+    """Return names of individuals, or FID_IID if more of these are known; if none are known, if the names repeat."""
     pairs = names_of_pairs(names, families)
     if known is None:
         return pairs if len(set(names)) < len(names) else names
     return pairs if len(set(known).intersection(pairs)) > len(set(known).intersection(names)) else names
 
 
-# --- joining -------------------------------------------------------------------------------------------------------
+def all_names(tables: Iterable[Named]) -> set[str]:
+    """Return the names in tables, in both forms, IID and FID_IID."""
+    named = [table for table in tables if table.names is not None]
+    return {name for table in named for name in (*(table.names or ()), *(table.joined_pairs().names or ()))}
+
+
+def with_counted_names(tables: Sequence[Named]) -> list[Named]:
+    """Take an index that only counts for names if another table has the same numbers as names, in any order."""
+    others = [set(table.names) for table in tables if table.names is not None]
+    return [
+        table._replace(names=table.numbers) if table.numbers is not None and set(table.numbers) in others else table
+        for table in tables
+    ]
+
+
+def need_families(tables: Iterable[Named]) -> bool:
+    """Whether IID alone is not unique: then the pair is the name, as in GCTA and PLINK."""
+    families: dict[str, str] = {}
+    for table in tables:
+        if table.families is None or table.names is None:
+            continue
+        if len(set(table.names)) < len(table.names):
+            return True
+        for family, name in zip(table.families, table.names, strict=True):
+            if family not in ("0", name) and families.setdefault(name, family) != family:
+                return True
+    return False
+
+
+# --- joining ----------------------------------------------------------------------------------------------------------
 
 
 def check_join(join: str) -> None:
-    """Refuse a way to join that does not exist."""
+    """Refuse an unknown kind of join."""
     if join not in get_args(Join):
         msg = f"join must be 'exact', 'inner' or 'outer', got {join!r}"
         raise InputError(msg)
 
 
 def joined(
-    sources: Sequence[Named], join: Join, wanted: tuple[str, ...] | None = None, beside: Sequence[Named] = ()
+    tables: Sequence[Named], join: Join, wanted: tuple[str, ...] | None = None, beside: Sequence[Named] = ()
 ) -> tuple[str, ...] | None:
-    """The samples that sources make together, by name; None where nothing names them.
+    """Join the samples of tables by name; None if no table names them.
 
-    They stand in the order of `wanted`, or else of the first source, so that what has no names and stands in that order
-    still fits; with join="outer" those that only later sources have follow. `beside` are labels and splits: every
-    sample needs one, so they never add samples, but join="inner" leaves out the samples that they lack.
+    The order is that of `wanted`, or else of the first table, so that data without names in this order still fits; with
+    join="outer" the samples of later tables follow. `beside` are labels and splits: every sample needs one, so they
+    never add samples, but join="inner" leaves out the samples that they lack.
 
-    InputError is raised where names repeat, where join="exact" finds other samples in one source than in another, or
-    where join="inner" leaves none.
+    InputError is raised if names repeat, if join="exact" finds different samples in two tables, or if join="inner"
+    leaves none.
     """
     check_join(join)
-    for where, names, _ in (*sources, *beside):
-        sample_names(where, names)
-    if not sources:
+    everything = [(table, table.names) for table in (*tables, *beside) if table.names is not None]
+    for table, names in everything:
+        sample_names(table.where, names)
+    own = everything[: sum(table.names is not None for table in tables)]
+    if not own:
         return wanted
-    first = sources[0] if wanted is None else Named("samples=", wanted)
+    first, order = own[0] if wanted is None else (Named("samples=", wanted), wanted)
     if join == "outer":
-        return wanted or tuple(dict.fromkeys(name for source in sources for name in source.names))
+        return wanted or tuple(dict.fromkeys(name for _, names in own for name in names))
     if join == "exact":
-        for other in (*sources, *beside):
-            _check_same(first, other, exactly=wanted is None)
-        return first.names
-    common = set(first.names).intersection(*(source.names for source in (*sources, *beside)))
+        for table, names in everything:
+            _check_same(first.where, order, table.where, names, exactly=wanted is None)
+        return order
+    common = set(order).intersection(*(names for _, names in everything))
     if not common:
-        everyone = [first, *(source for source in (*sources, *beside) if source is not first)]
-        begins = "; ".join(f"those of {where} begin with {listed_names(names)}" for where, names, _ in everyone[:4])
-        others = [name for source in everyone[1:] for name in source.names]
-        msg = f"no sample is in all sources, by name: {begins}. Use the same names{_alike(first.names, others)}"
+        shown = [(first, order), *(pair for pair in everything if pair[0] is not first)]
+        begins = "; ".join(f"those of {table.where} begin with {listed_names(names)}" for table, names in shown[:4])
+        others = [name for _, names in shown[1:] for name in names]
+        msg = f"no sample is in all sources, by name: {begins}. Use the same names{similar_names(order, others)}"
         raise InputError(msg)
-    return tuple(name for name in first.names if name in common)
+    return tuple(name for name in order if name in common)
 
 
-def _check_same(first: Named, other: Named, *, exactly: bool) -> None:
-    """Refuse another set of samples; where it need not be the same `exactly`, there may be more of them."""
-    if first.names == other.names:
-        return
-    theirs, ours = set(other.names), set(first.names)
-    lacking = [name for name in first.names if name not in theirs]
-    more = [name for name in other.names if name not in ours] if exactly else []
+def _check_same(where: str, names: Sequence[str], other: str, others: Sequence[str], *, exactly: bool) -> None:
+    """Refuse other samples than those of the first table; if not `exactly`, additional ones are allowed."""
+    in_first, in_other = set(names), set(others)
+    lacking = [name for name in names if name not in in_other]
+    more = [name for name in others if name not in in_first] if exactly else []
     if not lacking and not more:
         return
     differ = [f"lacks {len(lacking)} ({listed_names(lacking)})"] if lacking else []
     differ += [f"has {len(more)} more ({listed_names(more)})"] if more else []
     msg = (
-        f"all sources must have the same samples, in any order: compared with the {len(ours)} of {first.where}, "
-        f"{other.where} {' and '.join(differ)}. Give all the same, or take the samples that all have "
+        f"all sources must have the same samples, in any order: compared with the {len(names)} of {where}, "
+        f"{other} {' and '.join(differ)}. Give all the same, or take the samples that all have "
         "(join='inner', --join inner), or those that any has (join='outer', --join outer)"
-        f"{_alike(lacking, other.names)}{_only_numbers(first)}"
+        f"{similar_names(lacking, others)}{hint_at_order(where, names)}"
     )
     raise InputError(msg)
 
 
-def _only_numbers(named: Named) -> str:
-    """The way out where the names of kernels are only numbers of their rows, as R writes them."""
-    if list(named.names) != [str(i + 1) for i in range(len(named.names))]:
+def hint_at_order(where: str, names: Sequence[str]) -> str:
+    """Return the way out if the names of kernels only count their rows, as R writes them."""
+    if list(names) != [str(i + 1) for i in range(len(names))]:
         return ""
     return (
-        f". The names of {named.where} only count its rows: give the names of the rows in the order in which they "
+        f". The names of {where} only count its rows: give the names of the rows in the order in which they "
         "stand (--order FILE)"
     )
 
 
-def _alike(missing: Iterable[str], present: Iterable[str]) -> str:
-    """A hint at names that look the same but are not: Unicode forms, blanks, case, zeros in front."""
-    forms = {_look(name): name for name in present}
+def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
+    """Return a hint at names that look the same but differ: Unicode forms, blanks, case, leading zeros."""
+    forms = {_looks(name): name for name in present}
     for name in missing:
-        twin = forms.get(_look(name))
-        if twin is not None and twin != name:
+        similar = forms.get(_looks(name), name)
+        if similar != name:
             return (
-                f". {name!r} and {twin!r} look alike but differ ({name!a} and {twin!a}): in blanks, case, "
-                "zeros in front or Unicode form; write them alike"
+                f". {name!r} and {similar!r} look alike but differ ({name!a} and {similar!a}): in blanks, case, "
+                "leading zeros or Unicode form; write them alike"
             )
     return ""
 
 
-def _look(name: str) -> str:
+def _looks(name: str) -> str:
     plain = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
     return "".join(plain.split()).casefold().lstrip("0")
 
 
-def listed_names(names: Iterable[str], most: int = 3) -> str:
-    """The first of some names, as messages list them."""
-    shown = list(names)
-    return ", ".join(map(repr, shown[:most])) + (" …" if len(shown) > most else "")
+def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
+    """Return the positions of the wanted names among unique `names`, (wanted,); -1 for missing ones."""
+    index, asked = (pd.Index(np.array(each, dtype=object)) for each in (names, wanted))
+    return np.asarray(index.get_indexer(asked), dtype=np.int64)
 
 
-def _few(wheres: Sequence[str]) -> str:
-    return ", ".join(wheres[:3]) + (" …" if len(wheres) > 3 else "")
+# --- notes ------------------------------------------------------------------------------------------------------------
 
 
-def left_out(sources: Sequence[Named], samples: Sequence[str] | None) -> list[str]:
-    """The note on samples that some source lacks, and that join="inner" leaves out; nothing where all are kept."""
-    everyone, kept = dict.fromkeys(name for source in sources for name in source.names), set(samples or ())
+def _few(titles: Sequence[str]) -> str:
+    return ", ".join(titles[:3]) + (" …" if len(titles) > 3 else "")
+
+
+def note_of_left_out(tables: Sequence[Named], samples: Sequence[str] | None) -> list[str]:
+    """Return the note on samples that join="inner" leaves out because a table lacks them; none if all are kept."""
+    names_of = {table.where: table.names for table in tables if table.names is not None}
+    everyone, kept = dict.fromkeys(name for names in names_of.values() for name in names), set(samples or ())
     lost = [name for name in everyone if name not in kept]
-    lacking = [f"{s.where} lacks {len(everyone) - len(s.names)}" for s in sources if len(s.names) < len(everyone)]
+    lacking = [
+        f"{where} lacks {len(everyone) - len(names)}" for where, names in names_of.items() if len(names) < len(everyone)
+    ]
     if samples is None or not lost or not lacking:
         return []
     return [f"{len(lost)} of {len(everyone)} samples left out ({listed_names(lost)}), as asked for: {_few(lacking)}"]
 
 
-def same_order(names: Sequence[str], samples: Sequence[str]) -> bool:
-    """Whether the samples stand in `names` one after another, though there may be others between them."""
-    wanted = set(samples)
-    return [name for name in names if name in wanted] == list(samples)
-
-
-def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
-    """Where the wanted names stand among unique `names`, (wanted,); -1 for those that are not there."""
-    index, asked = (pd.Index(np.array(each, dtype=object)) for each in (names, wanted))
-    return np.asarray(index.get_indexer(asked), dtype=np.int64)
-
-
-# --- labels and the like in the order of the samples ---------------------------------------------------------------
-
-
-def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> LabelTable:
-    """Labels or splits with a row for each of the samples, found by name; as they are where one side has no names.
-
-    InputError is raised where a sample is missing, or where a table of several columns has no names; rows of others are
-    left out.
-    """
-    names = table.row_names
-    if names is None and samples is not None and table.is_table and table.values.ndim == 2:
-        refuse_without_names(where, table.values.shape[1], samples)
-    if names is None or samples is None or names == tuple(samples):
-        return table
-    names = names_as_known(names, table.families, samples)
-    sample_names(where, names)
-    values = table.values
-    if values.ndim == 2 and len(values) != len(names):
-        values = values.T  # a row for each split
-    if len(values) != len(names):
-        return table  # the check of shapes refuses it
-    at = places(names, samples)
-    missing = [name for name, place in zip(samples, at, strict=True) if place < 0]
-    if missing:
-        msg = (
-            f"{where} lacks {len(missing)} of the {len(samples)} samples ({listed_names(missing)}); its names begin "
-            f"with {listed_names(names)}. Give each sample a value, or leave those samples out"
-            f"{_alike(missing, names)}{_only_numbers(Named('the set', tuple(samples)))}"
-        )
-        raise InputError(msg)
-    return LabelTable(values[at], tuple(samples), table.columns, notes=table.notes)
-
-
-def refuse_without_names(where: str, n_columns: int, samples: Iterable[str]) -> NoReturn:
-    """Refuse a table of several columns in which nothing names the samples, where these have names."""
-    msg = (
-        f"{where} is a table of {n_columns} columns, none of which names the samples, and the samples have names "
-        f"({listed_names(samples)}); expected a column of these names, since rows are matched by name. Title it "
-        "'sample', and give one column of values or its name (FILE:NAME)"
-    )
-    raise InputError(msg)
-
-
-def named_by_position(table: LabelTable, names: Sequence[str] | None) -> LabelTable:
-    """Labels with names for their rows where they have none, one after another, if there are as many.
-
-    A table of several columns has to have names.
-    """
-    several = table.is_table and table.values.ndim == 2
-    if table.row_names is not None or names is None or several or len(names) not in table.values.shape:
-        return table
-    return replace(table, row_names=tuple(names))
-
-
-def taken_by_position(where: str, names: Sequence[str]) -> str:
-    """The note where only their order shows which names belong to which rows."""
+def note_of_order(where: str, names: Sequence[str]) -> str:
+    """Return the note if only their order shows which names belong to which rows."""
     return (
         f"row i was taken for the i-th name in {where} ({names[0]} is row 0), since the rows have no names; if they "
         "stand in another order, give their names in that order (order=, --order FILE)"
     )
 
 
-def note_of_positions(without: Collection[str], sources: Sequence[Named], samples: Sequence[str] | None) -> list[str]:
-    """The note on sources without names where others have some; nothing where there are none."""
-    if not without or not sources or samples is None:
+def note_of_positions(without: Collection[str], tables: Sequence[Named], samples: Sequence[str] | None) -> list[str]:
+    """Return the note on tables without names, if others have names."""
+    named = [table.where for table in tables if table.names is not None]
+    if not without or not named or samples is None:
         return []
     return [
         f"{_few(list(without))} without names of samples: row i is taken for sample i ({samples[0]!r} is row 0) of "
-        f"{_few([source.where for source in sources])}, which has names. Give names (a column of them, or the index of "
-        "a Series or data frame) to be safe"
+        f"{_few(named)}, which has names. Give names (a column of them, or the index of a Series or data frame) to be "
+        "safe"
     ]
-
-
-def warn_of_positions(without: Collection[str], sources: Sequence[Named], samples: Sequence[str] | None) -> None:
-    """Warn where something has no names, and others have."""
-    for message in note_of_positions(without, sources, samples):
-        warn(message, SampleOrderWarning)

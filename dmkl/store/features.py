@@ -211,7 +211,7 @@ class Scan:
 
 
 def scan(
-    table: FeatureMatrix,
+    table: FeatureMatrix | FeatureTable,
     samples: Sequence[str] | Array | None,
     watching: Sequence[LabelColumns | TargetColumns] = (),
 ) -> Scan:
@@ -239,14 +239,14 @@ def scan(
     return Scan(digest.hexdigest(), total / max(1, rows - int(absent.sum())), absent, lowest)
 
 
-def _strips(table: FeatureMatrix, multiple: int = 1) -> Iterator[slice]:
+def _strips(table: FeatureMatrix | FeatureTable, multiple: int = 1) -> Iterator[slice]:
     rows, columns = table.shape
     side = max(1, _STRIP_BYTES // (columns * table.dtype.itemsize) // multiple) * multiple
     for start in range(0, rows, side):
         yield slice(start, min(start + side, rows))
 
 
-def write_table(root: Any, number: int, table: FeatureMatrix, found: Scan, chunk_rows: int) -> None:
+def write_table(root: Any, number: int, table: FeatureMatrix | FeatureTable, found: Scan, chunk_rows: int) -> None:
     """Write a table into the group `features` of a kernel set or a model; not again where it stands already.
 
     It is written in the precision of its dtype, in chunks of `chunk_rows`, what tasks read at a time; `found` is what

@@ -396,7 +396,7 @@ TABLES = pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 @TABLES
 @pytest.mark.parametrize("rows_at_once", [2, 100])
 def test_tables(tmp_path, suffix, rows_at_once, monkeypatch):
-    monkeypatch.setattr("dmkl.inputs.formats.text._STRIP_CELLS", 4 * rows_at_once)
+    monkeypatch.setattr("dmkl.inputs.formats.tables._STRIP_CELLS", 4 * rows_at_once)
     path = tmp_path / f"hog{suffix}"
     found = as_features(write_table(FRAME.assign(patient=SAMPLES)[["u", "patient", "v", "w"]], path, index=False))
     assert list(found.blocks) == ["hog"]
@@ -455,8 +455,8 @@ def test_parquet_that_pandas_did_not_write(tmp_path):
 
 def test_one_array_of_an_npz_in_memory_at_a_time(tmp_path, monkeypatch):
     opened = []
-    real = numpy_files._Member.whole
-    monkeypatch.setattr(numpy_files._Member, "whole", lambda self: (opened.append(weakref.ref(self)), real(self))[1])
+    real = numpy_files._Member._whole
+    monkeypatch.setattr(numpy_files._Member, "_whole", lambda self: (opened.append(weakref.ref(self)), real(self))[1])
     write_npz(tmp_path / "f.npz", a=A, b=B)
     blocks = as_features(tmp_path / "f.npz").blocks
     assert opened == []

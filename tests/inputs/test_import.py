@@ -204,7 +204,7 @@ def test_of_an_npz_one_kernel_is_in_memory(tmp_path):
         for matrix in open_files(path)[0].matrices():
             member = getattr(matrix, "array", matrix)
             matrix[0:2, 0:2]
-            assert member._held[1].shape == held
+            assert member._last[1].shape == held
 
 
 # --- MATLAB --------------------------------------------------------------------------------------------------
@@ -550,7 +550,7 @@ def test_rectangular_text_names_both_axes(tmp_path):
 
 def test_text_is_read_a_strip_at_a_time(tmp_path, monkeypatch):
     sizes = []
-    monkeypatch.setattr("dmkl.inputs.formats.text._CHUNK_ROWS", 1)
+    monkeypatch.setattr("dmkl.inputs.formats.tables._CHUNK_ROWS", 1)
     loadtxt = np.loadtxt
     monkeypatch.setattr(np, "loadtxt", lambda *a, **k: sizes.append(len(found := loadtxt(*a, **k))) or found)
     np.savetxt(tmp_path / "k.csv", psd(1, 10)[0], delimiter=",")

@@ -21,7 +21,7 @@ def binary_arrays(path):
         return np.fromfile(path, "<f8")[3:].reshape(shape)
 
     shape = tuple(int(length) for length in np.fromfile(path, "<f8", count=3) if length)
-    return [FileArray(path, "", shape, np.dtype("<f8"), values, values)]
+    return [FileArray(path, "", shape, np.dtype("<f8"), values)]
 
 
 @pytest.fixture

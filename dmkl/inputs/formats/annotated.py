@@ -1,37 +1,121 @@
-"""Annotated data: AnnData in .h5ad, MuData in .h5mu, and the Zarr form of both.
+"""Annotated data: AnnData and MuData in memory, in .h5ad and .h5mu files, and in the Zarr form of both.
 
 Kernels lie in ``obsp``, features in ``X``, ``layers`` and ``obsm``, labels and splits in columns of ``obs``
-(https://anndata.readthedocs.io/en/latest/fileformat-prose.html). Matrices are read a block of rows at a time, sparse
-ones too; tables of ``obs`` are read by anndata.
+(https://anndata.readthedocs.io/en/latest/fileformat-prose.html). Matrices are read a block of rows at a time, also
+sparse ones; tables of ``obs`` are read by anndata.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import h5py
 import numpy as np
+import pandas as pd
 import zarr
 
+from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.files.plain import PlainStore
-from dmkl.inputs.annotated_objects import are_distances, values_of_column
 from dmkl.inputs.columns import ROLES, FrameNumbers, numeric_dtype, plain_title
-from dmkl.inputs.formats.compressed import PARTS, sparse_array
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, damaged_as, vector
+from dmkl.inputs.formats.file_arrays import (
+    ELSEWHERE,
+    SPARSE_PARTS,
+    TEXT_BYTES,
+    FileArray,
+    damaged_as,
+    n_bytes,
+    sparse_array,
+    unreadable,
+    vector,
+)
 from dmkl.inputs.formats.hdf5 import check_stored, hdf5_array, nodes_of, opened
-from dmkl.inputs.formats.limits import TEXT_BYTES, check_memory, n_bytes, unreadable
 from dmkl.inputs.formats.zarr_folders import check_chunks, nodes_in, zarr_array
-from dmkl.inputs.names import LabelTable, as_text
+from dmkl.inputs.labels import LabelTable
+from dmkl.inputs.names import as_text
+from dmkl.settings import check_memory
 
-__all__ = ["annotated_arrays", "annotation", "is_annotated", "role_of_column"]
 
-_ENCODINGS = ("anndata", "mudata")
+def _content_of(name: str) -> Literal["kernel", "distances", "features"]:
+    """Return the content of an entry by its place: scanpy's search for neighbors writes distances beside a kernel."""
+    if not name.startswith("obsp/"):
+        return "features"
+    return "distances" if name.replace("/", "_").split("_")[-1] == "distances" else "kernel"
+
+
+def role_of_column(name: str) -> str | None:
+    """Return the role of a column of obs by its name: labels, splits, or None."""
+    role = ROLES.get(plain_title(name))
+    return role if role in ("labels", "splits") else None
+
+
+def _values_of_column(values: Any) -> Array:
+    """Return a column of obs as an array: numbers, or words with NaN for missing ones."""
+    series = pd.Series(values)
+    if pd.api.types.is_bool_dtype(series.dtype) and not series.hasnans:
+        return series.to_numpy(np.bool_)
+    if numeric_dtype(series.dtype):
+        return series.to_numpy(np.float64, na_value=np.nan)
+    return series.astype(object).where(series.notna(), np.nan).to_numpy(object)
+
+
+# --- objects in memory ------------------------------------------------------------------------------------------------
+
+
+def is_annotated_object(values: Any) -> bool:
+    """Whether this is AnnData or MuData, whose library is imported then."""
+    return any(
+        isinstance(values, getattr(sys.modules.get(library), kind, ()))
+        for library, kind in (("anndata", "AnnData"), ("mudata", "MuData"))
+    )
+
+
+class Entry(NamedTuple):
+    """A matrix of an annotated object."""
+
+    name: str  # as in a file: X, layers/counts, rna/obsm/X_pca
+    values: Any
+    samples: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    holds: str  # see `FileArray`
+
+
+def entries_of(data: Any) -> Iterator[Entry]:
+    """Return the matrices of AnnData, or of MuData and its modalities."""
+    modalities = dict(getattr(data, "mod", {}))
+    for title, part in [("", data), *((f"{name}/", modality) for name, modality in modalities.items())]:
+        samples = tuple(map(str, part.obs_names))
+        variables = None if hasattr(part, "mod") else tuple(map(str, part.var_names))
+        matrices = {} if getattr(part, "X", None) is None else {"X": part.X}
+        for group in ("layers", "obsm", "obsp"):
+            matrices |= {f"{group}/{name}": values for name, values in (getattr(part, group, None) or {}).items()}
+        for name, values in matrices.items():
+            if part is data and name in _masks(modalities):
+                continue
+            holds = _content_of(name)
+            columns = variables if np.shape(values)[1:] == (len(variables or ()),) else None
+            yield Entry(f"{title}{name}", values, samples, columns if holds == "features" else samples, holds)
+
+
+def _masks(modalities: Any) -> set[str]:
+    """Return the entries of obsm of MuData that state which samples a modality has."""
+    return {f"obsm/{name}" for name in modalities}
+
+
+def columns_of(data: Any) -> Iterator[tuple[str, LabelTable]]:
+    """Return the columns of obs of an annotated object."""
+    names = tuple(map(str, data.obs_names))
+    for name in data.obs.columns:
+        yield str(name), LabelTable(_values_of_column(data.obs[name]), names)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 def is_annotated(path: Path) -> bool:
@@ -40,25 +124,24 @@ def is_annotated(path: Path) -> bool:
         return False
     with damaged_as(f"{path} cannot be read as Zarr", Exception):
         root: Any = zarr.open(PlainStore(path), mode="r")
-        return str(root.attrs.get("encoding-type", "")).casefold() in _ENCODINGS
+        return str(root.attrs.get("encoding-type", "")).casefold() in ("anndata", "mudata")
 
 
 def annotated_arrays(path: Path) -> list[FileArray]:
-    """The kernels and features of annotated data, and columns of `obs` that are called labels, splits or the like.
+    """Return the kernels and features of annotated data, and columns of `obs` with a title such as labels or splits.
 
-    They are called by their places, as X, layers/counts, obsm/X_pca, obsp/connectivities; of MuData those of a modality
-    after it, as rna/X.
+    Their names are their places: X, layers/counts, obsm/X_pca, obsp/connectivities; in a modality of MuData rna/X.
     """
     with _nodes(path) as nodes:
         return [array for part in _parts(path, nodes) for array in _arrays(part)]
 
 
 def annotation(path: Path, column: str | None) -> LabelTable:
-    """A column of `obs`, with the names of the samples; obs_names are these names.
+    """Return a column of `obs`, with the names of the samples; obs_names are these names.
 
     A column of a modality of MuData is rna:column.
 
-    InputError is raised where there is no such column, or none is named.
+    InputError is raised if there is no such column, or none is named.
     """
     with _nodes(path) as nodes:
         whole, *modalities = _parts(path, nodes)
@@ -74,11 +157,8 @@ def annotation(path: Path, column: str | None) -> LabelTable:
             msg = f"{path} {problem}; name one of {names} or 'obs_names', as {path}:NAME"
             raise InputError(msg)
         part, name = columns[column]
-        values = values_of_column(_element(path, nodes, f"{part.at}obs/{name}"))
+        values = _values_of_column(_element(path, nodes, f"{part.at}obs/{name}"))
         return LabelTable(vector(values, f"column {column!r} of {path}"), part.samples)
-
-
-# --- what a file holds ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,13 +166,13 @@ class _Part:
     """AnnData: the whole of a file, or a modality of one; of MuData also what its modalities share."""
 
     path: Path
-    nodes: Mapping[str, Any]  # groups and arrays of the file by their names; None for what other files hold
-    at: str  # what the names of its nodes begin with
+    nodes: Mapping[str, Any]  # groups and arrays of the file by their names; None for those in other files
+    at: str  # the prefix of the names of its nodes
     samples: tuple[str, ...]
 
     @property
     def title(self) -> str:
-        """The beginning of the names of its arrays."""
+        """The prefix of the names of its arrays."""
         return self.at.removeprefix("mod/")
 
     @property
@@ -100,16 +180,10 @@ class _Part:
         """The names of the columns of obs."""
         return _columns(self.nodes[f"{self.at}obs"])
 
-    def children(self, group: str) -> list[str]:
-        """The names of what lies in one of its groups."""
-        start = f"{self.at}{group}/"
-        inside = [name for name in self.nodes if name.startswith(start) and "/" not in name[len(start) :]]
-        return sorted(name[len(self.at) :] for name in inside)
-
 
 @contextmanager
 def _nodes(path: Path) -> Iterator[dict[str, Any]]:
-    """The groups and arrays of an open file by their names, the root being ""."""
+    """Return the groups and arrays of an open file by their names; the root is ""."""
     if path.is_dir():
         with damaged_as(f"{path} cannot be read as Zarr", Exception):
             root: Any = zarr.open_group(PlainStore(path), mode="r")
@@ -126,7 +200,7 @@ def _parts(path: Path, nodes: Mapping[str, Any]) -> list[_Part]:
 
 
 def _names(path: Path, nodes: Mapping[str, Any], table: str) -> tuple[str, ...]:
-    """The index of a table, obs or var."""
+    """Return the index of a table, obs or var."""
     node = nodes.get(table)
     index = None if node is None else node.attrs.get("_index")
     if not isinstance(index, str) or f"{table}/{index}" not in nodes:
@@ -144,18 +218,16 @@ def _columns(table: Any) -> tuple[str, ...]:
 
 def _arrays(part: _Part) -> Iterator[FileArray]:
     variables = _names(part.path, part.nodes, f"{part.at}var") if f"{part.at}X" in part.nodes else None
-    # An entry of obsm of MuData that is called as a modality tells which samples that has.
-    masks = {f"obsm/{name[4:]}" for name in part.nodes if name.startswith("mod/") and not part.at}
-    places: list[tuple[str, Any, tuple[str, ...] | None]] = [
-        *((name, "features", variables) for name in ("X", *part.children("layers"))),
-        *((name, "features", None) for name in part.children("obsm") if name not in masks),
-        *((name, "distances" if are_distances(name) else "kernel", part.samples) for name in part.children("obsp")),
-    ]
-    for name, holds, columns in places:
+    modalities = [name[4:] for name in part.nodes if name.startswith("mod/") and not part.at]
+    inside = [name.removeprefix(part.at) for name in part.nodes if name.startswith(part.at)]
+    names = [name for group in ("layers", "obsm", "obsp") for name in sorted(inside) if name.startswith(f"{group}/")]
+    for name in ["X", *(name for name in names if name.count("/") == 1 and name not in _masks(modalities))]:
+        holds = _content_of(name)
+        columns = part.samples if holds != "features" else None if name.startswith("obsm/") else variables
         array = _matrix(part, name, columns) if f"{part.at}{name}" in part.nodes else None
         if array is not None:
             yield replace(array, holds=holds)
-    # A column called sample or id tells whence a sample comes: many cells have one.
+    # Columns with titles such as sample or id state the origin of a sample, and may repeat.
     for name in part.columns if not part.title else ():
         if role_of_column(name) is not None:
             read = partial(_column, part.path, name)
@@ -166,14 +238,8 @@ def _column(path: Path, name: str) -> Any:
     return annotation(path, name).values
 
 
-def role_of_column(name: str) -> str | None:
-    """The role of a column of obs by its name: labels, splits, or None."""
-    role = ROLES.get(plain_title(name))
-    return role if role in ("labels", "splits") else None
-
-
 def _matrix(part: _Part, name: str, columns: tuple[str, ...] | None) -> FileArray | None:
-    """An entry as an array; None where it is there to say that there is none."""
+    """Return an entry as an array; None for an explicit null."""
     path, inside = part.path, f"{part.at}{name}"
     node: Any = part.nodes[inside]
     encoding = "" if node is None else str(node.attrs.get("encoding-type", ""))
@@ -183,7 +249,7 @@ def _matrix(part: _Part, name: str, columns: tuple[str, ...] | None) -> FileArra
         array = _plain(path, inside, node)
     elif encoding in ("csr_matrix", "csc_matrix"):
         with damaged_as(f"variable {inside!r} of {path} is no sparse matrix", Exception):
-            vectors = {key: _plain(path, f"{inside}/{key}", part.nodes[f"{inside}/{key}"]) for key in PARTS}
+            vectors = {key: _plain(path, f"{inside}/{key}", part.nodes[f"{inside}/{key}"]) for key in SPARSE_PARTS}
             lengths: Any = node.attrs["shape"]
             n_rows, n_cols = map(int, lengths)
         array = sparse_array(path, inside, vectors, (n_rows, n_cols), encoding[:3])
@@ -191,8 +257,7 @@ def _matrix(part: _Part, name: str, columns: tuple[str, ...] | None) -> FileArra
         array = _frame(path, inside, part.nodes)
         columns = _columns(node)
     else:
-        problem = f"{encoding or 'a group'}, no matrix"
-        array = unreadable(path, inside, (), problem, f"is {problem}")
+        array = unreadable(path, inside, (), f"{encoding or 'a group'}, no matrix")
     n = len(part.samples)
     if array.shape and array.shape[0] != n:
         msg = f"{path} is damaged: {part.title}{name} has {array.shape[0]} rows, and obs names {n} samples"
@@ -203,15 +268,12 @@ def _matrix(part: _Part, name: str, columns: tuple[str, ...] | None) -> FileArra
 
 
 def _plain(path: Path, name: str, node: Any) -> FileArray:
-    """An array as the formats below have it."""
+    """Return a plain array of HDF5 or Zarr."""
     return hdf5_array(path, name, node) if isinstance(node, h5py.Dataset | None) else zarr_array(path, name, node)
 
 
-# --- tables and columns --------------------------------------------------------------------------------------------
-
-
 def _frame(path: Path, name: str, nodes: Mapping[str, Any]) -> FileArray:
-    """A data frame of numbers; its values are read as a whole when they are asked for."""
+    """Return a data frame of numbers, which is read as a whole."""
     frame = _element(path, nodes, name)
     if not all(map(numeric_dtype, frame.dtypes)):
         return unreadable(path, name, frame.shape, "not numbers", "holds columns that are no numbers")
@@ -220,11 +282,10 @@ def _frame(path: Path, name: str, nodes: Mapping[str, Any]) -> FileArray:
 
 
 def _element(path: Path, nodes: Mapping[str, Any], name: str) -> Any:
-    """An element as anndata reads it, after what may do harm is ruled out."""
+    """Read an element by anndata, after the checks for hostile files."""
     inside = {key: node for key, node in nodes.items() if key == name or key.startswith(f"{name}/")}
     if name not in inside or any(node is None for node in inside.values()):
-        msg = f"variable {name!r} of {path} {ELSEWHERE[1] if name in inside else 'is not there'}"
-        raise InputError(msg)
+        unreadable(path, name, (), ELSEWHERE if name in inside else "missing").refuse("is not there")
     arrays = {key: node for key, node in inside.items() if not isinstance(node, h5py.Group | zarr.Group)}
     needed = sum(n_bytes(node.shape, node.dtype.itemsize + TEXT_BYTES) for node in arrays.values())
     check_memory(f"variable {name!r} of {path}", needed, "allow more")

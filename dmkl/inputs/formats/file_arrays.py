@@ -1,8 +1,9 @@
-"""Arrays in data files, of any format, and the roles that their names give them."""
+"""Arrays in data files of any format, the roles that their names give them, and limits on their sizes."""
 
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import reprlib
 import zlib
@@ -10,60 +11,72 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
+import scipy.sparse
 
+from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import DamagedFileError, DmklError, InputError, one_line
 from dmkl.inputs.columns import ROLES, plain_title
-from dmkl.inputs.matrices import Matrix
+from dmkl.inputs.matrices import Matrix, SparseMatrix
 from dmkl.inputs.names import as_text
+from dmkl.settings import check_memory
 
-__all__ = [
-    "ELSEWHERE",
-    "FileArray",
-    "damaged_as",
-    "decompressed",
-    "listed",
-    "role_of",
-    "shape_text",
-    "stamp",
-    "stem",
-    "vector",
-    "where",
-]
-
-ELSEWHERE: Final = (
-    "kept in other files",
-    "keeps its values in other files, which are not read unasked: a file may name any of this machine. Set "
-    "dmkl.external-files to true if you trust it (DASK_DMKL__EXTERNAL_FILES=true)",
-)
-"""The problem of an array that its file only points to, and what messages say of it."""
+ELSEWHERE, OBJECTS = "kept in other files", "Python objects"
+PROBLEMS = {
+    "sparse": "is sparse, but kernels are stored dense; save full({name})",
+    "complex": (
+        "is complex, expected real numbers; save real({name}) if the imaginary part is rounding, or both parts as "
+        "variables of their own"
+    ),
+    OBJECTS: (
+        "holds Python objects, never unpickled: they can run any code; save numbers, or strings as "
+        "np.array(names, dtype=str)"
+    ),
+    ELSEWHERE: (
+        "keeps its values in other files, which are not read unasked: a file may name any of this machine. Set "
+        "dmkl.external-files to true if you trust it (DASK_DMKL__EXTERNAL_FILES=true)"
+    ),
+}
+"""Why an array is not read, and the message."""
+TEXT_BYTES = 64
+"""Memory that a string of an array takes at most in addition to its characters."""
+_LINE_BYTES = 2**20
+"""Lines up to this length are cut into cells without a check of memory."""
+_CELL_BYTES = 128
+"""Memory that a cell of a line takes at most as a Python string and in lists, in addition to its characters."""
+SPARSE_PARTS = ("data", "indices", "indptr")
+"""The names of the vectors of a sparse matrix, as SciPy and AnnData write them."""
 
 
 @dataclass(frozen=True)
 class FileArray:
-    """One array of a file; nothing of it is read yet."""
+    """One array of a file; its entries are not read yet."""
 
     path: Path
-    name: str  # its name in the file; empty where the file holds one array alone
+    name: str  # its name in the file; empty if the file holds a single array
     shape: tuple[int, ...]
     """Its axes in the order in which the software that wrote the file shows them."""
     dtype: np.dtype[Any]  # type of its entries; "U" for strings
-    open: Callable[[], Matrix]  # gives the array to read parts of. What it holds in memory goes with it
-    whole: Callable[[], Any] | None = None  # gives the whole array, where `open` is no way to it
+    open: Callable[[], Matrix]  # returns the array to read parts of, which holds what is in memory
     problem: str = ""  # why it cannot be a kernel, whatever its shape
-    matlab: bool = False  # whether its axes are in MATLAB's order, the kernels along the last one
+    matlab: bool = False  # whether its axes are in MATLAB's order, with kernels along the last one
     views: tuple[FileArray, ...] = ()
     """The matrices of a cell array, which may be feature matrices (samples, columns), or all (columns, samples)."""
     cell: bool = False  # whether it is a cell array of matrices, which `open` shows with the kernels along axis 0
-    rows: tuple[str, ...] | None = None  # names of its rows, where the file has them of this array
-    families: tuple[str, ...] | None = None  # families of its rows, where these are individuals
+    rows: tuple[str, ...] | None = None  # names of its rows
+    families: tuple[str, ...] | None = None  # families of its rows, if these are individuals
     notes: tuple[str, ...] = ()  # choices that could have been otherwise
-    columns: tuple[str, ...] | None = None  # names of its columns, likewise
+    columns: tuple[str, ...] | None = None  # names of its columns
     holds: Literal["", "kernel", "distances", "features"] = ""
-    """What its place in the file says it is; "" where its name and shape tell."""
+    """The content by its place in the file; "" if name and shape determine it."""
+
+    @property
+    def where(self) -> str:
+        """Its name in messages."""
+        return f"variable {self.name!r} of {self.path}" if self.name else str(self.path)
 
     @property
     def is_text(self) -> bool:
@@ -79,9 +92,26 @@ class FileArray:
             return min(self.shape) > 0
         return len(self.shape) == 2 and self.shape[0] == self.shape[1] > 1
 
-    def read(self) -> Any:
-        """The whole array, for vectors."""
-        return np.asarray(self.open()[(slice(None),) * len(self.shape)]) if self.whole is None else self.whole()
+    @property
+    def role(self) -> str | None:
+        """Its role by its name: labels, samples …; None for anything else."""
+        if self.holds:
+            return None
+        role = ROLES.get(plain_title(self.name.rsplit("/", 1)[-1]))
+        # Kernels are often called "kernels"; only strings of that name are names.
+        return None if role == "names" and not self.is_text else role
+
+    def read(self) -> Array:
+        """Read the whole array, for vectors."""
+        array = self.open()
+        return array if isinstance(array, np.ndarray) else np.asarray(array[(slice(None),) * len(self.shape)])
+
+    def refuse(self, otherwise: str = "") -> None:
+        """Raise an InputError with the message of its problem, or with `otherwise`; nothing without a message."""
+        message = PROBLEMS[self.problem].format(name=self.name or "it") if self.problem in PROBLEMS else otherwise
+        if message:
+            msg = f"{self.where} {message}"
+            raise InputError(msg)
 
     def __str__(self) -> str:
         kind = "strings" if self.is_text else str(self.dtype)
@@ -91,71 +121,36 @@ class FileArray:
         return f"{name if name.isprintable() and len(name) < 100 else reprlib.repr(name)} ({lengths}{kind}{problem})"
 
 
-@contextmanager
-def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise what a library raises for a damaged file as an InputError that says `what` first."""
-    try:
-        yield
-    except DamagedFileError as error:
-        raise InputError(str(error)) from error
-    except DmklError:
-        raise
-    except errors as error:
-        msg = f"{what}: {one_line(error)}"
-        raise InputError(msg) from error
+def problem_of(dtype: np.dtype[Any]) -> str:
+    """Return why numbers of a type cannot be a kernel; "" if they can, and for strings."""
+    return "complex" if dtype.kind == "c" else "" if dtype.kind in "fiubUS" else "not numbers"
 
 
-@contextmanager
-def decompressed(path: Path) -> Iterator[IO[bytes]]:
-    """A file of text opened for reading as bytes, whether it is compressed (.gz) or not."""
-    file: Any = gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
-    with damaged_as(f"{path} is not a whole gzip file", gzip.BadGzipFile, EOFError, zlib.error), file:
-        yield file
+def unreadable(
+    path: Path, name: str, shape: tuple[int, ...], problem: str, message: str = "", **more: Any
+) -> FileArray:
+    """Return an array that is listed with its problem, and whose reading raises an InputError."""
 
+    def refuse() -> Any:
+        array.refuse(message or f"is {problem}")
 
-def stem(path: Path) -> str:
-    """The name of a file without its extension, both of them where it has two, as .csv.gz and .grm.bin."""
-    return Path(path.stem).stem if path.suffix.lower() in (".gz", ".bin") else path.stem
+    array = FileArray(path, name, shape, np.dtype(object), refuse, problem=problem, **more)
+    return array
 
 
 def listed(arrays: Sequence[FileArray | str], most: int = 12) -> str:
-    """Arrays as they are listed in messages: the first of many, and how many there are."""
+    """Return arrays as messages list them: the first ones, and their number."""
     more = f" … ({len(arrays)} in all)" if len(arrays) > most else ""
     return ", ".join(map(str, arrays[:most])) + more
 
 
-def where(variable: FileArray) -> str:
-    """The variable as it is named in messages."""
-    return f"variable {variable.name!r} of {variable.path}" if variable.name else str(variable.path)
-
-
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape as it is named in messages."""
+    """Return a shape as messages write it."""
     return " × ".join(map(str, shape))
 
 
-def role_of(variable: FileArray) -> str | None:
-    """Role of an array by its name: labels, samples …; None for anything else."""
-    if variable.holds:
-        return None
-    role = ROLES.get(plain_title(variable.name.rsplit("/", 1)[-1]))
-    # Kernels are often called "kernels"; only strings of that name are names.
-    return None if role == "names" and not variable.is_text else role
-
-
-def stamp(path: Path) -> dict[str, Any]:
-    """Identify the content of a file or folder by its size and modification time."""
-    inside = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
-    found = [os.stat(file) for file in (inside if path.is_dir() else [path])]
-    return {
-        "path": str(path.absolute()),
-        "bytes": sum(status.st_size for status in found),
-        "mtime_ns": max((status.st_mtime_ns for status in found), default=0),
-    }
-
-
 def vector(values: Any, source: str) -> Array:
-    """Values as labels and names need them: vectors with one dimension, whole numbers as integers."""
+    """Return values as labels and names need them: vectors with one dimension, whole numbers as integers."""
     array = np.asarray(values)
     if array.ndim > 8:  # some of NumPy's functions take no more than 32
         msg = f"{source} has {array.ndim} dimensions, expected one or two"
@@ -173,3 +168,155 @@ def vector(values: Any, source: str) -> Array:
     if array.dtype.kind == "f" and array.size and np.array_equal(array, np.round(array)):
         array = array.astype(np.int64)
     return array
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def damaged_as(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise errors of a library that reads a damaged file as an InputError that begins with `what`."""
+    try:
+        yield
+    except DamagedFileError as error:
+        raise InputError(str(error)) from error
+    except DmklError:
+        raise
+    except errors as error:
+        msg = f"{what}: {one_line(error)}"
+        raise InputError(msg) from error
+
+
+@contextmanager
+def decompressed(path: Path) -> Iterator[IO[bytes]]:
+    """Open a text file for reading as bytes, whether it is compressed (.gz) or not."""
+    file: Any = gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
+    with damaged_as(f"{path} is not a whole gzip file", gzip.BadGzipFile, EOFError, zlib.error), file:
+        yield file
+
+
+def lines_of(path: Path, file: IO[bytes]) -> Iterator[bytes]:
+    """Return the lines of a text file; a line that is too long for memory is refused."""
+    most = settings.memory_budget_bytes() // 4
+    while raw := file.readline(most + 1):
+        if len(raw) > _LINE_BYTES:
+            cells = 1 + max(raw.count(mark) for mark in (b"\t", b";", b",", b" "))
+            needed = 4 * len(raw) + cells * _CELL_BYTES
+            check_memory(f"a line of {path}", needed, "save the matrix in a binary format, or allow more")
+        yield raw
+
+
+def stem(path: Path) -> str:
+    """Return the name of a file without its extension, without both if it has two, as .csv.gz and .grm.bin."""
+    return Path(path.stem).stem if path.suffix.lower() in (".gz", ".bin") else path.stem
+
+
+def stamp(path: Path) -> dict[str, Any]:
+    """Identify the content of a file or folder by its size and modification time."""
+    inside = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    status = [os.stat(file) for file in (inside if path.is_dir() else [path])]
+    return {
+        "path": str(path.absolute()),
+        "bytes": sum(each.st_size for each in status),
+        "mtime_ns": max((each.st_mtime_ns for each in status), default=0),
+    }
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def n_bytes(shape: Sequence[int], itemsize: int) -> int:
+    """Return the bytes of an array as a Python integer, which does not overflow."""
+    return math.prod(map(int, shape)) * int(itemsize)
+
+
+def ranges_of(shape: Sequence[int], key: Any) -> list[range]:
+    """Return the positions that a key of Ellipsis, slices, positions or arrays of these spans along each axis."""
+    parts = () if key is Ellipsis else key if isinstance(key, tuple) else (key,)
+    ranges = []
+    for length, part in zip(shape, (*parts, *[slice(None)] * (len(shape) - len(parts))), strict=False):
+        if isinstance(part, slice):
+            ranges.append(range(*part.indices(length)))
+        else:
+            positions = np.atleast_1d(part)
+            ranges.append(range(int(positions.min()), int(positions.max()) + 1) if positions.size else range(0))
+    return ranges
+
+
+def asked_bytes(shape: Sequence[int], key: Any, itemsize: int) -> int:
+    """Return the bytes of the part of an array that a key spans."""
+    # The length of a range overflows if lengths do.
+    lengths = [max(0, -((part.start - part.stop) // part.step)) for part in ranges_of(shape, key)]
+    return n_bytes(lengths, itemsize)
+
+
+def check_part(what: str, shape: Sequence[int], chunks: Sequence[int], key: Any, itemsize: int) -> None:
+    """Raise a MemoryBudgetError if a part of an array, or a chunk, takes more memory than a computation may."""
+    needed = max(asked_bytes(shape, key, itemsize), n_bytes(chunks, itemsize))
+    check_memory(f"a part of {what}", needed, "write it in smaller chunks, or allow more")
+
+
+def check_stated(what: str, shape: Sequence[int], itemsize: int, stored_bytes: int) -> None:
+    """Raise an InputError if a header states more than its file holds, or lengths that are no whole numbers."""
+    if not all(type(length) is int and length >= 0 for length in shape):
+        msg = f"{what} is damaged: its shape is {tuple(shape)!s:.80}, expected whole numbers from 0 on"
+        raise InputError(msg)
+    expected = n_bytes(shape, max(1, itemsize))  # strings of no length take memory when they are read
+    if stored_bytes < expected:
+        msg = f"{what} is damaged: its header tells of {expected} bytes of entries, there are {stored_bytes}"
+        raise InputError(msg)
+
+
+# --- sparse matrices --------------------------------------------------------------------------------------------------
+
+
+def sparse_array(path: Path, name: str, parts: dict[str, FileArray], shape: tuple[int, int], form: str) -> FileArray:
+    """Return the matrix of three vectors; of rows (`form` csr) the requested ones are read, of columns (csc) all."""
+    data, indices, indptr = vectors = [parts[part] for part in SPARSE_PARTS]
+    what = f"variable {name!r} of {path}" if name else str(path)
+    with damaged_as(f"{what} is no sparse matrix", ValueError):
+        major = shape[form == "csc"]
+        if min(shape) < 0 or indptr.shape != (major + 1,) or data.shape != indices.shape:
+            msg = f"{shape} with {indptr.shape} starts of {data.shape} entries at {indices.shape} places"
+            raise ValueError(msg)
+    problem = next(filter(None, (part.problem for part in vectors)), "")
+    if data.dtype.kind not in "fiub" or {indices.dtype.kind, indptr.dtype.kind} - {"i", "u"}:
+        problem = problem or "not numbers"
+
+    def opened() -> Any:
+        rows = _CompressedRows(what, vectors, shape)
+        return rows if form == "csr" else SparseMatrix(rows.compressed(0, shape[1], scipy.sparse.csc_array, shape))
+
+    return FileArray(path, name, shape, data.dtype, opened, problem=problem)
+
+
+class _CompressedRows:
+    """A matrix in compressed rows that is read as a dense one, some rows at a time."""
+
+    def __init__(self, what: str, vectors: list[FileArray], shape: tuple[int, int]) -> None:
+        self._what = what
+        self._data, self._indices, self._indptr = (vector.open() for vector in vectors)
+        self.shape, self.dtype = shape, np.dtype(vectors[0].dtype)
+        self.chunks = (1, shape[1])  # rows are read whole
+
+    def __getitem__(self, key: tuple[Any, slice]) -> Array:
+        rows, cols = key
+        wanted = np.arange(self.shape[0])[rows]
+        start, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
+        matrix = self.compressed(start, stop, scipy.sparse.csr_array, (stop - start, self.shape[1]))
+        return np.asarray(matrix[wanted - start][:, cols].toarray())
+
+    def compressed(self, start: int, stop: int, kind: Any, shape: tuple[int, int]) -> Any:
+        """Read the rows, or columns, from start to stop as a sparse matrix of SciPy."""
+        with damaged_as(f"{self._what} is damaged", Exception):
+            bounds = np.asarray(self._indptr[start : stop + 1]).astype(np.int64)
+            first, last = int(bounds[0]), int(bounds[-1])
+            # SciPy checks the starts of rows only if there are entries, and then writes wherever they point.
+            if not 0 <= first <= last <= self._data.shape[0] or (np.diff(bounds) < 0).any():
+                msg = f"its rows or columns {start} to {stop} begin at entry {first}, end at {last} or are out of order"
+                raise ValueError(msg)
+            check_memory(f"a part of {self._what}", (last - first) * (self.dtype.itemsize + 8), "allow more")
+            data, indices = (np.asarray(vector[first:last]) for vector in (self._data, self._indices))
+            matrix = kind((data, indices.astype(np.int64), bounds - first), shape=shape)
+            matrix.check_format(full_check=True)
+            return matrix

@@ -12,25 +12,23 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed
-from dmkl.inputs.formats.limits import check_memory, lines_of
-from dmkl.inputs.formats.text import Text
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed, lines_of
+from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.formats.text_kernels import matrix_of_pairs, matrix_of_rows
-
-__all__ = ["gcta_arrays", "gcta_text_arrays", "matrix_of_prefix", "plink_arrays", "plink_text_arrays"]
+from dmkl.settings import check_memory
 
 
 def gcta_arrays(path: Path) -> list[FileArray]:
-    """The relationship matrix of GCTA in NAME.grm.bin, of the individuals in NAME.grm.id.
+    """Return the relationship matrix of GCTA in NAME.grm.bin, of the individuals in NAME.grm.id.
 
-    It holds the lower triangle as float32, row after row: entry (i, k), i ≥ k from 0, is number i(i + 1)/2 + k. How
-    many variants two individuals share (NAME.grm.N.bin) is not needed.
+    It holds the lower triangle as float32, row after row: entry (i, k), i ≥ k from 0, is number i(i + 1)/2 + k. The
+    numbers of variants (NAME.grm.N.bin) are not needed.
     """
     return _binary_arrays(path, ("<f4",), may_be_square=False)
 
 
 def gcta_text_arrays(path: Path) -> list[FileArray]:
-    """The relationship matrix of GCTA in NAME.grm.gz: lines of row, column (from 1), number of variants and entry."""
+    """Return the relationship matrix of GCTA in NAME.grm.gz: lines of row, column (from 1), variants and entry."""
     names, families = _individuals(path)
     n, text = len(names), Text(path)
     if text.n_columns != 4 or text.n_rows != n * (n + 1) // 2:
@@ -49,12 +47,12 @@ def gcta_text_arrays(path: Path) -> list[FileArray]:
 
 
 def plink_arrays(path: Path) -> list[FileArray]:
-    """The relationship matrix of PLINK in NAME.rel.bin, square or its lower triangle, as float64 or float32 (bin4)."""
+    """Return the relationship matrix of PLINK in NAME.rel.bin, square or its lower triangle, as float64 or float32."""
     return _binary_arrays(path, ("<f8", "<f4"), may_be_square=True)
 
 
 def plink_text_arrays(path: Path) -> list[FileArray]:
-    """The relationship matrix of PLINK in text, NAME.rel or NAME.rel.gz: rows that end at the diagonal, or whole."""
+    """Return the relationship matrix of PLINK in NAME.rel or NAME.rel.gz: rows up to the diagonal, or whole rows."""
     names, families = _individuals(path)
     n = len(names)
     check_memory(str(path), 64 * n * n, "save it with --make-rel bin, which is read in parts, or allow more")
@@ -67,14 +65,14 @@ def plink_text_arrays(path: Path) -> list[FileArray]:
 
 
 def matrix_of_prefix(path: Path) -> Path | None:
-    """The relationship matrix of a prefix, as GCTA's option --grm takes it; None where there is none."""
+    """Return the relationship matrix of a prefix, as in GCTA's option --grm; None if there is none."""
     endings = (".grm.bin", ".grm.gz", ".rel.bin", ".rel", ".rel.gz")
     files = (path.with_name(path.name + ending) for ending in endings)
     return next((file for file in files if path.name and file.is_file()), None)
 
 
 def _individuals(path: Path) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """IID, and FID where there are both, in the file beside the matrix that ends in .id."""
+    """Return IID, and FID if there are both, from the .id file of the matrix."""
     part = re.search(r"\.part_(\d+)_(\d+)\.", path.name)
     if part is not None:
         whole = path.name.replace(part[0], ".")
@@ -105,7 +103,7 @@ def _split_lines(path: Path) -> list[list[str]]:
 
 
 def _binary_arrays(path: Path, dtypes: Sequence[str], *, may_be_square: bool) -> list[FileArray]:
-    """The matrix of a file whose size tells its type, and whether it holds the lower triangle or all."""
+    """Return a matrix; the size of its file determines its type, and whether it holds the lower triangle or all."""
     names, families = _individuals(path)
     n, size = len(names), path.stat().st_size
     triangles, squares = (
@@ -123,7 +121,7 @@ def _binary_arrays(path: Path, dtypes: Sequence[str], *, may_be_square: bool) ->
 
 
 class _Packed:
-    """A symmetric matrix of which the lower triangle is stored, row after row."""
+    """A symmetric matrix whose lower triangle is stored, row after row."""
 
     def __init__(self, path: Path, n: int, dtype: np.dtype[Any]) -> None:
         self._path, self.shape, self.dtype = path, (n, n), dtype

@@ -1,4 +1,4 @@
-"""Kernels in HDF5 files, read in parts."""
+"""Arrays in HDF5 files, read in parts."""
 
 from __future__ import annotations
 
@@ -16,41 +16,48 @@ import numpy as np
 from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, damaged_as
-from dmkl.inputs.formats.limits import TEXT_BYTES, check_memory, check_part, n_bytes, problem_of, unreadable
+from dmkl.inputs.formats.file_arrays import (
+    ELSEWHERE,
+    TEXT_BYTES,
+    FileArray,
+    check_part,
+    damaged_as,
+    n_bytes,
+    problem_of,
+    unreadable,
+)
 from dmkl.inputs.formats.reader_process import run
-
-__all__ = ["H5Array", "check_stored", "hdf5_array", "hdf5_arrays", "may_be_read", "nodes_of", "opened"]
+from dmkl.settings import check_memory
 
 _CACHE_BYTES = 32 * 2**20
 """Decoded chunks that HDF5 keeps: neighboring tiles share those on their border."""
 _MOST_INFLATED = 1032
-"""How many bytes one byte of deflated data can stand for at most."""
+"""The number of bytes that one byte of deflated data can stand for at most."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """An HDF5 file, closed at the end; InputError if HDF5 cannot go through it."""
-    # Of a damaged file h5py raises whatever its reader of one of many structures meets.
+    """Open an HDF5 file; InputError if the library cannot read all of its structures."""
+    # h5py raises any exception on a damaged file.
     with damaged_as(f"{path} is not a whole HDF5 file", Exception):
         if h5py.is_hdf5(path):
             status = path.stat()
-            _walk_once(path, status.st_ino, status.st_mtime_ns, status.st_size)
-        # A lock that a parallel file system does not grant is no reason not to read.
+            _check_once(path, status.st_ino, status.st_mtime_ns, status.st_size)
+        # Without a lock, which a parallel file system may not grant.
         with h5py.File(path, "r", locking="best-effort") as file:
             yield file
 
 
 @cache
-def _walk_once(path: Path, *_: int) -> None:
-    """Let another process go through a file first: the library crashes on some damaged files, or never ends."""
-    run(_walk, str(path), path)
+def _check_once(path: Path, *_: int) -> None:
+    """Read a file in the child process first: the library crashes on some damaged files, or never ends."""
+    run(_read_structures, str(path), path)
 
 
-def _walk(file: str) -> tuple[None, list[Array]]:
-    """Read all that an HDF5 file holds but numbers: groups, attributes, where chunks lie, strings.
+def _read_structures(file: str) -> tuple[None, list[Array]]:
+    """Read everything in an HDF5 file except numbers: groups, attributes, positions of chunks, strings.
 
-    What a data set or an attribute raises is raised again where it is read; what counts is that the process survives.
+    Exceptions are ignored, since they are raised again when the part is read; the process must survive.
     """
     with h5py.File(file, "r", locking="best-effort") as opened_file:
         for name, node in [("/", opened_file), *nodes_of(opened_file)]:
@@ -59,38 +66,38 @@ def _walk(file: str) -> tuple[None, list[Array]]:
             with suppress(Exception):
                 if isinstance(node, h5py.Dataset):
                     array = hdf5_array(Path(file), name, node)
-                    # Each string of any length may lie anywhere in the file.
+                    # Strings of variable length may lie anywhere in the file.
                     array.read() if array.is_text and node.dtype.hasobject else check_stored(name, node)
     return None, []
 
 
 def hdf5_arrays(path: Path) -> list[FileArray]:
-    """The data sets of an HDF5 file, those in groups included."""
+    """Return the data sets of an HDF5 file, including those in groups."""
     with opened(path) as file:
         return [hdf5_array(path, name, node) for name, node in nodes_of(file) if not isinstance(node, h5py.Group)]
 
 
 def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
-    """A data set as an array; None is one that other files hold."""
+    """Return a data set as an array; None stands for one in another file."""
     if node is None:
-        return unreadable(path, name, (), *ELSEWHERE)
+        return unreadable(path, name, (), ELSEWHERE)
     array = H5Array(path, name, node)
     if h5py.check_string_dtype(node.dtype) is not None:
-        return FileArray(path, name, array.shape, np.dtype("U1"), array.fresh, array.strings)
+        return FileArray(path, name, array.shape, np.dtype("U1"), array.strings)
     return FileArray(path, name, array.shape, array.dtype, array.fresh, problem=problem_of(array.dtype))
 
 
-# --- what a file holds, and what it only points to -----------------------------------------------------------------
+# --- nodes and links --------------------------------------------------------------------------------------------------
 
 
 def nodes_of(
     file: h5py.File, enter: Callable[[str, h5py.Group], bool] = lambda _, __: True
 ) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | None]]:
-    """The groups and data sets that a file holds, by their names, each once; None for what other files hold.
+    """Return the groups and data sets of a file by their names, each once; None for those in other files.
 
-    Links to other files, and data sets that lie in other files, are followed only where the setting
-    ``dmkl.external-files`` says so: the files that they name are any of this machine. Of groups those are gone through
-    that `enter` takes.
+    Links to other files, and data sets that lie in other files, are followed only if the setting
+    ``dmkl.external-files`` is true: they may name any file of this machine. Only groups that `enter` accepts are
+    entered.
     """
     follow = bool(settings.get("external-files"))
     waiting: list[tuple[str, h5py.Group]] = [("", file)]
@@ -126,7 +133,7 @@ def _address(node: h5py.Group | h5py.Dataset) -> tuple[int, int]:
 
 
 def may_be_read(node: h5py.Dataset) -> bool:
-    """Whether the values of a data set lie in its own file, or may lie elsewhere. Else its shape is not asked for."""
+    """Whether the values of a data set lie in its own file, or may lie elsewhere. If not, its shape is not read."""
     if settings.get("external-files"):
         return True
     if node.is_virtual:
@@ -138,7 +145,7 @@ def may_be_read(node: h5py.Dataset) -> bool:
 
 
 class H5Array:
-    """A data set that is opened when something of it is read.
+    """A data set that is opened when a part of it is read.
 
     `reverse` shows the axes in reverse order: MATLAB writes an array of shape (a, b, c) as (c, b, a).
     """
@@ -146,7 +153,6 @@ class H5Array:
     def __init__(self, path: Path, name: str, node: h5py.Dataset, *, reverse: bool = False) -> None:
         self._path, self._name, self._reverse = path, name, reverse
         self.what = f"variable {name!r} of {path}"
-        self._file: h5py.File | None = None
         self._node: Any = None
         step = -1 if reverse else 1
         self.shape: tuple[int, ...] = tuple(node.shape[::step])
@@ -154,50 +160,48 @@ class H5Array:
         self.dtype: np.dtype[Any] = node.dtype
 
     def fresh(self) -> H5Array:
-        """The same data set, not opened."""
+        """Return the same data set, not opened."""
         twin = copy(self)
-        twin._file = twin._node = None
+        twin._node = None
         return twin
 
     def __getitem__(self, key: Any) -> Array:
         check_part(self.what, self.shape, self.chunks or (), key, self.dtype.itemsize)
         with damaged_as(f"{self.what} is damaged", Exception):
             part = np.asarray(self._opened()[key if not self._reverse or key is Ellipsis else key[::-1]])
-        # Reversing what is left of the axes puts them in their order, whichever an integer has taken away.
+        # Reversing the remaining axes restores their order, whichever axis an integer has removed.
         return part.T if self._reverse else part
 
     def strings(self) -> Array:
-        """All of it, as strings."""
+        """Read all of it as strings."""
         check_memory(self.what, n_bytes(self.shape, self.dtype.itemsize + TEXT_BYTES), "allow more")
         with damaged_as(f"{self.what} is damaged", Exception):
             return np.asarray(self._opened().asstr()[...])
 
     def _opened(self) -> h5py.Dataset:
         if self._node is None:
-            self._file = h5py.File(self._path, "r", locking="best-effort", rdcc_nbytes=_CACHE_BYTES)
-            check_stored(self.what, self._file[self._name])
-            self._node = self._file[self._name]
+            file = h5py.File(self._path, "r", locking="best-effort", rdcc_nbytes=_CACHE_BYTES)
+            check_stored(self.what, file[self._name])
+            self._node = file[self._name]
         return self._node
 
 
 def check_stored(what: str, node: h5py.Dataset) -> None:
-    """Refuse data sets of which nothing was written, and chunks larger than the file or than they should hold."""
+    """Refuse data sets that were never written, and chunks larger than the file or than they should be."""
     if node.size and not node.is_virtual and not node.external and not node.id.get_storage_size():
         msg = f"{what} has the shape {node.shape}, but none of its values was ever written"
         raise InputError(msg)
     if node.chunks is None or not node.size:
         return
-    most, held = n_bytes(node.chunks, node.dtype.itemsize), node.file.id.get_filesize()
-    suspicious: list[tuple[tuple[int, ...], int]] = []
+    most, file_bytes = n_bytes(node.chunks, node.dtype.itemsize), node.file.id.get_filesize()
+    large: list[tuple[tuple[int, ...], int]] = []
     least = settings.memory_budget_bytes() // _MOST_INFLATED
-    node.id.chunk_iter(
-        lambda chunk: suspicious.append((chunk.chunk_offset, chunk.size)) if chunk.size > least else None
-    )
-    for offset, size in suspicious:
-        if size > held:
-            msg = f"{what} is damaged: its chunk at {offset} has {size} bytes, the whole file {held}"
+    node.id.chunk_iter(lambda chunk: large.append((chunk.chunk_offset, chunk.size)) if chunk.size > least else None)
+    for offset, size in large:
+        if size > file_bytes:
+            msg = f"{what} is damaged: its chunk at {offset} has {size} bytes, the whole file {file_bytes}"
             raise InputError(msg)
-        # HDF5 inflates a chunk to its end, however long that is.
+        # HDF5 inflates a chunk to its end, whatever its length.
         deflated = node.id.read_direct_chunk(offset)[1] if node.compression == "gzip" else b""
         if len(zlib.decompressobj().decompress(deflated, most + 1)) > most:
             msg = f"{what} is damaged: its chunk at {offset} inflates to more than the {most} bytes of a chunk"

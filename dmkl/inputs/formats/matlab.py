@@ -1,4 +1,4 @@
-"""Kernels in MATLAB's files: v5 one variable at a time through a process with SciPy, v7.3 in parts through HDF5."""
+"""Arrays in MATLAB files: v5 a whole variable at a time by SciPy in a child process, v7.3 in parts by HDF5."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ import numpy as np
 from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
+from dmkl.inputs.formats.file_arrays import PROBLEMS, FileArray, damaged_as, n_bytes, unreadable
 from dmkl.inputs.formats.hdf5 import H5Array, hdf5_array, may_be_read, nodes_of, opened
-from dmkl.inputs.formats.limits import check_memory, n_bytes, unreadable
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.names import as_text
-
-__all__ = ["matlab_arrays"]
+from dmkl.settings import check_memory
 
 _NUMBERS = {
     "double": "f8",
@@ -28,12 +26,13 @@ _NUMBERS = {
     **{f"{kind}int{bits}": f"{code}{bits // 8}" for kind, code in (("", "i"), ("u", "u")) for bits in (8, 16, 32, 64)},
 }
 _WAY_OUT = "save it as version 7.3, which is read in parts, or allow more"
+_OTHER = "is neither numbers nor text, nor a cell array of either; save its parts as variables of their own"
 _TEXT, _NUMBER = np.dtype("U1"), np.dtype(np.float64)
 
 
 def matlab_arrays(path: Path) -> list[FileArray]:
-    """The variables of a MATLAB file of version 7.3 (HDF5) or earlier."""
-    # The readers of both versions let through whatever their parts meet in a damaged file.
+    """Return the variables of a MATLAB file of version 7.3 (HDF5) or earlier."""
+    # The readers of both versions raise any exception on a damaged file.
     with damaged_as(f"{path} is not a whole MATLAB file", Exception):
         return _v73(path) if h5py.is_hdf5(path) else _v5(path)
 
@@ -53,15 +52,15 @@ def _v5_array(path: Path, name: str, shape: tuple[int, ...], kind: str) -> FileA
         return _v5_whole(path, name, shape[:1], _TEXT)
     if kind != "cell":
         problem = "a struct: save its fields as variables of their own" if kind == "struct" else kind
-        return unreadable(path, name, shape, problem, _unread(kind, name), matlab=True)
-    content, parts = _read_v5(path, name)  # only its content tells what a cell array is
+        return unreadable(path, name, shape, problem, _OTHER, matlab=True)
+    content, parts = _read_v5(path, name)  # its content determines the kind of a cell array
     if content in ("numbers", "strings"):
         return _v5_whole(path, name, parts[0].shape, _NUMBER if content == "numbers" else _TEXT)
     return _cell(path, name, shape, parts, lambda: _read_v5(path, name)[1])
 
 
 def _v5_whole(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], **more: Any) -> FileArray:
-    """A variable of numbers or strings: the format can only be read a whole variable at a time."""
+    """Return a variable of numbers or strings, which can only be read as a whole."""
 
     def read() -> Array:
         what = f"variable {name!r} of {path}"
@@ -69,31 +68,31 @@ def _v5_whole(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any
         content, arrays = _read_v5(path, name)
         if content != ("strings" if dtype == _TEXT else "numbers"):
             # Logical sparse matrices have the class of dense ones, and complex numbers that of real ones.
-            msg = f"{what} {_unread(content, name)}"
+            msg = f"{what} {PROBLEMS.get(content, _OTHER).format(name=name)}"
             raise InputError(msg)
         # MATLAB packs doubles that are small whole numbers into bytes.
         return arrays[0] if dtype == _TEXT else np.asarray(arrays[0], dtype)
 
-    return FileArray(path, name, shape, dtype, read, read, **more)
+    return FileArray(path, name, shape, dtype, read, **more)
 
 
 def _read_v5(path: Path, name: str) -> tuple[str, list[Array]]:
-    # A variable is deflated, and read as a whole.
     unpacked_bytes = settings.memory_budget_bytes()
     return run(_v5_variable, f"variable {name!r} of {path}", path, name, unpacked_bytes=unpacked_bytes)
 
 
 def _v5_variables(file: str) -> tuple[list[tuple[str, list[int], str]], list[Array]]:
-    """Name, shape and MATLAB's class of each variable. SciPy may crash here: this runs in a process of its own."""
+    """Return name, shape and MATLAB's class of each variable (in the child process)."""
     import scipy.io
 
     return [(name, list(map(int, shape)), kind) for name, shape, kind in scipy.io.whosmat(file, appendmat=False)], []
 
 
 def _v5_variable(file: str, name: str) -> tuple[str, list[Array]]:
-    """A variable, in the same process: numbers, strings, the parts of a cell array of numbers, or its kind alone.
+    """Return the kind of a variable and its content (in the child process).
 
-    A cell array of single numbers, or of strings, is a vector of these.
+    That is an array of numbers, a vector of strings, or the parts of a cell array of numbers; other kinds have none. A
+    cell array of single numbers, or of strings, is a vector of these.
     """
     import scipy.io
     import scipy.sparse
@@ -107,7 +106,7 @@ def _v5_variable(file: str, name: str) -> tuple[str, list[Array]]:
     parts = [np.asarray(None if scipy.sparse.issparse(part) else part) for part in np.ravel(value, order="F")]
     kinds = {part.dtype.kind for part in parts}
     if kinds <= {"U"}:
-        # A cell holds each string as an array of one row of characters, and '' as an array of none; a char matrix pads
+        # A cell holds each string as an array of one row of characters, and '' as an empty array; a char matrix pads
         # its rows with blanks.
         return "strings", [np.array([str(part.item()).rstrip() if part.size == 1 else "" for part in parts], dtype=str)]
     if kinds <= set("fiub"):
@@ -129,12 +128,12 @@ def _v73(path: Path) -> list[FileArray]:
                     arrays.append(_v73_variable(path, name, node))
             elif "MATLAB_sparse" in node.attrs:
                 shape = int(node.attrs["MATLAB_sparse"]), len(node["jc"]) - 1 if "jc" in node else 0
-                arrays.append(unreadable(path, name, shape, "sparse", _unread("sparse", name), matlab=True))
+                arrays.append(unreadable(path, name, shape, "sparse", matlab=True))
     return arrays
 
 
 def _holds_variables(name: str, group: h5py.Group) -> bool:
-    """Whether a group is none of MATLAB's own, where it keeps what cells refer to, or the parts of a sparse matrix."""
+    """Whether a group is neither MATLAB's own for the targets of cells, nor a sparse matrix."""
     return not name.rpartition("/")[2].startswith("#") and "MATLAB_sparse" not in group.attrs
 
 
@@ -142,7 +141,7 @@ def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> FileArray:
     array = H5Array(path, name, node, reverse=True)
     kind = as_text(node.attrs.get("MATLAB_class", ""))
     if kind == "char":
-        return FileArray(path, name, array.shape[:1], _TEXT, array.fresh, lambda: _characters(array))
+        return FileArray(path, name, array.shape[:1], _TEXT, lambda: _characters(array))
     if h5py.check_ref_dtype(node.dtype) is h5py.Reference:
         return _v73_cell(path, name, node)
     problem = ""
@@ -154,13 +153,13 @@ def _v73_variable(path: Path, name: str, node: h5py.Dataset) -> FileArray:
 
 
 def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> FileArray:
-    # Each part is a data set of its own, which the cell refers to; axes are reversed in the cell too.
+    # Each part is a separate data set, to which the cell refers; axes are reversed in the cell too.
     targets = [node.file[reference] for reference in np.asarray(node[...]).T.ravel(order="F")]
     if not all(isinstance(target, h5py.Group) or may_be_read(target) for target in targets):
         return hdf5_array(path, name, None)
     data_sets = [target for target in targets if isinstance(target, h5py.Dataset)]
     arrays = [H5Array(path, data_set.name, data_set, reverse=True) for data_set in data_sets]
-    # The data set of an empty part holds its lengths instead, and '' in a cell is such a part.
+    # The data set of an empty part, as of '', holds its lengths instead.
     empty = ["MATLAB_empty" in target.attrs for target in targets]
 
     def strings() -> Array:
@@ -168,16 +167,15 @@ def _v73_cell(path: Path, name: str, node: h5py.Dataset) -> FileArray:
         return np.array(texts, dtype=str)
 
     if {as_text(target.attrs.get("MATLAB_class", "")) for target in targets} <= {"char"}:
-        return FileArray(path, name, (len(targets),), _TEXT, strings, strings)
+        return FileArray(path, name, (len(targets),), _TEXT, strings)
     whole = len(arrays) == len(targets) and not any(empty)
     if whole and all(array.dtype.kind in "fiub" and set(array.shape) == {1} for array in arrays):
-        numbers = partial(_items, arrays)
-        return FileArray(path, name, (len(arrays),), _NUMBER, numbers, numbers)
+        return FileArray(path, name, (len(arrays),), _NUMBER, partial(_items, arrays))
     return _cell(path, name, node.shape[::-1], arrays if whole else [], lambda: [array.fresh() for array in arrays])
 
 
 def _characters(array: H5Array) -> Array:
-    """A char matrix (rows, length) of UTF-16 codes as its strings."""
+    """Return the strings of a char matrix (rows, length) of UTF-16 codes."""
     with damaged_as(f"{array.what} is no text", Exception):
         rows = np.atleast_2d(np.asarray(array[...], dtype="<u2"))
         return np.array([row.tobytes().decode("utf-16-le").rstrip() for row in rows], dtype=str)
@@ -189,9 +187,9 @@ def _characters(array: H5Array) -> Array:
 def _cell(
     path: Path, name: str, shape: tuple[int, ...], parts: Sequence[Any], open_parts: Callable[[], Sequence[Any]]
 ) -> FileArray:
-    """A cell array of matrices: seen as one array where they are alike, and each as an array of its own.
+    """Return a cell array of matrices: as one array if their shapes are equal, and each as a separate array.
 
-    Only shapes and types of `parts` are looked at; `open_parts` gives the same to read.
+    Only shapes and types of `parts` are used; `open_parts` returns the parts to read.
     """
     shapes = [tuple(part.shape) for part in parts]
     matrices = bool(parts) and all(len(part.shape) == 2 and part.dtype.kind in "fiub" for part in parts)
@@ -200,7 +198,7 @@ def _cell(
         for k, part in enumerate(parts if matrices and min(map(min, shapes)) > 0 else ())
     )
     if not matrices or len(set(shapes)) > 1:
-        return unreadable(path, name, shape, "a cell array of unlike parts", _unread("", name), views=views)
+        return unreadable(path, name, shape, "a cell array of unlike parts", _OTHER, views=views)
     stack = _Stack(parts)
     return FileArray(path, name, stack.shape, stack.dtype, lambda: _Stack(open_parts()), views=views, cell=True)
 
@@ -210,12 +208,12 @@ def _part(open_parts: Callable[[], Sequence[Any]], k: int) -> Any:
 
 
 def _items(parts: Sequence[Any]) -> Array:
-    """The numbers of a cell array of single numbers."""
+    """Return the numbers of a cell array of single numbers."""
     return np.array([part[...].item() for part in parts])
 
 
 class _Stack:
-    """A cell array of like matrices, seen as one array with the kernels along axis 0."""
+    """A cell array of matrices of one shape as one array with the kernels along axis 0."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
@@ -226,11 +224,3 @@ class _Stack:
         if isinstance(key[0], slice):
             return np.array([part[key[1:]] for part in self._parts[key[0]]])
         return self._parts[key[0]][key[1:]]
-
-
-def _unread(kind: str, name: str) -> str:
-    """The message about a variable that is not read."""
-    return {
-        "sparse": f"is sparse, but kernels are stored dense; save full({name})",
-        "complex": f"is complex, expected real numbers; save real({name}) if the imaginary part is rounding",
-    }.get(kind, "is neither numbers nor text, nor a cell array of either; save its parts as variables of their own")

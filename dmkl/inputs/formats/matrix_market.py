@@ -1,4 +1,4 @@
-"""Matrices in Matrix Market's files, .mtx, sparse or dense, read by SciPy in a process of its own."""
+"""Matrices in Matrix Market files, .mtx, sparse or dense, read by SciPy in a child process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from threadpoolctl import threadpool_limits
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import FileArray
-from dmkl.inputs.formats.limits import check_memory
 from dmkl.inputs.formats.reader_process import run
 from dmkl.inputs.matrices import SparseMatrix
-
-__all__ = ["mtx_arrays"]
+from dmkl.settings import check_memory
 
 _ENTRY_BYTES = 64
-"""Memory that reading takes for an entry at most: its place and value, as they come and in rows."""
+"""Memory that reading takes for an entry at most: its position and value, as they come and in rows."""
 
 
 def mtx_arrays(path: Path) -> list[FileArray]:
-    """The matrix of a .mtx file; a sparse one stays sparse in memory."""
+    """Return the matrix of a .mtx file; a sparse one stays sparse in memory."""
     (n_rows, n_cols, n_entries, _, field, _), _ = run(_header, str(path), path)
     size = path.stat().st_size
     if min(n_rows, n_cols) < 1 or not 0 <= n_entries <= size:  # an entry takes two characters at least
@@ -40,19 +38,19 @@ def mtx_arrays(path: Path) -> list[FileArray]:
 
 
 def _header(file: str) -> tuple[tuple[Any, ...], list[Array]]:
-    """The numbers of rows, columns and entries, and the format, field and symmetry, in a process that may die of it."""
+    """Return the numbers of rows, columns and entries, and the format, field and symmetry (in the child process)."""
     import scipy.io
 
     return scipy.io.mminfo(file), []
 
 
 def _matrix(file: str) -> tuple[None, list[Array]]:
-    """All entries of a dense matrix, or the three vectors of a sparse one in compressed rows, in the same process."""
+    """Return a dense matrix, or the three vectors of a sparse one in compressed rows (in the child process)."""
     import scipy.io
 
     with threadpool_limits(1, user_api="scipy"):  # each thread reserves memory, which is limited
-        read = scipy.io.mmread(file)
-    if not scipy.sparse.issparse(read):
-        return None, [np.asarray(read, dtype=float)]
-    rows = read.tocsr().astype(float)
+        matrix = scipy.io.mmread(file)
+    if not scipy.sparse.issparse(matrix):
+        return None, [np.asarray(matrix, dtype=float)]
+    rows = matrix.tocsr().astype(float)
     return None, [rows.data, rows.indices, rows.indptr]

@@ -1,4 +1,4 @@
-"""Kernels in NumPy's own files: .npy is memory-mapped, of an .npz one kernel at a time is in memory."""
+"""Arrays in NumPy's files: .npy is memory-mapped, and a member of an .npz is read as a whole or a kernel at a time."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ import numpy as np
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
-from dmkl.inputs.formats.compressed import PARTS, sparse_array
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
-from dmkl.inputs.formats.limits import check_held, check_memory, n_bytes, problem_of, unreadable
-
-__all__ = ["npy_arrays", "npz_arrays"]
+from dmkl.inputs.formats.file_arrays import (
+    OBJECTS,
+    SPARSE_PARTS,
+    FileArray,
+    check_stated,
+    damaged_as,
+    n_bytes,
+    problem_of,
+    sparse_array,
+    unreadable,
+)
+from dmkl.settings import check_memory
 
 _HEADER_BYTES = 2**16
-_OBJECTS = (
-    "Python objects",
-    "holds Python objects, which are never unpickled: they can run any code. Save numbers, or strings as "
-    "np.array(names, dtype=str)",
-)
-"""The problem of arrays of Python objects, and the message about it."""
 _IN_PARTS = "save it as .npy, which is read in parts, or allow more"
 
 
 def npy_arrays(path: Path) -> list[FileArray]:
-    """The array of an .npy file."""
-    # NumPy lets through what its parser of headers, Python's own, meets in a damaged one.
+    """Return the array of an .npy file."""
+    # NumPy passes on errors of Python's parser, which reads the header.
     damaged = partial(damaged_as, f"{path} is not a whole .npy file", Exception)
     with damaged(), path.open("rb") as file:
         shape, _, dtype, start = _header(file)
         if dtype.hasobject:
-            return [unreadable(path, "", shape, *_OBJECTS)]
-        check_held(str(path), shape, dtype.itemsize, path.stat().st_size - start)
+            return [unreadable(path, "", shape, OBJECTS)]
+        check_stated(str(path), shape, dtype.itemsize, path.stat().st_size - start)
 
     def mapped() -> Array:
         with damaged():
@@ -47,44 +48,41 @@ def npy_arrays(path: Path) -> list[FileArray]:
 
 
 def npz_arrays(path: Path) -> list[FileArray]:
-    """The arrays of an .npz file, in the order in which they were saved."""
+    """Return the arrays of an .npz file, in the order in which they were saved."""
     arrays = []
     with damaged_as(f"{path} is not a whole .npz file", Exception), zipfile.ZipFile(path) as archive:
-        for inside in archive.infolist():
-            name, suffix = inside.filename[:-4], inside.filename[-4:]
+        for member in archive.infolist():
+            name, suffix = member.filename[:-4], member.filename[-4:]
             if suffix != ".npy":
                 continue
-            with archive.open(inside) as file:
+            with archive.open(member) as file:
                 shape, fortran, dtype, start = _header(file)
             if dtype.hasobject:
-                arrays.append(unreadable(path, name, shape, *_OBJECTS))
+                arrays.append(unreadable(path, name, shape, OBJECTS))
                 continue
-            check_held(f"variable {name!r} of {path}", shape, dtype.itemsize, inside.file_size - start)
+            check_stated(f"variable {name!r} of {path}", shape, dtype.itemsize, member.file_size - start)
             opened = partial(_Member, path, name, shape, dtype, fortran=fortran)
             arrays.append(FileArray(path, name, shape, dtype, opened, problem=problem_of(dtype)))
     parts = {array.name: array for array in arrays}
-    return [_sparse(path, parts)] if set(parts) == {*PARTS, "shape", "format"} else arrays
-
-
-def _sparse(path: Path, parts: dict[str, FileArray]) -> FileArray:
-    """The matrix that scipy.sparse.save_npz has written, in compressed rows or columns."""
+    if set(parts) != {*SPARSE_PARTS, "shape", "format"}:
+        return arrays
     with damaged_as(f"{path} is no sparse matrix of SciPy", Exception):
         form = bytes(parts["format"].read().item()).decode()
         n_rows, n_cols = (int(length) for length in parts["shape"].read())
         if form not in ("csr", "csc"):
             msg = f"{path} holds a sparse matrix of the kind {form!r:.20}; save K.tocsr()"
             raise InputError(msg)
-    return sparse_array(path, "", parts, (n_rows, n_cols), form)
+    return [sparse_array(path, "", parts, (n_rows, n_cols), form)]
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, whether in Fortran order, type, and where the entries begin."""
+    """Return shape, whether in Fortran order, type, and where the entries begin."""
     head = file.read(12)
     n_bytes_left = int.from_bytes(head[8 : 10 if head[6:7] == b"\1" else 12], "little")
-    # No more than NumPy takes, whatever the file says of its length.
+    # Read no more than NumPy accepts, whatever length the file states.
     begin = io.BytesIO(head + file.read(min(n_bytes_left, _HEADER_BYTES)))
     version = np.lib.format.read_magic(begin)
-    # 3.0 differs from 2.0 in allowing names of fields that are not Latin-1; kernels have no fields.
+    # 3.0 differs from 2.0 in names of fields that are not Latin-1; kernels have no fields.
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(begin)
     return tuple(shape), bool(fortran), np.dtype(dtype), begin.tell()
@@ -93,8 +91,8 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]
 class _Member:
     """One array of an .npz file.
 
-    The part along the slowest axis that was asked for last stays in memory: one kernel, where the kernels lie
-    one after another.
+    The part along the slowest axis that was read last stays in memory: one kernel, if the kernels lie one after
+    another.
     """
 
     def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool) -> None:
@@ -102,7 +100,7 @@ class _Member:
         self.shape, self.dtype = shape, dtype
         self._what = f"variable {name!r} of {path}"
         self._slowest = len(shape) - 1 if fortran else 0
-        self._held: tuple[int | None, Array] | None = None
+        self._last: tuple[int | None, Array] | None = None
         self._file: IO[bytes] | None = None
         self._start = 0
 
@@ -111,14 +109,13 @@ class _Member:
         position = index[self._slowest] if len(self.shape) == len(index) == 3 else None
         if not isinstance(position, int):
             position = None
-        if self._held is None or self._held[0] != position:
-            self._held = None  # let go of the last one before the next is read
-            self._held = (position, self.whole() if position is None else self._slab(position))
+        if self._last is None or self._last[0] != position:
+            self._last = None  # free the last part before the next one is read
+            self._last = (position, self._whole() if position is None else self._slab(position))
         rest = tuple(part for axis, part in enumerate(index) if axis != self._slowest)
-        return np.asarray(self._held[1][key if position is None else rest])
+        return np.asarray(self._last[1][key if position is None else rest])
 
-    def whole(self) -> Array:
-        """All of the array."""
+    def _whole(self) -> Array:
         check_memory(self._what, n_bytes(self.shape, self.dtype.itemsize), _IN_PARTS)
         damaged = damaged_as(f"{self._what} is damaged", Exception)
         with damaged, zipfile.ZipFile(self._path) as archive, archive.open(f"{self._name}.npy") as file:
@@ -132,7 +129,7 @@ class _Member:
             if self._file is None:
                 self._file = zipfile.ZipFile(self._path).open(f"{self._name}.npy")
                 self._start = _header(self._file)[-1]
-            # Forward is reading on; back is from the beginning again, which only a second pass asks for.
+            # Seeking forward reads on; seeking back reads from the beginning, which only a second pass needs.
             self._file.seek(self._start + position * size)
             data = self._file.read(size)
             if len(data) < size:

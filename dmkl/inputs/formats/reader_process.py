@@ -1,7 +1,7 @@
-"""A process that runs functions which may crash or never end on a damaged file: it dies then, and not this one.
+"""A child process for functions that may crash or never end on a damaged file.
 
-A pool of `multiprocessing` cannot serve here: it imports the user's script, which fails without a `__main__` guard, and
-daemonic processes may not start one.
+`concurrent.futures.ProcessPoolExecutor` does not serve here: its processes import the user's script, which fails
+without a `__main__` guard, daemonic processes may not start one, and their answers are pickles.
 """
 
 from __future__ import annotations
@@ -27,35 +27,33 @@ from dmkl import settings
 from dmkl.arrays import Array
 from dmkl.errors import InputError, MemoryBudgetError, one_line
 
-__all__ = ["answer_requests", "run"]
-
 _SECONDS, _BYTES_PER_SECOND, _UNPACKED_PER_SECOND = 5.0, 2e6, 1e8
-"""Processor time that a function may take: this much, and a second for so many bytes of a file or of its content."""
+"""CPU time of a call: a constant, plus a second for so many bytes of a file or of its content."""
 _ROOM_BYTES = 256 * 2**20
 """Addresses that libraries reserve and hardly use."""
 _PROGRAM = "import sys; sys.path[:] = {path!r}; import {module} as module; module.answer_requests()"
 _LOCKS: dict[int, threading.Lock] = {}
-_RUNNING: dict[int, subprocess.Popen[bytes]] = {}
-"""The lock and the process, by the process that they serve: a fork must not write into the pipe of its parent."""
+_PROCESSES: dict[int, subprocess.Popen[bytes]] = {}
+"""Lock and child process by the process that they serve: a fork must not write into the pipe of its parent."""
 
 _Answer = tuple[Any, list[Array]]
 """A value that JSON can hold, and arrays."""
 
 
 def run(function: Callable[..., _Answer], what: str, path: Path, *details: Any, unpacked_bytes: int = 0) -> _Answer:
-    """Call a function of a module with a path and details in the other process, and give its value and arrays.
+    """Call a function of a module with a path and details in the child process; returns its value and arrays.
 
-    JSON can hold the details and the value, and the arrays hold no objects. Messages name `what` the function reads. It
-    has more time for a file whose content is unpacked to as many as `unpacked_bytes`.
+    JSON can hold the details and the value, and the arrays hold no objects. Messages call what the function reads
+    `what`. The function has more time for a file whose content unpacks to `unpacked_bytes`.
 
-    InputError is raised where the function raises an exception, kills the process, or takes much longer than it should,
-    MemoryBudgetError where it takes more memory than is allowed.
+    InputError is raised if the function raises an exception, kills the process, or takes much longer than it should,
+    MemoryBudgetError if it takes more memory than is allowed.
     """
     seconds = _SECONDS + path.stat().st_size / _BYTES_PER_SECOND + unpacked_bytes / _UNPACKED_PER_SECOND
     budget_bytes = settings.memory_budget_bytes()
     request = (function.__module__, function.__name__, budget_bytes, seconds, str(path.absolute()), *details)
     with _LOCKS.setdefault(os.getpid(), threading.Lock()):
-        process = _running()
+        process = _started()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -66,8 +64,15 @@ def run(function: Callable[..., _Answer], what: str, path: Path, *details: Any, 
             arrays = [np.lib.format.read_array(pipe, allow_pickle=False) for _ in range(n_arrays)]
         except (BrokenPipeError, ValueError) as error:  # its answer ends too early
             _end()
-            raise _death(path, process.returncode) from error
-        except BaseException:  # the rest of its answer would be taken for that to the next request
+            how = f"died ({signal.Signals(-process.returncode).name if process.returncode < 0 else process.returncode})"
+            if process.returncode == -signal.SIGPROF:
+                how = "took more CPU time than a file of its size should, and was ended"
+            msg = (
+                f"{path} is damaged, or made to do harm: the process that read it {how}. Write the file anew, or as "
+                ".npy, from a source that you trust"
+            )
+            raise InputError(msg) from error
+        except BaseException:  # the rest of its answer would be taken for the next one
             process.kill()
             _end()
             raise
@@ -83,12 +88,12 @@ def run(function: Callable[..., _Answer], what: str, path: Path, *details: Any, 
     return value, arrays
 
 
-def _running() -> subprocess.Popen[bytes]:
-    """The process, started where there is none."""
-    process = _RUNNING.get(os.getpid())
+def _started() -> subprocess.Popen[bytes]:
+    """Return the process, started if there is none."""
+    process = _PROCESSES.get(os.getpid())
     if process is None or process.poll() is not None:
         _end()
-        process = _RUNNING[os.getpid()] = subprocess.Popen(
+        process = _PROCESSES[os.getpid()] = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", _PROGRAM.format(path=[*map(str, sys.path)], module=__name__)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -101,42 +106,35 @@ def _running() -> subprocess.Popen[bytes]:
 @atexit.register
 def _end() -> None:
     """Close the pipes of the process, which ends it, and wait for its end."""
-    process = _RUNNING.pop(os.getpid(), None)
+    process = _PROCESSES.pop(os.getpid(), None)
     if process is not None:
         with suppress(BrokenPipeError), process:
             pass
 
 
-def _death(path: Path, status: int) -> InputError:
-    why = f"died ({signal.Signals(-status).name if status < 0 else f'exit status {status}'})"
-    if status == -signal.SIGPROF:
-        why = "took more processor time than a file of its size should, and was ended"
-    msg = (
-        f"{path} is damaged, or made to do harm: the process that read it {why}. Write the file anew, or as .npy, from "
-        "a source that you trust"
-    )
-    return InputError(msg)
-
-
-# --- in the other process ------------------------------------------------------------------------------------------
+# --- in the child process ---------------------------------------------------------------------------------------------
 
 
 def answer_requests() -> None:
-    """Answer the requests on standard input until there are no more.
+    """Answer requests on standard input until it ends.
 
-    An answer is a line of JSON (the problem, the value, the number of arrays), and the arrays, each as an .npy file.
+    An answer is a line of JSON (problem, value, number of arrays), then the arrays as .npy files.
     """
     answers = SimpleNamespace(write=sys.stdout.buffer.write)
     for line in sys.stdin.buffer:
         module, name, memory_bytes, seconds, *arguments = json.loads(line)
         function = getattr(importlib.import_module(module), name)
         problem, value, arrays = "", None, list[Array]()
-        _limit(memory_bytes, seconds)
+        _limit_seconds(seconds)
+        with suppress(AttributeError, OSError, ValueError):  # only Linux can limit the memory
+            process = psutil.Process()
+            _, most = process.rlimit(psutil.RLIMIT_AS)
+            process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + memory_bytes + _ROOM_BYTES, most))
         try:
             value, arrays = function(*arguments)
         except MemoryError:
             problem = "MemoryError"
-        except Exception as error:  # libraries let through whatever their parts meet in a damaged file
+        except Exception as error:  # libraries raise anything on damaged files
             problem = f"{type(error).__name__}: {one_line(error)}"
         _limit_seconds(0)
         answers.write(json.dumps((problem, value, len(arrays))).encode() + b"\n")
@@ -145,16 +143,7 @@ def answer_requests() -> None:
         sys.stdout.buffer.flush()
 
 
-def _limit(memory_bytes: int, seconds: float) -> None:
-    """Let this process take so much more memory than it has, and so much time, on systems that can limit them."""
-    _limit_seconds(seconds)
-    with suppress(AttributeError, OSError, ValueError):  # on Linux alone
-        process = psutil.Process()
-        _, most = process.rlimit(psutil.RLIMIT_AS)
-        process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + memory_bytes + _ROOM_BYTES, most))
-
-
 def _limit_seconds(seconds: float) -> None:
-    """End this process after so much processor time, 0 for no limit; also inside a library."""
+    """End this process after so much CPU time, also inside a library; 0 for no limit."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -1,4 +1,4 @@
-"""The file formats that are read. A new one is a file beside this one, and a line in `FORMATS`."""
+"""The file formats that are read. A new format is a file in this folder, and a line in `FORMATS`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ from dmkl.inputs.formats.hdf5 import hdf5_arrays
 from dmkl.inputs.formats.matlab import matlab_arrays
 from dmkl.inputs.formats.matrix_market import mtx_arrays
 from dmkl.inputs.formats.numpy_files import npy_arrays, npz_arrays
-from dmkl.inputs.formats.parquet import parquet_arrays, parquet_columns
-from dmkl.inputs.formats.text import looks_like_text, text_columns
+from dmkl.inputs.formats.tables import looks_like_text, parquet_arrays, parquet_columns, text_columns
 from dmkl.inputs.formats.text_kernels import text_arrays
 from dmkl.inputs.formats.zarr_folders import is_zarr, zarr_arrays
-from dmkl.inputs.names import LabelTable
-
-__all__ = ["FORMATS", "Format", "arrays_in", "check_file", "expected_files", "format_of", "natural_order"]
+from dmkl.inputs.labels import LabelTable
 
 _OF_R = (
     '. Files of R are not read, since what lies in them may be code; in R, with K <- readRDS("K.rds"): '
@@ -34,17 +31,17 @@ _OF_R = (
 class Format:
     """How the files of one format are recognized and read."""
 
-    suffixes: tuple[str, ...] = ()  # the extensions of its files, in lower case; none where it is a folder
+    suffixes: tuple[str, ...] = ()  # the extensions of its files, in lower case; none if it is a folder
     arrays: Callable[[Path], list[FileArray]] | None = None
-    """Lists the arrays of a file, of which nothing but headers is read; None where its files hold no kernels."""
-    array_features: bool = True  # whether these arrays may be feature matrices too
+    """Lists the arrays of a file, after reading headers only; None if its files hold no kernels."""
+    array_features: bool = True  # whether these arrays may also be feature matrices
     columns: Callable[[Path, Collection[str] | None, str | None], Columns] | None = None
-    """Opens a file as a table of columns: features, labels. It gets the names of samples, where they are known, and the
-    title of the column that is wanted."""
+    """Opens a file as a table of columns: features, labels. Its arguments are the path, the names of samples, if they
+    are known, and the title of the requested column."""
     labels: Callable[[Path, str | None], LabelTable] | None = None
-    """Reads a file of labels, names or splits, or its column of a name; by default it is an array of the file."""
+    """Reads a file of labels, names or splits, or its column of a name; by default an array of the file."""
     only_labels: bool = False  # whether its tables are no features
-    sorted_by_name: bool = False  # whether arrays are taken by their names, since the file keeps no order of them
+    sorted_by_name: bool = False  # whether arrays are sorted by their names, since the file keeps no order of them
     is_folder: Callable[[Path], bool] | None = None  # whether a folder is of this format
 
     def holds_kernels(self) -> bool:
@@ -81,52 +78,50 @@ FORMATS = (
 )
 
 
-def format_of(path: Path) -> Format | None:
-    """The format of a file or folder, by its name; None where it is unknown."""
+def format_of(path: Path, *, any_text: bool = False) -> Format | None:
+    """Return the format of a file or folder by its name; None if it is unknown, unless it is text with `any_text`."""
     name = path.name.lower()
-    for known in FORMATS:
-        if known.is_folder(path) if known.is_folder is not None else name.endswith(known.suffixes):
-            return known
-    return None
+    for file_format in FORMATS:
+        if name.endswith(file_format.suffixes) if file_format.is_folder is None else file_format.is_folder(path):
+            return file_format
+    return _TEXT if any_text and looks_like_text(path) else None
 
 
-def expected_files(takes: Callable[[Format], bool]) -> str:
-    """The formats that are taken, as messages list them."""
-    suffixes = [suffix for known in FORMATS if takes(known) for suffix in known.suffixes]
+def expected_files(accepts: Callable[[Format], bool]) -> str:
+    """Return the accepted formats, as messages list them."""
+    suffixes = [suffix for file_format in FORMATS if accepts(file_format) for suffix in file_format.suffixes]
     return f"{', '.join(suffixes)} or a Zarr folder"
 
 
-def check_file(path: Path, takes: Callable[[Format], bool]) -> Format:
-    """The format of a file that is meant; a file of text may be called as it likes.
+def check_file(path: Path, accepts: Callable[[Format], bool]) -> Format:
+    """Return the format of a file; a text file may have any name.
 
-    InputError is raised where the file is not there, or its format is not taken.
+    InputError is raised if the file is missing, or its format is not accepted.
     """
     if not path.exists():
         msg = f"there is no file {path}"
         raise InputError(msg)
-    found = format_of(path) or (_TEXT if looks_like_text(path) else None)
-    if found is None or not takes(found):
+    file_format = format_of(path, any_text=True)
+    if file_format is None or not accepts(file_format):
         what = "is a folder without Zarr metadata" if path.is_dir() else f"has the extension {path.suffix!r}"
         way_out = _OF_R if path.suffix.lower() in (".rds", ".rdata", ".rda") else ""
-        if found is not None and not found.array_features:
+        if file_format is not None and not file_format.array_features:
             what, way_out = "is a relationship matrix, a kernel", "; dmkl import reads it"
-        msg = f"{path} {what}, expected {expected_files(takes)}{way_out}"
+        msg = f"{path} {what}, expected {expected_files(accepts)}{way_out}"
         raise InputError(msg)
-    return found
+    return file_format
 
 
 def arrays_in(path: Path) -> list[FileArray]:
-    """The arrays of a file; nothing but headers is read."""
-    found = format_of(path) or (_TEXT if looks_like_text(path) else None)
-    if found is None or found.arrays is None:
-        return []
-    arrays = found.arrays(path)
-    if found.sorted_by_name:
+    """Return the arrays of a file, after reading headers only."""
+    file_format = format_of(path, any_text=True)
+    arrays = [] if file_format is None or file_format.arrays is None else file_format.arrays(path)
+    if file_format is not None and file_format.sorted_by_name:
         arrays.sort(key=lambda array: natural_order(array.name))
     return arrays
 
 
 def natural_order(text: str) -> list[tuple[int, int | str]]:
-    """Sort by this to have K2 before K10."""
+    """Return a sort key that puts K2 before K10."""
     parts = filter(None, re.split(r"(\d+)", text))
     return [*((0, int(part)) if part.isdecimal() else (1, part.casefold()) for part in parts), (2, text)]

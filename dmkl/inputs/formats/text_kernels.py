@@ -14,14 +14,12 @@ from dmkl.arrays import Float, Index
 from dmkl.errors import InputError
 from dmkl.inputs.columns import RowNames, find_names, is_number, is_numeral
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
-from dmkl.inputs.formats.limits import check_memory
-from dmkl.inputs.formats.text import Text
-
-__all__ = ["matrix_of_pairs", "matrix_of_rows", "text_arrays"]
+from dmkl.inputs.formats.tables import Text
+from dmkl.settings import check_memory
 
 
 def text_arrays(path: Path) -> list[FileArray]:
-    """The matrix in a text file, with the names of its rows and columns."""
+    """Return the matrix in a text file, with the names of its rows and columns."""
     text = Text(path)
     if text.is_triangle or (text.count is not None and text.n_rows > text.count):
         return [_ragged_matrix(text)]
@@ -72,7 +70,7 @@ def _array(
 
 
 def _row_names(text: Text) -> RowNames:
-    """The names of the rows, which stand among the titles of the columns, or before the numbers."""
+    """Return the names of the rows, from a column with a title or from the columns before the numbers."""
     numeric = text.numeric_head()
     if text.titles is not None:
         names = find_names(text, frozenset(text.titles), numeric)
@@ -106,7 +104,7 @@ def _counts(names: Sequence[str], first: int = 0, letter: str = "") -> bool:
 def _dimnames(
     rows: tuple[str, ...] | None, columns: tuple[str, ...] | None, *, square: bool
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """The names of rows and columns, without those that pandas and R write where there are none.
+    """Return the names of rows and columns, without those that pandas and R write if there are none.
 
     R's data frames begin titles with a letter and write a dot for all other signs (make.names).
     """
@@ -127,14 +125,14 @@ def _dimnames(
 
 
 def _pairs_of(text: Text) -> tuple[tuple[str, ...], Index, Index] | None:
-    """Names, and the positions of both in each row, where a table lists all pairs once or twice."""
+    """Return the names, and the positions of both in each row, if a table lists all pairs once or twice."""
     if text.n_columns != 3 or text.n_rows < 4:
         return None
     first, second = text.texts([0, 1])
     names = tuple(dict.fromkeys([*first, *second]))
     n = len(names)
     numeric = all(map(is_number, text.head_row()[:2]))
-    # Some pairs may be missing, which is refused when the matrix is read.
+    # Missing pairs are refused when the matrix is read.
     of_samples = not numeric and 2 * len(set(first).intersection(second)) > n and text.n_rows > 2 * n
     if not of_samples and (text.n_rows not in (n * (n + 1) // 2, n * n) or (n == 3 and numeric)):
         return None
@@ -144,9 +142,9 @@ def _pairs_of(text: Text) -> tuple[tuple[str, ...], Index, Index] | None:
 
 
 def matrix_of_pairs(text: Text, rows: Index, cols: Index, n: int, column: int) -> Float:
-    """The symmetric matrix (n, n) of which a table lists the entries, at these positions from 0, in a column.
+    """Return the symmetric matrix (n, n) whose entries a column lists, at these positions from 0.
 
-    InputError is raised where an entry is missing.
+    InputError is raised if an entry is missing.
     """
     check_memory(f"the matrix of {text.path}", 16 * n * n, "save it in a binary format, or allow more")
     values = np.full((n, n), np.nan)
@@ -165,9 +163,9 @@ def matrix_of_pairs(text: Text, rows: Index, cols: Index, n: int, column: int) -
 
 
 def _ragged_matrix(text: Text) -> FileArray:
-    """A triangle of which each row has a line, or a matrix of which each has several; it is read as a whole.
+    """Return a triangle with a line for each row, or a matrix with several lines for each; it is read as a whole.
 
-    PHYLIP's own programs wrap rows so, and end those of distances before the diagonal.
+    PHYLIP's programs wrap rows so, and end rows of distances before the diagonal.
     """
     rows, comma, n = text.ragged(), text.decimal_comma, text.count or 0
     if not text.is_triangle:
@@ -188,9 +186,9 @@ def _ragged_matrix(text: Text) -> FileArray:
 
 
 def matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma: bool = False) -> Float:
-    """The symmetric matrix whose rows end before the diagonal (which is 0), at it, or are whole.
+    """Return the symmetric matrix whose rows end before the diagonal (which is 0), at it, or are whole.
 
-    InputError is raised where a row has another length, or a cell is no number.
+    InputError is raised if a row has another length, or a cell is no number.
     """
     n = len(rows)
     check_memory(f"the matrix of {path}", 16 * n * n, "save it in a binary format, which is read in parts")

@@ -1,9 +1,9 @@
-"""Kernels in Zarr arrays and groups that are no kernel sets, read in parts, and chunks that unpack to too much."""
+"""Arrays in Zarr folders that are no kernel sets, read in parts, and checks of what their chunks unpack to."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,21 @@ from zarr.storage import LocalStore
 
 from dmkl.errors import InputError
 from dmkl.files.plain import PlainStore, check_plain
-from dmkl.inputs.formats.file_arrays import FileArray, damaged_as
-from dmkl.inputs.formats.limits import asked_bytes, check_part, n_bytes, problem_of, ranges_of
-
-__all__ = ["KERNEL_SET", "check_chunks", "is_zarr", "nodes_in", "zarr_array", "zarr_arrays"]
+from dmkl.inputs.formats.file_arrays import (
+    FileArray,
+    asked_bytes,
+    check_part,
+    damaged_as,
+    n_bytes,
+    problem_of,
+    ranges_of,
+)
 
 KERNEL_SET = "dmkl-kernel-set"
-"""The attribute `format` of kernel sets (`dmkl.store.schema.FORMAT`), which are opened and not read."""
+"""The attribute `format` of kernel sets (`dmkl.store.schema.FORMAT`), which are opened and not imported."""
 
 _MOST_CHUNKS = 100_000
-"""Files that are opened for one strip of a matrix, or for a vector, or looked for to see whether one is there."""
+"""Files that are opened for one strip of a matrix or a vector, or searched for a chunk that was written."""
 _HEAD_BYTES = 32
 _SLACK_BYTES = 2**20
 """Bytes that filters may add to a chunk."""
@@ -34,8 +39,8 @@ def is_zarr(path: Path) -> bool:
 
 
 def zarr_arrays(path: Path) -> list[FileArray]:
-    """The arrays of a Zarr folder, those in groups included."""
-    # Of metadata that are wrong Zarr raises of many kinds; among these is its refusal to read pickled objects.
+    """Return the arrays of a Zarr folder, including those in groups."""
+    # Zarr raises many exceptions on wrong metadata, also when it refuses to read pickled objects.
     with damaged_as(f"{path} cannot be read as Zarr", Exception):
         root: Any = zarr.open(PlainStore(path), mode="r")
         if isinstance(root, zarr.Array):
@@ -48,8 +53,8 @@ def zarr_arrays(path: Path) -> list[FileArray]:
 
 
 def nodes_in(path: Path) -> dict[str, Any]:
-    """All groups and arrays in the folder of a group, by their names in order."""
-    # One after another: Zarr's `members` opens all at once, and of one damaged asyncio prints what became of others.
+    """Return all groups and arrays in the folder of a group, by their names in order."""
+    # One after another: Zarr's `members` opens all at once, and asyncio prints the errors after the first.
     nodes: dict[str, Any] = {}
     for folder in sorted(filter(is_zarr, path.iterdir())):
         check_plain(path, folder.name)
@@ -60,14 +65,14 @@ def nodes_in(path: Path) -> dict[str, Any]:
 
 
 def zarr_array(path: Path, name: str, array: Any) -> FileArray:
-    """A Zarr array as one of a folder."""
+    """Return a Zarr array as an array of a folder."""
     lazy = _ZarrArray(path, name, array)
     dtype = np.dtype("U1") if lazy.dtype.kind in "OSTU" else lazy.dtype
     return FileArray(path, name, lazy.shape, dtype, lambda: lazy, problem=problem_of(dtype))
 
 
 class _ZarrArray:
-    """A Zarr array whose file and name are in the messages about its damage."""
+    """A Zarr array whose errors name its file."""
 
     def __init__(self, path: Path, name: str, array: Any) -> None:
         self._what, self._array = f"array {name or '/'!r} of {path}", array
@@ -76,7 +81,7 @@ class _ZarrArray:
         self.chunks: tuple[int, ...] | None = tuple(array.chunks)
 
     def check_written(self, axis: int, j: int) -> None:
-        """Refuse a part, the one at position j along an axis, of which nothing was written: all of it would be zero."""
+        """Refuse position j along an axis if nothing of it was written: all of it would be zero."""
         if not isinstance(self._array.store, LocalStore):
             return
         with damaged_as(f"{self._what} is damaged", Exception):  # chunks may have any shape
@@ -101,18 +106,21 @@ class _ZarrArray:
             return np.asarray(self._array[key])
 
 
-# --- what chunks claim to unpack to, by their first bytes ----------------------------------------------------------
+# --- sizes of chunks --------------------------------------------------------------------------------------------------
 
 
 def check_chunks(array: Any, key: Any, what: str) -> None:
-    """Refuse chunks in a local folder that are, or claim to unpack to, far more than a chunk of the array holds.
+    """Refuse chunks in a local folder that are larger, or unpack to far more, than a chunk of the array.
 
-    InputError is raised where one does, DamagedFileError where one is no regular file.
+    Decoders allocate the size that the first bytes of a chunk state. InputError is raised for such chunks,
+    DamagedFileError for one that is no regular file.
     """
     if not isinstance(array.store, LocalStore):
         return
-    claimed_by = _CLAIMS.get(_compressor(array))
-    texts = array.dtype.kind in "OT"  # whose length nothing bounds but the memory
+    compressors = () if getattr(array, "shards", None) else array.compressors
+    codec = getattr(compressors[-1], "codec_id", type(compressors[-1]).__name__) if compressors else ""
+    stated_bytes = next((size_of for name, size_of in _STATED_SIZES.items() if name in codec.lower()), None)
+    texts = array.dtype.kind in "OT"  # their length is limited by the memory alone
     most_stored, most = (
         2 * n_bytes(shape, array.dtype.itemsize) + _SLACK_BYTES for shape in (_stored_chunks(array), array.chunks)
     )
@@ -121,17 +129,17 @@ def check_chunks(array: Any, key: Any, what: str) -> None:
         if size > most_stored and not texts:
             msg = f"{what} is damaged: its chunk {place} has {size} bytes, expected at most {most_stored}"
             raise InputError(msg)
-        if claimed_by is None or not size:  # a chunk that is not there holds the fill value
+        if stated_bytes is None or not size:  # a missing chunk holds the fill value
             continue
         with path.open("rb") as file:
-            claimed = claimed_by(file.read(_HEAD_BYTES))
-        if claimed > most:
-            msg = f"{what} is damaged: its chunk {place} claims to unpack to {claimed} bytes, expected at most {most}"
+            stated = stated_bytes(file.read(_HEAD_BYTES))
+        if stated > most:
+            msg = f"{what} is damaged: its chunk {place} claims to unpack to {stated} bytes, expected at most {most}"
             raise InputError(msg)
 
 
 def _files(array: Any, key: Any) -> Iterator[tuple[tuple[int, ...], Path]]:
-    """The chunks, or shards, of a part of an array in a local folder: their places, and their files."""
+    """Return the positions and files of the chunks, or shards, of a part of an array in a local folder."""
     folder = Path(array.store.root) / array.path
     spans = [
         range(part.start // chunk, -(-part.stop // chunk)) if part.stop > part.start else range(0)
@@ -142,21 +150,12 @@ def _files(array: Any, key: Any) -> Iterator[tuple[tuple[int, ...], Path]]:
 
 
 def _stored_chunks(array: Any) -> tuple[int, ...]:
-    """The shape of what lies in a file: a chunk, or a shard of several."""
+    """Return the shape of the content of a file: a chunk, or a shard of several chunks."""
     return tuple(getattr(array, "shards", None) or array.chunks)
 
 
-def _compressor(array: Any) -> str:
-    """The name of the last codec that compresses; "" where none does, or where chunks lie within shards."""
-    codecs: Sequence[Any] = array.compressors
-    if not codecs or getattr(array, "shards", None):
-        return ""
-    config = getattr(codecs[-1], "codec_id", None)
-    return str(config or type(codecs[-1]).__name__.removesuffix("Codec")).lower().removeprefix("numcodecs.")
-
-
 def _zstd(head: bytes) -> int:
-    """The content size of a frame (RFC 8878, 3.1.1.1); 0 where it has none."""
+    """Return the content size of a frame (RFC 8878, 3.1.1.1); 0 if it states none."""
     if head[:4] != b"\x28\xb5\x2f\xfd" or len(head) < 6:
         return 0
     single = head[4] >> 5 & 1
@@ -165,7 +164,7 @@ def _zstd(head: bytes) -> int:
     return int.from_bytes(head[start : start + size], "little") + (256 if size == 2 else 0)
 
 
-_CLAIMS: dict[str, Callable[[bytes], int]] = {
+_STATED_SIZES: dict[str, Callable[[bytes], int]] = {
     "blosc": lambda head: int.from_bytes(head[4:8], "little"),
     "lz4": lambda head: int.from_bytes(head[:4], "little"),
     "zstd": _zstd,

@@ -1,17 +1,19 @@
-"""Delimited text: encoding, delimiter and titles are found out, and matrices are read a strip of rows at a time."""
+"""Tables in text and Parquet: delimiter and titles are detected, and numbers are read a strip of rows at a time."""
 
 from __future__ import annotations
 
 import codecs
 import csv
+import importlib
 import io
 import re
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
@@ -19,54 +21,53 @@ import pandas as pd
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.inputs.columns import (
+    FrameColumns,
     are_numbers,
+    find_names,
     is_number,
     is_numeral,
     is_title,
     matched_share,
-    numeric_dtype,
     values_of_cells,
 )
-from dmkl.inputs.formats.file_arrays import damaged_as, decompressed
-from dmkl.inputs.formats.limits import check_memory, lines_of
+from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed, lines_of
 from dmkl.inputs.names import listed_names
+from dmkl.settings import check_memory
+from dmkl.unknown import UNKNOWN_TEXTS
 
-__all__ = ["EXACT", "FAM_TITLES", "Text", "looks_like_text", "text_columns"]
-
-EXACT: dict[str, Any] = (
-    {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
-)
-"""Makes pandas take the number that is nearest to the decimals; from 3.1 on it does, and deprecates the option."""
 FAM_TITLES = ("FID", "IID", "PAT", "MAT", "SEX", "PHENO")
 """The columns of PLINK's .fam files, which have no titles."""
 _HEAD_LINES, _HEAD_CHARACTERS = 40, 2**20
-"""Lines from which the layout is found out, and the characters after which no more are taken."""
+"""Lines from which the layout is detected, and the number of characters after which no more are read."""
 _STRIP_CELLS = 2**21
-"""Cells that are in memory at a time while the types of columns are found out."""
+"""Cells that are in memory at a time while columns of numbers are detected."""
 _CHUNK_ROWS = 256
-"""Rows between two that are read along with them, since to seek costs more."""
+"""Rows between two requested rows that are read along with them, since seeking costs more."""
 _MARKS = "\t;,"
 _COMMENTS = ("#", "%")
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")
+_TRUTH = {
+    word: str(value) for value, name in enumerate(("false", "true")) for word in (name, name.title(), name.upper())
+}
 
 
 class Text:
     """A text file whose lines are rows of cells (see `dmkl.inputs.columns.Columns`).
 
     Only the first lines may be something else: ``sep=;`` as Excel writes it, comments (``#``, ``%``), the number of
-    rows alone (TASSEL, PHYLIP), and one line of titles. Numbers may have decimal commas where commas do not separate
-    cells.
+    rows alone (TASSEL, PHYLIP), and one line of titles. Numbers may have decimal commas if cells have another
+    delimiter.
 
     Attributes
     ----------
     titles
-        The titles of all columns; None where the file has none. R writes none above the names of the rows: "".
+        The titles of all columns, or None; "" above the names of the rows, where R writes none.
     count
         The number of rows that the file states in a line of its own, or None.
     notes
-        Lines that were taken for titles or comments, where it could have been otherwise.
+        Lines that were taken for titles or comments, if that is uncertain.
 
-    InputError is raised where the file holds no lines or no text.
+    InputError is raised if the file holds no lines or no text.
     """
 
     index: tuple[str, ...] | None = None
@@ -120,14 +121,14 @@ class Text:
             raise InputError(msg)
 
     def _is_named_square(self) -> bool:
-        """Whether there is a row for each of the titles, of the same name where the first column holds names."""
+        """Whether each title has a row, of the same name if the first column holds names."""
         titles = self.titles or ()
         return self.n_rows == len(titles) or (
             self.n_rows == len(titles) - 1 and set(self.texts([0])[0]) == set(titles[1:])
         )
 
     def _index_rows(self, first: int) -> None:
-        """Find where the lines of the rows begin, from the line of this number on."""
+        """Find the positions of the rows, from the line with this number on."""
         self._starts, self._numbers = array("q"), array("q")
         self._size, self._has_gaps = 0, False
         for number, position, text in _lines(self.path):
@@ -143,7 +144,7 @@ class Text:
         self.n_rows = len(self._starts)
 
     def _is_row(self, text: str, n_cells: int) -> bool:
-        """Whether a line is no comment: one that begins so is a row if it has as many cells as others."""
+        """Whether a line is no comment: a line that begins so is a row if it has the usual number of cells."""
         return not text.lstrip().startswith(_COMMENTS) or n_cells == self.n_columns
 
     def _is_count(self, lines: Sequence[tuple[int, str]]) -> bool:
@@ -152,12 +153,12 @@ class Text:
             self.count is None
             and len(lines) > 1
             and lines[0][1].strip().isdecimal()
-            # Of PHYLIP's triangles the first row is a name alone.
+            # The first row of PHYLIP's triangles is only a name.
             and any(len(re.split(r"[\s,;]+", text.strip())) > 1 for _, text in lines[1:3])
         )
 
     def _take_titles_of(self, comments: list[tuple[int, str]]) -> bool:
-        """Take the titles from the last of the comments, which goes, if it holds them."""
+        """Take the titles from the last comment, which is removed from the list, if it holds them."""
         number, text = comments[-1] if comments else (0, "")
         cells = self._split(text.lstrip().lstrip("#%").lstrip())
         if not comments or len(cells) != self.n_columns:
@@ -172,7 +173,7 @@ class Text:
     def _find_titles(
         self, rows: Sequence[Sequence[str]], line: tuple[int, str], known: Collection[str] | None, title: str | None
     ) -> tuple[bool, bool]:
-        """Take the titles from the first row, in this line, if it holds them: whether it does, and is doubtful."""
+        """Take the titles from the first row if it holds them; returns whether it does, and is doubtful."""
         first, body, (number, text) = rows[0], rows[1:], line
         if not body or self.is_triangle or self.count is not None:
             return False, False
@@ -199,18 +200,18 @@ class Text:
         return True, not certain and 0 < numerals < len(first)
 
     def take_first_row_as_titles(self) -> None:
-        """Take the first row for titles of the columns, as the shape of the table shows that it is."""
+        """Take the first row for titles of the columns, which the shape of the table shows."""
         self.titles = tuple(self.head_row())
         self._note(self._numbers[0], " ".join(self.titles), "titles of the columns, since one row follows for each")
         del self._starts[0], self._numbers[0]
         self.n_rows -= 1
 
     def head_row(self) -> Sequence[str]:
-        """The cells of the first row; the titles where no row follows."""
+        """Return the cells of the first row; the titles if no row follows."""
         return self._checked(*next(self._texts(0, 1))) if self.n_rows else self.titles or ()
 
     def numeric_head(self) -> list[bool]:
-        """Which columns hold numbers in the first row."""
+        """Return for each column whether it holds a number in the first row."""
         return [is_number(cell, self.decimal_comma) for cell in self.head_row()]
 
     def _note(self, number: int, text: str, what: str) -> None:
@@ -222,7 +223,7 @@ class Text:
     # --- words ---
 
     def texts(self, columns: Sequence[int]) -> list[list[str]]:
-        """The cells of some columns as they are written."""
+        """Return the cells of some columns as they are written."""
         texts: list[list[str]] = [[] for _ in columns]
         for number, text in self._texts(0, self.n_rows) if columns else ():
             cells = self._checked(number, text)
@@ -231,21 +232,21 @@ class Text:
         return texts
 
     def values(self, columns: Sequence[int]) -> Array:
-        """Some columns as one array (rows, columns) of numbers or words."""
+        """Return some columns as one array (rows, columns) of numbers or words."""
         return values_of_cells(self.texts(columns), self.decimal_comma)
 
     def ragged(self) -> list[list[str]]:
-        """The cells of all rows, which may differ in length."""
+        """Return the cells of all rows, which may differ in length."""
         check_memory(f"the cells of {self.path}", 8 * self._size, "allow more")
         return [self._split(text) for _, text in self._texts(0, self.n_rows)]
 
     def _checked(self, number: int, text: str) -> list[str]:
-        """The cells of a row, as many as there are columns."""
+        """Return the cells of a row, as many as the columns."""
         cells = self._split(text)
         if self._trailing and len(cells) == self.n_columns + 1 and not cells[-1]:
             cells = cells[:-1]
         if len(cells) == self.n_columns - 1 and self.delimiter is None and self.n_columns == 2:
-            cells = [*cells, ""]  # a value that is missing
+            cells = [*cells, ""]  # a missing value
         if len(cells) != self.n_columns:
             hint = "; numbers with decimal commas need tabs or semicolons between cells" * (self.delimiter == ",")
             msg = (
@@ -256,7 +257,7 @@ class Text:
         return cells
 
     def _texts(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
-        """The number from 1 and the text of some rows."""
+        """Return the line numbers, from 1, and the texts of some rows."""
         if start >= stop:
             return
         with _opened(self.path) as file:
@@ -269,26 +270,67 @@ class Text:
     # --- numbers ---
 
     def numeric(self) -> list[bool]:
-        """Which columns hold numbers, or nothing: (columns,)."""
-        numeric = np.ones(self.n_columns, dtype=bool)
+        """Return for each column whether it holds numbers, truth values or nothing."""
+        numeric = [self._is_number(cell) for cell in self.head_row()]
         for start in range(0, self.n_rows, step := max(1, _STRIP_CELLS // self.n_columns)):
-            frame = self._frame(start, min(start + step, self.n_rows))
-            numeric &= [numeric_dtype(dtype) for dtype in frame.dtypes]
-        return [bool(each) for each in numeric]
+            stop = min(start + step, self.n_rows)
+            columns = [at for at in range(self.n_columns) if numeric[at]]
+            if columns and self._numbers_in(start, stop, columns) is not None:
+                continue
+            for number, text in self._texts(start, stop):
+                cells = self._checked(number, text)
+                for at in columns:
+                    numeric[at] = numeric[at] and self._is_number(cells[at])
+        return numeric
 
     def numbers(self, columns: Sequence[int]) -> Numbers:
-        """Some columns as a matrix of float64, read in strips of rows."""
+        """Return some columns as a matrix of float64, read in strips of rows."""
         return Numbers(self, columns)
 
+    def strip(self, start: int, stop: int, columns: Sequence[int]) -> Array:
+        """Read some columns of some rows as float64, (rows, columns)."""
+        values = self._numbers_in(start, stop, columns)
+        if values is not None:
+            return values
+        values = np.empty((stop - start, len(columns)))
+        for row, (number, text) in enumerate(self._texts(start, stop)):
+            cells = self._checked(number, text)
+            for k, at in enumerate(columns):
+                if not self._is_number(cells[at]):
+                    msg = f"{self.path}, line {number}, column {at + 1}: {cells[at]!r:.60} is not a number"
+                    raise InputError(msg)
+                cell = "nan" if cells[at] in UNKNOWN_TEXTS else _TRUTH.get(cells[at], cells[at])
+                values[row, k] = float(cell.replace(",", ".") if self.decimal_comma else cell)
+        return values
+
+    def _is_number(self, cell: str) -> bool:
+        return cell in _TRUTH or is_number(cell, self.decimal_comma)
+
+    def _numbers_in(self, start: int, stop: int, columns: Sequence[int]) -> Array | None:
+        """Read numbers by NumPy, which is fast; None if the lines differ in length or have other cells."""
+        delimiter, n_rows = self.delimiter, stop - start
+        raw = self._bytes(start, stop)
+        n_cells = len(raw.split()) if delimiter is None else raw.count(delimiter.encode()) + n_rows if delimiter else 0
+        if n_cells != n_rows * (self.n_columns + self._trailing) or (b'"' in raw and delimiter is None):
+            return None
+        text = raw.decode().replace(",", ".") if self.decimal_comma else raw.decode()
+        try:
+            values = np.loadtxt(
+                io.StringIO(text), delimiter=delimiter, usecols=columns, comments=None, quotechar='"', ndmin=2
+            )
+        except ValueError:
+            return None
+        return values if values.shape == (n_rows, len(columns)) else None
+
     def _bytes(self, start: int, stop: int) -> bytes:
-        """The lines of some rows."""
+        """Read the lines of some rows."""
         if self._has_gaps:
             return "\n".join(text for _, text in self._texts(start, stop)).encode()
         if self.path.suffix.lower() != ".gz":
             with _opened(self.path) as file:
                 return self._read(file, start, stop)
         if self._unpacked is None:
-            # It stays open as long as the table: to open it again is to unpack it from the beginning.
+            # It stays open with the table: opening it again would unpack it from the beginning.
             self._open = ExitStack()
             self._unpacked = self._open.enter_context(_opened(self.path))
         return self._read(self._unpacked, start, stop)
@@ -296,69 +338,6 @@ class Text:
     def _read(self, file: IO[bytes], start: int, stop: int) -> bytes:
         file.seek(self._starts[start])
         return file.read(self._starts[stop] - self._starts[start] if stop < self.n_rows else -1)
-
-    def _frame(self, start: int, stop: int, **precision: Any) -> pd.DataFrame:
-        """Some rows as pandas reads them, with missing values."""
-        try:
-            frame: pd.DataFrame = pd.read_csv(
-                io.BytesIO(self._bytes(start, stop)),
-                sep=r"\s+" if self.delimiter is None else self.delimiter or "\0",
-                header=None,
-                decimal="," if self.decimal_comma else ".",
-                skipinitialspace=self.delimiter not in (None, "\t"),
-                low_memory=False,
-                **precision,
-            )
-        except (ValueError, pd.errors.ParserError, OverflowError) as error:
-            self._blame(start, stop, error)
-        if self._trailing and frame.shape[1] == self.n_columns + 1 and frame.iloc[:, -1].isna().all():
-            frame = frame.iloc[:, :-1]
-        if frame.shape != (stop - start, self.n_columns):
-            self._blame(start, stop, None)
-        if frame.iloc[:, -1].isna().any():  # pandas fills a row that is too short
-            for number, text in self._texts(start, stop):
-                self._checked(number, text)
-        return frame
-
-    def strip(self, start: int, stop: int, columns: Sequence[int]) -> Array:
-        """Some columns of some rows as float64, (rows, columns)."""
-        values = self._numbers_in(self._bytes(start, stop), stop - start, columns)
-        if values is not None:
-            return values
-        frame = self._frame(start, stop, **EXACT)
-        if len(columns) != self.n_columns:
-            frame = frame.iloc[:, list(columns)]
-        if not all(map(numeric_dtype, frame.dtypes)):
-            self._blame(start, stop, None, columns)
-        return frame.to_numpy(np.float64, na_value=np.nan)
-
-    def _numbers_in(self, raw: bytes, n_rows: int, columns: Sequence[int]) -> Array | None:
-        """The numbers in lines of as many cells, without quotes and missing values; None where there are others.
-
-        NumPy reads these in half the time that pandas takes for the same digits.
-        """
-        delimiter = self.delimiter
-        n_cells = len(raw.split()) if delimiter is None else raw.count(delimiter.encode()) + n_rows if delimiter else 0
-        if n_cells != n_rows * (self.n_columns + self._trailing) or b'"' in raw:
-            return None
-        text = raw.decode().replace(",", ".") if self.decimal_comma else raw.decode()
-        try:
-            values = np.loadtxt(io.StringIO(text), delimiter=delimiter, usecols=columns, comments=None, ndmin=2)
-        except ValueError:
-            return None
-        return values if values.shape == (n_rows, len(columns)) else None
-
-    def _blame(self, start: int, stop: int, error: Exception | None, columns: Sequence[int] = ()) -> NoReturn:
-        """Name the line that cannot be read, and of `columns`, which should hold numbers, the one that does not."""
-        for number, text in self._texts(start, stop):
-            cells = self._checked(number, text)
-            for at in columns:
-                if not is_number(cells[at], self.decimal_comma):
-                    msg = f"{self.path}, line {number}, column {at + 1}: {cells[at]!r:.60} is not a number"
-                    raise InputError(msg) from error
-        detail = "" if error is None else f": {str(error).splitlines()[0]:.200}"
-        msg = f"{self.path} cannot be read as a table{detail}; look for quotes that are not closed"
-        raise InputError(msg) from error
 
 
 class Numbers:
@@ -381,14 +360,39 @@ class Numbers:
 
 
 def text_columns(path: Path, known: Collection[str] | None = None, title: str | None = None) -> Text:
-    """A text file as a table; PLINK's .fam files get the titles of their columns."""
+    """Open a text file as a table; PLINK's .fam files get the titles of their columns."""
     text = Text(path, known, title)
     if path.name.lower().endswith((".fam", ".fam.gz")) and text.titles is None and text.n_columns == 6:
         text.titles = FAM_TITLES
     return text
 
 
-# --- how a text file is laid out -----------------------------------------------------------------------------------
+def parquet_columns(path: Path, known: Collection[str] | None = None, title: str | None = None) -> FrameColumns:
+    """Read the table in a Parquet file as a whole; needs pyarrow."""
+    try:
+        importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        msg = f"{path}: Parquet files are read with pyarrow, which is not installed; pip install pyarrow"
+        raise InputError(msg) from error
+    with damaged_as(f"{path} cannot be read as a table", Exception):  # pyarrow and pandas raise many exceptions
+        return FrameColumns(str(path), pd.read_parquet(path))
+
+
+def parquet_arrays(path: Path) -> list[FileArray]:
+    """Return the matrix in a Parquet file, with the names of its rows and columns."""
+    table = parquet_columns(path)
+    numeric = table.numeric()
+    names = find_names(table, None, numeric)
+    columns = [at for at in range(table.n_columns) if numeric[at] and at not in names.columns]
+    titles = tuple(str(table.frame.columns[at]) for at in columns)
+    matrix = partial(table.numbers, columns)
+    dtype = matrix().dtype if columns else np.dtype(np.float64)
+    counted = titles == tuple(map(str, range(len(titles))))
+    shape, titles_given = (table.n_rows, len(columns)), None if counted else titles
+    return [FileArray(path, "", shape, dtype, matrix, rows=names.names, columns=titles_given)]
+
+
+# --- the layout of a text file ----------------------------------------------------------------------------------------
 
 
 def looks_like_text(path: Path) -> bool:
@@ -414,9 +418,9 @@ def _is_comment(text: str, known: Collection[str] | None) -> bool:
 def _is_header(
     first: Sequence[str], columns: Sequence[Sequence[str]], known: Collection[str] | None, comma: bool
 ) -> bool:
-    """Whether the first line is one of titles."""
+    """Whether the first line holds titles."""
     if list(first) == [str(position) for position in range(len(first))] and len(first) > 1:
-        # As pandas names columns, if these are no tasks of 0 and 1.
+        # As pandas names columns, unless these are tasks of 0 and 1.
         return len(first) > 2 or not all(cell in ("0", "1", "-1", "NA", "") for cells in columns for cell in cells)
     return any(
         # Words above a column of numbers, or a word above all names.
@@ -432,13 +436,13 @@ def _has_title(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
 
 
 def _usual_length(rows: Sequence[Sequence[str]]) -> int:
-    """The number of cells that most rows after the first have; of a tie that of the first, or the larger."""
+    """Return the most frequent number of cells after the first row; in a tie that of the first row, or the larger."""
     lengths, first = Counter(map(len, rows[1:] or rows)), len(rows[0])
     return max(lengths, key=lambda length: (lengths[length], length == first, length))
 
 
 def _head(path: Path) -> list[tuple[int, str]]:
-    """The first lines that are not blank, as (number from 1, text)."""
+    """Return the first lines that are not blank, as (number from 1, text)."""
     head, size = [], 0
     for number, _, text in _lines(path):
         if text.strip():
@@ -451,7 +455,7 @@ def _head(path: Path) -> list[tuple[int, str]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file in UTF-8: one in UTF-16, as Excel writes Unicode text, is converted in memory."""
+    """Open a file in UTF-8; one in UTF-16, as Excel writes Unicode text, is converted in memory."""
     with decompressed(path) as file:
         mark = file.read(2)
         file.seek(0)
@@ -465,7 +469,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
-    """(line number from 1, position in bytes, text) of every line."""
+    """Return (line number from 1, position in bytes, text) of every line."""
     position = 0
     with damaged_as(f"{path} is not written in UTF-8; save it as UTF-8", UnicodeDecodeError), _opened(path) as file:
         for number, raw in enumerate(lines_of(path, file), start=1):
@@ -479,7 +483,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
 
 
 def _delimiter(lines: Sequence[str], known: Collection[str] | None) -> tuple[str | None, bool]:
-    """The delimiter of cells (None: white space, "": lines are single cells), and whether numbers are written 0,5."""
+    """Return the delimiter (None: white space, "": lines are single cells), and whether numbers have decimal commas."""
     split = {mark: [_cells(line, mark) for line in lines] for mark in (*_MARKS, None)}
     for mark, rows in split.items():
         if len(rows) > 2 and all(np.diff([len(row) for row in rows]) == 1):
@@ -502,7 +506,7 @@ def _delimiter(lines: Sequence[str], known: Collection[str] | None) -> tuple[str
 
 
 def _are_columns(rows: Sequence[Sequence[str]], known: Collection[str] | None, lines: Sequence[str]) -> bool:
-    """Whether blanks part the cells of rows; a name or a class may hold blanks too."""
+    """Whether blanks separate cells; names and classes may also contain blanks."""
     if matched_share([line.strip() for line in lines[1:] or lines], known) > 0.5:
         return False
     whole = [row for row in rows if len(row) == len(rows[-1])]
@@ -511,7 +515,7 @@ def _are_columns(rows: Sequence[Sequence[str]], known: Collection[str] | None, l
         return True
     if _has_title(rows[0], columns) or any(matched_share(column, known) > 0.5 for column in columns):
         return True
-    # Names of individuals, or of families and individuals, are there once each.
+    # Names of individuals, or of families and individuals, are unique.
     keys = list(zip(*whole, strict=True)) if len(rows[-1]) == 2 else [tuple(tuple(row[:2]) for row in whole)]
     return len(whole) > 1 and any(len(set(key)) == len(whole) for key in keys)
 
