@@ -13,6 +13,7 @@ from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
 from dmkl.arrays import Array
 from dmkl.errors import InputError
+from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import as_text, index_names
 from dmkl.unknown import UNKNOWN_TEXTS
 
@@ -62,7 +63,7 @@ class Columns(Protocol):
     def texts(self, columns: Sequence[int]) -> list[list[str]]:
         """Return the cells of some columns as they are written; "" for empty ones."""
 
-    def numbers(self, columns: Sequence[int]) -> Any:
+    def numbers(self, columns: Sequence[int]) -> Lazy:
         """Return some columns of numbers as a matrix that is read in parts."""
 
     def values(self, columns: Sequence[int]) -> Array:
@@ -88,29 +89,24 @@ class FrameColumns:
         parts = [self.frame.iloc[:, at] for at in columns]
         return [["" if empty else as_text(v) for v, empty in zip(part, part.isna(), strict=True)] for part in parts]
 
-    def numbers(self, columns: Sequence[int]) -> FrameNumbers:
+    def numbers(self, columns: Sequence[int]) -> Lazy:
         """See `Columns.numbers`."""
-        return FrameNumbers(self.where, self.frame.iloc[:, list(columns)])
+        return frame_numbers(self.where, self.frame.iloc[:, list(columns)])
 
     def values(self, columns: Sequence[int]) -> Array:
         """See `Columns.values`."""
         return self.frame.iloc[:, list(columns)].to_numpy()
 
 
-class FrameNumbers:
-    """A data frame of numbers as an array."""
-
-    def __init__(self, where: str, frame: pd.DataFrame) -> None:
-        self._frame, self.shape = frame, frame.shape
-        # Types of pandas state the NumPy type of their numbers.
-        kinds = {np.dtype(getattr(d, "numpy_dtype", getattr(d, "subtype", d))) for d in frame.dtypes}
-        if any(kind.kind not in "fiub" for kind in kinds):
-            msg = f"{where} holds {sorted(map(str, kinds))}, expected real numbers"
-            raise InputError(msg)
-        self.dtype: np.dtype[Any] = np.result_type(*map(float_dtype, kinds), np.float32)
-
-    def __getitem__(self, key: Any) -> Array:
-        return np.asarray(self._frame.iloc[key].to_numpy(self.dtype, na_value=np.nan))
+def frame_numbers(where: str, frame: pd.DataFrame) -> Lazy:
+    """Return a data frame of numbers as an array."""
+    # Types of pandas state the NumPy type of their numbers.
+    kinds = {np.dtype(getattr(d, "numpy_dtype", getattr(d, "subtype", d))) for d in frame.dtypes}
+    if any(kind.kind not in "fiub" for kind in kinds):
+        msg = f"{where} holds {sorted(map(str, kinds))}, expected real numbers"
+        raise InputError(msg)
+    dtype = np.result_type(*map(float_dtype, kinds), np.float32)
+    return Lazy(frame.shape, dtype, lambda key: frame.iloc[key].to_numpy(dtype, na_value=np.nan))
 
 
 def float_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -25,7 +25,7 @@ from dmkl.inputs.formats.registry import Format, arrays_in, check_file
 from dmkl.inputs.formats.tables import Text
 from dmkl.inputs.label_tables import read_file, read_names
 from dmkl.inputs.labels import Labels, LabelTable, SideData, gather, place_given
-from dmkl.inputs.matrices import CondensedMatrix, SparseMatrix, Transposed, is_sparse, n_condensed, plain
+from dmkl.inputs.matrices import CondensedMatrix, Lazy, SparseMatrix, Transposed, is_sparse, n_condensed, plain
 from dmkl.inputs.names import (
     Join,
     Named,
@@ -364,20 +364,17 @@ def _matrix(
     if is_sparse(values):
         values = SparseMatrix(values)
     given = values
-    get = (lambda: given) if open is None else open
+    get = open or (lambda: given)
     n = n_condensed(*values.shape) if np.shape(values.shape) == (1,) and np.dtype(values.dtype).kind == "f" else None
     if n is not None:
         more["holds"] = "distances"
-        get, values = partial(_condensed, get, n), CondensedMatrix(values, n)
+        vector_of, get = get, lambda: CondensedMatrix(vector_of(), n)
+        values = CondensedMatrix(values, n)
     shape, dtype = _shape(name, values.shape), _stored_dtype(name, values.dtype)
     names = None if samples is None else tuple(map(str, samples))
     if more.get("families") is None:
         sample_names(f"features {name!r}", names, shape[0])
     return FeatureMatrix(name, shape, dtype, None if columns is None else tuple(map(str, columns)), names, get, **more)
-
-
-def _condensed(get: Callable[[], Any], n: int) -> CondensedMatrix:
-    return CondensedMatrix(get(), n)
 
 
 def _shape(name: str, lengths: Sequence[Any]) -> tuple[int, int]:
@@ -421,18 +418,8 @@ def against(matrix: FeatureMatrix, samples: Sequence[str] | None) -> FeatureMatr
     if (at < 0).any() or len(set(columns)) < len(columns):
         return matrix
     shape = (matrix.shape[0], len(names))
-    opened = partial(_SomeColumns, matrix, at)
-    return FeatureMatrix(matrix.name, shape, matrix.dtype, names, None, opened, matrix.holds)
-
-
-class _SomeColumns:
-    """Some columns of a feature matrix, in another order."""
-
-    def __init__(self, matrix: FeatureMatrix, at: npt.NDArray[np.intp]) -> None:
-        self._matrix, self._at = matrix, at
-
-    def __getitem__(self, key: tuple[slice, slice]) -> Array:
-        return self._matrix.read(key[0])[:, self._at]
+    reordered = Lazy(shape, matrix.dtype, lambda key: matrix.read(key[0])[:, at])
+    return FeatureMatrix(matrix.name, shape, matrix.dtype, names, None, lambda: reordered, matrix.holds)
 
 
 def check_rows(
@@ -580,38 +567,31 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
     unaligned, last = _Unaligned(), _LastOpened()
     files, side_files = find_files(paths, Format.holds_features, {"samples", *_LABEL_ROLES}, unaligned.notes)
     # Matrices get their final names last, since these depend on the other names.
-    parts: list[tuple[FeatureMatrix, FileArray]] = []
+    parts: list[FeatureMatrix] = []
+    places_of: list[tuple[Path, str]] = []
     known = None if wanted is None else set(wanted)
     for path in files:
         open_columns = check_file(path, Format.holds_features).columns
         table = None if open_columns is None else open_columns(path, known, None)
         if table is not None and not (isinstance(table, Text) and table.is_triangle):
-            matrix = _matrix_of_columns(stem(path), table, unaligned, known)
-            parts.append((matrix, FileArray(path, "", matrix.shape, matrix.dtype, matrix.open)))
+            parts.append(_matrix_of_columns(stem(path), table, unaligned, known))
+            places_of.append((path, ""))
         else:
-            parts += [
-                (
-                    _matrix(
-                        variable.name or stem(path),
-                        variable,
-                        samples=variable.rows,
-                        columns=variable.columns,
-                        holds=variable.holds if variable.holds != "features" else "",
-                        open=partial(last.get, (path, variable.name), variable.open),
-                    ),
-                    variable,
-                )
-                for variable in _feature_arrays(path, unaligned)
-            ]
-        known = known or next((set(matrix.samples) for matrix, _ in parts if matrix.samples is not None), None)
+            for variable in _feature_arrays(path, unaligned):
+                opened = partial(last.get, (path, variable.name), variable.open)
+                holds = variable.holds if variable.holds != "features" else ""
+                named = {"samples": variable.rows, "columns": variable.columns}
+                parts.append(_matrix(variable.name or stem(path), variable, **named, open=opened, holds=holds))
+                places_of.append((path, variable.name))
+        known = known or next((set(matrix.samples) for matrix in parts if matrix.samples is not None), None)
     if not parts:
         msg = (
             f"there are no features in {', '.join(map(str, files)) or 'no files'}: expected matrices (samples, "
             "columns) of numbers; give a column as (samples, 1), or in a mapping from names to arrays"
         )
         raise InputError(msg)
-    names = names_of_arrays([(variable, None) for _, variable in parts], files) or []
-    unaligned.matrices = [replace(matrix, name=name) for (matrix, _), name in zip(parts, names, strict=True)]
+    names = names_of_arrays(places_of, files)
+    unaligned.matrices = [replace(matrix, name=name) for matrix, name in zip(parts, names, strict=True)]
     for role, path in side_files:
         if role == "samples":
             unaligned.samples = sample_names(str(path), read_names(path, known))
@@ -758,40 +738,41 @@ def _dataset(dataset: xr.Dataset) -> _Unaligned:
     unaligned = _Unaligned()
     first: tuple[str, Hashable] | None = None
     left_out = []
-    names: tuple[str, xr.DataArray] | None = None
-    beside: list[tuple[str, str, xr.DataArray]] = []
-    for key, array in dataset.variables.items():
+    names: xr.DataArray | None = None
+    beside: list[tuple[str, xr.DataArray]] = []
+    for key in dataset.variables:
         name, values = str(key), dataset[key]
         role = ROLES.get(plain_title(name))
-        if role == "names" and array.dtype.kind in "fiubc":
+        if role == "names" and values.dtype.kind in "fiubc":
             role = None  # kernels are often called so
-        if role == "samples" and array.ndim == 1:
-            names = (name, values)
-        elif role in _LABEL_ROLES and array.ndim in (1, 2):
-            beside.append((role, name, values))
-        elif array.ndim == 2 and role is None:
-            if first is not None and array.dims[0] != first[1]:
+        if role == "samples" and values.ndim == 1:
+            names = values
+        elif role in _LABEL_ROLES and values.ndim in (1, 2):
+            beside.append((role, values))
+        elif values.ndim == 2 and role is None:
+            first = first or (name, values.dims[0])
+            if values.dims[0] != first[1]:
                 msg = (
-                    f"features {name!r} have the dimensions {array.dims}, {first[0]!r} begins with {first[1]!r}; all "
+                    f"features {name!r} have the dimensions {values.dims}, {first[0]!r} begins with {first[1]!r}; all "
                     "begin with that of the samples, so transpose or rename"
                 )
                 raise InputError(msg)
-            first = first or (name, array.dims[0])
             unaligned.matrices.append(_object_matrix(name, values))
         elif key not in dataset.dims:
-            left_out.append(f"{name} ({shape_text(array.shape) or 'one'} {array.dtype})")
+            left_out.append(f"{name} ({shape_text(values.shape) or 'one'} {values.dtype})")
     if left_out:
         unaligned.notes.append(f"the dataset: left out {', '.join(left_out)}")
     dimension = None if first is None else first[1]
-    if names is not None and names[1].dims == (dimension,):
-        unaligned.samples = sample_names("the samples of the dataset", names[1].to_numpy())
+    if names is not None and names.dims == (dimension,):
+        unaligned.samples = sample_names("the samples of the dataset", names.to_numpy())
     # The names of all matrices, which share the dimension.
     samples = next((matrix.samples for matrix in unaligned.matrices), None) or unaligned.samples
-    for role, name, values in beside:
-        if role != "tasks" and dimension in values.dims:
+    for role, values in beside:
+        of_samples = dimension in values.dims
+        if role != "tasks" and of_samples:
             values = values.transpose(dimension, ...)
-        place = f"variable {name!r} of the dataset"
-        rows = samples if dimension in values.dims else None
+        place = f"variable {str(values.name)!r} of the dataset"
+        rows = samples if of_samples else None
         unaligned.beside.append(SideData(role, place, partial(_table, values, place, rows, axis_names(values, 1))))
     return unaligned
 

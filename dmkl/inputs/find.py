@@ -13,8 +13,8 @@ from dmkl.errors import InputError
 from dmkl.files.urls import local_path
 from dmkl.inputs.columns import ROLES, plain_title
 from dmkl.inputs.formats.file_arrays import FileArray, listed, stem
-from dmkl.inputs.formats.genetics import matrix_of_prefix
 from dmkl.inputs.formats.registry import Format, check_file, expected_files, format_of, natural_order
+from dmkl.inputs.formats.text_kernels import matrix_of_prefix
 from dmkl.inputs.label_tables import read_array
 from dmkl.inputs.labels import OF_SAMPLES, SideData
 from dmkl.inputs.names import sample_names
@@ -139,21 +139,13 @@ def _reader(variable: FileArray, rows: tuple[str, ...] | None) -> Callable[..., 
     return lambda _: read_array(variable, rows)
 
 
-def names_of_arrays(arrays: Sequence[tuple[FileArray, int | None]], files: Sequence[Path]) -> list[str] | None:
-    """Return names of arrays, from files and variables; `arrays` have their numbers of kernels, None for a matrix.
-
-    None for one array of several kernels, which gives them no names.
-    """
-    if len(arrays) == 1 and arrays[0][1] is not None:
-        return None
-    stems = _file_names(files)
-    inner = short_names([variable.name for variable, _ in arrays])
-    n_inside = Counter(variable.path for variable, _ in arrays)
+def names_of_arrays(arrays: Sequence[tuple[Path, str]], files: Sequence[Path]) -> list[str]:
+    """Return names of arrays, from their files and their names in these."""
+    stems, n_inside = _file_names(files), Counter(path for path, _ in arrays)
     names = []
-    for (variable, n), name in zip(arrays, inner, strict=True):
-        file = stems[variable.path]
-        base = (name or file) if len(files) == 1 else file if n_inside[variable.path] == 1 else f"{file}/{name}"
-        names += [base] if n is None else [f"{base}_{j}" for j in range(n)]
+    for (path, _), name in zip(arrays, short_names(name for _, name in arrays), strict=True):
+        file = stems[path]
+        names.append((name or file) if len(files) == 1 else file if n_inside[path] == 1 else f"{file}/{name}")
     return names
 
 

@@ -531,8 +531,7 @@ def open_files(
     check_memory(f"the list of {n_kernels:,} kernels", n_kernels * _KERNEL_BYTES, way_out)
     if any(part.axes.rows is None for part in parts):  # shapes may differ if names match the samples
         _check_shapes(parts)
-    numbers_of = [(part.variable, None if part.axis is None else part.n_kernels) for part in parts]
-    kernel_names = names_of_arrays(numbers_of, files) if names is None else [str(name) for name in names]
+    kernel_names = _kernel_names(parts, files) if names is None else [str(name) for name in names]
     given = {"labels": labels, "samples": samples, "train_samples": train_samples, "splits": splits}
     replaced = {role: Path(file) for role, file in {**given, "diagonal": diagonal}.items() if file is not None}
     ignored = {*replaced, *([] if names is None else ["names"])}
@@ -556,6 +555,15 @@ def open_files(
     )
     source.notes = tuple(dict.fromkeys([*source.notes, *source.order_notes]))
     return source, source.labels
+
+
+def _kernel_names(parts: Sequence[_KernelArray], files: Sequence[Path]) -> list[str] | None:
+    """Return the names of kernels; None for one array of several kernels, which gives them no names."""
+    if len(parts) == 1 and parts[0].axis is not None:
+        return None
+    names = names_of_arrays([(part.variable.path, part.variable.name) for part in parts], files)
+    kernels = [[""] if part.axis is None else [f"_{j}" for j in range(part.n_kernels)] for part in parts]
+    return [f"{name}{suffix}" for name, suffixes in zip(names, kernels, strict=True) for suffix in suffixes]
 
 
 def _check_length(source: str, names: tuple[str, ...] | None, length: int, axis: int) -> None:

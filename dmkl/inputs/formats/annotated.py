@@ -23,7 +23,7 @@ import zarr
 from dmkl.arrays import Array
 from dmkl.errors import InputError
 from dmkl.files.plain import PlainStore
-from dmkl.inputs.columns import ROLES, FrameNumbers, numeric_dtype, plain_title
+from dmkl.inputs.columns import ROLES, frame_numbers, numeric_dtype, plain_title
 from dmkl.inputs.formats.file_arrays import (
     ELSEWHERE,
     SPARSE_PARTS,
@@ -277,7 +277,7 @@ def _frame(path: Path, name: str, nodes: Mapping[str, Any]) -> FileArray:
     frame = _element(path, nodes, name)
     if not all(map(numeric_dtype, frame.dtypes)):
         return unreadable(path, name, frame.shape, "not numbers", "holds columns that are no numbers")
-    values = FrameNumbers(f"variable {name!r} of {path}", frame)
+    values = frame_numbers(f"variable {name!r} of {path}", frame)
     return FileArray(path, name, frame.shape, values.dtype, lambda: values)
 
 

@@ -11,13 +11,18 @@ from dmkl.errors import InputError
 from dmkl.inputs.columns import Columns
 from dmkl.inputs.formats.annotated import annotated_arrays, annotation, is_annotated
 from dmkl.inputs.formats.file_arrays import FileArray
-from dmkl.inputs.formats.genetics import gcta_arrays, gcta_text_arrays, plink_arrays, plink_text_arrays
 from dmkl.inputs.formats.hdf5 import hdf5_arrays
 from dmkl.inputs.formats.matlab import matlab_arrays
 from dmkl.inputs.formats.matrix_market import mtx_arrays
 from dmkl.inputs.formats.numpy_files import npy_arrays, npz_arrays
 from dmkl.inputs.formats.tables import looks_like_text, parquet_arrays, parquet_columns, text_columns
-from dmkl.inputs.formats.text_kernels import text_arrays
+from dmkl.inputs.formats.text_kernels import (
+    gcta_arrays,
+    gcta_text_arrays,
+    plink_arrays,
+    plink_text_arrays,
+    text_arrays,
+)
 from dmkl.inputs.formats.zarr_folders import is_zarr, zarr_arrays
 from dmkl.inputs.labels import LabelTable
 

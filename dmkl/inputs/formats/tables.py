@@ -31,6 +31,7 @@ from dmkl.inputs.columns import (
     values_of_cells,
 )
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed, lines_of
+from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import listed_names
 from dmkl.settings import check_memory
 from dmkl.unknown import UNKNOWN_TEXTS
@@ -130,14 +131,14 @@ class Text:
     def _index_rows(self, first: int) -> None:
         """Find the positions of the rows, from the line with this number on."""
         self._starts, self._numbers = array("q"), array("q")
-        self._size, self._has_gaps = 0, False
+        self._size, self._has_comments = 0, False
         for number, position, text in _lines(self.path):
             self._size = position + len(text)
             if number < first or not text.strip():
                 continue
             if text.lstrip().startswith(_COMMENTS) and not self._is_row(text, len(self._split(text)) - self._trailing):
                 self._note(number, text, "a comment")
-                self._has_gaps = True
+                self._has_comments = True
                 continue
             self._starts.append(position)
             self._numbers.append(number)
@@ -208,7 +209,7 @@ class Text:
 
     def head_row(self) -> Sequence[str]:
         """Return the cells of the first row; the titles if no row follows."""
-        return self._checked(*next(self._texts(0, 1))) if self.n_rows else self.titles or ()
+        return next(self._rows(0, 1))[1] if self.n_rows else self.titles or ()
 
     def numeric_head(self) -> list[bool]:
         """Return for each column whether it holds a number in the first row."""
@@ -225,8 +226,7 @@ class Text:
     def texts(self, columns: Sequence[int]) -> list[list[str]]:
         """Return the cells of some columns as they are written."""
         texts: list[list[str]] = [[] for _ in columns]
-        for number, text in self._texts(0, self.n_rows) if columns else ():
-            cells = self._checked(number, text)
+        for _, cells in self._rows(0, self.n_rows) if columns else ():
             for column, at in zip(texts, columns, strict=True):
                 column.append(cells[at])
         return texts
@@ -258,14 +258,17 @@ class Text:
 
     def _texts(self, start: int, stop: int) -> Iterator[tuple[int, str]]:
         """Return the line numbers, from 1, and the texts of some rows."""
-        if start >= stop:
-            return
-        with _opened(self.path) as file:
-            file.seek(self._starts[start])
-            lines = enumerate(file, start=self._numbers[start])
-            for wanted in self._numbers[start:stop]:
-                raw = next(raw for number, raw in lines if number == wanted)
-                yield wanted, raw.decode().strip("\r\n")
+        step = max(1, _STRIP_CELLS // self.n_columns)
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
+            lines = [line.strip("\r") for line in self._bytes(first, last).decode().split("\n") if line.strip()]
+            if self._has_comments:
+                lines = [line for line in lines if self._is_row(line, len(self._split(line)) - self._trailing)]
+            yield from zip(self._numbers[first:last], lines, strict=True)
+
+    def _rows(self, start: int, stop: int) -> Iterator[tuple[int, list[str]]]:
+        """Return the line numbers, from 1, and the cells of some rows."""
+        return ((number, self._checked(number, text)) for number, text in self._texts(start, stop))
 
     # --- numbers ---
 
@@ -277,24 +280,29 @@ class Text:
             columns = [at for at in range(self.n_columns) if numeric[at]]
             if columns and self._numbers_in(start, stop, columns) is not None:
                 continue
-            for number, text in self._texts(start, stop):
-                cells = self._checked(number, text)
+            for _, cells in self._rows(start, stop):
                 for at in columns:
                     numeric[at] = numeric[at] and self._is_number(cells[at])
         return numeric
 
-    def numbers(self, columns: Sequence[int]) -> Numbers:
+    def numbers(self, columns: Sequence[int]) -> Lazy:
         """Return some columns as a matrix of float64, read in strips of rows."""
-        return Numbers(self, columns)
+        shape, chunks = (self.n_rows, len(columns)), (_CHUNK_ROWS, len(columns))  # neighboring rows are read together
+        return Lazy(shape, np.float64, partial(self._part, columns), chunks)
+
+    def _part(self, columns: Sequence[int], key: tuple[Any, Any]) -> Array:
+        wanted = np.arange(self.n_rows)[key[0]]
+        start, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
+        strip = self.strip(start, stop, columns)
+        return np.asarray(strip[wanted - start][:, key[1]])
 
     def strip(self, start: int, stop: int, columns: Sequence[int]) -> Array:
         """Read some columns of some rows as float64, (rows, columns)."""
-        values = self._numbers_in(start, stop, columns)
+        values = self._numbers_in(start, stop, columns) if stop > start else None
         if values is not None:
             return values
         values = np.empty((stop - start, len(columns)))
-        for row, (number, text) in enumerate(self._texts(start, stop)):
-            cells = self._checked(number, text)
+        for row, (number, cells) in enumerate(self._rows(start, stop)):
             for k, at in enumerate(columns):
                 if not self._is_number(cells[at]):
                     msg = f"{self.path}, line {number}, column {at + 1}: {cells[at]!r:.60} is not a number"
@@ -311,7 +319,7 @@ class Text:
         delimiter, n_rows = self.delimiter, stop - start
         raw = self._bytes(start, stop)
         n_cells = len(raw.split()) if delimiter is None else raw.count(delimiter.encode()) + n_rows if delimiter else 0
-        if n_cells != n_rows * (self.n_columns + self._trailing) or (b'"' in raw and delimiter is None):
+        if n_cells != n_rows * (self.n_columns + self._trailing) or self._has_comments:
             return None
         text = raw.decode().replace(",", ".") if self.decimal_comma else raw.decode()
         try:
@@ -323,40 +331,19 @@ class Text:
         return values if values.shape == (n_rows, len(columns)) else None
 
     def _bytes(self, start: int, stop: int) -> bytes:
-        """Read the lines of some rows."""
-        if self._has_gaps:
-            return "\n".join(text for _, text in self._texts(start, stop)).encode()
-        if self.path.suffix.lower() != ".gz":
-            with _opened(self.path) as file:
-                return self._read(file, start, stop)
-        if self._unpacked is None:
-            # It stays open with the table: opening it again would unpack it from the beginning.
-            self._open = ExitStack()
-            self._unpacked = self._open.enter_context(_opened(self.path))
-        return self._read(self._unpacked, start, stop)
+        """Read the lines of some rows, with the blank lines and comments between them."""
+        if self._unpacked is not None:
+            return self._read(self._unpacked, start, stop)
+        with ExitStack() as stack:
+            file = stack.enter_context(_opened(self.path))
+            if self.path.suffix.lower() == ".gz":
+                # It stays open with the table: opening it again would unpack it from the beginning.
+                self._open, self._unpacked = stack.pop_all(), file
+            return self._read(file, start, stop)
 
     def _read(self, file: IO[bytes], start: int, stop: int) -> bytes:
         file.seek(self._starts[start])
         return file.read(self._starts[stop] - self._starts[start] if stop < self.n_rows else -1)
-
-
-class Numbers:
-    """Columns of numbers in a text file as a matrix (rows, columns) of float64."""
-
-    def __init__(self, text: Text, columns: Sequence[int]) -> None:
-        self._text, self._columns = text, columns
-        self.shape: tuple[int, ...] = (text.n_rows, len(columns))
-        self.dtype: np.dtype[Any] = np.dtype(np.float64)
-        self.chunks = (_CHUNK_ROWS, len(columns))  # rows are read whole, and neighbors together
-
-    def __getitem__(self, key: Any) -> Array:
-        rows, cols = key if isinstance(key, tuple) else (key, slice(None))
-        wanted = np.arange(self.shape[0])[rows]
-        if not len(wanted):
-            return np.empty((0, self.shape[1]))[:, cols]
-        start = int(wanted.min())
-        strip = self._text.strip(start, int(wanted.max()) + 1, self._columns)
-        return np.asarray(strip[wanted - start][:, cols])
 
 
 def text_columns(path: Path, known: Collection[str] | None = None, title: str | None = None) -> Text:
