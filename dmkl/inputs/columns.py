@@ -132,10 +132,12 @@ class RowNames:
     columns: frozenset[int] = frozenset()  # those of names, families or numbers of the rows
 
 
-def find_names(table: Columns, known: Collection[str] | None = None, numeric: Sequence[bool] | None = None) -> RowNames:
+def find_names(
+    table: Columns, expected: Collection[str] | None = None, numeric: Sequence[bool] | None = None
+) -> RowNames:
     """Find the column that names the samples.
 
-    It is the column whose values are the names in `known`, at any position and with any title; else the column with a
+    It is the column whose values are the `expected` names, at any position and with any title; else the column with a
     title for names; else the first column of words without repetition. A column that only counts the rows is none if
     another column holds names. Choices that could have been otherwise go into the notes of the table. `numeric` states
     for each column whether it holds numbers; by default it is read.
@@ -145,22 +147,22 @@ def find_names(table: Columns, known: Collection[str] | None = None, numeric: Se
         return RowNames()
     numeric = table.numeric() if numeric is None else numeric
     cells = _Cells(table)
-    family, individual = _pair(table, titles, cells, known, numeric)
+    family, individual = _pair(table, titles, cells, expected, numeric)
     titled = [at for at in range(table.n_columns) if titles and titles[at] in _NAMES]
     titled += [at for at in range(table.n_columns) if titles and titles[at] in _UNIQUE_NAMES and cells.unique(at)]
     if individual is not None:
         titled = [individual, *(at for at in titled if at != individual)]
     words = [at for at in range(table.n_columns) if not numeric[at]]
     chosen: int | None = None
-    if known:
+    if expected:
         numbers = [at for at in range(table.n_columns) if numeric[at]]
         searched = [*titled, *words, *(numbers if len(numbers) <= _FEW_COLUMNS else numbers[:2])]
         cells.read(searched)
-        shares = {at: matched_share(cells[at], known) for at in searched}
+        shares = {at: matched_share(cells[at], expected) for at in searched}
         if family is not None and individual is not None:
             pairs = _pairs(cells[family], cells[individual])
-            shares[individual] = max(shares.get(individual, 0.0), matched_share(pairs, known))
-        index_share = 0.0 if table.index is None else matched_share(table.index, known)
+            shares[individual] = max(shares.get(individual, 0.0), matched_share(pairs, expected))
+        index_share = 0.0 if table.index is None else matched_share(table.index, expected)
         best = max(shares, key=lambda at: shares[at], default=None)
         if best is not None and shares[best] > index_share and (shares[best] > 0.5 or best in titled):
             chosen = best
@@ -214,7 +216,7 @@ def _pair(
     table: Columns,
     titles: Sequence[str] | None,
     cells: _Cells,
-    known: Collection[str] | None,
+    expected: Collection[str] | None,
     numeric: Sequence[bool],
 ) -> tuple[int | None, int | None]:
     """Return the columns of family and individual, with which lines of geneticists begin, also without titles."""
@@ -222,24 +224,24 @@ def _pair(
         family = next((at for at, title in enumerate(titles) if title in _FAMILIES), None)
         individual = next((at for at, title in enumerate(titles) if title == "iid"), None)
         return (None, individual) if individual is None or family is None else (family, individual)
-    if table.n_columns < 3 and not (known and table.n_columns == 2):
+    if table.n_columns < 3 and not (expected and table.n_columns == 2):
         return None, None
     families, individuals = cells[0], cells[1]
-    if table.n_columns == 2 and known:
+    if table.n_columns == 2 and expected:
         # A list of individuals to keep, named by the second column or by both.
-        both = max(matched_share(individuals, known), matched_share(_pairs(families, individuals), known))
-        return (0, 1) if both > 0.5 and matched_share(families, known) <= both else (None, None)
+        both = max(matched_share(individuals, expected), matched_share(_pairs(families, individuals), expected))
+        return (0, 1) if both > 0.5 and matched_share(families, expected) <= both else (None, None)
     if len(set(zip(families, individuals, strict=True))) < table.n_rows or table.n_rows < 2:
         return None, None
     if table.where.lower().endswith(_PHENOTYPES) or families == individuals:
         return 0, 1
-    if known and matched_share(individuals, known) > 0.5:
+    if expected and matched_share(individuals, expected) > 0.5:
         return 0, 1
     if getattr(table, "delimiter", ",") not in (None, "\t"):
         return None, None
     if set(families).intersection(individuals):
         return None, None  # pairs of samples
-    looks_like_pairs = not are_numbers(individuals) and all(numeric[2:]) and matched_share(families, known) == 0
+    looks_like_pairs = not are_numbers(individuals) and all(numeric[2:]) and matched_share(families, expected) == 0
     return (0, 1) if looks_like_pairs and len(set(individuals)) >= len(set(families)) else (None, None)
 
 
@@ -257,12 +259,16 @@ def _counts(values: Sequence[str]) -> bool:
     return any(list(values) == [str(i) for i in range(first, len(values) + first)] for first in (0, 1))
 
 
-def matched_share(values: Sequence[str], known: Collection[str] | None) -> float:
+def matched_share(values: Sequence[str], expected: Collection[str] | None) -> float:
     """Return the share of known names among as many as possible; 0 if values repeat."""
-    if not known or not values:
+    if not expected or not values:
         return 0.0
     distinct = set(values)
-    return len(distinct.intersection(known)) / min(len(distinct), len(known)) if len(distinct) == len(values) else 0.0
+    return (
+        len(distinct.intersection(expected)) / min(len(distinct), len(expected))
+        if len(distinct) == len(values)
+        else 0.0
+    )
 
 
 def plain_title(title: str) -> str:

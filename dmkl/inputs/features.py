@@ -78,13 +78,13 @@ class FeatureMatrix:
             return self._read(rows)
         wanted = self.order[rows]
         values = np.full((len(wanted), self.shape[1]), np.nan, dtype=self.dtype)
-        here = np.flatnonzero(wanted >= 0)
-        if len(here):
+        present = np.flatnonzero(wanted >= 0)
+        if len(present):
             # HDF5 reads rows in increasing order only, and a slice at once.
-            here = here[np.argsort(wanted[here])]
-            rows_read = wanted[here]
+            present = present[np.argsort(wanted[present])]
+            rows_read = wanted[present]
             together = rows_read[-1] - rows_read[0] + 1 == len(rows_read)
-            values[here] = self._read(slice(int(rows_read[0]), int(rows_read[-1]) + 1) if together else rows_read)
+            values[present] = self._read(slice(int(rows_read[0]), int(rows_read[-1]) + 1) if together else rows_read)
         return values
 
     def _read(self, rows: slice | npt.NDArray[np.intp]) -> Array:
@@ -107,13 +107,13 @@ class Features:
 
     blocks: dict[str, FeatureMatrix]  # by name; all have the same number of rows, row i being sample i
     samples: list[str] | None  # names of the samples, if anything has names
-    labels: Labels  # names, labels, tasks and splits of the samples beside the features
+    labels: Labels  # names, labels, tasks and splits of the samples
     notes: list[str]  # parts that were left out, and choices that could have been otherwise
 
 
 @dataclass
 class _Unaligned:
-    """Feature matrices whose rows are not aligned yet, and the side data beside them."""
+    """Feature matrices whose rows are not aligned yet, and their side data."""
 
     matrices: list[FeatureMatrix] = field(default_factory=list)  # each in the order of its source
     beside: list[SideData] = field(default_factory=list)  # labels, splits and names of tasks
@@ -144,12 +144,8 @@ def as_features(
 
     Arrays, columns and files called labels, y, samples, ids, splits or tasks have that role. The names of the samples
     in a table are found as in `dmkl.inputs.columns.find_names`; the names of the first table are known when the next is
-    read.
-
-    A data frame has the names of its samples in its index, unless that only counts; an xarray array in the
-    coordinate of its first dimension. Rows with names are put in the order of `samples`, or else of the first matrix
-    with names; `join` determines which samples are taken. Rows without names are those of the samples, one after
-    another.
+    read. A data frame has the names of its samples in its index, unless that only counts; an xarray array in the
+    coordinate of its first dimension. Rows without names are those of the samples, one after another.
 
     Memory holds the rows that `FeatureMatrix.read` returns; and of .npz, MATLAB files before version 7.3 and Parquet
     the one matrix that was read last.
@@ -159,18 +155,11 @@ def as_features(
     features
         As above, or `Features` of an earlier call: they stay in their order, and `samples` names them.
     samples
-        Names of the wanted samples, in this order.
-    present
-        For some matrices, by name, which samples have them: (samples,) of booleans, in the order of the result. The
-        rows of all other samples are NaN.
-    join
-        "exact": all matrices, labels and splits with names have the same samples (or all of `samples`), in any
-        order. "inner": the samples that all have. "outer": the samples that any matrix has; one that a matrix lacks is
-        a row of NaN.
+        Names of the wanted samples, in this order; by default that of the first matrix with names.
+    present, join, transpose
+        As in `dmkl.build`. The rows of samples that a matrix lacks are NaN.
     beside
-        Labels, splits and names of tasks, in place of those found beside the features.
-    transpose
-        Take the columns of all matrices for the samples, and their rows for the features.
+        Labels, splits and names of tasks, in place of those found with the features.
 
     Returns
     -------
@@ -212,21 +201,23 @@ def as_features(
             else table
             for matrix, table in zip(matrices, tables, strict=True)
         ]
-    known = all_names(tables)
+    expected = all_names(tables)
     first = unaligned.samples or next((table.names for table in tables if table.names is not None), None)
-    # Data beside the features is in their order, given data in that of `samples`; it replaces what is beside.
+    # Data found with the features is in their order; given data is in that of `samples`, and replaces it.
     replaced = {item.role for item in beside}
     replaced |= {"tasks"} if "labels" in replaced else set()  # other labels have other tasks
     side = [item for item in unaligned.beside if item.role not in replaced]
     for item in side:
         item.name_rows(first, by_position=True)
     n_given = matrices[0].shape[0] if wanted is None else len(wanted)
-    unnamed = place_given(beside, known or set(wanted or ()), wanted or first, n_given, notes, by_position=not known)
+    unnamed = place_given(
+        beside, expected or set(wanted or ()), wanted or first, n_given, notes, by_position=not expected
+    )
     side += beside
     named = [table for table in tables if table.names is not None]
     labeled = [names_of for item in side if named and (names_of := item.named(join)) is not None]
     if need_families([*named, *labeled]):
-        tables, named, labeled = ([table.joined_pairs() for table in each] for each in (tables, named, labeled))
+        tables, named, labeled = ([table.joined_pairs() for table in group] for group in (tables, named, labeled))
     matrices = [replace(matrix, samples=table.names) for matrix, table in zip(matrices, tables, strict=True)]
     _check_transposed(matrices, labeled, wanted)
     order = joined(tables, join, unaligned.samples if wanted is None else wanted, labeled)
@@ -453,13 +444,13 @@ def check_rows(
 # --- tables --------------------------------------------------------------------------------------------------------
 
 
-def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, known: set[str] | None) -> FeatureMatrix:
+def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expected: set[str] | None) -> FeatureMatrix:
     """Return the columns of numbers of a table; labels and splits among its columns go to `unaligned`."""
     if not table.n_rows:
         msg = f"{table.where} has columns but no rows, expected at least one sample"
         raise InputError(msg)
     titles, numeric = table.titles, table.numeric()
-    names = find_names(table, known, numeric)
+    names = find_names(table, expected, numeric)
     if names.families is None:
         sample_names(table.where, names.names)
     features = []
@@ -563,18 +554,18 @@ class _LastOpened:
 
 
 def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | None) -> _Unaligned:
-    """Find feature matrices in files, and labels, splits and names beside them; only headers are read."""
+    """Find feature matrices, labels, splits and names in files; only headers are read."""
     unaligned, last = _Unaligned(), _LastOpened()
     files, side_files = find_files(paths, Format.holds_features, {"samples", *_LABEL_ROLES}, unaligned.notes)
     # Matrices get their final names last, since these depend on the other names.
     parts: list[FeatureMatrix] = []
     places_of: list[tuple[Path, str]] = []
-    known = None if wanted is None else set(wanted)
+    expected = None if wanted is None else set(wanted)
     for path in files:
         open_columns = check_file(path, Format.holds_features).columns
-        table = None if open_columns is None else open_columns(path, known, None)
+        table = None if open_columns is None else open_columns(path, expected, None)
         if table is not None and not (isinstance(table, Text) and table.is_triangle):
-            parts.append(_matrix_of_columns(stem(path), table, unaligned, known))
+            parts.append(_matrix_of_columns(stem(path), table, unaligned, expected))
             places_of.append((path, ""))
         else:
             for variable in _feature_arrays(path, unaligned):
@@ -583,7 +574,7 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
                 named = {"samples": variable.rows, "columns": variable.columns}
                 parts.append(_matrix(variable.name or stem(path), variable, **named, open=opened, holds=holds))
                 places_of.append((path, variable.name))
-        known = known or next((set(matrix.samples) for matrix in parts if matrix.samples is not None), None)
+        expected = expected or next((set(matrix.samples) for matrix in parts if matrix.samples is not None), None)
     if not parts:
         msg = (
             f"there are no features in {', '.join(map(str, files)) or 'no files'}: expected matrices (samples, "
@@ -594,10 +585,10 @@ def _from_files(paths: PathLike | Sequence[PathLike], wanted: Sequence[str] | No
     unaligned.matrices = [replace(matrix, name=name) for matrix, name in zip(parts, names, strict=True)]
     for role, path in side_files:
         if role == "samples":
-            unaligned.samples = sample_names(str(path), read_names(path, known))
+            unaligned.samples = sample_names(str(path), read_names(path, expected))
         else:
             item = SideData(role, str(path), partial(read_file, path, None))
-            item.known = known
+            item.expected = expected
             unaligned.beside.append(item)
     return unaligned
 

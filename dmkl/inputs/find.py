@@ -1,4 +1,4 @@
-"""Data among paths, folders and the arrays of files: kernels or features, and labels and such beside them."""
+"""Data among paths, folders and the arrays of files: kernels or features, with labels and the like."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_files(
     accepts
         Whether a format holds the data.
     roles
-        The roles (of `ROLES`) of the files to find beside the data.
+        The roles (of `ROLES`) of the other files to find.
     notes
         Gets the names of files that are left out.
     """
@@ -78,7 +78,7 @@ def _matrices(path: Path) -> list[Path]:
         return [path]
     lines = path.read_bytes().decode(errors="replace").split("\n")
     prefixes = [line.strip() for line in lines if line.strip()]
-    # GCTA searches in the working folder; a list that was moved refers to files beside it.
+    # GCTA searches in the working folder; a list that was moved refers to files in its folder.
     for folder in (Path(), path.parent):
         try:
             matrices = [matrix_of_prefix(folder / prefix) for prefix in prefixes]

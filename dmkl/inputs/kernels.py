@@ -263,10 +263,10 @@ class JoinedSource(KernelSource):
         self.symmetric, self._by_pairs = self._find_symmetry(symmetric), False
         rows = [self._named(j)[0] for j in range(len(source.axes))]
         # The names of the kernels are known before any labels are read.
-        known = all_names(rows)
+        expected = all_names(rows)
         first = next((table.names for table in rows if table.names is not None), None)
         unnamed = place_given(
-            given, known or set(samples or ()), samples or first, shape and shape[0], notes, by_position=not known
+            given, expected or set(samples or ()), samples or first, shape and shape[0], notes, by_position=not expected
         )
         beside = [*beside, *given]
         beside = beside if shape is None else _of_rows(beside, shape, notes)
@@ -492,7 +492,7 @@ def open_files(
     names
         The kernels' names, in place of those in the files.
     labels, splits, diagonal, samples, train_samples
-        Files to take these from (see `read_vector`), in place of those beside the kernels.
+        Files to take these from (see `read_vector`), in place of those found with the kernels.
     order
         A file of the names of the rows of the kernels, as they stand, in place of names in the kernels: labels, splits
         and `samples` are matched by these.
@@ -513,8 +513,8 @@ def open_files(
     notes: list[str] = []
     files, side_files = find_files(paths, Format.holds_kernels, set(ROLES.values()), notes)
     if not files:
-        asked = ", ".join(map(str, [paths] if isinstance(paths, str | os.PathLike) else paths)) or "no files"
-        msg = f"there are no kernels in {asked}; expected {expected_files(Format.holds_kernels)}"
+        listing = ", ".join(map(str, [paths] if isinstance(paths, str | os.PathLike) else paths)) or "no files"
+        msg = f"there are no kernels in {listing}; expected {expected_files(Format.holds_kernels)}"
         raise InputError(msg)
     ordered = None if order is None else Named(str(order), read_names(Path(order)))
     parts: list[_KernelArray] = []
@@ -536,8 +536,8 @@ def open_files(
     replaced = {role: Path(file) for role, file in {**given, "diagonal": diagonal}.items() if file is not None}
     ignored = {*replaced, *([] if names is None else ["names"])}
     side_files = [*((role, path) for role, path in side_files if role not in ignored), *replaced.items()]
-    known = all_names(Named("", part.axes.rows, part.axes.families) for part in parts)
-    wanted, wanted_cols = (_wanted(dict(side_files), axis, parts, known, notes) for axis in (0, 1))
+    expected = all_names(Named("", part.axes.rows, part.axes.families) for part in parts)
+    wanted, wanted_cols = (_wanted(dict(side_files), axis, parts, expected, notes) for axis in (0, 1))
     source = JoinedSource(
         _FileSource(parts, kernel_names),
         join,
@@ -577,13 +577,13 @@ def _check_length(source: str, names: tuple[str, ...] | None, length: int, axis:
 
 
 def _wanted(
-    side_files: Mapping[str, Path], axis: int, parts: Sequence[_KernelArray], known: set[str], notes: list[str]
+    side_files: Mapping[str, Path], axis: int, parts: Sequence[_KernelArray], expected: set[str], notes: list[str]
 ) -> tuple[str, ...] | None:
     """Return the samples in a separate file; they name the rows of kernels without names, one after another."""
     file = side_files.get(_OF_AXES[axis])
     if file is None:
         return None
-    names = read_names(file, known or None)
+    names = read_names(file, expected or None)
     if not any(part.axes[axis] or (part.axes.square and part.axes[1 - axis]) for part in parts):
         _check_length(str(file), names, parts[0].shape[axis], axis)
         if axis == 0:

@@ -30,21 +30,21 @@ _CASES = {0.0, 1.0, 2.0}
 # --- objects in memory ---------------------------------------------------------------------------------------------
 
 
-def label_table(values: Any, known: Collection[str] | None = None) -> LabelTable:
+def label_table(values: Any, expected: Collection[str] | None = None) -> LabelTable:
     """Return labels or splits with the names of samples and tasks that they carry.
 
     A series has the names of samples in its index, unless that only counts; a data frame in its index or in a column
-    (see `dmkl.inputs.columns.find_names`, `known` being the names of the set); an xarray array in the coordinate of its
-    dimension of samples: the one with such a name, or the first.
+    (see `dmkl.inputs.columns.find_names`; the names of the set are `expected`); an xarray array in the coordinate of
+    its dimension of samples: the one with such a name, or the first.
     """
     if isinstance(values, LabelTable):
         return values
     if isinstance(values, pd.Series):
-        return LabelTable(values.to_numpy(), _index(values, known))
+        return LabelTable(values.to_numpy(), _index(values, expected))
     if isinstance(values, pd.DataFrame):
         table = FrameColumns("the data frame", values)
-        table.index = _index(values, known)
-        return _labels_of(table, None, known)
+        table.index = _index(values, expected)
+        return _labels_of(table, None, expected)
     if not isinstance(values, xr.DataArray):
         return LabelTable(np.asarray(values))
     of_samples = [dim for dim in values.dims if ROLES.get(plain_title(str(dim))) == "samples"]
@@ -55,10 +55,10 @@ def label_table(values: Any, known: Collection[str] | None = None) -> LabelTable
     return LabelTable(entries, axis_names(array, 0), columns)
 
 
-def _index(values: pd.Series[Any] | pd.DataFrame, known: Collection[str] | None) -> tuple[str, ...] | None:
+def _index(values: pd.Series[Any] | pd.DataFrame, expected: Collection[str] | None) -> tuple[str, ...] | None:
     """Return the names in an index; one that only counts names the rows of a set whose names are these numbers."""
     numbers = tuple(map(str, range(len(values))))
-    return index_names(values.index) or (numbers if known and set(known) == set(numbers) else None)
+    return index_names(values.index) or (numbers if expected and set(expected) == set(numbers) else None)
 
 
 def given_data(**values: Any) -> list[SideData]:
@@ -126,9 +126,9 @@ def read_file(path: Path, name: str | None = None, samples: Iterable[str] | None
     """
     path, name = _split_name(path.expanduser(), name)
     file_format = check_file(path, Format.holds_labels)
-    known = None if samples is None else frozenset(map(str, samples))
+    expected = None if samples is None else frozenset(map(str, samples))
     if file_format.columns is not None:
-        return _labels_of(file_format.columns(path, known, name), name, known)
+        return _labels_of(file_format.columns(path, expected, name), name, expected)
     if file_format.labels is not None:
         return file_format.labels(path, name)
     arrays = arrays_in(path)
@@ -189,14 +189,14 @@ def read_names(path: Path, samples: Iterable[str] | None = None) -> tuple[str, .
 
     `samples` are the names of the set, if they are known. Raises InputError as `read_file` does.
     """
-    known = None if samples is None else frozenset(map(str, samples))
-    table = read_file(path, samples=known)
+    expected = None if samples is None else frozenset(map(str, samples))
+    table = read_file(path, samples=expected)
     names, families = table.row_names, table.families
     if names is None and table.is_table and table.values.shape[1:] == (2,):  # FID and IID
         families, names = (tuple(map(str, column)) for column in table.values.T)
     if names is None:
         return tuple(map(str, np.ravel(table.values)))
-    return names_as_known(names, families, known)
+    return names_as_known(names, families, expected)
 
 
 def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.DataFrame:
@@ -233,8 +233,8 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
             "the names of the samples: title that column 'sample'"
         )
         raise InputError(msg)
-    known = None if samples is None else set(map(str, samples))
-    names = sample_names(str(path), names_as_known(table.row_names, table.families, known))
+    expected = None if samples is None else set(map(str, samples))
+    names = sample_names(str(path), names_as_known(table.row_names, table.families, expected))
     columns = {title: _numbers_or_words(values[:, at]) for at, title in enumerate(titles)}
     return pd.DataFrame(columns, index=list(names or ()))
 
@@ -264,7 +264,7 @@ def _split_name(path: Path, name: str | None) -> tuple[Path, str | None]:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _labels_of(table: Columns, column: str | None, known: Collection[str] | None) -> LabelTable:
+def _labels_of(table: Columns, column: str | None, expected: Collection[str] | None) -> LabelTable:
     """Return the labels in a table: all columns that do not name its rows, or the requested one."""
     if isinstance(table, Text) and (table.count is not None or table.is_triangle):
         msg = (
@@ -272,9 +272,9 @@ def _labels_of(table: Columns, column: str | None, known: Collection[str] | None
             "expected a row of values for each sample"
         )
         raise InputError(msg)
-    names = find_names(table, known)
+    names = find_names(table, expected)
     titles = table.titles
-    if titles is not None and matched_share(titles, known) > max(0.5, matched_share(names.names or (), known)):
+    if titles is not None and matched_share(titles, expected) > max(0.5, matched_share(names.names or (), expected)):
         msg = (
             f"{table.where}: the columns bear the names of the samples, expected a row for each sample; transpose the "
             "table"
@@ -282,8 +282,8 @@ def _labels_of(table: Columns, column: str | None, known: Collection[str] | None
         raise InputError(msg)
     rest = [at for at in range(table.n_columns) if at not in names.columns]
     if column is not None:
-        if known and names.names is None and len(rest) > 1:
-            refuse_without_names(table.where, len(rest), sorted(known))
+        if expected and names.names is None and len(rest) > 1:
+            refuse_without_names(table.where, len(rest), sorted(expected))
         rest = [_position_of(table, column)]
     elif titles == FAM_TITLES:
         rest = [FAM_TITLES.index("PHENO")]
@@ -308,7 +308,7 @@ def _labels_of(table: Columns, column: str | None, known: Collection[str] | None
 
 
 def _without_missing_codes(table: Columns, values: Array, columns: Sequence[int]) -> Array:
-    """Return values of geneticists' tables with NaN or NA for -9, and for 0 beside controls (1) and cases (2)."""
+    """Return values of geneticists' tables with NaN or NA for -9, and for 0 among controls (1) and cases (2)."""
     missing = np.isin(values.astype(str), ("-9", "-9.0"))
     if missing.any():
         table.notes.append(f"{table.where}: -9 was taken for missing, as PLINK and GCTA have it")

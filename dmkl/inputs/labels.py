@@ -1,4 +1,4 @@
-"""Labels, splits and names of samples beside kernels or features, in the order of the samples."""
+"""Labels, splits and names of samples, in the order of the samples."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numbers
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, NoReturn
 
 import numpy as np
@@ -226,7 +227,7 @@ def refuse_without_names(where: str, n_columns: int, samples: Iterable[str]) -> 
 
 
 class SideData:
-    """Labels, splits or names beside kernels or features, recognized by the name of their file or array, or given.
+    """Labels, splits or names, recognized by the name of their file or array, or given.
 
     Attributes
     ----------
@@ -240,14 +241,14 @@ class SideData:
 
     def __init__(self, role: str, where: str, read: Callable[[Collection[str] | None], LabelTable]) -> None:
         self.role, self.where, self._read = role, where, read
-        self.known: Collection[str] | None = None
+        self.expected: Collection[str] | None = None
         self._table: LabelTable | None = None
 
     @property
     def table(self) -> LabelTable:
         """The values, which are read at first use."""
         if self._table is None:
-            self._table = self._read(self.known)
+            self._table = self._read(self.expected)
         return self._table
 
     def name_rows(self, names: Sequence[str] | None, *, by_position: bool = False) -> None:
@@ -273,6 +274,16 @@ class SideData:
         names = self.table.row_names
         self._table = replace(self.table, values=values[1:], row_names=None if names is None else names[1:])
 
+    def sort(self, samples: Sequence[str] | None, notes: list[str]) -> None:
+        """Put the rows into the order of the samples, by name."""
+        names = self.table.row_names or ()
+        ordered = in_order(self.where, self.table, samples)
+        if ordered is not self.table and samples is not None:
+            wanted = set(samples)
+            if [name for name in names if name in wanted] != list(samples):
+                notes.append(f"{self.where} was put into the order of the samples, by name")
+        self._table = ordered
+
     def named(self, join: Join) -> Named | None:
         """Return the names of its samples; with join="inner" only of samples with known labels."""
         table = self.table
@@ -288,7 +299,7 @@ class SideData:
 
 def place_given(
     given: Iterable[SideData],
-    known: Collection[str],
+    expected: Collection[str],
     order: Sequence[str] | None,
     n_rows: int | None,
     notes: list[str],
@@ -297,12 +308,12 @@ def place_given(
 ) -> list[str]:
     """Read data that was given, and name its rows; returns the titles of data of samples without names.
 
-    `known` are the names of the samples, `order` those of rows without names, and with `by_position` nothing else has
+    `expected` are the names of the samples, `order` those of rows without names; with `by_position` nothing else has
     names.
     """
     without = []
     for item in given:
-        item.known = known or None
+        item.expected = expected or None
         if item.role in OF_SAMPLES:
             if n_rows is not None:
                 item.drop_header(n_rows, notes)
@@ -333,101 +344,86 @@ def gather(
     tuple
         The labels, and the kernels' names if there are any.
     """
-    tables: dict[str, tuple[str, LabelTable]] = {}
-    for role in dict.fromkeys(item.role for item in beside):
-        of_role = [(item.where, item.table) for item in beside if item.role == role]
-        if role in OF_SAMPLES:  # tables that are equal by name must agree
-            of_role = [(where, _in_order(where, table, samples, notes)) for where, table in of_role]
-        agreed = _agreed(role, of_role, notes)
-        if agreed is not None:
-            tables[role] = agreed
+    for item in beside:
+        if item.role in OF_SAMPLES:  # data of one role is compared in the same order
+            item.sort(samples, notes)
+    roles = dict.fromkeys(item.role for item in beside)
+    agreed = (_agreed([item for item in beside if item.role == role], notes) for role in roles)
+    chosen = {item.role: item for item in agreed if item is not None}
+    of_samples = [chosen[role] for role in OF_SAMPLES if role in chosen]
     if samples is None:
-        named = [(where, table.row_names) for role, (where, table) in tables.items() if role in OF_SAMPLES]
-        fitting = [(where, names) for where, names in named if names and n_rows in (None, len(names))]
-        if fitting:
-            where, samples = fitting[0]
-            numbers = [str(i) for i in range(len(samples))]
-            if any(set(names) == set(numbers) for _, names in fitting):
+        named = {item.where: item.table.row_names or () for item in of_samples}
+        fitting = {title: names for title, names in named.items() if names and n_rows in (None, len(names))}
+        for title, names in islice(fitting.items(), 1):
+            numbers = tuple(map(str, range(len(names))))
+            if any(set(others) == set(numbers) for others in fitting.values()):
                 samples = numbers  # the numbers of the rows, in another order
             else:
-                notes.append(note_of_order(where, samples))
+                samples = names
+                notes.append(note_of_order(title, names))
+    for item in chosen.values():
+        if item.role in (*OF_SAMPLES, "diagonal"):
+            item.sort(samples, notes)
     result = Labels(samples=samples)
-    ordered = {
-        role: (where, _in_order(where, table, samples, notes) if role in (*OF_SAMPLES, "diagonal") else table)
-        for role, (where, table) in tables.items()
-    }
-    if "labels" in ordered:
-        where, table = ordered["labels"]
-        result.labels, result.tasks = _labels(where, table, n_rows)
-        if "tasks" in ordered:
-            result.tasks = ordered["tasks"][1].values
+    if "labels" in chosen:
+        result.labels, result.tasks = _labels(chosen["labels"], n_rows)
+        if "tasks" in chosen:
+            result.tasks = chosen["tasks"].table.values
         single = single_samples(np.asarray(result.labels), samples)
         if single is not None:
-            notes.append(f"{where}: {single}")
-    if "splits" in ordered:
-        where, table = ordered["splits"]
-        result.splits = _splits(where, table, n_rows)
-    if "diagonal" in ordered:
-        values = np.atleast_2d(ordered["diagonal"][1].values)
+            notes.append(f"{chosen['labels'].where}: {single}")
+    if "splits" in chosen:
+        result.splits = _splits(chosen["splits"], n_rows)
+    if "diagonal" in chosen:
+        values = np.atleast_2d(chosen["diagonal"].table.values)
         result.diagonal = values.T if values.shape == (n_rows, n_kernels) else values
-    if "names" not in ordered:
+    if "names" not in chosen:
         return result, None
-    where, table = ordered["names"]
-    names = [str(name) for name in table.values.ravel()]
-    if len(names) != n_kernels:
-        msg = f"{where} has {len(names)} names, expected one for each of the {n_kernels} kernels"
+    kernel_names = [str(name) for name in chosen["names"].table.values.ravel()]
+    if len(kernel_names) != n_kernels:
+        msg = f"{chosen['names'].where} has {len(kernel_names)} names, expected one for each of the {n_kernels} kernels"
         raise InputError(msg)
-    return result, names
+    return result, kernel_names
 
 
-def _agreed(role: str, tables: Sequence[tuple[str, LabelTable]], notes: list[str]) -> tuple[str, LabelTable] | None:
-    """Return the first of several tables of one role if they agree, else None."""
-    first, *others = tables
-    for where, table in others:
-        if not np.array_equal(table.values, first[1].values) or table.row_names != first[1].row_names:
-            notes.append(f"{role}: {first[0]} and {where} differ, so neither was taken; say which holds")
+def _agreed(items: Sequence[SideData], notes: list[str]) -> SideData | None:
+    """Return the first data of one role if all of it agrees, else None."""
+    first, *others = items
+    for item in others:
+        table, other = first.table, item.table
+        if not np.array_equal(other.values, table.values) or other.row_names != table.row_names:
+            notes.append(f"{first.role}: {first.where} and {item.where} differ, so neither was taken; say which holds")
             return None
     return first
 
 
-def _in_order(where: str, table: LabelTable, samples: Sequence[str] | None, notes: list[str]) -> LabelTable:
-    names = None if samples is None else tuple(map(str, samples))
-    ordered = in_order(where, table, names)
-    if ordered is not table and names:
-        wanted = set(names)
-        if [name for name in table.row_names or () if name in wanted] != list(names):
-            notes.append(f"{where} was put into the order of the samples, by name")
-    return ordered
-
-
-def _labels(where: str, table: LabelTable, n_rows: int | None) -> tuple[Array, Sequence[str] | None]:
-    values = table.values
+def _labels(item: SideData, n_rows: int | None) -> tuple[Array, Sequence[str] | None]:
+    values, columns = item.table.values, item.table.columns
     if n_rows is not None:
         if values.ndim == 2 and values.shape[0] != n_rows and values.shape[1] == n_rows:
             values = values.T
         if values.shape[:1] != (n_rows,):
             msg = (
-                f"{where} has shape {values.shape}, expected ({n_rows},), a class or a number for each sample, or "
+                f"{item.where} has shape {values.shape}, expected ({n_rows},), a class or a number for each sample, or "
                 f"({n_rows}, tasks)"
             )
             raise InputError(msg)
-    tasks = table.columns if values.ndim == 2 and len(table.columns or ()) == values.shape[1] else None
-    return values, tasks
+    return values, columns if values.ndim == 2 and len(columns or ()) == values.shape[1] else None
 
 
-def _splits(where: str, table: LabelTable, n_rows: int | None) -> Array:
-    values = by_split(table.values, n_rows)
+def _splits(item: SideData, n_rows: int | None) -> Array:
+    values = by_split(item.table.values, n_rows)
     if n_rows is not None and (values.ndim != 2 or values.shape[1] != n_rows):
-        msg = f"{where} has shape {values.shape}, expected a part for each of the {n_rows} samples"
+        msg = f"{item.where} has shape {values.shape}, expected a part for each of the {n_rows} samples"
         raise InputError(msg)
     if values.dtype.kind not in "UO":
         if values.dtype.kind == "f" and np.isnan(values).any():
             n_missing = int(np.isnan(values).any(axis=0).sum())
-            msg = f"{where}: the part of {n_missing} samples is missing, expected 0, 1, 2 or -1"
+            msg = f"{item.where}: the part of {n_missing} samples is missing, expected 0, 1, 2 or -1"
             raise InputError(msg)
         return values
     unknown = sorted({str(value) for value in values.ravel() if str(value).casefold() not in _PARTS})
     if unknown:
-        msg = f"{where} holds {unknown[0]!r}, expected train, validation, test or none (or 0, 1, 2, -1)"
+        msg = f"{item.where} holds {unknown[0]!r}, expected train, validation, test or none (or 0, 1, 2, -1)"
         raise InputError(msg)
     return np.array([[_PARTS[str(value).casefold()] for value in row] for row in values], dtype=np.int8)

@@ -124,13 +124,13 @@ def names_of_pairs(names: tuple[str, ...], families: tuple[str, ...] | None) -> 
 
 
 def names_as_known(
-    names: tuple[str, ...], families: tuple[str, ...] | None, known: Iterable[str] | None
+    names: tuple[str, ...], families: tuple[str, ...] | None, expected: Iterable[str] | None
 ) -> tuple[str, ...]:
     """Return names of individuals, or FID_IID if more of these are known; if none are known, if the names repeat."""
     pairs = names_of_pairs(names, families)
-    if known is None:
+    if expected is None:
         return pairs if len(set(names)) < len(names) else names
-    return pairs if len(set(known).intersection(pairs)) > len(set(known).intersection(names)) else names
+    return pairs if len(set(expected).intersection(pairs)) > len(set(expected).intersection(names)) else names
 
 
 def all_names(tables: Iterable[Named]) -> set[str]:
@@ -188,12 +188,12 @@ def joined(
     everything = [(table, table.names) for table in (*tables, *beside) if table.names is not None]
     for table, names in everything:
         sample_names(table.where, names)
-    own = everything[: sum(table.names is not None for table in tables)]
-    if not own:
+    n_joined = sum(table.names is not None for table in tables)
+    if not n_joined:
         return wanted
-    first, order = own[0] if wanted is None else (Named("samples=", wanted), wanted)
+    first, order = everything[0] if wanted is None else (Named("samples=", wanted), wanted)
     if join == "outer":
-        return wanted or tuple(dict.fromkeys(name for _, names in own for name in names))
+        return wanted or tuple(dict.fromkeys(name for _, names in everything[:n_joined] for name in names))
     if join == "exact":
         for table, names in everything:
             _check_same(first.where, order, table.where, names, exactly=wanted is None)
@@ -256,8 +256,8 @@ def _looks(name: str) -> str:
 
 def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
     """Return the positions of the wanted names among unique `names`, (wanted,); -1 for missing ones."""
-    index, asked = (pd.Index(np.array(each, dtype=object)) for each in (names, wanted))
-    return np.asarray(index.get_indexer(asked), dtype=np.int64)
+    index, targets = (pd.Index(np.array(values, dtype=object)) for values in (names, wanted))
+    return np.asarray(index.get_indexer(targets), dtype=np.int64)
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ from dmkl.settings import check_memory
 
 
 def _content_of(name: str) -> Literal["kernel", "distances", "features"]:
-    """Return the content of an entry by its place: scanpy's search for neighbors writes distances beside a kernel."""
+    """Return the content of an entry by its place: scanpy's search for neighbors writes both kernels and distances."""
     if not name.startswith("obsp/"):
         return "features"
     return "distances" if name.replace("/", "_").split("_")[-1] == "distances" else "kernel"

@@ -217,8 +217,8 @@ def stamp(path: Path) -> dict[str, Any]:
     status = [os.stat(file) for file in (inside if path.is_dir() else [path])]
     return {
         "path": str(path.absolute()),
-        "bytes": sum(each.st_size for each in status),
-        "mtime_ns": max((each.st_mtime_ns for each in status), default=0),
+        "bytes": sum(file.st_size for file in status),
+        "mtime_ns": max((file.st_mtime_ns for file in status), default=0),
     }
 
 

@@ -34,7 +34,7 @@ _OF_R = (
 
 @dataclass(frozen=True)
 class Format:
-    """How the files of one format are recognized and read."""
+    """A file format: its file names, and its readers."""
 
     suffixes: tuple[str, ...] = ()  # the extensions of its files, in lower case; none if it is a folder
     arrays: Callable[[Path], list[FileArray]] | None = None

@@ -74,7 +74,7 @@ class Text:
     index: tuple[str, ...] | None = None
     _unpacked: IO[bytes] | None = None
 
-    def __init__(self, path: Path, known: Collection[str] | None = None, title: str | None = None) -> None:
+    def __init__(self, path: Path, expected: Collection[str] | None = None, title: str | None = None) -> None:
         self.path, self.where = path, str(path)
         self.notes: list[str] = []
         self.count: int | None = None
@@ -85,7 +85,7 @@ class Text:
             raise InputError(msg)
         separator = re.fullmatch(r'"?sep=(.)"?', lines[0][1])
         comments, rest = [], lines[1:] if separator else lines
-        while rest and (_is_comment(rest[0][1], known) or self._is_count(rest)):
+        while rest and (_is_comment(rest[0][1], expected) or self._is_count(rest)):
             if self._is_count(rest):
                 self.count = int(rest[0][1])
             else:
@@ -93,12 +93,12 @@ class Text:
             rest = rest[1:]
         # A file of comments alone holds rows that begin so.
         rest, comments = (rest, comments) if rest else (lines, [])
-        texts = [text for _, text in rest if not _is_comment(text, known)] or [text for _, text in rest]
+        texts = [text for _, text in rest if not _is_comment(text, expected)] or [text for _, text in rest]
         if separator:
             self.delimiter: str | None = separator[1]
             self.decimal_comma = separator[1] != "," and _has_decimal_commas([t.split(separator[1]) for t in texts])
         else:
-            self.delimiter, self.decimal_comma = _delimiter(texts, known)
+            self.delimiter, self.decimal_comma = _delimiter(texts, expected)
         self.n_columns = _usual_length([self._split(text) for text in texts])
         head = [(number, text) for number, text in rest if self._is_row(text, len(self._split(text)))]
         rows = [self._split(text) for _, text in head]
@@ -110,7 +110,7 @@ class Text:
         number = head[0][0]
         has_titles = doubtful = False
         if not self._take_titles_of(comments):
-            has_titles, doubtful = self._find_titles(rows, head[0], known, title)
+            has_titles, doubtful = self._find_titles(rows, head[0], expected, title)
         for comment in comments[:3]:
             self._note(*comment, "a comment")
         self._index_rows(number + has_titles)
@@ -172,7 +172,7 @@ class Text:
         return True
 
     def _find_titles(
-        self, rows: Sequence[Sequence[str]], line: tuple[int, str], known: Collection[str] | None, title: str | None
+        self, rows: Sequence[Sequence[str]], line: tuple[int, str], expected: Collection[str] | None, title: str | None
     ) -> tuple[bool, bool]:
         """Take the titles from the first row if it holds them; returns whether it does, and is doubtful."""
         first, body, (number, text) = rows[0], rows[1:], line
@@ -186,7 +186,7 @@ class Text:
             first = ["", *first]  # R writes no title above the names of the rows
         columns = list(zip(*(row for row in body if len(row) == self.n_columns), strict=True))
         certain = first[0] == "" or title in first or _has_title(first, columns)
-        if not certain and not _is_header(first, columns, known, self.decimal_comma):
+        if not certain and not _is_header(first, columns, expected, self.decimal_comma):
             return False, False
         if len(first) != self.n_columns:
             msg = (
@@ -346,15 +346,15 @@ class Text:
         return file.read(self._starts[stop] - self._starts[start] if stop < self.n_rows else -1)
 
 
-def text_columns(path: Path, known: Collection[str] | None = None, title: str | None = None) -> Text:
+def text_columns(path: Path, expected: Collection[str] | None = None, title: str | None = None) -> Text:
     """Open a text file as a table; PLINK's .fam files get the titles of their columns."""
-    text = Text(path, known, title)
+    text = Text(path, expected, title)
     if path.name.lower().endswith((".fam", ".fam.gz")) and text.titles is None and text.n_columns == 6:
         text.titles = FAM_TITLES
     return text
 
 
-def parquet_columns(path: Path, known: Collection[str] | None = None, title: str | None = None) -> FrameColumns:
+def parquet_columns(path: Path, expected: Collection[str] | None = None, title: str | None = None) -> FrameColumns:
     """Read the table in a Parquet file as a whole; needs pyarrow."""
     try:
         importlib.import_module("pyarrow.parquet")
@@ -396,14 +396,14 @@ def looks_like_text(path: Path) -> bool:
     )
 
 
-def _is_comment(text: str, known: Collection[str] | None) -> bool:
+def _is_comment(text: str, expected: Collection[str] | None) -> bool:
     """Whether a line begins as comments do, and not with a name that is known."""
     first = re.split(r"[\t;, ]", text.lstrip(), maxsplit=1)[0].strip('"')
-    return text.lstrip().startswith(_COMMENTS) and not (known and first in known)
+    return text.lstrip().startswith(_COMMENTS) and not (expected and first in expected)
 
 
 def _is_header(
-    first: Sequence[str], columns: Sequence[Sequence[str]], known: Collection[str] | None, comma: bool
+    first: Sequence[str], columns: Sequence[Sequence[str]], expected: Collection[str] | None, comma: bool
 ) -> bool:
     """Whether the first line holds titles."""
     if list(first) == [str(position) for position in range(len(first))] and len(first) > 1:
@@ -412,7 +412,7 @@ def _is_header(
     return any(
         # Words above a column of numbers, or a word above all names.
         (cell and not is_number(cell, comma) and are_numbers(column, comma))
-        or (matched_share(column, known) == 1 and cell not in (known or ()))
+        or (matched_share(column, expected) == 1 and cell not in (expected or ()))
         for cell, column in zip(first, columns, strict=False)
     )
 
@@ -469,7 +469,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
             position += len(raw)
 
 
-def _delimiter(lines: Sequence[str], known: Collection[str] | None) -> tuple[str | None, bool]:
+def _delimiter(lines: Sequence[str], expected: Collection[str] | None) -> tuple[str | None, bool]:
     """Return the delimiter (None: white space, "": lines are single cells), and whether numbers have decimal commas."""
     split = {mark: [_cells(line, mark) for line in lines] for mark in (*_MARKS, None)}
     for mark, rows in split.items():
@@ -485,22 +485,22 @@ def _delimiter(lines: Sequence[str], known: Collection[str] | None) -> tuple[str
     if shares[None] > 0.5 and commas and all(map(_DECIMAL_COMMA.fullmatch, commas)) and not shares["\t"] + shares[";"]:
         return None, True
     best = max(shares, key=lambda mark: shares[mark])
-    if shares[best] == 0 or (best is None and not _are_columns(split[None], known, lines)):
+    if shares[best] == 0 or (best is None and not _are_columns(split[None], expected, lines)):
         marks = [mark for mark in _MARKS if any(mark in line for line in lines)]
         ragged = max(map(len, blank)) > 1 and all(is_number(cell) for row in blank for cell in row[1:])
         return (marks[0] if marks else None if ragged else ""), False
     return best, best != "," and _has_decimal_commas(body[best])
 
 
-def _are_columns(rows: Sequence[Sequence[str]], known: Collection[str] | None, lines: Sequence[str]) -> bool:
+def _are_columns(rows: Sequence[Sequence[str]], expected: Collection[str] | None, lines: Sequence[str]) -> bool:
     """Whether blanks separate cells; names and classes may also contain blanks."""
-    if matched_share([line.strip() for line in lines[1:] or lines], known) > 0.5:
+    if matched_share([line.strip() for line in lines[1:] or lines], expected) > 0.5:
         return False
     whole = [row for row in rows if len(row) == len(rows[-1])]
     columns = list(zip(*(row for row in rows[1:] or rows if len(row) == len(rows[-1])), strict=True))
     if all(map(are_numbers, columns)) or '"' in lines[-1] or len(rows[0]) == len(rows[-1]) - 1:
         return True
-    if _has_title(rows[0], columns) or any(matched_share(column, known) > 0.5 for column in columns):
+    if _has_title(rows[0], columns) or any(matched_share(column, expected) > 0.5 for column in columns):
         return True
     # Names of individuals, or of families and individuals, are unique.
     keys = list(zip(*whole, strict=True)) if len(rows[-1]) == 2 else [tuple(tuple(row[:2]) for row in whole)]
