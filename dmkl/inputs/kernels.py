@@ -492,7 +492,7 @@ def open_files(
     names
         The kernels' names, in place of those in the files.
     labels, splits, diagonal, samples, train_samples
-        Files to take these from (see `read_vector`), in place of those found with the kernels.
+        Files to take these from (see `read_file`), in place of those found with the kernels.
     order
         A file of the names of the rows of the kernels, as they stand, in place of names in the kernels: labels, splits
         and `samples` are matched by these.

@@ -161,26 +161,7 @@ def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> L
 
 
 def read_vector(path: str | os.PathLike[str], variable: str | None = None) -> Array:
-    """Read labels, names or splits from a file: text (a value a line, a line of values, a table), .npy, container.
-
-    Parameters
-    ----------
-    path
-        The file.
-    variable
-        Which array of a container (.npz, .mat, .h5, Zarr) or column of a table; needed if it holds several.
-
-    Returns
-    -------
-    numpy.ndarray
-        (rows,), or (rows, columns) for a table; integers, floats or strings. A table's names of rows and
-        columns are left out.
-
-    Raises
-    ------
-    InputError
-        See `read_file`.
-    """
+    """Read labels, names or splits from a file, without names of rows and columns; see `read_file`."""
     return np.asarray(read_file(Path(path), variable).values)
 
 
@@ -200,26 +181,10 @@ def read_names(path: Path, samples: Iterable[str] | None = None) -> tuple[str, .
 
 
 def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.DataFrame:
-    """Read the covariates in a file of any kind that labels are read from.
+    """Read covariates, (samples, covariates), from a file of any kind that labels are read from; see `read_file`.
 
-    Parameters
-    ----------
-    path
-        A table that names its columns and samples; FILE:NAME is one column of it, or of obs of an .h5ad. A single
-        column without a title is called by NAME or by the file.
-    samples
-        As in `read_file`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        (samples, covariates), its index being the samples' names. Columns hold numbers if all known values are
-        numbers, else words; unknown values are missing.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or names no samples or columns.
+    The table must name its columns and samples; a single column without a title is called by NAME in FILE:NAME or by
+    the file. Columns hold numbers if all known values are numbers, else words; unknown values are missing.
     """
     table = read_file(path, samples=samples)
     values = table.values if table.values.ndim == 2 else table.values[:, None]

@@ -16,6 +16,7 @@ from dmkl.errors import InputError
 from dmkl.inputs.formats.file_arrays import PROBLEMS, FileArray, damaged_as, n_bytes, unreadable
 from dmkl.inputs.formats.hdf5 import H5Array, hdf5_array, may_be_read, nodes_of, opened
 from dmkl.inputs.formats.reader_process import run
+from dmkl.inputs.matrices import Lazy
 from dmkl.inputs.names import as_text
 from dmkl.settings import check_memory
 
@@ -199,8 +200,8 @@ def _cell(
     )
     if not matrices or len(set(shapes)) > 1:
         return unreadable(path, name, shape, "a cell array of unlike parts", _OTHER, views=views)
-    stack = _Stack(parts)
-    return FileArray(path, name, stack.shape, stack.dtype, lambda: _Stack(open_parts()), views=views, cell=True)
+    stack = _stack(parts)
+    return FileArray(path, name, stack.shape, stack.dtype, lambda: _stack(open_parts()), views=views, cell=True)
 
 
 def _part(open_parts: Callable[[], Sequence[Any]], k: int) -> Any:
@@ -212,15 +213,12 @@ def _items(parts: Sequence[Any]) -> Array:
     return np.array([part[...].item() for part in parts])
 
 
-class _Stack:
-    """A cell array of matrices of one shape as one array with the kernels along axis 0."""
+def _stack(parts: Sequence[Any]) -> Lazy:
+    """Return matrices of one shape as one array with the kernels along axis 0."""
 
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self._parts = parts
-        self.shape: tuple[int, ...] = (len(parts), *parts[0].shape)
-        self.dtype: np.dtype[Any] = np.result_type(*(part.dtype for part in parts))
-
-    def __getitem__(self, key: tuple[Any, ...]) -> Any:
+    def read(key: tuple[Any, ...]) -> Any:
         if isinstance(key[0], slice):
-            return np.array([part[key[1:]] for part in self._parts[key[0]]])
-        return self._parts[key[0]][key[1:]]
+            return np.array([part[key[1:]] for part in parts[key[0]]])
+        return parts[key[0]][key[1:]]
+
+    return Lazy((len(parts), *parts[0].shape), np.result_type(*(part.dtype for part in parts)), read)

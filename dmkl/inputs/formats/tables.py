@@ -323,8 +323,9 @@ class Text:
             return None
         text = raw.decode().replace(",", ".") if self.decimal_comma else raw.decode()
         try:
+            quote = '"' if b'"' in raw else None
             values = np.loadtxt(
-                io.StringIO(text), delimiter=delimiter, usecols=columns, comments=None, quotechar='"', ndmin=2
+                io.StringIO(text), delimiter=delimiter, usecols=columns, comments=None, quotechar=quote, ndmin=2
             )
         except ValueError:
             return None
