@@ -651,7 +651,7 @@ def _turned(view: FileArray) -> Transposed:
     return Transposed(view.open())
 
 
-# --- objects in memory ------------------------------------------------------------------------------------------------
+# --- objects in memory ---------------------------------------------------------------------------------------------
 
 
 def _from_memory(features: Any) -> _Unaligned:

@@ -393,7 +393,7 @@ def _of_rows(beside: Sequence[SideData], shape: tuple[int, int], notes: list[str
     return kept
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ---------------------------------------------------------------------------------------------------------
 
 _KERNEL_BYTES = 512
 """Memory that the name and the record of a kernel take."""

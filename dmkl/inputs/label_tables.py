@@ -226,7 +226,7 @@ def _split_name(path: Path, name: str | None) -> tuple[Path, str | None]:
     return path, name
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
+# --- tables --------------------------------------------------------------------------------------------------------
 
 
 def _labels_of(table: Columns, column: str | None, expected: Collection[str] | None) -> LabelTable:

@@ -109,7 +109,7 @@ def by_split(splits: Array, rows: int | None) -> Array:
     return splits.T if splits.shape[1] != rows == splits.shape[0] else splits
 
 
-# --- checks of values -------------------------------------------------------------------------------------------------
+# --- checks of values ----------------------------------------------------------------------------------------------
 
 
 def _checked_labels(labels: Array, samples: Array) -> Array:
@@ -184,7 +184,7 @@ def _checked_splits(splits: Array, rows: int) -> Array:
     return splits.astype(np.int8)
 
 
-# --- the order of the samples -----------------------------------------------------------------------------------------
+# --- the order of the samples --------------------------------------------------------------------------------------
 
 
 def in_order(where: str, table: LabelTable, samples: Sequence[str] | None) -> LabelTable:

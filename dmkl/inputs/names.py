@@ -109,7 +109,7 @@ def listed_names(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(map(repr, shown[:most])) + (" …" if len(shown) > most else "")
 
 
-# --- families and individuals -----------------------------------------------------------------------------------------
+# --- families and individuals --------------------------------------------------------------------------------------
 
 
 def names_of_pairs(names: tuple[str, ...], families: tuple[str, ...] | None) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def need_families(tables: Iterable[Named]) -> bool:
     return False
 
 
-# --- joining ----------------------------------------------------------------------------------------------------------
+# --- joining -------------------------------------------------------------------------------------------------------
 
 
 def check_join(join: str) -> None:
@@ -260,7 +260,7 @@ def places(names: Sequence[str], wanted: Sequence[str]) -> Index:
     return np.asarray(index.get_indexer(targets), dtype=np.int64)
 
 
-# --- notes ------------------------------------------------------------------------------------------------------------
+# --- notes ---------------------------------------------------------------------------------------------------------
 
 
 def _few(titles: Sequence[str]) -> str:

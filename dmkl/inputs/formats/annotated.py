@@ -65,7 +65,7 @@ def _values_of_column(values: Any) -> Array:
     return series.astype(object).where(series.notna(), np.nan).to_numpy(object)
 
 
-# --- objects in memory ------------------------------------------------------------------------------------------------
+# --- objects in memory ---------------------------------------------------------------------------------------------
 
 
 def is_annotated_object(values: Any) -> bool:
@@ -115,7 +115,7 @@ def columns_of(data: Any) -> Iterator[tuple[str, LabelTable]]:
         yield str(name), LabelTable(_values_of_column(data.obs[name]), names)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ---------------------------------------------------------------------------------------------------------
 
 
 def is_annotated(path: Path) -> bool:

@@ -170,7 +170,7 @@ def vector(values: Any, source: str) -> Array:
     return array
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -222,7 +222,7 @@ def stamp(path: Path) -> dict[str, Any]:
     }
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
+# --- limits --------------------------------------------------------------------------------------------------------
 
 
 def n_bytes(shape: Sequence[int], itemsize: int) -> int:
@@ -267,7 +267,7 @@ def check_stated(what: str, shape: Sequence[int], itemsize: int, stored_bytes: i
         raise InputError(msg)
 
 
-# --- sparse matrices --------------------------------------------------------------------------------------------------
+# --- sparse matrices -----------------------------------------------------------------------------------------------
 
 
 def sparse_array(path: Path, name: str, parts: dict[str, FileArray], shape: tuple[int, int], form: str) -> FileArray:

@@ -87,7 +87,7 @@ def hdf5_array(path: Path, name: str, node: h5py.Dataset | None) -> FileArray:
     return FileArray(path, name, array.shape, array.dtype, array.fresh, problem=problem_of(array.dtype))
 
 
-# --- nodes and links --------------------------------------------------------------------------------------------------
+# --- nodes and links -----------------------------------------------------------------------------------------------
 
 
 def nodes_of(

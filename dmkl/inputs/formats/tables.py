@@ -380,7 +380,7 @@ def parquet_arrays(path: Path) -> list[FileArray]:
     return [FileArray(path, "", shape, dtype, matrix, rows=names.names, columns=titles_given)]
 
 
-# --- the layout of a text file ----------------------------------------------------------------------------------------
+# --- the layout of a text file -------------------------------------------------------------------------------------
 
 
 def looks_like_text(path: Path) -> bool:

@@ -209,7 +209,7 @@ def matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma: 
     return values
 
 
-# --- geneticists' files -----------------------------------------------------------------------------------------------
+# --- geneticists' files --------------------------------------------------------------------------------------------
 
 
 def gcta_arrays(path: Path) -> list[FileArray]:

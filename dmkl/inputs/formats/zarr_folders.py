@@ -106,7 +106,7 @@ class _ZarrArray:
             return np.asarray(self._array[key])
 
 
-# --- sizes of chunks --------------------------------------------------------------------------------------------------
+# --- sizes of chunks -----------------------------------------------------------------------------------------------
 
 
 def check_chunks(array: Any, key: Any, what: str) -> None:
