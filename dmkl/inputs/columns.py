@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -146,19 +146,21 @@ def find_names(
     if table.n_columns == 1 and table.index is None and titles != ["iid"]:
         return RowNames()
     numeric = table.numeric() if numeric is None else numeric
-    cells = _Cells(table)
+    words = [at for at in range(table.n_columns) if not numeric[at]]
+    numbers = [at for at in range(table.n_columns) if numeric[at]] if expected else []
+    by_title = [at for at, title in enumerate(titles or ()) if title in _NAMES | _UNIQUE_NAMES | _FAMILIES]
+    searched = [*words, *(numbers if len(numbers) <= _FEW_COLUMNS else numbers[:2])]
+    read = sorted({*range(min(2, table.n_columns)), *by_title, *searched})
+    cells = dict(zip(read, table.texts(read), strict=True))
+    unique = {at for at in read if len(set(cells[at])) == table.n_rows}
     family, individual = _pair(table, titles, cells, expected, numeric)
-    titled = [at for at in range(table.n_columns) if titles and titles[at] in _NAMES]
-    titled += [at for at in range(table.n_columns) if titles and titles[at] in _UNIQUE_NAMES and cells.unique(at)]
+    titled = [at for at in by_title if titles and titles[at] in _NAMES]
+    titled += [at for at in by_title if titles and titles[at] in _UNIQUE_NAMES and at in unique]
     if individual is not None:
         titled = [individual, *(at for at in titled if at != individual)]
-    words = [at for at in range(table.n_columns) if not numeric[at]]
     chosen: int | None = None
     if expected:
-        numbers = [at for at in range(table.n_columns) if numeric[at]]
-        searched = [*titled, *words, *(numbers if len(numbers) <= _FEW_COLUMNS else numbers[:2])]
-        cells.read(searched)
-        shares = {at: matched_share(cells[at], expected) for at in searched}
+        shares = {at: matched_share(cells[at], expected) for at in [*titled, *searched]}
         if family is not None and individual is not None:
             pairs = _pairs(cells[family], cells[individual])
             shares[individual] = max(shares.get(individual, 0.0), matched_share(pairs, expected))
@@ -178,10 +180,10 @@ def find_names(
     if chosen is None and titles and titles[0] == "" and not counting:
         chosen = 0
     if chosen is None and table.n_rows > 1:
-        chosen = next((at for at in words if cells.unique(at)), None)
+        chosen = next((at for at in words if at in unique), None)
         if chosen is not None and chosen > 0 and not counting:
             _note(table, chosen, "names of the samples")
-    if chosen is None and words and not counting and numeric[0] and cells.unique(0) and table.n_rows > 1:
+    if chosen is None and words and not counting and numeric[0] and 0 in unique and table.n_rows > 1:
         if all(cell.isdecimal() for cell in cells[0]):
             chosen = 0
             _note(table, chosen, "names of the samples, since all are different whole numbers")
@@ -192,30 +194,10 @@ def find_names(
     return RowNames(tuple(cells[chosen]), None, counting | {chosen})
 
 
-class _Cells:
-    """The cells of columns, each read once."""
-
-    def __init__(self, table: Columns) -> None:
-        self._table = table
-        self._read: dict[int, list[str]] = {}
-
-    def read(self, columns: Iterable[int]) -> None:
-        """Read columns at once."""
-        new = [at for at in dict.fromkeys(columns) if at not in self._read]
-        self._read.update(zip(new, self._table.texts(new), strict=True))
-
-    def __getitem__(self, at: int) -> list[str]:
-        self.read([at])
-        return self._read[at]
-
-    def unique(self, at: int) -> bool:
-        return len(set(self[at])) == self._table.n_rows
-
-
 def _pair(
     table: Columns,
     titles: Sequence[str] | None,
-    cells: _Cells,
+    cells: Mapping[int, Sequence[str]],
     expected: Collection[str] | None,
     numeric: Sequence[bool],
 ) -> tuple[int | None, int | None]:

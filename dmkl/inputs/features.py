@@ -18,12 +18,19 @@ import xarray as xr
 from dmkl.arrays import Array, Mask
 from dmkl.errors import InputError, SampleOrderWarning, warn
 from dmkl.inputs.columns import ROLES, Columns, FrameColumns, find_names, float_dtype, is_numeral, is_title, plain_title
-from dmkl.inputs.find import PathLike, find_files, names_of_arrays, short_names, sort_arrays
 from dmkl.inputs.formats.annotated import columns_of, entries_of, is_annotated_object, role_of_column
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, FileArray, listed, shape_text, stem, vector
-from dmkl.inputs.formats.registry import Format, arrays_in, check_file
+from dmkl.inputs.formats.registry import (
+    Format,
+    PathLike,
+    arrays_in,
+    check_file,
+    find_files,
+    names_of_arrays,
+    short_names,
+)
 from dmkl.inputs.formats.tables import Text
-from dmkl.inputs.label_tables import read_file, read_names
+from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import Labels, LabelTable, SideData, gather, place_given
 from dmkl.inputs.matrices import CondensedMatrix, Lazy, SparseMatrix, Transposed, is_sparse, n_condensed, plain
 from dmkl.inputs.names import (

@@ -19,11 +19,18 @@ import xarray as xr
 from dmkl.arrays import Index, Mask
 from dmkl.errors import InputError
 from dmkl.inputs.columns import ROLES
-from dmkl.inputs.find import PathLike, find_files, names_of_arrays, short_names, sort_arrays
 from dmkl.inputs.formats.annotated import entries_of, is_annotated_object
 from dmkl.inputs.formats.file_arrays import ELSEWHERE, OBJECTS, PROBLEMS, FileArray, listed, shape_text, stamp
-from dmkl.inputs.formats.registry import Format, arrays_in, expected_files
-from dmkl.inputs.label_tables import read_file, read_names
+from dmkl.inputs.formats.registry import (
+    Format,
+    PathLike,
+    arrays_in,
+    expected_files,
+    find_files,
+    names_of_arrays,
+    short_names,
+)
+from dmkl.inputs.label_tables import read_file, read_names, sort_arrays
 from dmkl.inputs.labels import OF_SAMPLES, Labels, SideData, by_split, gather, place_given
 from dmkl.inputs.matrices import (
     Layer,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from dmkl.inputs.columns import ROLES, Columns, FrameColumns, find_names, matche
 from dmkl.inputs.formats.file_arrays import FileArray, listed, vector
 from dmkl.inputs.formats.registry import Format, arrays_in, check_file
 from dmkl.inputs.formats.tables import FAM_TITLES, Text
-from dmkl.inputs.labels import LabelTable, SideData, in_order, refuse_without_names
+from dmkl.inputs.labels import OF_SAMPLES, LabelTable, SideData, in_order, refuse_without_names
 from dmkl.inputs.names import axis_names, index_names, listed_names, names_as_known, sample_names
 from dmkl.unknown import is_known
 
+_OF_SETS = (*OF_SAMPLES, "tasks", "diagonal", "names", "samples", "train_samples")
+"""Roles of arrays that a kernel set keeps."""
 _CASES = {0.0, 1.0, 2.0}
 """PLINK's codes of phenotypes: missing, control, case."""
 
@@ -158,6 +161,38 @@ def read_array(variable: FileArray, samples: tuple[str, ...] | None = None) -> L
         msg = f"{variable.where} is a cell array of parts that differ, expected equal vectors; save the one that holds"
         raise InputError(msg)
     return LabelTable(values[0], samples if variable.rows is None else variable.rows, families=variable.families)
+
+
+def sort_arrays(
+    path: Path, arrays: Sequence[FileArray], data: Sequence[FileArray], notes: list[str]
+) -> tuple[list[FileArray], list[SideData]]:
+    """Give the arrays with data the names of samples in their file, and return also labels and such of the file.
+
+    `notes` get the names of arrays that are left out, and the notes of all arrays.
+    """
+    rest = [(variable, variable.role) for variable in arrays if variable not in data]
+    usable = [(variable, role) for variable, role in rest if role in _OF_SETS and not variable.problem]
+    left_out = [str(v) for v, role in rest if v.problem or (role is None and max(v.shape, default=1) != 1)]
+    if left_out:
+        notes.append(f"{path}: left out {listed(left_out)}")
+    for variable in arrays:
+        notes += variable.notes
+    names = {}
+    for variable, role in usable:
+        if role in ("samples", "train_samples") and role not in names:
+            names[role] = sample_names(variable.where, map(str, read_array(variable).values.ravel().tolist()))
+    rows, cols = names.get("samples"), names.get("train_samples")
+    named = [replace(variable, rows=variable.rows or rows, columns=variable.columns or cols) for variable in data]
+    beside = [
+        SideData(role, variable.where, _reader(variable, rows if role in OF_SAMPLES else None))
+        for variable, role in usable
+        if role not in names
+    ]
+    return named, beside
+
+
+def _reader(variable: FileArray, rows: tuple[str, ...] | None) -> Callable[..., Any]:
+    return lambda _: read_array(variable, rows)
 
 
 def read_vector(path: str | os.PathLike[str], variable: str | None = None) -> Array:
