@@ -482,8 +482,7 @@ def _matrix_of_columns(name: str, table: Columns, unaligned: _Unaligned, expecte
         raise InputError(msg)
     if words or not features:
         msg = (
-            f"{table.where} has no column of numbers, found {listed_names(shown, 8)}; expected columns of numbers that "
-            "tabs, semicolons, commas or blanks separate"
+            f"{table.where} has no column of numbers, found {listed_names(shown, 8)}; expected columns with a delimiter"
         )
         raise InputError(msg)
     if names.names is None:
@@ -672,8 +671,7 @@ def _from_memory(features: Any) -> _Unaligned:
     if hasattr(features, "shape"):
         return _Unaligned([_object_matrix("X", features)])
     msg = (
-        "features must be a mapping from names to arrays (samples, columns), one array, a data frame, an xarray "
-        f"Dataset, AnnData, MuData, a path or a list of paths, got {type(features).__name__}"
+        f"features must be arrays (samples, columns), by name, or data or files of these, got {type(features).__name__}"
     )
     raise InputError(msg)
 
@@ -750,10 +748,7 @@ def _dataset(dataset: xr.Dataset) -> _Unaligned:
         elif values.ndim == 2 and role is None:
             first = first or (name, values.dims[0])
             if values.dims[0] != first[1]:
-                msg = (
-                    f"features {name!r} have the dimensions {values.dims}, {first[0]!r} begins with {first[1]!r}; all "
-                    "begin with that of the samples, so transpose or rename"
-                )
+                msg = f"features {name!r} have the dimensions {values.dims}, {first[0]!r} begins with {first[1]!r}"
                 raise InputError(msg)
             unaligned.matrices.append(_object_matrix(name, values))
         elif key not in dataset.dims:

@@ -152,10 +152,7 @@ class ArraySource(IterableSource):
         if len(array.shape) != 3:
             is_frame = isinstance(array, pd.DataFrame)
             what = "a sparse matrix" if is_sparse(array) else "a data frame" if is_frame else "an array"
-            msg = (
-                f"kernels must be three-dimensional, (kernel, row, column), got {what} of shape {tuple(array.shape)}; "
-                "give one kernel as [K]"
-            )
+            msg = f"kernels must be (kernel, row, column), got {what} of shape {array.shape}; give one kernel as [K]"
             raise InputError(msg)
         super().__init__([Layer(array, axis, j) for j in range(int(array.shape[axis]))], names)
 
@@ -188,10 +185,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
     if is_annotated_object(kernels):
         entries = [entry for entry in entries_of(kernels) if entry.holds == "kernel"]
         if not entries:
-            msg = (
-                "there are no kernels in obsp of this annotated data; compute some of its features, dmkl.build(path, "
-                "data, specs), or give distances to the function distance of dmkl.build"
-            )
+            msg = "there are no kernels in obsp of this annotated data; compute some of its features (dmkl.build)"
             raise InputError(msg)
         titles = short_names(entry.name for entry in entries) if names is None else names
         annotated = IterableSource([entry.values for entry in entries], titles)
@@ -204,10 +198,7 @@ def as_source(kernels: Any, names: Sequence[str] | None = None) -> KernelSource:
         return ArraySource(kernels, names=names)
     if isinstance(kernels, Iterable) and not isinstance(kernels, str | bytes):
         return IterableSource(kernels, names=names)
-    msg = (
-        "kernels must be an array (n, m, m), an iterable of (m, m) arrays, a Dask array or a Zarr array, got "
-        f"{type(kernels).__name__}"
-    )
+    msg = f"kernels must be an array (n, m, m) or an iterable of arrays (m, m), got {type(kernels).__name__}"
     raise InputError(msg)
 
 
@@ -289,10 +280,7 @@ class JoinedSource(KernelSource):
             self.train_samples = joined(cols, join, train_samples)
             self._wanted = self.samples, self.train_samples
             if join == "outer" and any(map(self.n_missing, range(len(source.axes)))):
-                msg = (
-                    "join='outer' is for square kernels: the mean that stands for a sample is not known from "
-                    "rectangular ones. Take join='inner', or compute these kernels from features (dmkl.build_cross)"
-                )
+                msg = "join='outer' is for square kernels; take join='inner', or kernels of features (dmkl.build_cross)"
                 raise InputError(msg)
         without = [table.where for table in rows if table.names is None]
         self.order_notes = [] if samples else note_of_positions([*without, *unnamed], rows, self.samples)
@@ -576,10 +564,7 @@ def _kernel_names(parts: Sequence[_KernelArray], files: Sequence[Path]) -> list[
 def _check_length(source: str, names: tuple[str, ...] | None, length: int, axis: int) -> None:
     """Refuse names of samples that are not as many as the rows or columns."""
     if names is not None and len(names) != length:
-        msg = (
-            f"{source}: found {len(names)} names of samples, expected a name for each of the {length} {_AXES[axis]} of "
-            "the kernels"
-        )
+        msg = f"{source}: found {len(names)} names of samples, expected one for each of the {length} {_AXES[axis]}"
         raise InputError(msg)
 
 
@@ -631,14 +616,10 @@ def _find_kernels(path: Path, arrays: Sequence[FileArray]) -> list[FileArray]:
     n = n_condensed(arrays[0].shape[0]) if len(arrays) == 1 and len(arrays[0].shape) == 1 else None
     if likely:
         msg = (
-            f"{path} holds several arrays that may be the kernels: {listed(likely)}; say which, "
-            "by their names (variables=[…], --variable)"
+            f"{path} holds several arrays that may be kernels: {listed(likely)}; name them (variables=[…], --variable)"
         )
     elif n:
-        msg = (
-            f"{path} holds one number for each pair of {n} samples, as SciPy's pdist gives distances, which are no "
-            "kernel; dmkl build makes one, --function distance"
-        )
+        msg = f"{path} holds distances of the pairs of {n} samples, no kernel; dmkl build --function distance makes one"
     else:
         msg = (
             f"there are no kernels in {path}: expected an array of kernels (n, m, m), or square matrices; "

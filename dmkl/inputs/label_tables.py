@@ -228,10 +228,7 @@ def read_covariates(path: Path, samples: Iterable[str] | None = None) -> pd.Data
         titles = (path.stem if path.exists() else str(path).rpartition(":")[2],)
     if table.row_names is None or titles is None:
         missing = "samples" if table.row_names is None else "columns"
-        msg = (
-            f"{path} does not name its {missing}, expected a table of covariates with a line of titles and a column of "
-            "the names of the samples: title that column 'sample'"
-        )
+        msg = f"{path} does not name its {missing}, expected titles, and names of samples in a column titled 'sample'"
         raise InputError(msg)
     expected = None if samples is None else set(map(str, samples))
     names = sample_names(str(path), names_as_known(table.row_names, table.families, expected))
@@ -267,18 +264,12 @@ def _split_name(path: Path, name: str | None) -> tuple[Path, str | None]:
 def _labels_of(table: Columns, column: str | None, expected: Collection[str] | None) -> LabelTable:
     """Return the labels in a table: all columns that do not name its rows, or the requested one."""
     if isinstance(table, Text) and (table.count is not None or table.is_triangle):
-        msg = (
-            f"{table.where} holds a matrix of the samples, a kernel or distances, as PHYLIP and TASSEL write them; "
-            "expected a row of values for each sample"
-        )
+        msg = f"{table.where} holds a kernel or distances of PHYLIP or TASSEL, expected a row of labels for each sample"
         raise InputError(msg)
     names = find_names(table, expected)
     titles = table.titles
     if titles is not None and matched_share(titles, expected) > max(0.5, matched_share(names.names or (), expected)):
-        msg = (
-            f"{table.where}: the columns bear the names of the samples, expected a row for each sample; transpose the "
-            "table"
-        )
+        msg = f"{table.where}: the columns bear the names of the samples, expected a row for each sample; transpose it"
         raise InputError(msg)
     rest = [at for at in range(table.n_columns) if at not in names.columns]
     if column is not None:

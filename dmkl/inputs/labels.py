@@ -158,10 +158,7 @@ def _checked_columns(labels: Array) -> Array:
     try:
         values = cells.astype(np.float64)
     except (TypeError, ValueError) as error:
-        msg = (
-            f"labels (sample, task) must be numbers, those of tasks 0 or 1: {error}; of several columns name "
-            "the one that holds the labels (FILE:NAME)"
-        )
+        msg = f"labels (sample, task) must be numbers, 0 or 1 for tasks: {error}; or name one column (FILE:NAME)"
         raise InputError(msg) from error
     if np.isinf(values).any():
         i, k = np.argwhere(np.isinf(values))[0].tolist()
@@ -176,10 +173,7 @@ def _checked_splits(splits: Array, rows: int) -> Array:
         msg = f"splits have shape {splits.shape}, expected (splits, {rows}): a part for each sample"
         raise InputError(msg)
     if not np.isin(splits, (-1, 0, 1, 2)).all():
-        msg = (
-            "splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found "
-            f"{sorted(set(splits.ravel().tolist()))}"
-        )
+        msg = f"splits must hold 0 (train), 1 (validation), 2 (test) or -1 (none), found {np.unique(splits).tolist()}"
         raise InputError(msg)
     return splits.astype(np.int8)
 
@@ -403,10 +397,7 @@ def _labels(item: SideData, n_rows: int | None) -> tuple[Array, Sequence[str] | 
         if values.ndim == 2 and values.shape[0] != n_rows and values.shape[1] == n_rows:
             values = values.T
         if values.shape[:1] != (n_rows,):
-            msg = (
-                f"{item.where} has shape {values.shape}, expected ({n_rows},), a class or a number for each sample, or "
-                f"({n_rows}, tasks)"
-            )
+            msg = f"{item.where} has shape {values.shape}, expected ({n_rows},) or ({n_rows}, tasks)"
             raise InputError(msg)
     return values, columns if values.ndim == 2 and len(columns or ()) == values.shape[1] else None
 

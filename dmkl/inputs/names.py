@@ -67,10 +67,7 @@ def sample_names(where: str, names: Iterable[Any] | None, length: int | None = N
         raise InputError(msg)
     if len(set(checked)) < len(checked):
         name, count = Counter(checked).most_common(1)[0]
-        msg = (
-            f"{where}: sample names must be unique, but {name!r} occurs {count} times; "
-            "drop or average the rows of one name, or rename them"
-        )
+        msg = f"{where}: sample names must be unique, but {name!r} occurs {count} times; average or rename these rows"
         raise InputError(msg)
     return checked
 

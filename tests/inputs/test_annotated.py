@@ -273,9 +273,7 @@ def test_files_from_before_version_0_7_are_named(tmp_path):
         file["X"] = np.ones((3, 2))
         file["obs"] = np.array([(b"a",)], dtype=[("index", "S1")])
     for read in (open_files, as_features):
-        with pytest.raises(
-            InputError, match=r"has no table 'obs' with an index, which AnnData writes since version 0\.7"
-        ):
+        with pytest.raises(InputError, match=r"has no table 'obs' with an index, as before AnnData 0\.7"):
             read(tmp_path / "x.h5ad")
 
 

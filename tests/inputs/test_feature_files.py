@@ -558,8 +558,8 @@ TWICE = pd.DataFrame(A, index=["a", "b", "a", *"cdef"])
         ({"a": pd.DataFrame(A, index=SAMPLES), "b": B[:5]}, "features 'b' have 5 rows, there are 7 samples"),
         ({}, "at least one matrix"),
         ({"a": "hog.npy"}, "features 'a' are the path hog.npy; give a list of paths"),
-        (3, "features must be a mapping .*got int"),
-        ([A, B], "features must be a mapping .*got list"),
+        (3, "features must be arrays .*got int"),
+        ([A, B], "features must be arrays .*got list"),
         (
             xr.Dataset({"a": (("n", "d"), A), "b": (("m", "e"), B)}),
             r"features 'b' have the dimensions \('m', 'e'\), 'a' begins with 'n'",

@@ -108,7 +108,7 @@ def test_phenotypes_are_told_by_header_extension_or_pairs_of_words(tmp_path):
         (
             "triangle.rel",
             lambda p: p.write_text("1\n" * 7),
-            r"row 2: found 1 numbers, expected 2, as far as the diagonal",
+            r"row 2: found 1 numbers, expected 2, to the diagonal",
         ),
         (
             "triangle.rel",

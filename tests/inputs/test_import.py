@@ -192,7 +192,7 @@ def test_variables_can_be_chosen_and_may_be_rectangular(tmp_path):
 
 def test_two_stacks_are_not_guessed_between(tmp_path):
     np.savez(tmp_path / "k.npz", train=K, test=R)
-    with pytest.raises(InputError, match=r"several arrays that may be the kernels: train \(3 × 7 × 7 float64\), test"):
+    with pytest.raises(InputError, match=r"several arrays that may be kernels: train \(3 × 7 × 7 float64\), test"):
         open_files(tmp_path / "k.npz")
     same(take_in(tmp_path / "k.npz", tmp_path, variables=["train"])[0], K)
 
@@ -562,7 +562,7 @@ BAD_TEXT = {
     "ragged": ("1,2,3\n2,1,0\n3,0\n", "line 3: found 2 cells, expected 3"),
     "too long": ("1,2,3\n2,1,0\n3,0,1,5\n", "line 3: found 4 cells, expected 3"),
     "short first line": ("1,2\n2,1,0\n3,0,1\n", "line 1: found 2 cells, expected 3"),
-    "long header": ("a,b,c,d\n2,1,0\n3,0,1\n1,1,1\n", "line 1: the titles are 4, but the next line has 3 cells"),
+    "long header": ("a,b,c,d\n2,1,0\n3,0,1\n1,1,1\n", "line 1: found 4 titles, expected 3 as the next line has"),
     "a word": ("1,2,3\n2,1,0\n# note\n3,zero,1\n", "line 4, column 2: 'zero' is not a number"),
     "a word in the first line": (
         "1,x,3\n2,1,0\n3,0,1\n",
@@ -759,9 +759,9 @@ def test_labels_of_the_columns_are_left_out(tmp_path):
     [
         (
             {"y": Y[:5]},
-            r"variable 'y' of .*k.npz has shape \(5,\), expected \(7,\), a class or a number for each sample",
+            r"variable 'y' of .*k.npz has shape \(5,\), expected \(7,\) or \(7, tasks\)",
         ),
-        ({"samples": SAMPLES[:5]}, r"found 5 names of samples, expected a name for each of the 7 rows"),
+        ({"samples": SAMPLES[:5]}, r"found 5 names of samples, expected one for each of the 7 rows"),
         ({"splits": SPLITS[:, :4]}, r"variable 'splits' .* expected a part for each of the 7 samples"),
         ({"names": ["a"]}, "variable 'names' .* has 1 names, expected one for each of the 3 kernels"),
         ({"y": Y * 1j}, "variable 'y' of .*k.npz"),

@@ -110,7 +110,7 @@ def test_sample_counts_are_those_of_the_files(tmp_path):
     np.savetxt(part, K[0][:5])
     with pytest.raises(InputError, match=r"differ in shape: k.txt 6 × 6, part.txt 5 × 6; all kernels"):
         open_files([whole, part])
-    with pytest.raises(InputError, match=r"y.txt has shape \(4,\), expected \(6,\), a class or a number"):
+    with pytest.raises(InputError, match=r"y.txt has shape \(4,\), expected \(6,\) or \(6, tasks\)"):
         open_files(whole, labels=written(tmp_path / "y.txt", *Y[:4]))
 
 
@@ -124,9 +124,7 @@ def test_order_names_the_rows_as_they_stand(tmp_path, kernel):
     source, known = open_files(kernel, labels=labels, order=order, samples=written(tmp_path / "s.txt", *NAMES))
     assert list(known.labels) == Y
     np.testing.assert_array_equal(next(iter(source.matrices()))[0:M, 0:M], K[0][::-1, ::-1])
-    with pytest.raises(
-        InputError, match=r"order.txt: found 2 names of samples, expected a name for each of the 6 rows"
-    ):
+    with pytest.raises(InputError, match=r"order.txt: found 2 names of samples, expected one for each of the 6 rows"):
         open_files(kernel, order=written(tmp_path / "order.txt", "a", "b"))
 
 

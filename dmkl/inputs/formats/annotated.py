@@ -204,10 +204,7 @@ def _names(path: Path, nodes: Mapping[str, Any], table: str) -> tuple[str, ...]:
     node = nodes.get(table)
     index = None if node is None else node.attrs.get("_index")
     if not isinstance(index, str) or f"{table}/{index}" not in nodes:
-        msg = (
-            f"{path} has no table {table!r} with an index, which AnnData writes since version 0.7; read it with "
-            "anndata and write it again"
-        )
+        msg = f"{path} has no table {table!r} with an index, as before AnnData 0.7; write it again with anndata"
         raise InputError(msg)
     return tuple(map(as_text, np.asarray(_element(path, nodes, f"{table}/{index}"), dtype=object).tolist()))
 
@@ -292,10 +289,7 @@ def _element(path: Path, nodes: Mapping[str, Any], name: str) -> Any:
     try:
         from anndata.io import read_elem
     except ImportError as error:
-        msg = (
-            f"{path}: AnnData and MuData files are read with anndata 0.12 or later, which is not installed; "
-            "pip install 'dmkl[anndata]'"
-        )
+        msg = f"{path} is read with anndata 0.12 or later, which is not installed; pip install 'dmkl[anndata]'"
         raise InputError(msg) from error
     with damaged_as(f"variable {name!r} of {path} is damaged", Exception):
         for key, node in arrays.items():

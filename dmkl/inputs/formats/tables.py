@@ -28,6 +28,7 @@ from dmkl.inputs.columns import (
     is_numeral,
     is_title,
     matched_share,
+    numeric_dtype,
     values_of_cells,
 )
 from dmkl.inputs.formats.file_arrays import FileArray, damaged_as, decompressed, lines_of
@@ -189,10 +190,7 @@ class Text:
         if not certain and not _is_header(first, columns, expected, self.decimal_comma):
             return False, False
         if len(first) != self.n_columns:
-            msg = (
-                f"{self.path}, line {number}: the titles are {len(first)}, but the next line has {len(body[0])} cells; "
-                "every row of a table must be as long"
-            )
+            msg = f"{self.path}, line {number}: found {len(first)} titles, expected {len(body[0])} as the next line has"
             raise InputError(msg)
         self.titles = tuple(first)
         numerals = sum(map(is_numeral, first))
@@ -278,8 +276,21 @@ class Text:
         for start in range(0, self.n_rows, step := max(1, _STRIP_CELLS // self.n_columns)):
             stop = min(start + step, self.n_rows)
             columns = [at for at in range(self.n_columns) if numeric[at]]
-            if columns and self._numbers_in(start, stop, columns) is not None:
-                continue
+            if not columns:
+                break
+            try:  # pandas detects types faster than NumPy reads numbers
+                frame = pd.read_csv(
+                    io.BytesIO(self._bytes(start, stop)),
+                    sep=r"\s+" if self.delimiter is None else self.delimiter or "\0",
+                    header=None,
+                    usecols=columns,
+                    decimal="," if self.decimal_comma else ".",
+                    low_memory=False,
+                )
+                if all(map(numeric_dtype, frame.dtypes)):
+                    continue
+            except (ValueError, pd.errors.ParserError, OverflowError):
+                pass
             for _, cells in self._rows(start, stop):
                 for at in columns:
                     numeric[at] = numeric[at] and self._is_number(cells[at])
@@ -303,13 +314,19 @@ class Text:
             return values
         values = np.empty((stop - start, len(columns)))
         for row, (number, cells) in enumerate(self._rows(start, stop)):
-            for k, at in enumerate(columns):
-                if not self._is_number(cells[at]):
-                    msg = f"{self.path}, line {number}, column {at + 1}: {cells[at]!r:.60} is not a number"
-                    raise InputError(msg)
-                cell = "nan" if cells[at] in UNKNOWN_TEXTS else _TRUTH.get(cells[at], cells[at])
-                values[row, k] = float(cell.replace(",", ".") if self.decimal_comma else cell)
+            try:
+                values[row] = [self._float(cells[at]) for at in columns]
+            except ValueError as error:
+                at = next(at for at in columns if not self._is_number(cells[at]))
+                msg = f"{self.path}, line {number}, column {at + 1}: {cells[at]!r:.60} is not a number"
+                raise InputError(msg) from error
         return values
+
+    def _float(self, cell: str) -> float:
+        if cell in UNKNOWN_TEXTS:
+            return np.nan
+        number = cell.replace(",", ".") if self.decimal_comma else cell
+        return float(_TRUTH.get(number, "no number" if "_" in number else number))
 
     def _is_number(self, cell: str) -> bool:
         return cell in _TRUTH or is_number(cell, self.decimal_comma)

@@ -172,10 +172,7 @@ def _ragged_matrix(text: Text) -> FileArray:
     if not text.is_triangle:
         cells = [cell for row in rows for cell in row]
         if len(cells) != n * (n + 1):
-            msg = (
-                f"{text.path} states {n} rows and holds {len(cells)} cells, expected {n * (n + 1)}: a name and {n} "
-                "numbers each"
-            )
+            msg = f"{text.path} states {n} rows and holds {len(cells)} cells, expected {n + 1} for each row"
             raise InputError(msg)
         rows = [cells[start : start + n + 1] for start in range(0, len(cells), n + 1)]
     named = not text.is_triangle or not is_number(rows[-1][0], comma)
@@ -197,10 +194,7 @@ def matrix_of_rows(path: Path, rows: Sequence[Sequence[str]], *, decimal_comma: 
     values = np.zeros((n, n))
     for i, row in enumerate(rows):
         if len(row) not in (i + has_diagonal, n):
-            msg = (
-                f"{path}, row {i + 1}: found {len(row)} numbers, expected {i + has_diagonal}, as far as the "
-                f"diagonal, or {n}: one for each of the rows"
-            )
+            msg = f"{path}, row {i + 1}: found {len(row)} numbers, expected {i + has_diagonal}, to the diagonal, or {n}"
             raise InputError(msg)
         with damaged_as(f"expected numbers in {path}, row {i + 1}", ValueError):
             values[i, : len(row)] = [float(cell.replace(",", ".") if decimal_comma else cell) for cell in row]
